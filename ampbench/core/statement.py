@@ -162,7 +162,6 @@ class Note(StrEnum):
     SWITCHES = "switches-reset"
     PRESET = "preset-unused"
     RANDOM_WEIGHTS = "random-weights"
-    CEILINGS_DISTURBED = "ceilings-disturbed"
     NO_CEILING = "no-ceiling"
     ABOVE_CEILING = "above-ceiling"
     POWER_LIMIT = "power-limit"

@@ -12,7 +12,7 @@ from ampbench.records.labels import Pending, device_statement, emulated_of, few,
 from ampbench.records.measured import NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, Take, grouped, number, precision_label
 from ampbench.store import StoredRun
-from ampbench.studies.ceilings import BINDING, Bounds, Ceiling, disturbance, shown
+from ampbench.studies.ceilings import BINDING, Bounds, Ceiling, shown
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
 FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
@@ -160,15 +160,6 @@ def _random_weights(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     yield [case.case_id for case in cases if case.parameters.get("weights") == RANDOM], {}
 
 
-def _ceilings_disturbed(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    bounds = Bounds(stored.every(Ceiling))
-    held = [row["case_id"] for row in rows if number(row["ceiling_share"]) is not None]
-    used = [each for case in held for each in bounds.of(stored.memory.get(case), stored.cases[case].device).used]
-    disturbed = {f"{each.operation} {each.dtype}": share for each in used if (share := disturbance(each))}
-    if disturbed:
-        yield THE_RUN, {"share": max(disturbed.values()), "operations": few(disturbed)}
-
-
 def _ceilings_lacking(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     ceilings = stored.every(Ceiling)
     bounds, known = Bounds(ceilings), {each.device for each in ceilings}
@@ -249,7 +240,6 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.SWITCHES, Severity.PROBLEM, _switches),
     (Note.PRESET, Severity.ADVICE, _preset),
     (Note.RANDOM_WEIGHTS, Severity.PROBLEM, _random_weights),
-    (Note.CEILINGS_DISTURBED, Severity.PROBLEM, _ceilings_disturbed),
     (Note.NO_CEILING, Severity.INFO, _ceilings_lacking),
     (Note.ABOVE_CEILING, Severity.PROBLEM, _above_ceiling),
     (Note.POWER_LIMIT, Severity.PROBLEM, _power),

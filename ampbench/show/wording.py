@@ -161,10 +161,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.RANDOM_WEIGHTS: (
         "{workloads}: random weights: errors are not those of a trained network; --set weights=PATH loads trained ones"
     ),
-    Note.CEILINGS_DISTURBED: (
-        "other work took up to {share:share} of the CPU's time while ceilings of {operations} were measured: shares of "
-        "the ceiling may be too high; measure the ceilings again: ampbench study ceilings"
-    ),
     Note.NO_CEILING: "no ceiling of {operations} is known here: ampbench study ceilings, then measure again",
     Note.ABOVE_CEILING: (
         "{cases}: above the measured peak ({share:share}), so the peak or the FLOP count is wrong; measure the "

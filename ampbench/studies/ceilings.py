@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -124,20 +124,14 @@ def ceiling_rate(found: Ceiling) -> float | None:
     return None if attained is None else rate(attained)
 
 
-def highest(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> Ceiling | None:
-    """Return the ceiling of most FLOP/s that a type of device has in `dtype`, of matrix products or convolutions.
+def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
+    """Return the most FLOP/s that a type of device attains in `dtype`, in matrix products or convolutions.
 
-    Only of `operation`, where it is given. None where nothing was attained.
+    Only in `operation`, where it is given. None where nothing was attained.
     """
     wanted = (MATMUL, CONV) if operation is None else (operation,)
     able = [one for one in ceilings if (one.device, one.dtype) == (device, dtype) and one.operation in wanted]
-    return max((one for one in able if ceiling_rate(one)), key=lambda one: ceiling_rate(one) or 0.0, default=None)
-
-
-def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
-    """Return the FLOP/s of the `highest` ceiling; None where there is none."""
-    found = highest(ceilings, device, dtype, operation)
-    return None if found is None else ceiling_rate(found)
+    return max(filter(None, map(ceiling_rate, able)), default=None)
 
 
 def bandwidth(
@@ -348,7 +342,6 @@ class Bound:
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
     memory_seconds: float | None = None
     lacking: list[tuple[str, str]] = field(default_factory=list)
-    used: list[Ceiling] = field(default_factory=list)
 
     @property
     def least(self) -> float | None:
@@ -376,42 +369,25 @@ class Bounds:
 
     def __init__(self, ceilings: Iterable[Ceiling]):
         self._ceilings = list(ceilings)
-        self._highest: dict[tuple[str, str, str], Ceiling | None] = {}
+        self._best = cache(partial(best, self._ceilings))
 
     def of(self, memory: MemoryPass | None, device: str) -> Bound:
         """Return what bounds a step of which `memory` was measured on a type of device; nothing without work."""
         if memory is None or memory.flops_by_operation is None:
             return Bound()
-        seconds: dict[tuple[str, str], float] = {}
-        lacking, used = list[tuple[str, str]](), list[Ceiling]()
-        for (operation, dtype), flops in work_of(memory).items():
-            found = self._ceiling(device, dtype, operation)
-            rate = None if found is None else ceiling_rate(found)
-            if found is None or not rate:
-                lacking.append((operation, dtype))
-            else:
-                seconds[operation, dtype] = flops / rate
-                used.append(found)
+        flops = {
+            (operation, dtype): count
+            for operation, counts in memory.flops_by_operation.items()
+            for dtype, count in counts.items()
+        }
+        rates = {(operation, dtype): self._best(device, dtype, operation) for operation, dtype in flops}
         moved = memory.least_bytes
         bandwidth = bandwidth_of(self._ceilings, device, moved) if moved else None
         return Bound(
-            seconds=seconds,
+            seconds={what: flops[what] / rate for what, rate in rates.items() if rate},
             memory_seconds=moved / bandwidth if moved and bandwidth else None,
-            lacking=lacking,
-            used=used,
+            lacking=[what for what, rate in rates.items() if not rate],
         )
-
-    def _ceiling(self, device: str, dtype: str, operation: str) -> Ceiling | None:
-        key = device, dtype, operation
-        if key not in self._highest:
-            self._highest[key] = highest(self._ceilings, device, dtype, operation)
-        return self._highest[key]
-
-
-def work_of(memory: MemoryPass) -> dict[tuple[str, str], int]:
-    """Return the FLOPs that a step must do by operation and dtype."""
-    by_operation = (memory.flops_by_operation or {}).items()
-    return {(operation, dtype): count for operation, counts in by_operation for dtype, count in counts.items()}
 
 
 class Size(NamedTuple):

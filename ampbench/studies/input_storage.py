@@ -1,7 +1,7 @@
 """Inputs stored in half: what is saved, and whether anything is lost.
 
 Tells apart two situations that are easily confused: each op casts the input to half anyway, or one would read it in
-fp32. What an op is given says which; whether the step's numbers move is measured (`StoragePass.identical`).
+fp32. The trace says which; whether the step's numbers move is measured (`StoragePass.identical`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ import msgspec
 from ampbench.core.precisions import AUTOCAST
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED
-from ampbench.records.bounds import Count, ErrorSize, Magnitude, Seconds, StepSeconds, one_of
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Seconds, StepSeconds
 from ampbench.records.case import PHASES, Case, Environment
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Fitness
@@ -27,29 +27,17 @@ if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
 
-ACCEPTED, TO_FP32, PROMOTED, TO_LOW, UNTOUCHED = USES = (
-    "accepted",
-    "cast to fp32",
-    "promoted",
-    "cast to low",
-    "untouched",
-)
-"""What the first op that takes an input stored in half does to it. `TO_LOW`: it casts it all the same, from another
-half; `UNTOUCHED`: no op of the step takes it."""
-
 
 class InputUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What becomes of a floating input stored in half: the first `operation` that takes it, and what that does.
+    """What becomes of a floating input: the first `operation` that takes it, in `module` ("": the network itself).
 
-    `use` is one of `USES`, `module` the path of the module that the op belongs to ("": the network itself).
-    `read_in_fp32` is the first op that reads the input in fp32 where it is stored in fp32 ("": each op casts it to
-    half, so that it loses nothing by being stored in half).
+    `read_in_fp32` is the first op that reads it in fp32 where it is stored in fp32 ("": each op casts it to half, and
+    stored in half it loses nothing).
     """
 
     name: str
     operation: str = ""
     module: str = ""
-    use: Annotated[str, one_of(*USES)]
     read_in_fp32: str = ""
 
 
@@ -125,7 +113,7 @@ def situation(use: InputUse) -> str:
     """Return which of the situations that are easily confused an input is in: `FREE`, `LOSSY` or `UNUSED`."""
     if not use.operation:
         return UNUSED
-    return FREE if use.use in (ACCEPTED, TO_LOW) and not use.read_in_fp32 else LOSSY
+    return LOSSY if use.read_in_fp32 else FREE
 
 
 def _short_op(operation: str) -> str:
@@ -185,9 +173,6 @@ INPUTS: Sequence[Column[InputUse]] = (
     Column("input", lambda use: use.name, "input"),
     Column("operation", lambda use: use.operation, "first op", said=lambda use: _short_op(use.operation)),
     Column("module", lambda use: use.module, "module"),
-    Column(
-        "use", lambda use: use.use, "in half", said=lambda use: "taken as it is" if use.use == ACCEPTED else use.use
-    ),
     Column(
         "read_in_fp32", lambda use: use.read_in_fp32, "read in fp32 by",
         said=lambda use: _short_op(use.read_in_fp32),

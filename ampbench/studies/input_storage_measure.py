@@ -1,7 +1,7 @@
 """What storing a network's inputs in half saves and loses: the same step fed both, traced, compared and timed in turns.
 
-What an op does with an input in half is read from two traces, that of the step as it is and that of the one whose
-inputs are stored in the autocast dtype; whether anything is lost is measured, not concluded from them.
+Which op would read an input in fp32 is read from a trace of the step; whether anything is lost is measured, not
+concluded from that.
 """
 
 import math
@@ -15,16 +15,10 @@ from torch.utils import _pytree as pytree
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import first_line
 from ampbench.records.case import Case
-from ampbench.records.casts import AUTOCAST, PRE_CAST_INPUTS, CastTrace
+from ampbench.records.casts import PRE_CAST_INPUTS, CastTrace
 from ampbench.records.labels import FP32_INSTEAD
 from ampbench.records.measured import Skip
-from ampbench.records.rules import PYTORCH_PAGE, WIDEST
 from ampbench.studies.input_storage import (
-    ACCEPTED,
-    PROMOTED,
-    TO_FP32,
-    TO_LOW,
-    UNTOUCHED,
     InputUse,
     StorageAsked,
     StoragePass,
@@ -32,7 +26,6 @@ from ampbench.studies.input_storage import (
 )
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import CastLedger, trace_casts
-from ampbench.trace.rules.documented import documented_category
 from ampbench.worker.changes import Change, peaks_with
 from ampbench.worker.data import batches_of
 from ampbench.worker.distances import compare, floating_in, identical
@@ -49,7 +42,6 @@ NO_FLOATING = "no input of it is floating: token ids and other integers are neve
 COPY_SHARE = 0.05
 """The share of the seconds that copies from host to device get, for each of the two dtypes."""
 
-_FULL = "fp32"
 Fields = dict[str, Any]
 """Fields of `StoredInputs`."""
 
@@ -91,7 +83,7 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
         low["error"] = first_line(error)
     else:
         low |= _casts(after.trace)
-        uses = _uses((before, ledger), (changed.data.batches[0], after), device.type)
+        uses = _uses(before, ledger, low["dtype"])
         del changed, after
     exact = all(_exact(leaf, change.dtype) for leaf in floating_in(pytree.tree_leaves(before)))
     del step, ledger, before
@@ -149,23 +141,26 @@ def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> F
     return found | {"copy_samples": [device.seconds(copy, count) / count for _ in range(turns)]}
 
 
-def _uses(before: tuple[Any, CastLedger], after: tuple[Any, CastLedger], device: str) -> list[InputUse]:
-    """Return what becomes of each floating input of a batch, which is in fp32 `before` and in half `after`."""
-    found = []
-    whole, _ = pytree.tree_flatten_with_path(before[0])
-    halves = pytree.tree_leaves(after[0])
-    for (path, leaf), half in zip(whole, halves, strict=True):
+def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
+    """Return what becomes of each floating input of a batch, which is in fp32, in a step that casts to `low`."""
+    trace, found = ledger.trace, []
+    lowered = {cast.index: cast.operation for cast in trace.casts if cast.to_dtype == low}
+    for path, leaf in pytree.tree_flatten_with_path(batch)[0]:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             continue
-        name, readers = before[1].uses_of(leaf)
-        lowered = {cast.index for cast in before[1].trace.casts if cast.to_dtype == short_dtype(half.dtype)}
-        read = [place for place in _reading(before[1].trace, readers) if place not in lowered]
-        first = _first_use(after[1].trace, _reading(after[1].trace, after[1].uses_of(half)[1]), device)
+        name, users = ledger.uses_of(leaf)
+        reading = _reading(trace, users)
+        in_fp32 = next((trace.ops[place].name for place in reading if place not in lowered), "")
+        first = None
+        if reading:
+            place = lowered.get(reading[0])
+            first = trace.ops[reading[0] if place is None else place]
         found.append(
-            structs.replace(
-                first,
+            InputUse(
                 name=name or f"input{pytree.keystr(path)}",
-                read_in_fp32=before[1].trace.ops[read[0]].name if read else "",
+                operation=first.name if first else "",
+                module=first.module if first else "",
+                read_in_fp32=in_fp32,
             )
         )
     return found
@@ -175,26 +170,6 @@ def _reading(trace: CastTrace, users: list[int]) -> list[int]:
     """Return those of the ops `users` that read values, not only a shape: `zeros_like` does not."""
     names = {place: trace.ops[place].name for place in users}
     return [place for place, name in names.items() if not name.endswith("_like") and not name.startswith("aten.new_")]
-
-
-def _first_use(trace: CastTrace, users: list[int], device: str) -> InputUse:
-    """Return what the first of the ops `users` does with an input stored in half; its name is to be put in."""
-    if not users:
-        return InputUse(name="", use=UNTOUCHED)
-    place = users[0]
-    cast = next((cast for cast in trace.casts if cast.index == place), None)
-    if cast is not None and cast.operation is not None:
-        place = cast.operation
-    operation = trace.ops[place]
-    if cast is None:
-        use = PROMOTED if _FULL in operation.inputs else ACCEPTED
-    elif cast.to_dtype != _FULL:
-        use = TO_LOW
-    else:
-        names = {operation.name.removeprefix("aten."), (operation.function or "").rpartition(".")[2]}
-        widest = any(documented_category(PYTORCH_PAGE, device, f"aten::{name}") == WIDEST for name in names)
-        use = PROMOTED if cast.origin == AUTOCAST and widest else TO_FP32
-    return InputUse(name="", operation=operation.name, module=operation.module, use=use)
 
 
 def _exact(leaf: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -55,7 +55,7 @@ def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterVal
         version = index.WORKLOADS[source.name].version
         made = function(Generator(source.name, version, parameters, seed), **parameters)
         assert isinstance(made, Workload)
-        return made
+        return dataclasses.replace(made, version=version)
     seed_all(seed)
     try:
         returned = function(**parameters)

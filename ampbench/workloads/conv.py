@@ -52,7 +52,6 @@ def simple_conv(generator: Generator, *, image: int, batch_size: int) -> Workloa
         loss=regression_loss,
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.001),
         items_per_step=batch_size,
-        version=1,
     )
 
 
@@ -136,7 +135,6 @@ def unet(generator: Generator, *, width: int, classes: int, image: int, batch_si
         loss=F.cross_entropy,
         optimizer=momentum,
         items_per_step=batch_size,
-        version=1,
     )
 
 
@@ -245,7 +243,6 @@ def _classification(generator: Generator, module: nn.Module, classes: int, image
         loss=class_loss,
         optimizer=momentum,
         items_per_step=batch_size,
-        version=1,
     )
 
 

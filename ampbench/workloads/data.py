@@ -57,7 +57,6 @@ def digits(generator: Generator, *, width: int, batch_size: int) -> Workload:
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.03, momentum=0.9),
         items_per_step=batch_size,
         held_out=(images[~trained], classes[~trained]),
-        version=1,
     )
 
 
@@ -86,7 +85,6 @@ def characters(
         optimizer=lambda parameters: optim.AdamW(parameters, lr=0.003),
         items_per_step=batch_size * sequence_length,
         held_out=(held_out[:, :-1].contiguous(), held_out[:, 1:].contiguous()),
-        version=1,
     )
 
 

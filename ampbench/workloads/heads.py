@@ -115,7 +115,6 @@ def cosine_embedding_head(generator: Generator, *, width: int, outputs: int, bat
         loss=loss,
         optimizer=momentum,
         items_per_step=batch_size,
-        version=1,
     )
 
 
@@ -132,5 +131,4 @@ def _rows(
         loss=loss,
         optimizer=momentum,
         items_per_step=len(inputs),
-        version=1,
     )

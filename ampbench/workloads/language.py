@@ -156,7 +156,6 @@ def prefill(
         items_per_step=batch_size * sequence_length,
         outputs="[0]",
         classes_dim=-1,
-        version=1,
     )
 
 
@@ -193,7 +192,6 @@ def decode(
         items_per_step=batch_size,
         cached=(1, 2),
         classes_dim=-1,
-        version=1,
     )
 
 

@@ -60,7 +60,6 @@ def linear_stack(generator: Generator, *, depth: int, width: int, batch_size: in
         loss=regression_loss,
         optimizer=momentum,
         items_per_step=batch_size,
-        version=1,
     )
 
 
@@ -80,7 +79,6 @@ def mlp(generator: Generator, *, features: int, depth: int, width: int, classes:
         loss=class_loss,
         optimizer=momentum,
         items_per_step=batch_size,
-        version=1,
     )
 
 
@@ -113,7 +111,6 @@ def recommender(
         loss=loss,
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.01),
         items_per_step=batch_size,
-        version=1,
     )
 
 

@@ -335,7 +335,6 @@ def transformer_encoder(
         loss=class_loss,
         optimizer=adamw,
         items_per_step=batch_size * sequence_length,
-        version=1,
     )
 
 
@@ -375,7 +374,6 @@ def language_model(
         loss=class_loss,
         optimizer=optimizer,
         items_per_step=inputs.numel(),
-        version=1,
     )
 
 
@@ -504,7 +502,6 @@ def gru(
         loss=class_loss,
         optimizer=adamw,
         items_per_step=batch_size * sequence_length,
-        version=1,
     )
 
 
@@ -551,7 +548,6 @@ def speech_encoder(
         optimizer=adamw,
         items_per_step=batch_size * sequence_length,
         classes_dim=-1,
-        version=1,
     )
 
 

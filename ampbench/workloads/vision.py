@@ -81,7 +81,6 @@ def vit_b_16(generator: Generator, *, classes: int, image: int, batch_size: int)
         loss=class_loss,
         optimizer=adamw,
         items_per_step=batch_size,
-        version=1,
     )
 
 
@@ -148,7 +147,6 @@ def roi_head(generator: Generator, *, width: int, regions: int, classes: int, im
         loss=loss,
         optimizer=momentum,
         items_per_step=batch_size,
-        version=1,
     )
 
 
@@ -284,7 +282,6 @@ def detector(
         optimizer=momentum,
         items_per_step=batch_size,
         outputs=("cls_logits", "bbox_regression", "bbox_ctrness"),
-        version=1,
     )
 
 
@@ -453,7 +450,6 @@ def diffusion_transformer(
         loss=regression_loss,
         optimizer=adamw,
         items_per_step=batch_size,
-        version=1,
     )
 
 
@@ -568,7 +564,6 @@ def diffusion_unet(
         loss=regression_loss,
         optimizer=adamw,
         items_per_step=batch_size,
-        version=1,
     )
 
 

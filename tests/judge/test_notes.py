@@ -10,7 +10,6 @@ from ampbench.judge import frame
 from ampbench.judge.notes import NOTES, skipped, statements, sweep_notes, swept_value
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.labels import Pending
-from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
 from ampbench.records.verdict import Status, Verdict
 from ampbench.show.rows import Group, Take
@@ -164,13 +163,10 @@ def test_more_than_the_ceiling_allows_is_said_of_its_cases() -> None:
     assert [case_id for case_id, _ in both] == [FP32.case_id, BF16.case_id]
 
 
-def test_ceilings_that_other_work_lowered_and_those_that_lack_are_named() -> None:
-    run, busy = run_of(FP32), Fitness(other_share=0.7)
-    quiet, low = make_ceiling("fp32", 1e9, run="studied"), make_ceiling("fp32", 5e8, "conv", run="before", fitness=busy)
-    assert notes(of_work(run, quiet, fp32=100_000)) == notes(of_work(run, quiet, low, fp32=100_000)) == []
-    disturbed = of_work(run, structs.replace(quiet, fitness=busy), low, fp32=100_000)
-    assert held(disturbed, Note.CEILINGS_DISTURBED) == [("", {"share": 0.7, "operations": "matmul fp32"})]
-    other = of_work(run, structs.replace(quiet, dtype="bf16"), fp32=100_000)
+def test_ceilings_that_lack_are_named() -> None:
+    run = run_of(FP32)
+    assert notes(of_work(run, make_ceiling("fp32", 1e9), fp32=100_000)) == []
+    other = of_work(run, make_ceiling("bf16", 1e9), fp32=100_000)
     assert held(other, Note.NO_CEILING) == [("", {"operations": "products in fp32"})]
 
 

@@ -240,9 +240,13 @@ RULES: tuple[Rule, ...] = (
         cells=230,
     ),
     Rule(
-        "whether a step repeats its bits is told of fp32 inputs, and what half holds exactly is in the record",
-        lambda one: one.name == "tests-net-runs-input-storage" and one.column in ("repeatable", "exact"),
-        cells=16,
+        "whether a step repeats its bits is told of fp32 inputs, what half holds exactly in the record, and an input "
+        "is lossy where an op reads it in fp32",
+        lambda one: (
+            one.name == "tests-net-runs-input-storage"
+            and (one.column in ("repeatable", "exact", "use") or one.key.endswith(".uses[].use"))
+        ),
+        cells=22,
     ),
     Rule(
         "the origin of errors is by what the output errs with each module kept in fp32, against what it says",

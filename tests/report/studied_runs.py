@@ -13,7 +13,7 @@ from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.ceilings import COPY, Attained, Ceiling
 from ampbench.studies.convergence import CONTROL, REFERENCE, Drift, Training
-from ampbench.studies.input_storage import ACCEPTED, TO_FP32, InputUse, StoragePass, StoredInputs
+from ampbench.studies.input_storage import InputUse, StoragePass, StoredInputs
 from ampbench.studies.scaler import GradientLook, ScalerRun
 from ampbench.studies.scope import SCOPES, WHOLE_LOOP, ScopePass, ScopeRun
 from tests.stored_runs import make_case, make_header
@@ -144,7 +144,6 @@ def stored(case: Case = BF16, lossy: bool = False, **changes: Any) -> StoragePas
         name="input 0",
         operation="aten.native_layer_norm" if lossy else "aten.addmm",
         module="first",
-        use=TO_FP32 if lossy else ACCEPTED,
         read_in_fp32="aten.native_layer_norm" if lossy else "",
     )
 

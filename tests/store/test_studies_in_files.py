@@ -13,7 +13,7 @@ from ampbench.store import gathered, lines, read_run
 from ampbench.store.lines import LineError
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.studies.convergence import CONTROL, ConvergenceAsked, Drift, Training
-from ampbench.studies.input_storage import ACCEPTED, InputUse, StorageAsked, StoragePass, StoredInputs
+from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
 from ampbench.studies.scaler import ScalerAsked, ScalerRun
 from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
@@ -41,7 +41,7 @@ SCOPES = ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD
 INPUTS = StoredInputs(dtype="fp32", stored_bytes=8, casts=1, cast_bytes=12)
 STORAGE = StoragePass(
     case_id=CASE.case_id,
-    uses=[InputUse(name="0", use=ACCEPTED)],
+    uses=[InputUse(name="0")],
     full=INPUTS,
     low=replace(INPUTS, dtype="bf16"),
     identical=True,
@@ -128,7 +128,6 @@ def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
     [
         replace(TRAINING, arm="fourth"),
         replace(SCOPES, scopes=[ScopeRun(scope="half")]),
-        replace(STORAGE, uses=[InputUse(name="0", use="no")]),
         replace(CEILING, operation="add"),
     ],
 )

@@ -3,12 +3,10 @@
 from msgspec import structs
 
 from ampbench.records.case import Case
-from ampbench.studies.input_storage import ACCEPTED, TO_FP32, InputUse, StoragePass, StoredInputs
+from ampbench.studies.input_storage import InputUse, StoragePass, StoredInputs
 
-FREE_USE = InputUse(name="x", operation="aten.addmm", module="0", use=ACCEPTED)
-LOSSY_USE = InputUse(
-    name="x", operation="aten.native_layer_norm", module="norm", use=TO_FP32, read_in_fp32="aten.native_layer_norm"
-)
+FREE_USE = InputUse(name="x", operation="aten.addmm", module="0")
+LOSSY_USE = InputUse(name="x", operation="aten.native_layer_norm", module="norm", read_in_fp32="aten.native_layer_norm")
 
 
 def stored_inputs(dtype: str, **changes: object) -> StoredInputs:

@@ -44,7 +44,6 @@ def test_each_operation_takes_its_flops_over_its_own_ceiling_and_the_longest_is_
     assert (found.least, found.binds) == (pytest.approx(1 / 200 + 3 / 400), "convolutions")
     found = bound({"matmul": {"bf16": 10**9}, "attention": {"bf16": 10**9}})
     assert (found.least, found.binds) == (pytest.approx(1 / 800 + 1 / 100), "attention")
-    assert [one.operation for one in found.used] == ["matmul", "attention"]
 
 
 def test_memory_binds_where_its_bytes_take_longer_than_all_operations_together() -> None:

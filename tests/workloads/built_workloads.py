@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ampbench.core.precisions import PRECISIONS
 from ampbench.trace.dtypes import autocast_of
 from ampbench.worker import data
+from ampbench.worker.sources import build_workload
 from ampbench.workload import Workload
 from ampbench.workloads import index
 
@@ -48,9 +49,7 @@ HEAVY = ("vit_b_16", "resnet50", "resnet18")
 def build(name: str, preset: str = "tiny", seed: int = 0, **overrides: int) -> Workload:
     spec = index.WORKLOADS[name]
     parameters = index.resolve_parameters(spec, preset, overrides)
-    found = index.source(spec)
-    function = getattr(importlib.import_module(found.module), found.function)
-    return function(data.Generator(name, spec.version, parameters, seed), **parameters)
+    return build_workload(index.source(spec), parameters, seed)
 
 
 def leaves(tree: Any) -> list[torch.Tensor]:
