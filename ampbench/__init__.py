@@ -19,11 +19,14 @@ from ampbench.errors import (
 )
 
 if TYPE_CHECKING:
+    from ampbench import explain, study
     from ampbench.comparison import Comparison, compare
     from ampbench.core.precisions import Precision
+    from ampbench.findings import Findings
     from ampbench.judge.frame import load
     from ampbench.live import measure
     from ampbench.result import Result, open
+    from ampbench.study import check
     from ampbench.trace.errors import watch_errors
     from ampbench.trace.keep_fp32 import keep_fp32, release_fp32
     from ampbench.trace.ledger import trace_casts
@@ -35,6 +38,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AmpbenchError",
     "Comparison",
+    "Findings",
     "NothingComparableError",
     "NothingToRunError",
     "Precision",
@@ -45,20 +49,25 @@ __all__ = [
     "Workload",
     "WorkloadError",
     "__version__",
+    "check",
     "compare",
+    "explain",
     "find_nonfinite",
     "keep_fp32",
     "load",
     "measure",
     "open",
     "release_fp32",
+    "study",
     "trace_casts",
     "watch_errors",
 ]
 
 _LAZY = {
+    "check": "ampbench.study",
     "compare": "ampbench.comparison",
     "Comparison": "ampbench.comparison",
+    "Findings": "ampbench.findings",
     "find_nonfinite": "ampbench.trace.nonfinite",
     "keep_fp32": "ampbench.trace.keep_fp32",
     "load": "ampbench.judge.frame",
@@ -71,9 +80,12 @@ _LAZY = {
     "watch_errors": "ampbench.trace.errors",
     "Workload": "ampbench.workload",
 }
+_MODULES = ("explain", "study")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"ampbench.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

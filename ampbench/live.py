@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,14 +30,21 @@ from ampbench.core.precisions import BUILT_IN, Precision, meet
 from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import parse_seconds
 from ampbench.drive import session
+from ampbench.drive.pieces import Piece
+from ampbench.drive.pieces import Watch as PieceWatch
 from ampbench.drive.planning import GIVEN, find_workloads
-from ampbench.drive.rounds import Progress, Watch
+from ampbench.drive.rounds import Progress
+from ampbench.drive.servers import InProcess
 from ampbench.errors import UsageError, WorkloadError, first_line
+from ampbench.findings import Findings
 from ampbench.records.case import AUTOCAST_DEVICES, WorkloadSource
+from ampbench.records.kinds import verb_of
 from ampbench.records.run import Selection, Settings
 from ampbench.result import Result
 from ampbench.show.terminal import make_console
 from ampbench.store import StoredRun, read_run
+from ampbench.studies.study import asked_for, given_by, instrument_of
+from ampbench.studies.work import begin
 from ampbench.worker.data import carried
 from ampbench.worker.machine import SWITCHES, Products
 from ampbench.workload import Workload
@@ -47,6 +54,8 @@ MOST_ROUNDS = 1000
 WHAT = (
     "a torch.nn.Module with its inputs, an ampbench.Workload, a function that returns one, or a name for ampbench run"
 )
+GIVEN_MODULE = "ampbench_given"
+"""How the names begin of the modules that hold what a program gave."""
 _SERIAL = itertools.count(1)
 
 
@@ -76,32 +85,94 @@ def measure(
     returns what was measured until then. Raises `AmpbenchError`, in one line, for what cannot be measured.
     """
     seconds = _seconds(budget)
+    with no_trace(), contextlib.ExitStack() as stack:
+        selection = _selected(stack, model_or_workload, inputs, loss, targets, optimizer, precisions, device, phase)
+        if isinstance(model_or_workload, torch.nn.Module) and loss is None:
+            if phase == "training":
+                raise UsageError("training needs a loss: measure(model, inputs, loss)")
+            selection = structs.replace(selection, phases=["inference"])
+        return Result(_measured(selection, seconds, stack))
+
+
+def study(
+    kind: str,
+    model_or_workload: Any = None,
+    inputs: Any = None,
+    loss: Callable[..., Any] | None = None,
+    *,
+    targets: Any = None,
+    optimizer: Any = None,
+    precisions: str | Precision | Iterable[str | Precision] | None = None,
+    device: Any = None,
+    phase: str | None = None,
+    **options: Any,
+) -> Findings:
+    """Return what a study of a `kind` finds in a network, in this process; what is given is as for `measure`.
+
+    `options` are the study's own, by the names that its verb has for them. One that is of devices, not of networks, is
+    done by processes of its own, as its verb does it.
+
+    Leaves no trace, as `measure`; Ctrl-C returns what was seen until then, if anything was. Raises `AmpbenchError`, in
+    one line, for what cannot be meant, and where every case failed.
+    """
+    instrument = instrument_of(kind)
+    watching = functools.partial(_watching_pieces, instrument.doing)
+    with no_trace(), contextlib.ExitStack() as stack:
+        if instrument.selects is None:
+            selection = _selection(precisions, device, phase, None)
+        else:
+            selection = _selected(stack, model_or_workload, inputs, loss, targets, optimizer, precisions, device, phase)
+        asked = asked_for(instrument, given_by(instrument, options, selection))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
+        command = [f"ampbench.{verb_of(kind).replace(' ', '.').replace('-', '_')}", *selection.workloads]
+        isolated = instrument.selects is None
+        done = begin(
+            instrument, selection, Settings(isolation=isolated), asked, Path(folder), "", command, watching=watching,
+            open_channel=None if isolated else InProcess,
+        )  # fmt: skip
+        if done.problem is not None:
+            raise done.problem
+        stored = done.stored()
+    if done.failed:
+        raise WorkloadError(f"{', '.join(selection.workloads)} cannot be studied: {done.failed[0].message}")
+    return Findings(_with_sources(stored))
+
+
+def _selection(precisions: Any, device: Any, phase: str | None, optimizer: Any) -> Selection:
+    """Return a selection of no workload yet; makes users' own precisions known."""
     asked = [precisions] if isinstance(precisions, str | Precision) else [*(precisions or ())]
     for precision in asked:
         if not isinstance(precision, str | Precision):
             raise UsageError(f"precision {precision!r}: a name, or an ampbench.Precision")
         if isinstance(precision, Precision) and precision.name not in BUILT_IN:
             meet(precision)
-    selection = Selection(
+    return Selection(
         precisions=[one.name if isinstance(one, Precision) else one for one in asked],
         devices=[str(device).partition(":")[0]] if device is not None else [],
         phases=[phase] if phase is not None else [],
         recipes=[parse_optimizer(optimizer).spelling] if isinstance(optimizer, str) else [],
     )
-    with no_trace(), contextlib.ExitStack() as stack:
-        if isinstance(model_or_workload, str):
-            refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
-            name = model_or_workload
-        else:
-            made = maker(model_or_workload, inputs, loss, targets, optimizer)
-            name = label(model_or_workload)
-            stack.enter_context(given(made, name))
-            if isinstance(model_or_workload, torch.nn.Module) and loss is None and phase in (None, "training"):
-                if phase:
-                    raise UsageError("training needs a loss: measure(model, inputs, loss)")
-                selection = structs.replace(selection, phases=["inference"])
-        selection = structs.replace(selection, workloads=[name])
-        return Result(_measured(selection, seconds, stack))
+
+
+def _selected(
+    stack: contextlib.ExitStack,
+    model_or_workload: Any,
+    inputs: Any,
+    loss: Any,
+    targets: Any,
+    optimizer: Any,
+    precisions: Any,
+    device: Any,
+    phase: str | None,
+) -> Selection:
+    """Return the selection of what a program gives, which this process can plan until `stack` ends."""
+    selection = _selection(precisions, device, phase, optimizer)
+    if isinstance(model_or_workload, str):
+        refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
+        return structs.replace(selection, workloads=[model_or_workload])
+    made = maker(model_or_workload, inputs, loss, targets, optimizer)
+    source = stack.enter_context(given(made, label(model_or_workload)))
+    return structs.replace(selection, workloads=[source.name])
 
 
 def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack) -> StoredRun:
@@ -119,9 +190,18 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     prepared = dataclasses.replace(prepared, settings=limited, servers=servers)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
     command = ["ampbench.measure", *selection.workloads]
-    with session.begin(prepared, folder, "", command) as writer, _watching() as watch:
-        session.measure(prepared, writer, watch)
+    with session.begin(prepared, folder, "", command) as writer, _watching() as show:
+        session.measure(prepared, writer, lambda step: show(_line(step)))
     return _in_whole_rounds(read_run(writer.path))
+
+
+def _with_sources(stored: StoredRun) -> StoredRun:
+    """Return a run that says of what was given to this process that this module had it."""
+    sources = [
+        structs.replace(one, module=__name__) if one.module.startswith(GIVEN_MODULE) else one
+        for one in stored.header.sources
+    ]
+    return dataclasses.replace(stored, header=structs.replace(stored.header, sources=sources))
 
 
 def _in_whole_rounds(stored: StoredRun) -> StoredRun:
@@ -136,9 +216,8 @@ def _in_whole_rounds(stored: StoredRun) -> StoredRun:
     counts = Counter(each.case_id for each in stored.rounds if not each.control)
     whole = min((counts[case_id] for case_id in wanted), default=0)
     rounds = max(1, whole if stored.ended == "out of time" else max(counts.values(), default=1))
-    sources = [structs.replace(one, module=__name__) if one.name in GIVEN else one for one in stored.header.sources]
-    settings = structs.replace(stored.header.settings, rounds=rounds)
-    header = structs.replace(stored.header, settings=settings, sources=sources)
+    stored = _with_sources(stored)
+    header = structs.replace(stored.header, settings=structs.replace(stored.header.settings, rounds=rounds))
     if not whole or stored.ended != "out of time":
         return dataclasses.replace(stored, header=header)
     kept = [each for each in stored.rounds if each.round < rounds]
@@ -300,7 +379,7 @@ def _remade(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Callab
 @contextlib.contextmanager
 def given(function: Callable[..., Any], name: str) -> Iterator[WorkloadSource]:
     """Let plans of this process find a workload's function by a name, until the end; yield where it is."""
-    module = ModuleType(f"ampbench_given_{next(_SERIAL)}")
+    module = ModuleType(f"{GIVEN_MODULE}_{next(_SERIAL)}")
     module.__dict__["make"] = function
     source = WorkloadSource(name=name, family="user", module=module.__name__, function="make", builtin=False)
     before = GIVEN.get(name)
@@ -388,21 +467,28 @@ def _frozen() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watching() -> Iterator[Watch]:
+def _watching() -> Iterator[Callable[[str], None]]:
     """Yield what shows how far measuring is, in a line on a terminal or in a notebook, and nowhere else."""
     console = make_console(stderr=True)
-
-    def line(step: Progress) -> str:
-        case = step.turn.planned.case
-        return f"{case.workload} {case.precision} {case.phase}: {step.turn.task.name}, {step.seconds:.0f} s"
-
     if "ipykernel" in sys.modules:
         display: Any = sys.modules["IPython"].display.display
         handle = display({"text/plain": "measuring"}, raw=True, display_id=True)
-        yield lambda step: handle.update({"text/plain": line(step)}, raw=True)
+        yield lambda line: handle.update({"text/plain": line}, raw=True)
         handle.update({"text/plain": ""}, raw=True)
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as screen:  # drawn between turns alone
-            yield lambda step: screen.update(Text(line(step), no_wrap=True, overflow="ellipsis"), refresh=True)
+            yield lambda line: screen.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
     else:
         yield lambda _: None
+
+
+def _line(step: Progress) -> str:
+    case = step.turn.planned.case
+    return f"{case.workload} {case.precision} {case.phase}: {step.turn.task.name}, {step.seconds:.0f} s"
+
+
+@contextlib.contextmanager
+def _watching_pieces(doing: str, _: Sequence[Piece]) -> Iterator[PieceWatch]:
+    """Yield what shows which piece of work is under way."""
+    with _watching() as show:
+        yield lambda piece, _: show(f"{doing} {piece.named}")

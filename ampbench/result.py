@@ -1,6 +1,6 @@
 """A measured run as an object: its table, verdicts, statements and data. What the command line prints comes from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Statement
+from ampbench.core.units import counted
 from ampbench.instruments import registry
 from ampbench.judge import frame, notes
 from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
@@ -24,19 +25,47 @@ from ampbench.store.run_file import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.text import Text
 
 WIDTH = 100
 """Columns of the table as text."""
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Shown:
+    """A run as a program has it: it prints, saves and shows itself."""
+
+    stored: StoredRun
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the run into a results folder, for `show`, `compare` and `ampbench.open`; return its file.
+
+        Raises `StoreError` where it cannot be written.
+        """
+        return write_whole([self.stored], folder)[self.stored.header.run]
+
+    def lines(self) -> "Iterable[Text]":
+        """Return what is shown, in styled lines."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return written_out("\n".join(line.plain.rstrip() for line in self.lines()).strip("\n"), LAYOUT)
+
+    def _repr_html_(self) -> str:
+        return html_of(self.lines())
+
+    def __repr__(self) -> str:
+        name, cases = type(self).__name__, counted(len(self.stored.cases), "case")
+        return f"<ampbench.{name} {self.stored.header.run}: {cases}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(Shown):
     """A run, judged by a budget of error. `ampbench.measure` and `ampbench.open` return it.
 
     Printing shows the table, the advice and the notes, as `ampbench run` and `show` do.
     """
 
-    stored: StoredRun
     budget: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
@@ -108,27 +137,14 @@ class Result:
         plain: dict[str, Any] = finite(data)
         return plain
 
-    def save(self, folder: Path | str) -> Path:
-        """Write the run into a results folder, for `show`, `compare` and `ampbench.open`; return its file.
-
-        Raises `StoreError` where it cannot be written.
-        """
-        return write_whole([self.stored], folder)[self.stored.header.run]
-
     def plot(self) -> Plot:
         """Return a chart of each precision's speed, with its interval, against its error, which a notebook shows."""
         tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
         return speed_against_error(self.rows, self.verdicts, tables, self.budget.output_rel_l2)
 
-    def __str__(self) -> str:
-        lines = [line.plain.rstrip() for line in result_lines(self.screen(), WIDTH)]
-        return written_out("\n".join(lines).strip("\n"), LAYOUT)
-
-    def _repr_html_(self) -> str:
-        return html_of(result_lines(self.screen(), WIDTH))
-
-    def __repr__(self) -> str:
-        return f"<ampbench.Result {self.stored.header.run}: {len(self.stored.cases)} cases>"
+    def lines(self) -> "Iterable[Text]":
+        """Return the table, the advice and the notes, as `ampbench run` prints them."""
+        return result_lines(self.screen(), WIDTH)
 
     @cached_property
     def _trainings(self) -> list[StoredRun]:

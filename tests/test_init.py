@@ -13,6 +13,7 @@ def test_the_public_names_are_these():
     assert ampbench.__all__ == [
         "AmpbenchError",
         "Comparison",
+        "Findings",
         "NothingComparableError",
         "NothingToRunError",
         "Precision",
@@ -23,13 +24,16 @@ def test_the_public_names_are_these():
         "Workload",
         "WorkloadError",
         "__version__",
+        "check",
         "compare",
+        "explain",
         "find_nonfinite",
         "keep_fp32",
         "load",
         "measure",
         "open",
         "release_fp32",
+        "study",
         "trace_casts",
         "watch_errors",
     ]
@@ -39,9 +43,10 @@ def test_every_public_name_is_there_and_listed_and_no_submodule_takes_its_place(
     first = {name: getattr(ampbench, name) for name in ampbench.__all__}
     for name, value in first.items():
         assert value is not None
-        assert not isinstance(value, ModuleType)
         assert getattr(ampbench, name) is value
-        assert not name.islower() or find_spec(f"ampbench.{name}") is None
+        assert not name.islower() or (find_spec(f"ampbench.{name}") is None) != isinstance(value, ModuleType)
+    for module in (ampbench.explain, ampbench.study):
+        assert all(callable(getattr(module, name)) for name in module.__all__)
     assert dir(ampbench) == sorted(ampbench.__all__)
 
 

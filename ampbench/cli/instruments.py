@@ -9,9 +9,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
-from msgspec.structs import replace
 
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
@@ -40,15 +38,14 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.core.units import counted
-from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UsageError
-from ampbench.records.kinds import KINDS, LINES, deed_of, verb_of
+from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
+from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.run import LATEST, Selection, Settings
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece, Seen
-    from ampbench.records.run import Entry, Header
-    from ampbench.store import RunWriter, StoredRun
-    from ampbench.studies.study import Instrument, Option, Selects, Session
+    from ampbench.store import StoredRun
+    from ampbench.studies.study import Instrument, Option, Selects
+    from ampbench.studies.work import Watching, Worked
 
 
 Against = Annotated[str, run_option("--against", "Say only what changed since this stored run.")]
@@ -211,39 +208,18 @@ def begin(
 
     What was seen is told even where it could not be stored, which is then raised; a run of nothing is not left behind.
     """
-    from ampbench import store
-    from ampbench.drive import session
-    from ampbench.drive.planning import meant
-    from ampbench.studies.study import Session
-    from ampbench.studies.work import prepared
+    from ampbench.studies import work
 
-    nothing = "nothing was seen"
-    settings = replace(settings, rounds=1, builds=1)
-    store.require_writable(results)
+    command = ["ampbench", *sys.argv[1:]]
+    watching = _watching(instrument)
     try:
-        with prepared(instrument, selection, settings, asked) as planned:
-            if instrument.selects is not None:
-                session.require_work(planned)
-            for said in meant(planned.selection, planned.plan):
-                print_note(said)
-            header = session.new_header(
-                planned.selection, planned.settings, planned.environment, planned.plan, label,
-                ["ampbench", *sys.argv[1:]],
-            )  # fmt: skip
-            header = replace(header, explains=instrument.kind, asked=msgspec.to_builtins(asked))
-            with store.RunWriter.create(results, header, [one.case for one in planned.plan]) as writer:
-                session_ = Session(prepared=planned, asked=asked)
-                stored, problem = _worked(instrument, session_, header, writer, results)
+        done = work.begin(
+            instrument, selection, settings, asked, results, label, command, watching=watching, note=print_note
+        )
     except KeyboardInterrupt:
-        print_note(f"interrupted: {nothing}")
+        print_note("interrupted: nothing was seen")
         return INTERRUPTED
-    if not isinstance(problem, StoreError) and stored.ending == "interrupted" and not _holds_something(stored):
-        writer.path.unlink()  # a run of nothing would stand in every list
-        if problem:
-            raise problem
-        print_note(f"interrupted: {nothing}")
-        return INTERRUPTED
-    return _told(instrument, stored, problem, tell, results)
+    return _told(instrument, done, tell, results)
 
 
 def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell) -> int:
@@ -254,7 +230,7 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
     from ampbench import store
     from ampbench.drive.pieces import asked_of
     from ampbench.studies.study import Session
-    from ampbench.studies.work import prepared
+    from ampbench.studies.work import prepared, work_through
 
     kind = instrument.kind
     if resume == LATEST:
@@ -280,71 +256,38 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
         try:
             with prepared(instrument, header.selection, header.settings, asked, begun) as planned:
                 session = Session(prepared=planned, asked=asked, begun=begun)
-                stored, problem = _worked(instrument, session, header, writer, results)
+                done, _ = work_through(instrument, session, header, writer, _watching(instrument))
         except KeyboardInterrupt:
             print_note("interrupted: nothing was added to what was seen before")
             _tell_left(instrument, begun, results)
             return INTERRUPTED
-    return _told(instrument, stored, problem, tell, results)
+    return _told(instrument, done, tell, results)
 
 
-def _worked(
-    instrument: "Instrument[Any]", session: "Session[Any]", header: "Header", writer: "RunWriter", results: Path
-) -> "tuple[StoredRun, StoreError | NothingToRunError | None]":
-    """Return what was seen, and why that is not all or could not all be stored, if so."""
-    from ampbench import store
+def _watching(instrument: "Instrument[Any]") -> "Watching":
     from ampbench.cli.progress import piece_progress
-    from ampbench.drive.session import planned_skips
-    from ampbench.studies.work import worked
 
-    plan, problem = session.prepared.plan, None
-    seen: list[Entry] = list(planned_skips(plan))
-    try:
-        writer.append(*seen)
-        pieces = instrument.pieces(session)
-        with piece_progress(instrument.doing, pieces, instrument.progress) as show:
-
-            def watch(piece: "Piece", found: "Seen | None") -> None:
-                if found is not None:
-                    seen.append(found)
-                show(piece, found)
-
-            worked(instrument, session, pieces, writer, watch)
-    except StoreError as error:
-        return store.gathered(writer.path, header, [*(one.case for one in plan), *seen], session.begun), error
-    except NothingToRunError as error:  # a server that cannot start any more
-        problem = error
-    with stored_already(f"ampbench show {run_words(writer.path, results)}"):
-        return store.read_run(writer.path), problem
+    return lambda pieces: piece_progress(instrument.doing, pieces, instrument.progress)
 
 
-def _holds_something(stored: "StoredRun") -> bool:
-    return bool(stored.failures) or any(held for line, held in stored.found.items() if not LINES[line].beginning)
-
-
-def _told(
-    instrument: "Instrument[Any]",
-    stored: "StoredRun",
-    problem: "StoreError | NothingToRunError | None",
-    tell: Tell,
-    results: Path,
-) -> int:
+def _told(instrument: "Instrument[Any]", done: "Worked", tell: Tell, results: Path) -> int:
     """Tell what is in a run, where it is and how to go on with what is left, and return the exit code.
 
-    Raises the `problem` there was with seeing or storing it.
+    Raises the problem there was with seeing or storing it.
     """
-    if isinstance(problem, StoreError):
-        tell(stored)
-        raise problem
-    with stored_already(f"ampbench show {run_words(stored.path, results)}"):
+    if isinstance(done.problem, StoreError):
+        tell(done.stored())
+        raise done.problem
+    with stored_already(f"ampbench show {run_words(done.path, results)}"):
+        stored = done.stored()
         tell(stored)
     print_note(f"run {stored.header.run}: {stored.path}")
     interrupted = stored.ending == "interrupted"
     if interrupted:
         print_note("interrupted: what was seen until then is kept")
     _tell_left(instrument, stored, results)
-    if problem:
-        raise problem
+    if done.problem:
+        raise done.problem
     return INTERRUPTED if interrupted else _exit_code(instrument, stored)
 
 

@@ -161,7 +161,7 @@ def prepared_session(
     """
     open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, list(sources))))
     with opened_first(open_new, settings.threads) as first:
-        if settings.memory_limit_bytes is None:
+        if settings.memory_limit_bytes is None and settings.isolation:
             settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         planned = plan(first.environment, first.channel, settings)
         if own_elsewhere is not None:

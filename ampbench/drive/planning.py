@@ -68,6 +68,7 @@ NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 FEATURES_ALONE = "it has no head: it returns features, not classes, so that there is no loss to train it by"
 WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
 """Why a user's workload, and a library's network, is not trained."""
+NOT_TRAINED = "training by default takes a loss and an optimizer, which a function that returns ampbench.Workload gives"
 NO_RECIPE = "--optimizer is what trains a network: --phase inference has none"
 INFERENCE_ALONE = "{} is a step of inference, and has no loss"
 
@@ -85,11 +86,15 @@ class Describe(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCase:
-    """A case and where its workload comes from; `skip` is why it will not be measured, empty where it will."""
+    """A case and where its workload comes from; `skip` is why it will not be measured, empty where it will.
+
+    `optimizer` says whether the workload, or the selection, names one.
+    """
 
     case: Case
     source: WorkloadSource
     skip: str = ""
+    optimizer: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,15 @@ def make_plan(
                 )
                 if matches(selection.keyword, case.case_id):
                     skip = _why_not(case, variant, precision, environment, absent_devices)
-                    plan.setdefault(case.case_id, PlannedCase(case=case, source=variant.source, skip=skip))
+                    plan.setdefault(
+                        case.case_id,
+                        PlannedCase(
+                            case=case,
+                            source=variant.source,
+                            skip=skip,
+                            optimizer=bool(recipe) or variant.optimizer_settings != (),
+                        ),
+                    )
     bare = [name for name in selection.overrides if "." not in name]
     for option, name in [*(("--set", name) for name in bare), *(("--sweep", name) for name in selection.sweeps)]:
         if name not in settable:
@@ -179,6 +192,20 @@ def make_plan(
         where = "" if selection.workloads else " in the default suite; 'ampbench run all' selects every workload"
         raise NothingToRunError(f"nothing is selected: no case matches -k {selection.keyword!r}{where}")
     return list(plan.values())
+
+
+def in_one_phase(plan: Iterable[PlannedCase]) -> list[PlannedCase]:
+    """Return a plan with each workload in training, where it has a loss and an optimizer, else in inference.
+
+    One that is selected in training alone stays so.
+    """
+    chosen: dict[str, PlannedCase] = {}
+    for planned in plan:
+        alike = replace(planned.case, phase="", recipe="", scaler=True).case_id
+        trains = planned.case.phase == "training" and planned.optimizer and not planned.skip
+        if alike not in chosen or trains:
+            chosen[alike] = planned
+    return list(chosen.values())
 
 
 def _precisions(

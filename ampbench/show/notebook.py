@@ -1,14 +1,25 @@
-"""What a notebook shows: styled lines as HTML, and a chart of speed against error."""
+"""What a notebook shows: styled lines as HTML, a chart of speed against error, and the charts of studies."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.units import counted
 from ampbench.records.verdict import Status, Verdict
-from ampbench.show.charts import budget_rule, colour_variables, label_expression, precision_encoded, quantity
+from ampbench.show.charts import (
+    Chart,
+    Rows,
+    budget_rule,
+    colour_variables,
+    label_expression,
+    precision_encoded,
+    quantity,
+)
 from ampbench.show.document import written_out
 from ampbench.show.rows import Row, judged_error
 from ampbench.show.terminal import LAYOUT, make_console
@@ -41,15 +52,14 @@ def html_of(lines: Iterable["Text"]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Plot:
-    """A chart as a Vega-Lite `spec` with its data. A notebook draws it; any viewer of Vega-Lite does."""
+    """Charts as a Vega-Lite `spec` with its data. A notebook draws it; any viewer of Vega-Lite does."""
 
     spec: Mapping[str, Any]
+    title: str
 
     def __repr__(self) -> str:
-        points = len(self.spec["data"]["values"])
-        return (
-            f"<ampbench.Plot: speed against error, {counted(points, 'point')}; a notebook draws it, .spec is Vega-Lite>"
-        )
+        points = sum(len(part["data"]["values"]) for part in self.spec.get("vconcat", [self.spec]))
+        return f"<ampbench.Plot: {self.title}, {counted(points, 'point')}; a notebook draws it, .spec is Vega-Lite>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the chart for JupyterLab and VS Code and, where vl-convert is installed, for all others."""
@@ -76,9 +86,6 @@ def speed_against_error(rows: Sequence[Row], verdicts: Sequence[Verdict], tables
         if verdict.speed.value is not None and judged_error(row)
     ]  # fmt: skip
     looks = precision_encoded(str(value["precision"]) for value in values)
-    colours = dict(re.findall(r"(--[\w-]+): ([^;]+);", colour_variables()))
-    scale = looks["color"]["scale"]
-    scale["range"] = [colours.get(colour[4:-1], "#767676") for colour in scale["range"]]
     x = quantity("speed", "speed", {"zero": False, "padding": 12}, {"labelExpr": label_expression("ratio")})
     y = quantity(
         "error",
@@ -98,15 +105,46 @@ def speed_against_error(rows: Sequence[Row], verdicts: Sequence[Verdict], tables
         {"mark": cross, "transform": [{"filter": "datum.wrong"}], "encoding": at},
         *budget_rule(limit),
     ]
-    return Plot(
-        {
-            "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-            "data": {"values": values},
-            "facet": {
-                "row": {"field": "table", "title": None, "header": {"labelOrient": "top", "labelAnchor": "start"}}
-            },
-            "spec": {"width": 420, "height": 220, "layer": layers},
-            "resolve": {"scale": {"x": "independent"}},
-            "background": "white",
+    spec = {
+        "data": {"values": values},
+        "facet": _by("table"),
+        "spec": {"width": 420, "height": 220, "layer": layers},
+        "resolve": {"scale": {"x": "independent"}},
+    }
+    return _plot(spec, "speed against error")
+
+
+def charts_in_one(charts: Sequence[Chart], datasets: Mapping[str, Rows]) -> Plot:
+    """Return charts one below the other, each drawn for all of its cases."""
+    parts = []
+    for chart in charts:
+        labels = {choice.value: choice.label for choice in chart.choices}
+        part = {
+            "title": chart.title,
+            "data": {"values": [{**row, "case": labels[row["case"]]} for row in datasets[chart.dataset]]},
+            "facet": _by("case"),
+            "spec": {"width": 560, "height": chart.height, **chart.spec},
+            "resolve": {"scale": {"x": "independent", "y": "independent"}},
         }
-    )
+        parts.append(part)
+    return _plot({"vconcat": parts}, ", ".join(chart.title for chart in charts))
+
+
+def _by(field: str) -> dict[str, Any]:
+    return {"row": {"field": field, "title": None, "header": {"labelOrient": "top", "labelAnchor": "start"}}}
+
+
+def _plot(spec: Mapping[str, Any], title: str) -> Plot:
+    """Return a chart in the colours of a page, whose CSS variables a notebook does not have."""
+    colours = _colours()
+    text = re.sub(r"var\((--[\w-]+)\)", lambda found: colours[found[1]], json.dumps(spec))
+    schema = "https://vega.github.io/schema/vega-lite/v5.json"
+    return Plot({"$schema": schema, **json.loads(text), "background": "white"}, title)
+
+
+@cache
+def _colours() -> dict[str, str]:
+    """Return a page's colours on white by the names of their variables; of each, the sheets have that first."""
+    assets = files("ampbench.report") / "assets"
+    sheets = [colour_variables(), *((assets / name).read_text() for name in ("report.css", "parts.css"))]
+    return dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", "".join(sheets))))

@@ -181,6 +181,14 @@ class Subject(Generic[Found]):
     since: "Since[Found] | None" = None
 
 
+def subjects_of(study: "Study[Any, Any]", stored: StoredRun) -> list[Subject[Any]]:
+    """Return what a run of a study tells of, in its order."""
+    if study.subjects is not None:
+        return [Subject(each.name, each) for each in study.subjects([stored], None)]
+    cases = stored.cases
+    return [Subject(case_title(cases[name]), record, cases[name]) for name, record in found_of(study, stored).items()]
+
+
 def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
     """Return the part of a page that a study has, the cases with the most problems first; None without any.
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from textwrap import fill, indent
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -103,24 +103,29 @@ def print_sections(sections: Sequence[Section], missing: Sequence[str] = (), cod
 
     Columns of text share the room that those of numbers leave. What there is no room for is named below its table.
     """
-    from rich.padding import Padding
-    from rich.text import Text
-
     console = make_console()
-    for place, section in enumerate(sections):
-        print_block(console, Padding(Text(section.title, style="bold"), (1 if place else 0, 0, 0, 0)))
-        table_before = False
-        for block in section.blocks:
-            if (block.title or block.note) and (block.rows or table_before):
-                console.print()
-            print_lines(console, block_lines(block, console.width))
-            table_before = bool(block.rows)
-    if sections and missing:
-        console.print()
-    print_lines(console, map(Text, missing))
+    print_lines(console, document_lines(sections, missing, console.width))
     for one in code:
         text = f"\n  {one.title}\n{indent(one.text, '    ')}"
         console.file.write(written_out(text, LAYOUT) if console.is_terminal else text)
+
+
+def document_lines(sections: Sequence[Section], missing: Sequence[str], width: int) -> Iterator["Text"]:
+    """Yield sections in lines of at most `width`, then a line for each that is `missing`."""
+    from rich.text import Text
+
+    for place, section in enumerate(sections):
+        yield from [Text()] if place else []
+        yield from wrapped(section.title, width, "bold") or [Text()]
+        table_before = False
+        for block in section.blocks:
+            if (block.title or block.note) and (block.rows or table_before):
+                yield Text()
+            yield from block_lines(block, width)
+            table_before = bool(block.rows)
+    if sections and missing:
+        yield Text()
+    yield from map(Text, missing)
 
 
 def block_lines(block: Block, width: int) -> list["Text"]:

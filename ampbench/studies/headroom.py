@@ -58,7 +58,7 @@ from ampbench.studies.predictions import (
     values_phrase,
     whole_step_seen,
 )
-from ampbench.studies.study import Option, Selects, Session, Study, Table, View
+from ampbench.studies.study import ONE_PHASE_HELP, Option, Selects, Session, Study, Table, View
 from ampbench.workloads.index import LIBRARIES
 
 if TYPE_CHECKING:
@@ -505,26 +505,15 @@ def _spec(rows: Rows) -> dict[str, Any]:
 def _plan(
     selection: Selection, _: RangesAsked, environment: Environment, channel: "Channel", settings: Settings
 ) -> "list[PlannedCase]":
-    """Return the fp32 cases of a selection, whose precisions are those that are tried beside.
-
-    Where no phase is named, a workload is watched in training if that can run, else in inference.
-    """
+    """Return the fp32 cases of a selection, whose precisions are those that are tried beside."""
     from ampbench.drive.planning import make_plan
     from ampbench.drive.session import describer
 
     asked = structs.replace(selection, precisions=[BASELINE])
     try:
-        plan = make_plan(asked, environment, describer(channel, settings))
+        return make_plan(asked, environment, describer(channel, settings))
     except NothingToRunError as error:
         raise NothingToRunError(f"{error}, as all are of {BASELINE}: --precision says what is tried beside") from None
-    if selection.phases:
-        return plan
-    chosen: dict[str, PlannedCase] = {}
-    for planned in plan:
-        key = structs.replace(planned.case, phase="").case_id
-        if key not in chosen or (planned.case.phase == "training" and not planned.skip):
-            chosen[key] = planned
-    return list(chosen.values())
 
 
 def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") -> "Seen":
@@ -551,12 +540,12 @@ def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") ->
 
 def _phase_notes(case: Case, selection: Selection) -> list[str]:
     """Say why a case that was to be trained, if possible, is not."""
-    from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS
+    from ampbench.drive.planning import FEATURES_ALONE, NOT_TRAINED
 
     trained = structs.replace(case, phase="training")
     if selection.phases or case == trained or not matches(selection.keyword, trained.case_id):
         return []
-    why = FEATURES_ALONE if case.family in LIBRARIES else NO_LOSS
+    why = FEATURES_ALONE if case.family in LIBRARIES else NOT_TRAINED
     return [f"watched in inference, so without gradients and updates: {why}"]
 
 
@@ -616,7 +605,8 @@ Examples:
     selects=Selects(
         question="explain the headroom",
         precision="Try it, too, beside fp32. Default: all low ones.",
-        phase="inference or training. Default: training, if there is a loss.",
+        phase=ONE_PHASE_HELP,
+        one_phase=True,
         among=LOW,
         otherwise="headroom tells what a low precision would make of fp32's values, and {name} is none",
     ),

@@ -19,13 +19,15 @@ reads it.
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from ampbench.core.statement import Statement
+from ampbench.core.units import parse_seconds
+from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import Environment
-from ampbench.records.kinds import KINDS, named
+from ampbench.records.kinds import KINDS, named, verb_of
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column, Document
@@ -48,6 +50,7 @@ T = TypeVar("T")
 AUTOCAST_HELP = "See ampbench list precisions. Default: autocast to the device's default dtype."
 ALL_PRECISIONS_HELP = "See ampbench list precisions. Default: all."
 INFERENCE_HELP = "inference or training. Default: inference."
+ONE_PHASE_HELP = "inference or training. Default: training, where there is a loss and an optimizer."
 SCALER_HELP = "GradScaler in fp16_autocast training."
 """What the help says of options that several verbs have."""
 
@@ -82,9 +85,9 @@ class Selects:
     """Which cases an instrument is for; texts are the help of options, those with "" its verb does not have.
 
     Where no workload is named it is asked "`question` of which workload?", or `workloads` are taken; where no phase
-    is, `phases`. Precisions must be `among` these (none: all), or what is said `otherwise` of "{name}". Cases are
-    `eager`, or of a path selected; a user's own precisions are allowed with `own_precisions`. With `recipes` its verb
-    has `--optimizer`.
+    is, `phases` or, with `one_phase`, training where there is a loss and an optimizer, else inference. Precisions must
+    be `among` these (none: all), or what is said `otherwise` of "{name}". Cases are `eager`, or of a path selected; a
+    user's own precisions are allowed with `own_precisions`. With `recipes` its verb has `--optimizer`.
     """
 
     precision: str = ""
@@ -94,6 +97,7 @@ class Selects:
     question: str = ""
     workloads: Sequence[str] = ()
     phases: Sequence[str] = ()
+    one_phase: bool = False
     among: Sequence[str] = ()
     otherwise: str = ""
     recipes: bool = False
@@ -279,6 +283,34 @@ def instrument_of(kind: str) -> Instrument[Any]:
     """Return the instrument of a kind of run."""
     found: Instrument[Any] = named(KINDS[kind].study or KINDS[kind].instrument)
     return found
+
+
+def given_by(instrument: Instrument[Any], options: Mapping[str, Any], selection: Selection) -> Given:
+    """Return what a program gives as its verb would be given it; `UsageError` for what cannot be meant."""
+    known = {option.name: option for option in options_of(instrument) if not option.shown}
+    for name in options:
+        if name not in known:
+            raise UnknownNameError(f"option of {verb_of(instrument.kind)}", name, [*known, *SELECTING])
+    values = {name: _value(option, options.get(name, option.default)) for name, option in known.items()}
+    return Given(values=values, typed=options, selection=selection)
+
+
+SELECTING = ("inputs", "loss", "targets", "optimizer", "precisions", "device", "phase")
+"""What programs give every study beside its own options."""
+
+
+def _value(option: Option, value: Any) -> Any:
+    """Return the value of an option as its verb gives it."""
+    if option.names:
+        return [value] if isinstance(value, str) else [*(value or ())]
+    kind = float if option.seconds else option.type or type(option.default)
+    bounds = msgspec.Meta(gt=0) if option.seconds else msgspec.Meta(ge=option.least, le=option.most)
+    meant = Annotated[kind, bounds] if bounds != msgspec.Meta() else kind
+    try:
+        seconds = parse_seconds(value) if option.seconds and isinstance(value, str) else value
+        return msgspec.convert(seconds, meant | None if option.default is None else meant)
+    except (UsageError, msgspec.ValidationError) as error:
+        raise UsageError(f"{option.name}={value!r}: {error}") from None
 
 
 def asked_for(instrument: Instrument[A], given: Given) -> A:

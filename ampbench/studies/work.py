@@ -1,13 +1,17 @@
 """Studies and instruments at work: cases are planned, or those found that a run lacks, and done piece by piece."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import structs
 
+from ampbench import store
 from ampbench.drive.pieces import (
     Piece,
     Watch,
@@ -20,14 +24,14 @@ from ampbench.drive.pieces import (
     require_eager,
     resumed_plan,
 )
-from ampbench.drive.planning import PlannedCase, check_selection
+from ampbench.drive.planning import PlannedCase, check_selection, in_one_phase, meant
 from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
-from ampbench.drive.session import Prepared, check_same
-from ampbench.errors import UnknownNameError, UsageError
+from ampbench.drive.session import Prepared, check_same, new_header, planned_skips, require_work
+from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, Environment
-from ampbench.records.kinds import KINDS, verb_of
-from ampbench.records.measured import Failure
-from ampbench.records.run import Entry, Selection, Settings
+from ampbench.records.kinds import KINDS, LINES, line_of, verb_of
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import Entry, Header, Selection, Settings
 from ampbench.records.wire import Task, ask
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studies.study import Instrument, Selects, Session, instrument_of
@@ -74,6 +78,8 @@ def prepared(
             found = instrument.plan(selection, asked, environment, channel, settings)
         else:
             found = plan_default_autocast(selection, environment, channel, settings)
+        if selects.one_phase and not selection.phases:
+            found = in_one_phase(found)
         if begun is None:
             return found
         left = resumed_plan(begun, environment, found, set(instrument.left(begun)))
@@ -128,6 +134,101 @@ def worked(
     at_work = dataclasses.replace(session, keep=keep)
 
     return do_pieces(session.prepared.open_channel, pieces, _work_of(instrument, at_work), writer, watch)
+
+
+Watching = Callable[[Sequence[Piece]], AbstractContextManager[Watch]]
+"""Shows how far pieces of work are, within its context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """A session that ended: the `path` of its run and, where not all was seen or stored, the `problem`.
+
+    `seen` are the entries of this session. `unstored` is the run as it was seen, where the file could not take it.
+    """
+
+    path: Path
+    seen: Sequence[Entry]
+    problem: StoreError | NothingToRunError | None = None
+    unstored: StoredRun | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether the run says nothing of any case or device."""
+        return not any(
+            isinstance(entry, Failure) or (not isinstance(entry, Skip) and not LINES[line_of(type(entry))].beginning)
+            for entry in self.seen
+        )
+
+    @property
+    def failed(self) -> list[Failure]:
+        """The failures, where all that was seen are failures."""
+        failures = [entry for entry in self.seen if isinstance(entry, Failure)]
+        return failures if len(failures) == sum(not isinstance(entry, Skip) for entry in self.seen) else []
+
+    def stored(self) -> StoredRun:
+        """Return the run: as it was seen, else as the file has it."""
+        return self.unstored or store.read_run(self.path)
+
+
+def begin(
+    instrument: Instrument[Any],
+    selection: Selection,
+    settings: Settings,
+    asked: Any,
+    results: Path,
+    label: str,
+    command: list[str],
+    *,
+    watching: Watching,
+    note: Callable[[str], object] = lambda _: None,
+    open_channel: OpenChannel | None = None,
+) -> Worked:
+    """Have an instrument work on what is selected into a new run file of the folder `results`.
+
+    `note` is told in sentences which precisions stand for others. Where the session ends before anything was seen, no
+    run is left, and `KeyboardInterrupt`, or why no server could start, is raised.
+    """
+    settings = structs.replace(settings, rounds=1, builds=1)
+    store.require_writable(results)
+    with prepared(instrument, selection, settings, asked, open_channel=open_channel) as planned:
+        if instrument.selects is not None:
+            require_work(planned)
+        for sentence in meant(planned.selection, planned.plan):
+            note(sentence)
+        header = new_header(planned.selection, planned.settings, planned.environment, planned.plan, label, command)
+        header = structs.replace(header, explains=instrument.kind, asked=msgspec.to_builtins(asked))
+        with RunWriter.create(results, header, [each.case for each in planned.plan]) as writer:
+            done, ended = work_through(instrument, Session(prepared=planned, asked=asked), header, writer, watching)
+    if ended == "interrupted" and done.empty:
+        done.path.unlink()  # a run of nothing would stand in every list
+        raise done.problem or KeyboardInterrupt
+    return done
+
+
+def work_through(
+    instrument: Instrument[A], session: Session[A], header: Header, writer: RunWriter, watching: Watching
+) -> tuple[Worked, str]:
+    """Have all that is planned worked on, into the file of `writer`; return what came of it, and how it ended."""
+    plan = session.prepared.plan
+    seen: list[Entry] = list(planned_skips(plan))
+    try:
+        writer.append(*seen)
+        pieces = instrument.pieces(session)
+        with watching(pieces) as show:
+
+            def watch(piece: Piece, entry: Entry | None) -> None:
+                if entry is not None:
+                    seen.append(entry)
+                show(piece, entry)
+
+            ended = worked(instrument, session, pieces, writer, watch)
+    except StoreError as error:
+        held = store.gathered(writer.path, header, [*(each.case for each in plan), *seen], session.begun)
+        return Worked(path=writer.path, seen=seen, problem=error, unstored=held), ""
+    except NothingToRunError as error:  # a server that cannot start any more
+        return Worked(path=writer.path, seen=seen, problem=error), "interrupted"
+    return Worked(path=writer.path, seen=seen), ended
 
 
 def ask_device(channel: Channel, device: str, settings: Settings, task: Task[B, R], asked: B) -> R | Failure | str:

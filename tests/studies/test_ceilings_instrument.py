@@ -31,7 +31,7 @@ from ampbench.studies.ceilings import (
     unfinished,
     wanted_of,
 )
-from ampbench.studies.study import Given, Session, asked_for
+from ampbench.studies.study import Given, asked_for
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
@@ -114,23 +114,6 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
     assert STUDY.failed(stored) == 2
     assert unfinished(stored) == []
     assert channel.closed == 4  # replaced twice, since it was killed again, at the end, and by the context
-
-
-def test_an_interrupted_session_keeps_what_was_measured_and_goes_on_with_the_rest(tmp_path: Path) -> None:
-    def interrupted(request: Request) -> Reply:
-        if asked_in(request).operation == COPY:
-            raise KeyboardInterrupt
-        return answer(request)
-
-    stored, _ = measured(tmp_path, Scripted(interrupted))
-    assert (len(stored.every(Ceiling)), stored.ending) == (2, "interrupted")
-    left = ["copy fp32 cpu", "copy bf16 cpu"]
-    assert [piece.named for piece in unfinished(stored)] == left
-    channel = Scripted(answer, stored.header.environment)
-    with working.prepared(
-        STUDY, stored.header.selection, stored.header.settings, ASKED, stored, open_channel=lambda: channel
-    ) as found:
-        assert [piece.named for piece in STUDY.pieces(Session(prepared=found, asked=ASKED, begun=stored))] == left
 
 
 def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:

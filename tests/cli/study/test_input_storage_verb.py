@@ -10,10 +10,6 @@ from typing import Any
 import pytest
 
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import list_runs, read_run
-from ampbench.studies.input_storage import StoragePass
-from tests.scripted_channel import Scripted
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 from tests.studies.storage_passes import lossy_pass, storage_pass
 
@@ -34,22 +30,6 @@ def stored(tmp_path: Path) -> Path:
         COMPLETE, explains="input-storage",
     )  # fmt: skip
     return tmp_path / "results"
-
-
-@pytest.fixture
-def interrupting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The phases that end the session instead of being measured; nothing asks a worker."""
-    phases: list[str] = []
-
-    def answer(request: Request) -> Reply:
-        assert request.case is not None
-        if request.case.phase in phases:
-            raise KeyboardInterrupt
-        return reply_with(storage_pass(request.case))
-
-    channel = Scripted(answer)
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
-    return phases
 
 
 def test_each_case_is_a_section_that_begins_with_what_is_lost(stored: Path, ampbench: Run) -> None:
@@ -79,46 +59,6 @@ def test_csv_has_a_row_for_each_dtype_and_json_all_of_it(stored: Path, ampbench:
     assert case["tables"]["stored"][1]["stored_bytes"] == 2048
     assert case["storage"]["identical"] is True
     assert case["sentences"][0].startswith("nothing is lost")
-
-
-def test_a_study_is_stored_and_an_interrupted_one_goes_on(
-    interrupting: list[str], tmp_path: Path, ampbench: Run
-) -> None:
-    interrupting.append("training")
-    said = ampbench("study", "input-storage", "mlp", "--preset", "tiny", "--seconds", "1500ms")
-    assert said.code == 130
-    (path,) = list_runs(tmp_path / "results")
-    run = read_run(path)
-    assert (run.header.explains, run.asked.seconds, len(run.of(StoragePass))) == ("input-storage", 1.5, 1)
-    assert f"1 piece left; ampbench study input-storage --resume {run.header.run} goes on" in said.err
-    interrupting.clear()
-    again = ampbench("study", "input-storage", "--resume", run.header.run)
-    assert again.code == 0
-    assert len(read_run(path).of(StoragePass)) == 2
-    done = ampbench("study", "input-storage", "--resume", run.header.run)
-    assert (done.code, "nothing is left to do" in done.err) == (0, True)
-    refused = ampbench("study", "input-storage", "--resume", run.header.run, "--seconds", "2")
-    assert (refused.code, refused.err.count("\n")) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "study the inputs of which workload? Name one, as in `ampbench study input-storage mlp`"),
-        (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
-        (["mlp", "--precision", "fp32"], "and fp32 has none: give fp16_autocast"),
-        (["mlp", "--precision", "bf16_pure"], "and bf16_pure has none"),
-        (["mlp", "--seconds", "0"], "--seconds must be above 0"),
-        (["mlp", "--seconds", "long"], "a time such as 90, 250ms, 2m or 1h"),
-        (["--resume", "nothing"], "there is no results folder results"),
-    ],
-)
-def test_a_usage_error_is_one_line(arguments: list[str], message: str, tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("study", "input-storage", *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_header, read_run
-from ampbench.studies.ceilings import COPY, MOVING, OPERATIONS, CeilingsAsked
+from ampbench.studies.ceilings import OPERATIONS, CeilingsAsked
 from tests.scripted_channel import CPU, Scripted, asked_in, machine
 from tests.stored_runs import COMPLETE, RUN, write_run
 from tests.studies.ceiling_records import CEILINGS as FOUND
@@ -120,32 +120,6 @@ def test_what_failed_is_told_and_ends_with_3(ampbench: Run, channel: Scripted) -
     assert "is complete: nothing is left to do" in again.err
 
 
-def test_a_resumed_run_ends_with_3_for_what_failed_before_it_was_interrupted(ampbench: Run, channel: Scripted) -> None:
-    lives = channel.answer
-
-    def dying(request: Request) -> Reply:
-        if asked_in(request).operation == COPY:
-            raise KeyboardInterrupt
-        failure = Failure(case_id="", stage="ceilings", cause="crash", message="ended by signal SIGILL")
-        return Reply(failure=failure) if asked_in(request).operation == "conv" else lives(request)
-
-    channel.answer = dying
-    assert study(ampbench, "--dtype", "fp32").code == 130
-    (one,) = list_runs(Path("results"))
-    channel.answer = lives
-    assert ampbench("study", "ceilings", "--resume", one.stem).code == 3
-    assert [asked_in(request).operation for request in channel.asked] == [*OPERATIONS[:-1], *MOVING]
-
-
-def test_a_run_that_does_not_say_what_was_asked_for_is_one_line(ampbench: Run, channel: Scripted) -> None:
-    write_run(Path("results"), [], FOUND[0], explains=CEILINGS, environment=machine(CPU))
-    said = ampbench("study", "ceilings", "--resume", RUN)
-    assert (said.code, said.err) == (
-        2,
-        f"ampbench: error: run {RUN} does not say what it was asked for: begin a new one\n",
-    )
-
-
 @pytest.mark.parametrize("by_path", [False, True])
 def test_how_to_go_on_names_the_folder_or_the_file_where_the_run_is(
     by_path: bool, ampbench: Run, channel: Scripted, monkeypatch: pytest.MonkeyPatch
@@ -186,13 +160,6 @@ def test_what_cannot_be_meant_is_one_line(
     assert list_runs(Path("results")) == []
 
 
-def test_only_runs_of_ceilings_are_gone_on_with(tmp_path: Path, ampbench: Run) -> None:
-    write_run(tmp_path / "results", [])
-    said = ampbench("study", "ceilings", "--resume", RUN)
-    assert said.code == 2
-    assert "measures: --resume goes on with a run of ampbench study ceilings" in said.err
-
-
 def test_a_terminal_is_told_what_is_measured_and_how_long_the_rest_takes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,9 +173,3 @@ def test_a_terminal_is_told_what_is_measured_and_how_long_the_rest_takes(
             watch(piece, FOUND[0])
     assert told[0] == "measuring matmul fp32 cpu (1 of 2) …"
     assert told[2].startswith("measuring matmul bf16 cpu (2 of 2, about ")
-
-
-def test_help_has_examples(ampbench: Run) -> None:
-    said = ampbench("study", "ceilings", "--help")
-    assert said.code == 0
-    assert "ampbench study ceilings --device cpu" in said.out

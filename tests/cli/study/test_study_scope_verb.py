@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ampbench.errors import NothingToRunError
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
@@ -111,62 +110,6 @@ def test_a_study_is_stored_printed_and_listed(channel: Scripted, tmp_path: Path,
     assert ampbench("show", file.stem).out == said.out
     (row,) = json.loads(ampbench("list", "runs", "--json").out)
     assert row["outcome"].startswith("studies scope of mlp")
-
-
-@pytest.fixture
-def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """A worker that dies of the network "gru", and after whose first death no other can start until that is called."""
-
-    def answer(request: Request) -> Reply:
-        assert request.case is not None
-        if request.case.workload != "gru" or not state["dying"]:
-            return reply_with(scope_pass(request.case))
-        state["dead"] = True
-        return Reply(failure=Failure(case_id=request.case.case_id, stage="scope", cause="killed", message="gone"))
-
-    def opened(**_: object) -> Scripted:
-        if state["dead"]:
-            raise NothingToRunError("no worker could start with python: no more processes")
-        return Scripted(answer)
-
-    state = {"dying": True, "dead": False}
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", opened)
-    return lambda: state.update(dying=False, dead=False)
-
-
-def test_where_nothing_was_seen_before_no_server_could_start_no_run_is_left(
-    dying: Callable[[], None], tmp_path: Path, ampbench: Run
-) -> None:
-    said = ampbench("study", "scope", "gru", "--preset", "tiny", "--steps", "3")
-    assert (said.code, said.out) == (5, "")
-    assert said.err == "ampbench: error: no worker could start with python: no more processes\n"
-    assert list_runs(tmp_path / "results") == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "study the scope of autocast of which workload? Name one, as in `ampbench study scope mlp`"),
-        (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
-        (["mlp", "--precision", "fp32"], "fp32 enters no autocast"),
-        (["mlp", "--precision", "bf16_pure"], "bf16_pure enters no autocast"),
-        (["mlp", "--steps", "1"], "'--steps': give at least 2;"),
-        (["mlp", "--steps", "few"], "invalid value for '--steps'"),
-        (["mlp", "--seconds", "0"], "--seconds must be above 0"),
-        (["mlp", "--seconds", "long"], "a time such as 90, 250ms, 2m or 1h"),
-        (["mlp", "--path", "compiled"], "unknown option --path"),
-        (["mlp", "--phase", "inference"], "unknown option --phase"),
-        (["mlp", "--resume", RUN], "--resume takes the selection and the settings from the run: leave workloads out"),
-        (["--resume", RUN, "--steps", "9"], "leave --steps out"),
-        (["--resume", "latest"], "--resume needs the id of a run of ampbench study scope: latest is one that measured"),
-    ],
-)
-def test_what_cannot_be_meant_is_one_line(arguments: list[str], message: str, tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("study", "scope", *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
-"""The verbs of all instruments alike: what they refuse, how they are interrupted and go on, what a dying worker leaves.
+"""All studies alike: what they refuse, how they are interrupted, killed and go on, what a dying worker or disk leaves.
 
 Each piece of work is done once, on a tiny network, in this process; who asks for it again is told the same.
 """
 
 import errno
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, request_line
 from ampbench.store import list_runs, read_run
 from ampbench.studies.study import instrument_of, options_of
+from tests.stored_runs import RUN, make_case, write_run
 
 Run = Callable[..., Any]
 MADE = [name for name, row in KINDS.items() if row.study or row.instrument]
@@ -102,6 +107,10 @@ def interrupting(at: int) -> Callable[[int, Request], Reply | None]:
     return ending
 
 
+def starts_no_more() -> None:
+    raise NothingToRunError("no worker could start: no more processes")
+
+
 def last_piece(kind: str, channel: Replayed, ampbench: Run, tmp_path: Path) -> int:
     """The number of the request that begins what is left to do after some of it was seen."""
     ampbench(*command(kind), "--results", "whole")
@@ -123,19 +132,76 @@ MISTAKES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "words", "message"),
-    [(kind, *mistake) for kind in MADE for mistake in MISTAKES if of_cases(kind) != mistake[0][0].startswith("--")],
-)
+def mistakes(kind: str) -> Iterator[tuple[list[str], str]]:
+    """Yield what cannot be meant of a kind, and what is said of it."""
+    yield from (each for each in MISTAKES if of_cases(kind) != each[0][0].startswith("--"))
+    study = instrument_of(kind)
+    if study.selects is not None and study.selects.question:
+        yield [], f"{study.selects.question} of which workload? Name one, as in `ampbench {verb_of(kind)} mlp`"
+    if study.selects is not None and study.selects.among and "fp32" not in study.selects.among:
+        yield ["mlp", "--precision", "fp32"], study.selects.otherwise.format(name="fp32")
+    for option in options_of(study):
+        flag = f"--{option.name.replace('_', '-')}"
+        if option.seconds:
+            yield [flag, "0"], f"{flag} must be above 0"
+            yield [flag, "soon"], "'soon' is not a time such as 90, 250ms, 2m or 1h"
+        elif option.least:
+            yield [flag, "0"], f"'{flag}': give at least {option.least}"
+            yield [flag, "few"], f"invalid value for '{flag}'"
+    if kind in RESUMED:
+        yield ["--resume", "latest"], f"--resume needs the id of a run of ampbench {verb_of(kind)}: latest is one that"
+        yield ["--resume", RUN, "--threads", "2"], "--resume takes the selection and the settings from the run: leave"
+        yield ["--resume", RUN], "there is no results folder results"
+
+
+@pytest.mark.parametrize(("kind", "words", "message"), [(kind, *each) for kind in MADE for each in mistakes(kind)])
 def test_a_mistake_is_one_line_and_starts_nothing(
     kind: str, words: list[str], message: str, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: pytest.fail("a server was started"))
     monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda preload: pytest.fail("a server"))
-    said = ampbench(*verb_of(kind).split(), *words)
-    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
-    assert message in said.err
+    told = ampbench(*verb_of(kind).split(), *words)
+    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert message in told.err
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+def test_a_run_of_another_kind_and_one_that_does_not_say_what_it_was_asked_for_are_refused(
+    kind: str, tmp_path: Path, ampbench: Run
+) -> None:
+    case = make_case()
+    write_run(tmp_path / "results", [case])
+    told = ampbench(*verb_of(kind).split(), "--resume", RUN)
+    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert f"measures: --resume goes on with a run of ampbench {verb_of(kind)}" in told.err
+    write_run(tmp_path / "other", [case], explains=kind)
+    told = ampbench(*verb_of(kind).split(), "--resume", RUN, "--results", "other")
+    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert "does not say what it was asked for: begin a new one" in told.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RESUMED)
+def test_a_study_that_is_killed_goes_on_without_a_loss(kind: str, tmp_path: Path, ampbench: Run) -> None:
+    line = f'{{"{KINDS[kind].found.line}":'
+    words = [sys.executable, "-m", "ampbench", *command(kind), "--threads", "1"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not any(line in text for text in texts(tmp_path)):
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    (kept,) = texts(tmp_path)
+    (file,) = list_runs(tmp_path / "results")
+    again = ampbench(*verb_of(kind).split(), "--resume", file.stem)
+    assert again.code == 0
+    assert read_run(file).ended == "complete"
+    assert file.read_text().startswith(kept[: kept.rindex("\n") + 1])
+    assert not instrument_of(kind).left(read_run(file))
+
+
+def texts(folder: Path) -> list[str]:
+    return [path.read_text() for path in (folder / "results" / "runs").glob("*.jsonl")]
 
 
 @pytest.mark.parametrize("kind", PIECES)
@@ -206,9 +272,6 @@ def test_a_server_that_starts_no_more_leaves_what_was_seen_and_how_to_go_on(
 ) -> None:
     last = last_piece(kind, channel, ampbench, tmp_path)
 
-    def starts_no_more() -> None:
-        raise NothingToRunError("no worker could start: no more processes")
-
     def dies(number: int, request: Request) -> Reply | None:
         if number < last:
             return None
@@ -226,6 +289,22 @@ def test_a_server_that_starts_no_more_leaves_what_was_seen_and_how_to_go_on(
     assert told[-1] == "ampbench: error: no worker could start: no more processes"
     assert any(line.endswith(f"--resume {file.stem} goes on") for line in told) == (kind in RESUMED)
     assert [footer.ended for footer in read_run(file).footers] == ["interrupted"]
+
+
+@pytest.mark.parametrize("kind", PIECES)
+def test_a_server_that_starts_no_more_before_anything_was_seen_leaves_no_run(
+    kind: str, channel: Replayed, tmp_path: Path, ampbench: Run
+) -> None:
+    def dies(number: int, request: Request) -> Reply | None:
+        channel.opens = starts_no_more
+        case_id = request.case.case_id if request.case else ""
+        return Reply(failure=Failure(case_id=case_id, stage=request.task, cause="killed", message="gone"))
+
+    channel.ending = dies
+    told = ampbench(*command(kind))
+    assert (told.code, told.out) == (5, "")
+    assert told.err == "ampbench: error: no worker could start: no more processes\n"
+    assert list_runs(tmp_path / "results") == []
 
 
 @pytest.mark.parametrize("kind", PIECES)

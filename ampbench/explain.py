@@ -1,0 +1,50 @@
+"""Why a network does what it does in a precision: what `ampbench explain` prints, as objects.
+
+What is given is what `ampbench.measure` takes: a network with `inputs` and, for training, a `loss`, `targets` and an
+`optimizer`, or a workload, a function that returns one or a name, which bring theirs; and `precisions`, `device` and
+`phase` (default: training, where there is a loss and an optimizer, else inference). It is done in this process, on a
+copy, and leaves no trace. Other keywords are the options of the verb, with underscores.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ampbench.findings import Findings
+from ampbench.records import kinds
+
+if TYPE_CHECKING:
+    from ampbench.trace.nonfinite import _Finder
+
+__all__ = ["headroom", "nonfinite", "origin"]
+
+
+def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
+    """Return how near a network's values in fp32 are to what fp16 and bf16 hold, and which loss scales fit.
+
+    `steps`: steps that are watched.
+    """
+    return _explained(kinds.HEADROOM, model_or_workload, inputs, loss, options)
+
+
+def origin(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
+    """Return where the error of a precision begins: what each module adds, and what it inherits."""
+    return _explained(kinds.ORIGIN, model_or_workload, inputs, loss, options)
+
+
+@contextmanager
+def nonfinite(model: Any) -> Iterator["_Finder"]:
+    """Find the first op of the block that makes NaN or infinity: `first` of what is yielded (None: there is none).
+
+    `model` is the network that the block runs, in a forward pass, a backward pass or an optimizer's step.
+    """
+    from ampbench.trace.nonfinite import find_nonfinite
+
+    with find_nonfinite(model) as found:
+        yield found
+
+
+def _explained(kind: str, model_or_workload: Any, inputs: Any, loss: Any, options: dict[str, Any]) -> Findings:
+    from ampbench import live
+
+    return live.study(kind, model_or_workload, inputs, loss, **options)
