@@ -43,7 +43,7 @@ from ampbench.records.run import Selection, Settings
 from ampbench.result import Result
 from ampbench.show.terminal import make_console
 from ampbench.store import StoredRun, read_run
-from ampbench.studies.study import asked_for, given_by, instrument_of
+from ampbench.studies.study import SELECTING, asked_for, given_by, instrument_of
 from ampbench.studies.work import begin
 from ampbench.worker.data import carried
 from ampbench.worker.machine import SWITCHES, Products
@@ -86,7 +86,10 @@ def measure(
     """
     seconds = _seconds(budget)
     with no_trace(), contextlib.ExitStack() as stack:
-        selection = _selected(stack, model_or_workload, inputs, loss, targets, optimizer, precisions, device, phase)
+        selection = _selected(
+            stack, model_or_workload, inputs, loss, targets=targets, optimizer=optimizer, precisions=precisions,
+            device=device, phase=phase,
+        )  # fmt: skip
         if isinstance(model_or_workload, torch.nn.Module) and loss is None:
             if phase == "training":
                 raise UsageError("training needs a loss: measure(model, inputs, loss)")
@@ -94,41 +97,29 @@ def measure(
         return Result(_measured(selection, seconds, stack))
 
 
-def study(
-    kind: str,
-    model_or_workload: Any = None,
-    inputs: Any = None,
-    loss: Callable[..., Any] | None = None,
-    *,
-    targets: Any = None,
-    optimizer: Any = None,
-    precisions: str | Precision | Iterable[str | Precision] | None = None,
-    device: Any = None,
-    phase: str | None = None,
-    **options: Any,
-) -> Findings:
-    """Return what a study of a `kind` finds in a network, in this process; what is given is as for `measure`.
+def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: Any = None, **given: Any) -> Findings:
+    """Return what a study of a `kind` finds in a network, in this process.
 
-    `options` are the study's own, by the names that its verb has for them. One that is of devices, not of networks, is
-    done by processes of its own, as its verb does it.
+    What is given is as for `measure`, beside the study's own options by the names that its verb has for them. One that
+    is of devices, not of networks, is done by processes of its own, as its verb does it.
 
     Leaves no trace, as `measure`; Ctrl-C returns what was seen until then, if anything was. Raises `AmpbenchError`, in
     one line, for what cannot be meant, and where every case failed.
     """
     instrument = instrument_of(kind)
-    watching = functools.partial(_watching_pieces, instrument.doing)
+    options = {name: value for name, value in given.items() if name not in SELECTING}
+    selecting = {name: value for name, value in given.items() if name in SELECTING}
+    workload = model_or_workload if instrument.selects is not None else ""
+    settings = Settings(isolation=instrument.selects is None)
     with no_trace(), contextlib.ExitStack() as stack:
-        if instrument.selects is None:
-            selection = _selection(precisions, device, phase, None)
-        else:
-            selection = _selected(stack, model_or_workload, inputs, loss, targets, optimizer, precisions, device, phase)
+        selection = _selected(stack, workload, inputs, loss, **selecting)
         asked = asked_for(instrument, given_by(instrument, options, selection))
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-")))
         command = [f"ampbench.{verb_of(kind).replace(' ', '.').replace('-', '_')}", *selection.workloads]
-        isolated = instrument.selects is None
         done = begin(
-            instrument, selection, Settings(isolation=isolated), asked, Path(folder), "", command, watching=watching,
-            open_channel=None if isolated else InProcess,
+            instrument, selection, settings, asked, folder, "", command,
+            watching=functools.partial(_watching_pieces, instrument.doing),
+            open_channel=None if settings.isolation else InProcess,
         )  # fmt: skip
         if done.problem is not None:
             raise done.problem
@@ -138,41 +129,41 @@ def study(
     return Findings(_with_sources(stored))
 
 
-def _selection(precisions: Any, device: Any, phase: str | None, optimizer: Any) -> Selection:
-    """Return a selection of no workload yet; makes users' own precisions known."""
+def _selected(
+    stack: contextlib.ExitStack,
+    model_or_workload: Any,
+    inputs: Any,
+    loss: Any,
+    *,
+    targets: Any = None,
+    optimizer: Any = None,
+    precisions: Any = None,
+    device: Any = None,
+    phase: str | None = None,
+) -> Selection:
+    """Return the selection of what a program gives ("": no workload), which this process can plan until `stack` ends.
+
+    Precisions of the user's own are made known.
+    """
     asked = [precisions] if isinstance(precisions, str | Precision) else [*(precisions or ())]
     for precision in asked:
         if not isinstance(precision, str | Precision):
             raise UsageError(f"precision {precision!r}: a name, or an ampbench.Precision")
         if isinstance(precision, Precision) and precision.name not in BUILT_IN:
             meet(precision)
+    name = model_or_workload
+    if isinstance(model_or_workload, str):
+        refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
+    else:
+        made = maker(model_or_workload, inputs, loss, targets, optimizer)
+        name = stack.enter_context(given(made, label(model_or_workload))).name
     return Selection(
+        workloads=[name] if name else [],
         precisions=[one.name if isinstance(one, Precision) else one for one in asked],
         devices=[str(device).partition(":")[0]] if device is not None else [],
         phases=[phase] if phase is not None else [],
         recipes=[parse_optimizer(optimizer).spelling] if isinstance(optimizer, str) else [],
     )
-
-
-def _selected(
-    stack: contextlib.ExitStack,
-    model_or_workload: Any,
-    inputs: Any,
-    loss: Any,
-    targets: Any,
-    optimizer: Any,
-    precisions: Any,
-    device: Any,
-    phase: str | None,
-) -> Selection:
-    """Return the selection of what a program gives, which this process can plan until `stack` ends."""
-    selection = _selection(precisions, device, phase, optimizer)
-    if isinstance(model_or_workload, str):
-        refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
-        return structs.replace(selection, workloads=[model_or_workload])
-    made = maker(model_or_workload, inputs, loss, targets, optimizer)
-    source = stack.enter_context(given(made, label(model_or_workload)))
-    return structs.replace(selection, workloads=[source.name])
 
 
 def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack) -> StoredRun:

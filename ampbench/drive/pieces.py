@@ -1,32 +1,19 @@
-"""Explanations and studies driven: their cases planned, and their pieces of work done one after another.
+"""Studies driven: their pieces of work done one after another, what is planned by default, and what is refused."""
 
-What planning has in common for all of them stands here, too: a first server, default precisions, what is refused, and
-what a run that broke off lacks.
-"""
-
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from msgspec import structs
 
 from ampbench.core.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
-from ampbench.core.units import all_of, one_of
+from ampbench.core.units import one_of
 from ampbench.drive.planning import PlannedCase, make_plan
-from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool, ServerChannel
-from ampbench.drive.session import (
-    Prepared,
-    check_same,
-    check_same_cases,
-    default_memory_limit,
-    describer,
-    now,
-    opened_first,
-    preload_modules,
-)
+from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool
+from ampbench.drive.session import describer, now
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.records.case import Environment, WorkloadSource
+from ampbench.records.case import Environment
 from ampbench.records.kinds import LINES, stage_of
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Selection, Settings
@@ -140,53 +127,6 @@ def _failure_of(piece: Piece, error: CannotBeError) -> Failure:
     return error.failure(piece.key, stage_of(error.line))
 
 
-Plan = Callable[[Environment, Channel, Settings], list[PlannedCase]]
-"""Plans the cases on the machine of an environment; the channel builds users' workloads."""
-
-
-@contextmanager
-def prepared_session(
-    selection: Selection,
-    settings: Settings,
-    sources: Sequence[WorkloadSource],
-    plan: Plan,
-    open_channel: OpenChannel | None = None,
-    *,
-    own_elsewhere: Callable[[], Sequence[str]] | None = None,
-) -> Iterator[Prepared]:
-    """Open a first server, have `plan` plan with it, and yield the session; the server ends with the context.
-
-    Where the verbs that take a user's own precisions are others, which `own_elsewhere` names, one that is selected
-    raises `UsageError`.
-    """
-    open_new: OpenChannel = open_channel or (lambda: ServerChannel(preload=preload_modules(selection, list(sources))))
-    with opened_first(open_new, settings.threads) as first:
-        if settings.memory_limit_bytes is None and settings.isolation:
-            settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
-        planned = plan(first.environment, first.channel, settings)
-        if own_elsewhere is not None:
-            _refuse_own(selection, own_elsewhere)
-        yield Prepared(
-            selection=selection,
-            settings=settings,
-            environment=first.environment,
-            plan=planned,
-            open_channel=first.open_channel,
-        )
-
-
-def resumed_plan(
-    resumed: StoredRun, environment: Environment, found: list[PlannedCase], left: Collection[str]
-) -> list[PlannedCase]:
-    """Return those of the cases `found` now that a run has `left`, by their ids.
-
-    Raises `UsageError` where the run was begun in another environment, or with other cases than are found now.
-    """
-    check_same(resumed.header.environment, environment, resumed.header.run)
-    check_same_cases(resumed, found)
-    return [planned for planned in found if planned.case.case_id in left]
-
-
 def require_eager(selection: Selection, verb: str) -> None:
     """Raise `UsageError` for any path but eager: in a compiled or traced network no module runs by itself."""
     others = [path for path in selection.paths if path != "eager"]
@@ -197,7 +137,7 @@ def require_eager(selection: Selection, verb: str) -> None:
 def require_among(selection: Selection, allowed: Sequence[str], why: str) -> None:
     """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it.
 
-    Those that may be a user's own are passed over, here as in what follows: `prepared_session` knows them.
+    Those that may be a user's own are passed over, here as in what follows: `refuse_own` knows them.
     """
     for row in built_in_rows(selection):
         if row.same_ops in allowed:
@@ -225,13 +165,12 @@ def built_in_rows(selection: Selection) -> list[Precision]:
     return [row for row in found if row.name in BUILT_IN]
 
 
-def _refuse_own(selection: Selection, taken_by: Callable[[], Sequence[str]]) -> None:
+def refuse_own(selection: Selection) -> None:
     """Raise `UsageError` for a precision that is a user's own, or nobody's, now that all of them are known."""
     for row in map(find_precision, selection.precisions):
         if row.name not in BUILT_IN:
             raise UsageError(
-                f"{row.name} is a precision of your own, which {all_of(taken_by())} measure: "
-                "this asks about ampbench's own alone"
+                f"{row.name} is a precision of your own, which `ampbench run` measures: this asks about ampbench's own"
             )
 
 

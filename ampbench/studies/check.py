@@ -542,7 +542,9 @@ Examples:
         Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),
         Option(name="area", default=None, names=True, help=f"All checks of {choice(AREAS)}."),
         Option(name="list", default=False, shown=True, help="List the checks; run none."),
-        Option(name="show", default="", shown=True, metavar="NAME", known=_known, help="Print a check's program, to paste."),
+        Option(
+            name="show", default="", shown=True, metavar="NAME", known=_known, help="Print a check's program, to paste."
+        ),
     ),
     made=lambda given: asked_of(given.values["names"], given.values["area"]),
     instead=_instead,

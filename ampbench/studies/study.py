@@ -285,18 +285,19 @@ def instrument_of(kind: str) -> Instrument[Any]:
     return found
 
 
+SELECTING = ("targets", "optimizer", "precisions", "device", "phase")
+GIVEN = ("inputs", "loss", *SELECTING)
+"""What programs give every study beside its own options."""
+
+
 def given_by(instrument: Instrument[Any], options: Mapping[str, Any], selection: Selection) -> Given:
     """Return what a program gives as its verb would be given it; `UsageError` for what cannot be meant."""
     known = {option.name: option for option in options_of(instrument) if not option.shown}
     for name in options:
         if name not in known:
-            raise UnknownNameError(f"option of {verb_of(instrument.kind)}", name, [*known, *SELECTING])
+            raise UnknownNameError(f"option of {verb_of(instrument.kind)}", name, [*known, *GIVEN])
     values = {name: _value(option, options.get(name, option.default)) for name, option in known.items()}
     return Given(values=values, typed=options, selection=selection)
-
-
-SELECTING = ("inputs", "loss", "targets", "optimizer", "precisions", "device", "phase")
-"""What programs give every study beside its own options."""
 
 
 def _value(option: Option, value: Any) -> Any:

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,22 +18,32 @@ from ampbench.drive.pieces import (
     ask_case,
     do_pieces,
     plan_default_autocast,
-    prepared_session,
+    refuse_own,
     require_among,
     require_eager,
-    resumed_plan,
 )
 from ampbench.drive.planning import PlannedCase, check_selection, in_one_phase, meant
 from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
-from ampbench.drive.session import Prepared, check_same, new_header, planned_skips, require_work
+from ampbench.drive.session import (
+    Opened,
+    Prepared,
+    check_same,
+    check_same_cases,
+    default_memory_limit,
+    new_header,
+    opened_first,
+    planned_skips,
+    preload_modules,
+    require_work,
+)
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.records.case import DEVICES, Environment
-from ampbench.records.kinds import KINDS, LINES, line_of, verb_of
+from ampbench.records.case import DEVICES, WorkloadSource
+from ampbench.records.kinds import LINES, line_of, verb_of
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Header, Selection, Settings
 from ampbench.records.wire import Task, ask
 from ampbench.store import RunWriter, StoredRun
-from ampbench.studies.study import Instrument, Selects, Session, instrument_of
+from ampbench.studies.study import Instrument, Session
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -59,66 +68,75 @@ def prepared(
     other cases now; and what `make_plan` raises. Of an instrument without cases, `UnknownNameError` for a device that
     there is not.
     """
-    if instrument.require is not None:
-        with _without_cases(instrument, selection, settings, asked, begun, open_channel) as session:
-            yield session
-        return
+    selection, sources = _checked(instrument, selection, asked)
+    preload = instrument.preload if instrument.selects is None else preload_modules(selection, sources)
+    open_new = open_channel or (lambda: ServerChannel(preload=preload))
+    with opened_first(open_new, settings.threads) as first:
+        if settings.memory_limit_bytes is None and settings.isolation:
+            settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
+        if begun is not None:
+            check_same(begun.header.environment, first.environment, begun.header.run)
+        plan = _planned(instrument, selection, settings, asked, first)
+        if begun is not None and instrument.selects is not None:
+            check_same_cases(begun, plan)
+            left = set(instrument.left(begun))
+            plan = [planned for planned in plan if planned.case.case_id in left]
+            instrument.same(begun, plan, first.channel, settings)
+        yield Prepared(
+            selection=selection,
+            settings=settings,
+            environment=first.environment,
+            plan=plan,
+            open_channel=first.open_channel,
+        )
+
+
+def _checked(instrument: Instrument[A], selection: Selection, asked: A) -> tuple[Selection, list[WorkloadSource]]:
+    """Return what is selected where nothing else is named, and its workloads, once all that needs no torch is checked.
+
+    Raises `UsageError` for what cannot be meant.
+    """
     selects = instrument.selects
-    assert selects is not None
-    selection = _selected(instrument.kind, selects, selection)
+    if selects is None:
+        for name in selection.devices:
+            if name not in DEVICES:
+                raise UnknownNameError("device", name, DEVICES)
+        return selection, []
+    if not selection.workloads and not selects.workloads:
+        verb = f"ampbench {verb_of(instrument.kind)}"
+        raise UsageError(
+            f"{selects.question} of which workload? Name one, as in `{verb} mlp` or `{verb} model.py:make`; "
+            "ampbench list workloads shows what there is"
+        )
+    selection = structs.replace(
+        selection,
+        workloads=selection.workloads or list(selects.workloads),
+        phases=selection.phases or list(selects.phases),
+    )
     sources = check_selection(selection)
     if selects.eager:
         require_eager(selection, instrument.kind)
     if selects.among:
         require_among(selection, selects.among, selects.otherwise)
-    selection = instrument.refined(selection, asked)
-
-    def plan(environment: Environment, channel: Channel, settings: Settings) -> list[PlannedCase]:
-        if instrument.plan is not None:
-            found = instrument.plan(selection, asked, environment, channel, settings)
-        else:
-            found = plan_default_autocast(selection, environment, channel, settings)
-        if selects.one_phase and not selection.phases:
-            found = in_one_phase(found)
-        if begun is None:
-            return found
-        left = resumed_plan(begun, environment, found, set(instrument.left(begun)))
-        instrument.same(begun, left, channel, settings)
-        return left
-
-    own_elsewhere = None if selects.own_precisions else _taking_own
-    with prepared_session(selection, settings, sources, plan, open_channel, own_elsewhere=own_elsewhere) as session:
-        yield session
+    return instrument.refined(selection, asked), sources
 
 
-def _taking_own() -> list[str]:
-    """Return the verbs that measure in a user's own precisions."""
-    selects = {row.name: instrument_of(row.name).selects for row in KINDS.values()}
-    taking = [kind for kind, each in selects.items() if each is not None and each.own_precisions]
-    return [f"ampbench {verb_of(kind)}" for kind in ("", *taking)]
-
-
-def _without_cases(
-    instrument: Instrument[A],
-    selection: Selection,
-    settings: Settings,
-    asked: A,
-    begun: StoredRun | None,
-    open_channel: OpenChannel | None,
-) -> AbstractContextManager[Prepared]:
-    for name in selection.devices:
-        if name not in DEVICES:
-            raise UnknownNameError("device", name, DEVICES)
-
-    def plan(environment: Environment, *_: object) -> list[PlannedCase]:
-        if begun is not None:
-            check_same(begun.header.environment, environment, begun.header.run)
+def _planned(
+    instrument: Instrument[A], selection: Selection, settings: Settings, asked: A, first: Opened
+) -> list[PlannedCase]:
+    """Return the cases of a selection on the machine of a first server; none where an instrument is of no cases."""
+    selects = instrument.selects
+    if selects is None:
         assert instrument.require is not None
-        instrument.require(selection, asked, environment)
+        instrument.require(selection, asked, first.environment)
         return []
-
-    open_new = open_channel or partial(ServerChannel, preload=instrument.preload)
-    return prepared_session(selection, settings, [], plan, open_new)
+    if instrument.plan is not None:
+        plan = instrument.plan(selection, asked, first.environment, first.channel, settings)
+    else:
+        plan = plan_default_autocast(selection, first.environment, first.channel, settings)
+    if not selects.own_precisions:
+        refuse_own(selection)
+    return in_one_phase(plan) if selects.one_phase and not selection.phases else plan
 
 
 def worked(
@@ -258,17 +276,3 @@ def _work_of(instrument: Instrument[A], session: Session[A]) -> Work:
     task = instrument.task
     assert task is not None
     return lambda channel, piece: ask_case(channel, piece.planned, session.prepared.settings, task, session.asked)
-
-
-def _selected(kind: str, selects: Selects, selection: Selection) -> Selection:
-    if not selection.workloads and not selects.workloads:
-        verb = f"ampbench {verb_of(kind)}"
-        raise UsageError(
-            f"{selects.question} of which workload? Name one, as in `{verb} mlp` or `{verb} model.py:make`; "
-            "ampbench list workloads shows what there is"
-        )
-    return structs.replace(
-        selection,
-        workloads=selection.workloads or list(selects.workloads),
-        phases=selection.phases or list(selects.phases),
-    )

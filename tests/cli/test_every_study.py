@@ -5,6 +5,7 @@ Each piece of work is done once, on a tiny network, in this process; who asks fo
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -91,7 +92,6 @@ class Replayed:
 @pytest.fixture
 def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replayed]:
     found = Replayed()
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", found.opened)
     monkeypatch.setattr("ampbench.studies.work.ServerChannel", found.opened)
     yield found
     if Replayed.process is not None:
@@ -158,8 +158,7 @@ def mistakes(kind: str) -> Iterator[tuple[list[str], str]]:
 def test_a_mistake_is_one_line_and_starts_nothing(
     kind: str, words: list[str], message: str, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: pytest.fail("a server was started"))
-    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda preload: pytest.fail("a server"))
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda preload: pytest.fail("a server was started"))
     told = ampbench(*verb_of(kind).split(), *words)
     assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
     assert message in told.err
@@ -214,6 +213,16 @@ def test_ctrl_c_before_anything_was_seen_leaves_no_run(
     assert list_runs(tmp_path / "results") == []
 
 
+def elsewhere(text: str) -> str:
+    """Return a run as one that was begun on another host."""
+    return re.sub(r'"host":"[^"]*"', '"host":"elsewhere"', text, count=1)
+
+
+def other_cases(text: str) -> str:
+    """Return a run as one whose selection has lost a workload since; one of no cases as it is."""
+    return text.replace('"workloads":["mlp","gru"]', '"workloads":["mlp"]', 1)
+
+
 @pytest.mark.parametrize("kind", PIECES)
 def test_ctrl_c_during_a_piece_keeps_what_was_seen_and_the_rest_is_done_later(
     kind: str, channel: Replayed, tmp_path: Path, ampbench: Run
@@ -229,6 +238,13 @@ def test_ctrl_c_during_a_piece_keeps_what_was_seen_and_the_rest_is_done_later(
     if kind not in RESUMED:
         return
     channel.ending = lambda number, request: None
+    kept = file.read_text()
+    for change, problem in ((elsewhere, "its host was elsewhere"), (other_cases, "gives other cases")):
+        if change(kept) != kept:
+            file.write_text(change(kept))
+            refused = ampbench(*how.split()[1:])
+            assert (refused.code, refused.out, problem in refused.err) == (2, "", True), refused.err
+    file.write_text(kept)
     again = ampbench(*how.split()[1:])
     assert (again.code, "goes on" in again.err) == (0, False)
     assert read_run(file).ended == "complete"

@@ -77,7 +77,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
         return reply_with(structs.replace(found or range_pass(case), case_id=case.case_id))
 
     channel = Scripted(answer)
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: channel)
     return ends
 
 

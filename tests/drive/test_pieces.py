@@ -12,11 +12,9 @@ from ampbench.core.precisions import LOW, PRECISIONS, Precision
 from ampbench.drive.pieces import (
     Piece,
     Seen,
-    asked_of,
     do_pieces,
     require_among,
     require_own_ops,
-    resumed_plan,
 )
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
@@ -29,7 +27,7 @@ from ampbench.records.measured import STAGES, Failure, Skip
 from ampbench.records.ranges import RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
-from ampbench.store import CannotBeError, RunWriter, StoredRun, read_run
+from ampbench.store import CannotBeError, RunWriter, read_run
 from ampbench.studies.ceilings import Ceiling
 from ampbench.studies.convergence import ConvergenceAsked
 from ampbench.studies.input_storage import StorageAsked
@@ -41,24 +39,6 @@ from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_channel import CPU, Scripted, machine
 from tests.stored_runs import make_case, make_header, write_run
 from tests.studies.planted_scopes import scope_pass
-
-ONE, TWO = (make_case("bf16_autocast", workload=name) for name in ("one", "two"))
-FOUND = [PlannedCase(case=case, source=source(WORKLOADS["mlp"])) for case in (ONE, TWO)]
-BEGUN = StoredRun(path=Path("run.jsonl"), header=make_header(), cases={case.case_id: case for case in (TWO, ONE)})
-
-
-def test_of_what_is_found_only_what_is_left_is_planned() -> None:
-    here = BEGUN.header.environment
-    assert [one.case for one in resumed_plan(BEGUN, here, FOUND, {TWO.case_id})] == [TWO]
-    assert resumed_plan(BEGUN, here, FOUND, ()) == []
-
-
-def test_a_run_of_another_machine_or_of_other_cases_is_not_gone_on_with() -> None:
-    here = BEGUN.header.environment
-    with pytest.raises(UsageError, match="its host was bench, here it is elsewhere"):
-        resumed_plan(BEGUN, structs.replace(here, host="elsewhere"), FOUND[:1], ())
-    with pytest.raises(UsageError, match="its selection now gives other cases than it began with"):
-        resumed_plan(BEGUN, here, FOUND[:1], ())
 
 
 @pytest.mark.parametrize("row", [row for row in PRECISIONS.values() if row.same_ops])
@@ -116,7 +96,7 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
         with (
             pytest.raises(
                 UsageError,
-                match=r"^mine is a precision of your own, which ampbench run and ampbench study convergence measure: ",
+                match=r"^mine is a precision of your own, which `ampbench run` measures: ",
             ),
             prepare(users_own),
         ):
@@ -183,9 +163,3 @@ def test_a_failure_of_what_no_task_is_called_names_the_last_one() -> None:
         "storage": "input-storage", "ceiling": "ceilings", "checked": "check",
     }  # fmt: skip
     assert {stage_of(line) for line in LINES} <= set(STAGES)
-
-
-def test_a_run_that_does_not_say_what_it_was_asked_for_is_begun_anew(tmp_path: Path) -> None:
-    stored = read_run(write_run(tmp_path, CASES, explains=SCOPE))
-    with pytest.raises(UsageError, match="does not say what it was asked for: begin a new one"):
-        asked_of(stored)

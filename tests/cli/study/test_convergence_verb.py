@@ -65,14 +65,14 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return reply_with(found)
 
     channel = Scripted(answer, machine(CPU, NO_GPU))
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: channel)
     return at
 
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server starts: what is trained is trained here."""
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: InProcess())
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: InProcess())
 
 
 def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_path: Path, ampbench: Run) -> None:

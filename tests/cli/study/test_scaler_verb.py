@@ -151,7 +151,7 @@ def test_a_setting_of_the_users_own_is_added(monkeypatch: pytest.MonkeyPatch, tm
         return reply_with(made)
 
     channel = Scripted(answer)
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: channel)
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: channel)
     said = ampbench("study", "scaler", "mlp", "--setting", "default", "--init-scale", "1024")
     assert said.code == 0
     asked = [asked_in(request).setting for request in channel.asked]

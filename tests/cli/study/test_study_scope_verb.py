@@ -56,7 +56,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     interrupted: list[str] = []
     opened = Scripted(answer)
     opened.interrupted = interrupted  # type: ignore[attr-defined]
-    monkeypatch.setattr("ampbench.drive.pieces.ServerChannel", lambda **_: opened)
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: opened)
     return opened
 
 
