@@ -90,8 +90,8 @@ def measure(
             stack, model_or_workload, inputs, loss, targets=targets, optimizer=optimizer, precisions=precisions,
             device=device, phase=phase,
         )  # fmt: skip
-        if isinstance(model_or_workload, torch.nn.Module) and loss is None:
-            if phase == "training":
+        if isinstance(model_or_workload, torch.nn.Module) and loss is None and phase in (None, "training"):
+            if phase:
                 raise UsageError("training needs a loss: measure(model, inputs, loss)")
             selection = structs.replace(selection, phases=["inference"])
         return Result(_measured(selection, seconds, stack))

@@ -1,0 +1,137 @@
+"""Every behaviour of mixed precision (`tests/behaviours.py`) by the command that shows it, a test each: A1 to D4."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Tell = Callable[..., Any]
+
+MODEL = """
+import torch
+import ampbench
+from torch import nn
+from torch.nn.functional import mse_loss
+
+torch.manual_seed(0)
+
+
+def inference(*layers):
+    return nn.Sequential(*layers), torch.randn(8, 16)
+
+
+def linear():
+    return inference(nn.Linear(16, 16))
+
+
+def norm():
+    return inference(nn.LayerNorm(16), nn.Linear(16, 16))
+
+
+def head():
+    return inference(nn.Linear(16, 16), nn.Softmax(-1))
+
+
+def twice():
+    shared = nn.Linear(16, 16)
+    return nn.Sequential(shared, shared), torch.randn(8, 16), lambda out: out.sum()
+
+
+def island():
+    network = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    ampbench.keep_fp32(network[0])
+    return network, torch.full((8, 16), 1023.7)
+
+
+def trained():
+    network, inputs = inference(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+    targets = inputs.sum(1, keepdim=True)
+    return ampbench.Workload(
+        module=network, inputs=inputs, targets=targets, loss=lambda out, target: mse_loss(out.float(), target),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+    )
+
+
+class Sum(nn.Module):
+    def forward(self, x):
+        return x.sum()
+
+
+def sixteens():
+    return Sum(), torch.full((64, 64), 16.0)
+"""
+
+
+@pytest.fixture
+def tell(tmp_path: Path, ampbench: Callable[..., Any]) -> Tell:
+    """Run a command on networks of model.py, and return what it prints as data: its cases by network, or all of it."""
+    (tmp_path / "model.py").write_text(MODEL)
+
+    def run(verb: str, *words: str, networks: tuple[str, ...] = ()) -> Any:
+        named = [f"model.py:{name}" for name in networks]
+        said = ampbench(*verb.split(), *named, *words, "--threads", "1", "--json")
+        assert said.code == 0, said.err
+        found = json.loads(said.out)
+        return {each["case"]["workload"].split(":")[1]: each for each in found["cases"]} if named else found
+
+    return run
+
+
+def codes(said: Any) -> set[str]:
+    return {each["code"] for each in said["statements"]}
+
+
+def test_a2_inputs_in_half_lose_nothing_where_the_first_op_takes_half_and_something_where_it_is_one_of_fp32(
+    tell: Tell,
+) -> None:
+    words = ("--phase", "inference", "--seconds", "20ms")
+    cases = tell("study input-storage", *words, networks=("linear", "norm"))
+    assert "storage-same" in codes(cases["linear"])
+    assert "storage-lost" in codes(cases["norm"])
+    for case, situation in ((cases["linear"], "nothing lost"), (cases["norm"], "information lost")):
+        full, low = case["tables"]["stored"]
+        assert (full["stored_bytes"], low["stored_bytes"]) == (4 * 8 * 16, 2 * 8 * 16)
+        assert {"seconds", "copy_seconds", "peak_memory_bytes", "grad_rel_l2"} <= full.keys()
+        assert full["output_rel_l2"] > 0
+        assert [row["situation"] for row in case["tables"]["inputs"]] == [situation]
+    full, low = cases["linear"]["tables"]["stored"]
+    assert low["casts"] == full["casts"] - 1
+    assert low["output_rel_l2"] == full["output_rel_l2"]
+
+
+def test_b1_each_scope_of_autocast_has_its_costs(tell: Tell) -> None:
+    case = tell("study scope", "--steps", "3", "--seconds", "200ms", networks=("trained",))["trained"]
+    rows = {row["scope"]: row for row in case["tables"]["scopes"]}
+    assert list(rows) == [
+        "forward", "forward and loss", "forward, loss and backward", "whole loop", "whole loop, cache off"
+    ]  # fmt: skip
+    assert rows["whole loop"]["stale_weights"] == 4
+    assert {rows[name]["stale_weights"] for name in rows if name != "whole loop"} == {0}
+    assert "scope-stale" in codes(case)
+    for row in rows.values():
+        assert min(row["later_casts"], row["output_rel_l2"]) > 0
+        assert {"seconds", "peak_memory_bytes", "growth_bytes", "grad_rel_l2"} <= row.keys()
+        assert row["output_dtype"] == "bf16"
+
+
+def test_b6_tracing_within_autocast_fails_with_the_weight_cache(tell: Tell) -> None:
+    found = tell("check", "jit-trace-cache", "--device", "cpu")
+    assert [(row["check"], row["outcome"]) for row in found["tables"]["outcomes"]] == [("jit-trace-cache", "defective")]
+
+
+def test_c2_a_sum_that_overflows_is_told_before_and_after_it_is_run(tell: Tell) -> None:
+    case = tell("explain headroom", networks=("sixteens",))["sixteens"]
+    overflows = {each["subject"]: each for each in case["statements"] if each["code"] == "headroom-overflows"}
+    assert list(overflows) == ["fp16"]
+    seen = {row["precision"]: (row["overflow_predicted"], row["overflow_seen"]) for row in case["tables"]["seen"]}
+    assert (seen["fp16_pure"], seen["bf16_pure"]) == (("activation", True), ("", False))
+
+
+def test_c3_products_and_copies_have_rates_of_their_own_in_each_dtype(tell: Tell) -> None:
+    words = ("--operation", "matmul", "--operation", "copy", "--dtype", "fp32", "--dtype", "bf16")
+    found = tell("study ceilings", "--device", "cpu", "--seconds", "20ms", *words)
+    measured = {(row["operation"], row["dtype"]) for row in found["tables"]["sizes"] if row["per_second"] > 0}
+    assert measured == {(operation, dtype) for operation in ("matmul", "copy") for dtype in ("fp32", "bf16")}
+    assert "ceiling-ratio" in {each["code"] for each in found["statements"]["cpu"]}
