@@ -16,7 +16,7 @@ from ampbench.records import kinds
 if TYPE_CHECKING:
     from ampbench.trace.nonfinite import _Finder
 
-__all__ = ["headroom", "nonfinite", "origin"]
+__all__ = ["headroom", "nonfinite", "origin", "rules"]
 
 
 def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -30,6 +30,14 @@ def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **opt
 def origin(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
     """Return where the error of a precision begins: what each module adds, and what it inherits."""
     return _explained(kinds.ORIGIN, model_or_workload, inputs, loss, options)
+
+
+def rules(**options: Any) -> Findings:
+    """Return what autocast does to each op, against what documents say of it.
+
+    `device`: one or a list, here or not (default: all). Each is looked at by a process of its own.
+    """
+    return _explained(kinds.RULES, None, None, None, options)
 
 
 @contextmanager

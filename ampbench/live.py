@@ -151,6 +151,7 @@ def _selected(
             raise UsageError(f"precision {precision!r}: a name, or an ampbench.Precision")
         if isinstance(precision, Precision) and precision.name not in BUILT_IN:
             meet(precision)
+    devices = device if isinstance(device, list | tuple) else [] if device is None else [device]
     name = model_or_workload
     if isinstance(model_or_workload, str):
         refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
@@ -160,7 +161,7 @@ def _selected(
     return Selection(
         workloads=[name] if name else [],
         precisions=[one.name if isinstance(one, Precision) else one for one in asked],
-        devices=[str(device).partition(":")[0]] if device is not None else [],
+        devices=[str(each).partition(":")[0] for each in devices],
         phases=[phase] if phase is not None else [],
         recipes=[parse_optimizer(optimizer).spelling] if isinstance(optimizer, str) else [],
     )
