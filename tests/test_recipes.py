@@ -34,7 +34,7 @@ from ampbench.drive.planning import make_plan
 from ampbench.judge import frame
 from ampbench.records.case import AUTOCAST_DEVICES, DEVICES
 from ampbench.records.run import Selection
-from ampbench.report import page, views
+from ampbench.report import page
 from ampbench.report.material import gather
 from ampbench.show.page import View
 from ampbench.trace.dtypes import autocast_to
@@ -105,7 +105,7 @@ def test_a_view_in_the_list_is_a_section_of_the_page(results, monkeypatch):
     loader = ChoiceLoader([DictLoader({"made.html": "<p>{{ said }}</p>"}), templates.loader])
     monkeypatch.setattr(templates, "loader", loader)
     made = View(id="made", title="Made", template="made.html", content={"said": "here"})
-    monkeypatch.setattr(views, "VIEWS", (views.VIEWS[0], lambda material: made))
+    monkeypatch.setattr(page, "VIEWS", (page.VIEWS[0], lambda material: made))
     text = page.make_page(gather(["latest"], results))
     assert "<p>here</p>" in text
     assert 'href="#made"' in text

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,10 +32,19 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge.notes import measured_devices
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit
-from ampbench.report.answers import advised_machines, networks
+from ampbench.report.answers import advised_machines
+from ampbench.report.answers import networks as networks_of
+from ampbench.report.cases import cases
+from ampbench.report.distributions import distributions
+from ampbench.report.explanation import explanation, studies
 from ampbench.report.facts import contents
 from ampbench.report.material import Material, Sources, assigned, find_sources, find_trends, material_of
-from ampbench.report.views.trends import trends
+from ampbench.report.method import environment, method
+from ampbench.report.networks import networks
+from ampbench.report.result import banner
+from ampbench.report.sweeps import sweeps
+from ampbench.report.tradeoff import tradeoff
+from ampbench.report.trends import trends
 from ampbench.show import comparison as sentences
 from ampbench.show.changes import control_line
 from ampbench.show.charts import Chart, Rows, colour_rules, colour_variables
@@ -204,6 +213,11 @@ _SCRIPTS = ("state.js", "tables.js", "charts.js")
 EARLY = "document.documentElement.classList.add('js')"
 """Run before anything is painted, so that what JavaScript replaces never shows."""
 
+VIEWS: Sequence[Callable[[Material], View | None]] = (
+    banner, networks, cases, tradeoff, distributions, sweeps, trends, explanation, studies, environment, method,
+)  # fmt: skip
+"""The sections of the page in their order: each a function from the material to a `View`, None where it has no data."""
+
 CHARTS, LETTERS = 20, 2_000_000
 """A page of more of either is so large that a browser leaves out charts that are out of sight, or it would go through
 all their marks for each change of a table; a picture of a whole page of usual size has them all."""
@@ -211,9 +225,7 @@ all their marks for each change of a table; a picture of a whole page of usual s
 
 def make_page(material: Material, home: str = "") -> str:
     """Return the report as one HTML document; `home` is the address of the index that it belongs to, if it does."""
-    from ampbench.report import views
-
-    made = (view for make in views.VIEWS if (view := make(material)) is not None)
+    made = (view for make in VIEWS if (view := make(material)) is not None)
     first = "cases" if material.comparisons else ""  # of a comparison, what became of the cases
     return render(made, _title(material), home, first)
 
@@ -440,7 +452,7 @@ def _entry(material: Material, stored: StoredRun, page: str, baseline: StoredRun
         described = environment.device(name)
         model = environment.cpu if name == "cpu" or described is None else described.name
         devices.append(f"{name} ({model})" if model else name)
-    found = [network for machine in advised_machines(material) for network in networks(machine)]
+    found = [network for machine in advised_machines(material) for network in networks_of(machine)]
     comparison = next(iter(material.comparisons), None)
     if comparison is not None:
         fired = f"; {control_line(comparison.control)}" if comparison.control.fired else ""

@@ -32,7 +32,7 @@ CHAIN = "AMPBENCH_TEST_CHAIN"
 TOLD = {CHAIN: 32, servers.MARK: 16}
 """By the variable, how many characters it has."""
 IMPORTED = (
-    *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.results", "ampbench.cli.report", "ampbench.report.views"),
+    *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.results", "ampbench.cli.report", "ampbench.report.page"),
     *("ampbench.cli.ab", "ampbench.instruments.registry", "ampbench.worker.worker"),
     *("torch._dynamo", "torch.distributed.fsdp"),
 )

@@ -302,7 +302,7 @@ def test_paper_is_light_shows_bars_and_holds_the_whole_table_of_cases(browser: B
         draw_all(page)
         page.emulate_media(media="print", color_scheme="dark")
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 29, 33)"
-        for shown in ("#cases .swatch", "#cases .change", "#networks .swatch"):
+        for shown in ("#cases .swatch", "#cases .interval", "#networks .swatch"):
             assert style(page, shown, "printColorAdjust") == "exact"
         assert page.locator("#cases table").evaluate("table => table.scrollWidth") <= paper
         page.set_viewport_size({"width": upright, "height": 1000})

@@ -14,8 +14,8 @@ from ampbench.records.case import Case
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Remark
 from ampbench.records.measured import Failure, Recipe, Skip
 from ampbench.report import page
+from ampbench.report.cases import cases, time_bar, time_scale, verdicts_of
 from ampbench.report.material import Material
-from ampbench.report.views.cases import cases, change_bar, change_limit, time_bar, time_scale, verdicts_of
 from ampbench.show.changes import reason
 from ampbench.show.rows import precision_label
 from ampbench.store import StoredRun, read_run
@@ -224,30 +224,6 @@ def finding(change: float | None, **fields: Any) -> Change:
     return Change(change=change, **given | fields)
 
 
-def test_a_change_is_drawn_around_zero_with_its_threshold():
-    assert change_limit([finding(0.05)]) == pytest.approx(0.1)
-    assert change_bar(finding(0.05, low=0.0, high=0.1), 0.1) == "--m:75%;--l:50%;--h:100%;--t:10%"
-    assert change_bar(finding(float("inf")), 0.1).startswith("--m:100%;")
-    assert "--l" not in change_bar(finding(0.05, low=0.05, high=0.05), 0.1)
-    assert change_bar(finding(None), 0.1) == ""
-
-
-def test_only_a_time_is_drawn_for_what_luck_has_no_part_in_has_no_interval():
-    _, parsed = compared(1.5e-3, peak_bytes=2_000_000)
-    assert cell(parsed, FP32, "peak memory change").i is None
-    assert cell(parsed, FP32, "time change, drawn to ±10%").i is not None
-
-
-def test_counts_that_changed_are_told_as_counts_and_together_with_what_else_did():
-    material, parsed = compared(1e-3, output_nonfinite=12, output_rel_l2=4e-3, output_floor_rel_l2=1e-3)
-    assert cell(parsed, FP32, "nonfinite change").get_text().startswith("+12")
-    findings = [finding(0.5, metric=name, kind="accuracy", low=0.5, high=0.5, threshold=0.1)
-                for name in ("output_rel_l2", "grad_rel_l2")]  # fmt: skip
-    assert [one.sentence for one in verdicts_of(replace(material.cases[0], findings=findings))] == [
-        "output error, gradient error: threshold 10%"
-    ]
-
-
 def test_the_precision_beside_a_case_is_not_in_its_name():
     odd = make_case("fp32", workload="net fp32x")
     parsed = section(
@@ -258,17 +234,12 @@ def test_the_precision_beside_a_case_is_not_in_its_name():
     assert [row.i and row.i.get_text() for row in rows] == ["fp32", "bf16_autocast"]
 
 
-def test_what_regressed_comes_first_with_its_reason_and_change():
+def test_what_regressed_comes_first_with_its_reason():
     material, parsed = compared(1.5e-3, output_rel_l2=4e-3)
     row = row_of(parsed, FP32)
     assert [one.split()[0] for one in said(row)] == ["regressed", "unchanged"]
     why = next(reason(one) for one in material.cases[0].findings if one.status is ChangeStatus.REGRESSED)
-    assert why in said(row)[0]
-    assert said(row)[1] == "unchanged memory, accuracy"
-    change = cell(parsed, FP32, "time change, drawn to ±10%")
-    assert change.get_text().startswith("+50%")
-    assert "was 1.00 ms" in change.get_text()
-    assert change.i is not None
+    assert said(row) == [f"regressed time: {why}", "unchanged accuracy, memory"]
 
 
 def test_cases_are_found_by_each_verdict_but_by_unchanged_only_where_all_is():
@@ -277,13 +248,6 @@ def test_cases_are_found_by_each_verdict_but_by_unchanged_only_where_all_is():
     parsed = section(make_material(new, baseline=baseline))
     assert row_of(parsed, FP32)["data-verdict"] == "unchanged"
     assert row_of(parsed, BF16)["data-verdict"] == "regressed"
-
-
-def test_metrics_of_which_nothing_changed_have_no_column():
-    _, parsed = compared(1.0e-3, peak_bytes=2_000_000)
-    assert "peak memory change" in heads(parsed)
-    assert not [head for head in heads(parsed) if head.startswith("output error change")]
-    assert said(row_of(parsed, FP32))[0] == "regressed peak memory"
 
 
 def test_a_case_that_the_baseline_does_not_have_says_so():

@@ -16,8 +16,8 @@ from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
 from ampbench.report.markdown import make_markdown
+from ampbench.report.networks import networks
 from ampbench.report.result import banner, result
-from ampbench.report.views.networks import networks
 from ampbench.show.document import as_sentence
 from ampbench.show.wording import CAUSES, answer, lines
 from ampbench.store import StoredRun

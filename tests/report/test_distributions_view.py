@@ -7,9 +7,9 @@ import pytest
 from msgspec import structs
 
 from ampbench.records.measured import Failure, Fitness
+from ampbench.report.distributions import APART, IN_BLOCKS, SAID, distributions
 from ampbench.report.material import Material
 from ampbench.report.page import chart_payload, packed
-from ampbench.report.views.distributions import APART, IN_BLOCKS, SAID, distributions
 from ampbench.show.page import View
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy, rounds_of
 from tests.report.materials import make_material, section_of

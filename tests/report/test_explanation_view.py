@@ -7,8 +7,8 @@ from msgspec import structs
 
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure
+from ampbench.report.explanation import explanation
 from ampbench.report.material import Material
-from ampbench.report.views.explanation import explanation
 from ampbench.show.page import LISTED
 from ampbench.store import StoredRun
 from tests.compared_runs import Times, make_run, rounds_of

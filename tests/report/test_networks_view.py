@@ -13,9 +13,9 @@ from ampbench.records.case import Case
 from ampbench.report.answers import machines
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather
+from ampbench.report.networks import AT_ONCE, networks
 from ampbench.report.page import drawn
-from ampbench.report.views.networks import AT_ONCE, networks
-from ampbench.report.views.tradeoff import SLOWEST
+from ampbench.report.tradeoff import SLOWEST
 from ampbench.show.page import View
 from ampbench.show.wording import why
 from ampbench.store import StoredRun, read_run

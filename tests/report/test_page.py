@@ -10,11 +10,10 @@ from bs4 import BeautifulSoup
 from jinja2 import UndefinedError
 
 from ampbench.report import page as pages
+from ampbench.report.cases import cases as table_of_cases
 from ampbench.report.material import Material
-from ampbench.report.page import make_page, render
-from ampbench.report.views import VIEWS
-from ampbench.report.views.cases import cases as table_of_cases
-from ampbench.report.views.method import environment
+from ampbench.report.method import environment
+from ampbench.report.page import VIEWS, make_page, render
 from ampbench.show.page import View
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.materials import make_material

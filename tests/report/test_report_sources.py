@@ -12,8 +12,8 @@ from ampbench.records.changes import Traces
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
+from ampbench.report import page
 from ampbench.report import page as report_page
-from ampbench.report import views
 from ampbench.report.facts import contents, held
 from ampbench.report.material import Material, find_sources, gather
 from ampbench.report.page import make_site
@@ -152,7 +152,7 @@ def test_an_empty_folder_is_an_error(tmp_path: Path):
 @pytest.fixture
 def site_of(monkeypatch: pytest.MonkeyPatch):
     """A function that makes a site of a folder, its pages of the banner alone."""
-    monkeypatch.setattr(views, "VIEWS", (banner,))
+    monkeypatch.setattr(page, "VIEWS", (banner,))
     monkeypatch.setattr(report_page, "chart_library", lambda: SimpleNamespace(result=str))
 
     def make(results: Path) -> dict[str, BeautifulSoup]:

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.measured import Failure, Reading
 from ampbench.records.run import Footer, Imported
+from ampbench.report import page
 from ampbench.report import page as report_page
-from ampbench.report import views
 from ampbench.report.page import make_site, page_name
-from ampbench.report.views.trends import trends
+from ampbench.report.trends import trends
 from ampbench.store import new_run_id
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
@@ -24,7 +24,7 @@ FP32, BF16 = make_case(), make_case("bf16_pure")
 @pytest.fixture(autouse=True)
 def only_trends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of one section: what a report holds is tested elsewhere."""
-    monkeypatch.setattr(views, "VIEWS", (trends,))
+    monkeypatch.setattr(page, "VIEWS", (trends,))
     monkeypatch.setattr(report_page, "chart_library", lambda: SimpleNamespace(result=str))
 
 

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ampbench.records.measured import Failure
+from ampbench.report.cases import cases
 from ampbench.report.page import render
-from ampbench.report.views.cases import cases
 from tests.compared_runs import Times, make_run
 from tests.report.materials import CHROMIUM, make_material
 from tests.stored_runs import make_case

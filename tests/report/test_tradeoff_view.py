@@ -15,7 +15,7 @@ from ampbench.records.measured import Failure
 from ampbench.report.answers import machines
 from ampbench.report.material import Material
 from ampbench.report.page import drawn
-from ampbench.report.views.tradeoff import JOINED, tradeoff
+from ampbench.report.tradeoff import JOINED, tradeoff
 from ampbench.show.page import View
 from ampbench.store import StoredRun
 from tests.report.materials import make_material, section_of

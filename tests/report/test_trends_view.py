@@ -8,7 +8,7 @@ import pytest
 
 from ampbench.report.material import Material, gather
 from ampbench.report.page import chart_payload, packed
-from ampbench.report.views.trends import labels_of, trends
+from ampbench.report.trends import labels_of, trends
 from ampbench.show.charts import Chart
 from ampbench.show.page import View
 from ampbench.trend.series import Change, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked

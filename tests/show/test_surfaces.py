@@ -19,8 +19,8 @@ from ampbench.core.budget import Budget
 from ampbench.judge import machines, verdict
 from ampbench.pytest_plugin.summary import Seen
 from ampbench.records.verdict import VERDICT_COLUMNS, Status, Verdict
+from ampbench.report.cases import cases
 from ampbench.report.material import material_of
-from ampbench.report.views.cases import cases
 from ampbench.result import Result
 from ampbench.show.markdown import escaped
 from ampbench.show.results import result_lines, result_markdown

@@ -4,9 +4,9 @@ import json
 from functools import partial
 
 from ampbench.records.ranges import GRADIENT, WEIGHT, Magnitudes
+from ampbench.report.explanation import explanation
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import chart_payload, make_page, packed
-from ampbench.report.views.explanation import explanation
 from ampbench.show.charts import MODULES, thinned
 from ampbench.studies.headroom import FITTING, FLUSHING, NONFINITE, OVERFLOWING
 from tests.report.materials import page_of, part_of, rendered_by

@@ -3,8 +3,8 @@
 from functools import partial
 
 from ampbench.records.ranges import FirstNonfinite
+from ampbench.report.explanation import explanation
 from ampbench.report.material import Material, material_of
-from ampbench.report.views.explanation import explanation
 from ampbench.show.charts import MODULES
 from ampbench.show.document import ROWS
 from ampbench.studies.origin import INPUTS_OVERFLOW, OVERFLOWING, OWN, TOTAL

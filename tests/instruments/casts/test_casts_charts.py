@@ -11,9 +11,9 @@ from msgspec import structs
 from ampbench.instruments.casts.show import SPANS_OF_A_CASE, row_of, spans_of, steps_of
 from ampbench.records.casts import AUTOGRAD, TRACED, Cast, CastTrace, GraphCast, GraphTrace, Operation
 from ampbench.records.measured import Failure
+from ampbench.report.explanation import explanation
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation import explanation
 from ampbench.show.charts import CHOICES, ROWS_OF_THE_PAGE
 from ampbench.show.page import DETAILED, LISTED
 from tests.compared_runs import Times, environment, make_run, noisy

@@ -11,10 +11,10 @@ from ampbench.instruments.keep_fp32.findings import code
 from ampbench.instruments.keep_fp32.records import SearchSpace, Trial
 from ampbench.instruments.keep_fp32.show import BEATEN, FOUND, FRONT, MEETS, MISSES
 from ampbench.records.measured import Failure
+from ampbench.report.explanation import explanation
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation import explanation
 from ampbench.show.document import as_sentence
 from ampbench.show.markdown import escaped
 from tests.compared_runs import Times, make_run

@@ -15,7 +15,7 @@ from ampbench.judge.machines import networks as on_machines
 from ampbench.report.answers import Machine, across, advised_machines, row_names
 from ampbench.report.answers import networks as on_machine
 from ampbench.report.material import Material, Shown
-from ampbench.report.views.tradeoff import LEAST_SPAN, SLOWEST, positive
+from ampbench.report.tradeoff import LEAST_SPAN, SLOWEST, positive
 from ampbench.show.charts import Chart, Choice, middle_cut, precision_encoded, quantity, rule_at, tooltip
 from ampbench.show.document import Block, Section, cut
 from ampbench.show.networks import MANY, brought, side_by_side, tables

@@ -1,30 +1,25 @@
-"""The section of cases: each once, with numbers, verdicts, failures and skips, and their changes drawn in it."""
+"""The section of cases: each once, with its numbers, verdicts, failures and skips."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ampbench.core.metrics import GATED, METRICS
+from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS, ordered
-from ampbench.core.units import UNDEFINED, counted, format_limit, times
+from ampbench.core.units import UNDEFINED, counted, times
 from ampbench.judge import notes
 from ampbench.judge.times import TIME
-from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus
+from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.labels import common_traits
 from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
 from ampbench.show.changes import (
     brief,
-    change_text,
-    interval_text,
     metric_label,
-    reason,
     remarks,
-    threshold_text,
-    value_text,
 )
-from ampbench.show.comparison import CHANGE_LEGEND, KINDS, WORST_FIRST
+from ampbench.show.comparison import WORST_FIRST
 from ampbench.show.page import View
 from ampbench.show.results import COLUMNS, Column, metric_column
 from ampbench.show.rows import Row, grouped, judged_error, number, precision_label
@@ -32,10 +27,6 @@ from ampbench.show.wording import words
 
 LEAST_TIMES = math.log(2)
 """The scale of times is at least twofold, so that what hardly differs does not look far apart."""
-LEAST_LIMIT = 0.1
-"""Changes are drawn to 10% at least, or to `THRESHOLDS` times the threshold; what lies beyond is at the edge."""
-THRESHOLDS = 5
-
 Scale = tuple[float, float]
 """The natural logarithms of the values at the left and the right edge."""
 
@@ -59,23 +50,6 @@ def time_bar(row: Row, scale: Scale | None) -> str:
     return _bar(middle or 0.0, low, high)
 
 
-def change_limit(findings: Iterable[Change]) -> float:
-    """Return the change at the edges of a column of changes."""
-    return (
-        max((THRESHOLDS * one.threshold for one in findings if math.isfinite(one.threshold)), default=0) or LEAST_LIMIT
-    )
-
-
-def change_bar(one: Change, limit: float) -> str:
-    """Return a change and its interval between `-limit` and `limit`, and half the width of the threshold's band."""
-    if one.change is None or math.isnan(one.change):
-        return ""
-    exact = one.low is None or one.high is None or one.low == one.high
-    middle, low, high = ((end / limit + 1) / 2 for end in (one.change, one.low or 0.0, one.high or 0.0))
-    bar = _bar(middle, None, None) if exact else _bar(middle, low, high)
-    return f"{bar};--t:{_share(one.threshold / limit / 2)}"
-
-
 def _bar(middle: float, low: float | None, high: float | None) -> str:
     """Return shares of the width as CSS; without both ends there is no interval."""
     bar = f"--m:{_share(middle)}"
@@ -93,15 +67,11 @@ def _log(value: object) -> float | None:
 
 
 class Cell(NamedTuple):
-    """A cell: its text, a second line, the CSS variables of its bar, and what it is sorted by if not the text.
-
-    `left`: it is words, set to the left.
-    """
+    """A cell: its text, a second line, and the CSS variables of its bar; `left`: it is words, set to the left."""
 
     text: str
     more: str = ""
     bar: str = ""
-    key: str = ""
     left: bool = False
 
 
@@ -115,64 +85,18 @@ class Said(NamedTuple):
 def verdicts_of(case: ShownCase) -> list[Said]:
     """Return what the comparison says of a case, the worst first; metrics of which it says the same are told together.
 
-    That nothing changed needs no reason, nor how far what luck has no part in did: the numbers stand beside it.
+    That nothing changed needs no reason: kinds of metrics are named.
     """
-    together: dict[tuple[ChangeStatus, str], list[Change]] = {}
+    together: dict[tuple[ChangeStatus, str], dict[str, None]] = {}
     for one in sorted(case.findings, key=lambda one: WORST_FIRST.index(one.status)):
-        why = "; ".join(part for part in (_reason(one), *remarks(one)) if part)
-        together.setdefault((one.status, why), []).append(one)
-    said = []
-    for (verdict, why), findings in together.items():
-        names = [metric_label(one.metric) for one in findings]
-        if verdict is ChangeStatus.UNCHANGED and not why:
-            moved = {one.kind for one in case.findings if one.status is not ChangeStatus.UNCHANGED}
-            # a kind of which something did change is told metric by metric
-            names = [kind for kind in KINDS if kind not in moved and any(one.kind == kind for one in findings)]
-            names += [metric_label(one.metric) for one in findings if one.kind in moved]
-        what = ", ".join(name for name in names if name != OUTCOME)
-        said.append(Said(verdict.value, ": ".join(part for part in (what, why) if part)))
-    return said
-
-
-def _reason(one: Change) -> str:
-    """Return why a finding has its verdict, as far as the columns of changes do not say it."""
-    if one.status is ChangeStatus.UNCHANGED:
-        return ""
-    if one.code is ChangeCode.BEYOND_THRESHOLD and one.kind != "time" and change_text(one):
-        return threshold_text(one) if one.threshold else ""
-    return brief(one) if one.metric == OUTCOME else reason(one)  # the row says why a case failed or was skipped
-
-
-def change_limits(cases: Iterable[ShownCase]) -> dict[str, float | None]:
-    """Return the metrics of which any change is shown, and to where it is drawn; None where luck has no part in it."""
-    findings: dict[str, list[Change]] = {}
-    for case in cases:
-        for one in case.findings:
-            findings.setdefault(one.metric, []).append(one)
-    moved = [
-        name
-        for name in GATED
-        if any(one.change is not None and not abs(one.change) <= EQUAL for one in findings.get(name, ()))
+        unchanged = one.status is ChangeStatus.UNCHANGED
+        why = "; ".join(filter(None, ["" if unchanged else brief(one), *remarks(one)]))
+        name = "" if one.metric == OUTCOME else one.kind if unchanged and not why else metric_label(one.metric)
+        together.setdefault((one.status, why), {})[name] = None
+    return [
+        Said(verdict.value, ": ".join(filter(None, [", ".join(filter(None, names)), why])))
+        for (verdict, why), names in together.items()
     ]
-    return {name: change_limit(findings[name]) if GATED[name].kind == "time" else None for name in moved}
-
-
-def change_cells(findings: Sequence[Change], limits: Mapping[str, float | None]) -> list[Cell]:
-    """Return the cells of the columns of changes."""
-    by_metric = {one.metric: one for one in findings}
-    cells = []
-    for metric, edge in limits.items():
-        one = by_metric.get(metric)
-        text = change_text(one) if one else ""
-        if one is None or one.change is None or not text:
-            cells.append(Cell(UNDEFINED))
-            continue
-        ends = interval_text(one)
-        was = "" if one.baseline is None else f"was {value_text(metric, one.baseline)}"
-        more = ", ".join(part for part in (ends, was) if part)
-        bar = "" if edge is None else change_bar(one, edge)
-        cells.append(Cell(text, more, bar, "" if text[-1] == "%" else f"{one.change:g}"))
-    return cells
 
 
 FLOOR = Column("×floor", ("output_floor_ratio", "output_worst_floor_ratio"), lambda row: (_floor(row), ""))
@@ -203,8 +127,8 @@ class Head(NamedTuple):
 class Line:
     """A row of the table. `data` are its values by the name of a filter; `first`: it is the first of its group.
 
-    `linked`: its rounds are shown elsewhere on the page. A case that is not `ok` has a `reason`, and neither `changes`
-    nor `cells`. `why` says what accounts for its verdicts.
+    `linked`: its rounds are shown elsewhere on the page. A case that is not `ok` has a `reason` and no `cells`. `why`
+    says what accounts for its verdicts.
     """
 
     case: ShownCase
@@ -215,7 +139,6 @@ class Line:
     linked: bool
     data: Mapping[str, str]
     said: Sequence[Said] = ()
-    changes: Sequence[Cell] = ()
     cells: Sequence[Cell] = ()
     reason: str = ""
     why: Sequence[str] = ()
@@ -229,7 +152,6 @@ def cases(material: Material) -> View | None:
     skips: list[tuple[str, list[ShownCase]]] = []
     measured = [one.row for one in material.cases if one.row["outcome"] == "ok"]
     shown_columns = columns_of(measured)
-    limits = change_limits(material.cases)
     by_run: dict[int, dict[str, ShownCase]] = {}
     for one in material.cases:
         by_run.setdefault(id(one.shown), {})[one.row["case_id"]] = one
@@ -239,7 +161,7 @@ def cases(material: Material) -> View | None:
         prefix = f"{run}, " if len(material.shown) > 1 else ""
         skips += [(prefix + said, [own[case_id] for case_id in ids]) for said, ids in aside]
         hidden = {case_id for _, ids in aside for case_id in ids}
-        lines += _lines(shown, run, own, hidden, shown_columns, limits)
+        lines += _lines(shown, run, own, hidden, shown_columns)
     return View(
         id="cases",
         title="Cases",
@@ -247,13 +169,11 @@ def cases(material: Material) -> View | None:
         content={
             "lines": _told_apart(lines),
             "counted": _counted(len(lines), material.cases),
-            "heads": _heads(material, shown_columns, limits),
+            "heads": _heads(material, shown_columns),
             "several": len(material.shown) > 1,
             "compared": bool(material.comparisons),
-            "width": max(len(limits) + len(shown_columns), 1),
+            "width": max(len(shown_columns), 1),
             "filters": " ".join(FILTERS),
-            "change_legend": CHANGE_LEGEND if limits else "",
-            "drawn": any(edge is not None for edge in limits.values()),
             "timed": any(cell.bar for line in lines for cell in line.cells),
             "skips": skips,
         },
@@ -284,16 +204,12 @@ def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
     return list(zip(map(words, notes.skips(rows)), reasons.values(), strict=True))
 
 
-def _heads(material: Material, shown_columns: Sequence[Column], limits: Mapping[str, float | None]) -> list[Head]:
+def _heads(material: Material, shown_columns: Sequence[Column]) -> list[Head]:
     known = ordered((*PRECISIONS, *(one.row["precision"] for one in material.cases)))
     heads = [Head("case", "case", text=True)]
     heads += [Head("verdict", "verdict", "|".join(WORST_FIRST), text=True)] if material.comparisons else []
     heads += [Head("run", "run", text=True)] if len(material.shown) > 1 else []
     heads.append(Head("precision", "precision", "|".join(known), text=True))
-    for metric, edge in limits.items():
-        label = metric_label(metric)
-        drawn = "" if edge is None else f", drawn to ±{format_limit(edge)}"
-        heads.append(Head(f"{label.replace(' ', '-')}-change", f"{label} change{drawn}"))
     for one in shown_columns:
         means = "; ".join(METRICS[name].summary for name in one.metrics)
         heads.append(Head(_key(one), one.head, text=one is COLUMNS[-1], means=means))
@@ -311,7 +227,6 @@ def _lines(
     own: Mapping[str, ShownCase],
     hidden: set[str],
     shown_columns: Sequence[Column],
-    limits: Mapping[str, float | None],
 ) -> list[Line]:
     """Return the rows of one run, group by group; of a comparison, those with the worst verdicts first."""
     lines = []
@@ -340,7 +255,6 @@ def _lines(
                     linked=bool(row["rounds"]),
                     data={name: row[name] for name in FILTERS[:-1]} | {"verdict": "|".join(verdicts)},
                     said=said,
-                    changes=change_cells(case.findings, limits) if ok else (),
                     cells=[_cell(one, case, scale) for one in shown_columns] if ok else (),
                     reason="" if ok else f"{row['outcome']}: {row['reason']}",
                     why=reasons(case),

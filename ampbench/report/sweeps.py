@@ -9,7 +9,7 @@ from ampbench.core.units import counted, format_rate
 from ampbench.judge import notes
 from ampbench.report.answers import Table, machines, row_names
 from ampbench.report.material import Material
-from ampbench.report.views.tradeoff import positive
+from ampbench.report.tradeoff import positive
 from ampbench.show.charts import Chart, Choice, Rows, precision_encoded, quantity, tooltip
 from ampbench.show.page import Part, View, fit, view_of_parts
 from ampbench.show.rows import Group, Row, described
