@@ -17,8 +17,7 @@ from ampbench.errors import CASE_FAILED
 from ampbench.report.answers import advised_machines
 from ampbench.report.answers import networks as networks_of
 from ampbench.report.material import gather
-from ampbench.show.document import Section
-from ampbench.show.markdown import markdown
+from ampbench.show.document import Section, markdown
 from ampbench.show.networks import brought, missing, tables
 from ampbench.show.page import cut
 from ampbench.store import list_runs, read_run

@@ -18,7 +18,7 @@ from ampbench.defects.catalogue import CHECKS, program_of
 from ampbench.defects.check import AREAS, Check
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import DEVICE, FAKE
-from ampbench.show.markdown import escaped, folded, markdown_table
+from ampbench.show.document import escaped, folded, markdown_table
 from ampbench.store import StoredRun
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked, digest_of, latest
 from benchmarks.rules import read_probes, version

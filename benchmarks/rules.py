@@ -7,8 +7,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from ampbench.records.rules import FAKE, RuleProbe, worded
-from ampbench.show.document import Section, table
-from ampbench.show.markdown import escaped, folded, markdown, markdown_table
+from ampbench.show.document import Section, escaped, folded, markdown, markdown_table, table
 from ampbench.show.studies import section
 from ampbench.store import StoredRun, read_run
 from ampbench.studies.rules import EVERY_OP, MEANINGS, SOURCES, STUDY, every_op, torches, upgrade

@@ -1,4 +1,4 @@
-"""`ampbench compare` and `ampbench gate`: two stored runs, and what became of every metric of every case."""
+"""`ampbench compare`, `gate` and `trend`: two stored runs or many, and what became of every metric of every case."""
 
 import shlex
 from dataclasses import dataclass, replace
@@ -18,14 +18,16 @@ from ampbench.cli.options import (
     Only,
     Results,
     Threshold,
+    many_names,
     run_argument,
     run_option,
     typed,
     typed_beside,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_forms, print_note
-from ampbench.errors import NothingToRunError, UsageError
+from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, named, verb_of
+from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
     from ampbench.comparison import Comparison
@@ -120,7 +122,7 @@ def command(
     if kind is not None and study and study.since and store.read_header(paths[1]).explains == kind.name:
         for typed in typed_beside(context, SHOWN_WHOLE):
             verb = f"ampbench {verb_of(kind.name)}"
-            raise UsageError(f"{typed} means nothing between two runs of {verb}, which are told whole: leave it out")
+            raise UsageError(f"two runs of {verb} are compared as a whole: leave {typed} out")
         print_document(studies.changes(study, *map(store.read_run, paths)), format)
         return 0
     from ampbench.comparison import Comparison
@@ -187,3 +189,56 @@ def print_comparison(
     for line in show.gate_texts(compared, gate) if gate and format in (OutputFormat.JSON, OutputFormat.CSV) else ():
         print_note(line)
     return gate.exit_code if gate else 0
+
+
+AXES = ("torch_version", "commit", "date")
+"""What --x takes; `ampbench.trend.AXES` has the same names, and is slow to import."""
+
+
+def trend(
+    *,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help=f"A run ({A_RUN}), a folder of runs, a results folder, asv's results, pytest-benchmark's JSON. "
+            "Default: all of --results.",
+        ),
+    ] = None,
+    x: Annotated[str, typer.Option("--x", metavar="AXIS", help="torch_version, commit or date.")] = AXES[0],
+    metric: Annotated[
+        list[str] | None,
+        many_names(
+            "--metric",
+            "time, throughput, memory, floor, gradients, parameters, updates, nonfinite, flushed or reference. "
+            "Default: time, memory, floor and gradients.",
+        ),
+    ] = None,
+    keyword: Keyword = "",
+    every: Every = False,
+    results: Results = DEFAULT_RESULTS,
+    format: Format,
+) -> int:
+    """Follow time, memory and errors over many runs, and say where they changed and what else did.
+
+    \b
+    Examples:
+      ampbench trend
+      ampbench trend --x commit -k "resnet and training" --metric time
+      ampbench trend results .benchmarks/0001_ours.json --x date --all
+    """
+    if x not in AXES:
+        raise UnknownNameError("--x axis", x, AXES)
+    from ampbench.trend.building import make_trend
+    from ampbench.trend.reducing import read_runs
+    from ampbench.trend.series import tracked
+    from ampbench.trend.show import trend_document
+
+    metrics = tracked(metric or ())
+    with no_garbage_collection():
+        found = read_runs(sources or [], results, metrics, keyword)
+        for note in found.notes:
+            print_note(note)
+        followed = make_trend(found.runs, x, metrics)
+    print_document(trend_document(followed, every), format)
+    return 0

@@ -1,5 +1,6 @@
-"""`ampbench convert`: stored runs in other programs' formats, and their results as runs."""
+"""`ampbench convert` and `merge`: runs in other programs' formats and from them, and shards put together."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -8,14 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ampbench.cli import completing
-from ampbench.cli.options import A_RUN, DEFAULT_RESULTS, Keyword, Results, many_names, run_argument, run_option
+from ampbench.cli.options import (
+    A_RUN,
+    DEFAULT_RESULTS,
+    Keyword,
+    Results,
+    formats,
+    many_names,
+    run_argument,
+    run_option,
+    run_words,
+)
 from ampbench.cli.printing import check_writable, print_note, print_text, write_files
 from ampbench.core.units import counted
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from ampbench.convert import Format, Selected
+
 
 PARQUET = "parquet"
 """What holds rows whole, those of several runs in one file."""
@@ -40,7 +51,7 @@ def command(
             "--to",
             metavar="FORMAT",
             help="junit, github-smaller, bencher, pytest-benchmark or parquet; or native.",
-            autocompletion=completing.formats,
+            autocompletion=formats,
         ),
     ],
     output: Annotated[
@@ -134,7 +145,7 @@ def _parquet(
 ) -> int:
     """Write the cases of all runs, as `ampbench.load` has them and with columns of their runs, into one file."""
     from ampbench import store
-    from ampbench.convert.parquet import cases_of, parquet
+    from ampbench.convert.formats import cases_of, parquet
 
     _refuse(meaningless, PARQUET, "whole rows")
     if output is None:
@@ -201,3 +212,52 @@ def _losses(format: "Format", chosen: "Selected") -> list[str]:
     if untimed:
         said.append(f"{format.name} is made of rounds: left out {untimed} imported without their samples")
     return said
+
+
+Shards = Annotated[
+    list[str], run_argument("SHARD...", f"What ampbench run --shard measured: each {A_RUN}; or their folder.")
+]
+
+
+def merge(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
+    """Put the shards of a run together: one run for each machine, as if that had measured them all by itself.
+
+    Shards are of one machine where nothing but its name differs. All must be there, of one plan, commit and
+    environment. The run is written into the results folder; the shards stay as they are.
+
+    \b
+    Examples:
+      ampbench merge shards/
+      ampbench merge job-*/results/runs/*.jsonl --results nightly
+    """
+    from ampbench import store
+    from ampbench.store.folder import merged
+
+    store.require_writable(results)
+    files = dict.fromkeys(path for name in shards for path in _files(name, results))
+    runs = merged([store.read_run(path) for path in files], ["ampbench", *sys.argv[1:]])
+    known = {tuple(merged): path for path, merged in store.merged_in(store.list_runs(results)).items()}
+    before = {run.header.run: found for run in runs if (found := known.get(tuple(run.header.merged)))}
+    written = store.write_whole([run for run in runs if run.header.run not in before], results)
+    for run in runs:
+        name, shards_said = run.header.run, counted(len(run.header.merged), "shard")
+        if name in written:
+            path, what = written[name], f"{shards_said} merged"
+        else:
+            path, what = before[name], f"{shards_said} were merged before"
+        print_note(f"{what}: {path}; ampbench show {run_words(path, results)}")
+
+
+def _files(name: str, results: Path) -> Sequence[Path]:
+    """Return the files of the shards that `name` names, a folder's all; `StoreError` for a folder without any."""
+    from ampbench import store
+
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        return [store.find_run(name, results, print_note)]
+    found = [path for path in store.run_files(folder) if store.read_header(path).shard is not None]
+    if not found:
+        raise StoreError(
+            f"there is no shard in {folder}: ampbench run --shard I/N measures one, or give another folder"
+        )
+    return found

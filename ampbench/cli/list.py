@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ampbench.cli import completing
-from ampbench.cli.options import DEFAULT_RESULTS, Format, Results
+from ampbench.cli.options import DEFAULT_RESULTS, Format, Results, listings
 from ampbench.cli.printing import OutputFormat, print_listing, print_text
 from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, deed_of
@@ -25,7 +24,7 @@ def command(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="workloads, precisions, recipes, devices or runs.", autocompletion=completing.listings
+            metavar="WHAT", help="workloads, precisions, recipes, devices or runs.", autocompletion=listings
         ),
     ],
     which: Annotated[

@@ -90,7 +90,11 @@ VERBS = {
     "doctor": "What this machine and installation can do, and what spoils measurements.",
 }
 """The verbs in the order of a user's day; each is a kind of run or the module of the same name, but for these."""
-ELSEWHERE = {"gate": "ampbench.cli.compare:gate"}
+ELSEWHERE = {
+    "gate": "ampbench.cli.compare:gate",
+    "trend": "ampbench.cli.compare:trend",
+    "merge": "ampbench.cli.convert:merge",
+}
 
 GROUPS = {
     "explain": """Say why a precision costs and errs what it does.

@@ -1,13 +1,14 @@
 """Options of verbs: those that several share, each spelled and explained once, and what is made of them.
 
 A parameter of a verb may be `Made` by a function: the function's options then stand in its place on the command line,
-and the verb is handed what the function returns.
+and the verb is handed what the function returns. A shell is offered values that are known without torch, and the
+runs of `--results`.
 """
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -15,15 +16,14 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from ampbench.cli import completing
-from ampbench.cli.completing import completer
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.core.budget import LIMITS, Budget
+from ampbench.core.precisions import PRECISIONS
 from ampbench.core.recipes import OPTIMIZERS, RECIPES, parse_optimizer
 from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
-from ampbench.errors import INTERRUPTED, UsageError
-from ampbench.records.case import COMPILE_MODES, DEVICES, SDPA, TORCHS_CHOICE, ParameterValue
-from ampbench.records.run import Header, Selection, Settings
+from ampbench.errors import INTERRUPTED, AmpbenchError, UsageError
+from ampbench.records.case import COMPILE_MODES, DEVICES, PATHS, PHASES, SDPA, TORCHS_CHOICE, ParameterValue
+from ampbench.records.run import LATEST, Header, Selection, Settings
 from ampbench.workloads.index import is_users
 
 Value = TypeVar("Value")
@@ -81,6 +81,90 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
     return {name: each.replace(kind=Parameter.KEYWORD_ONLY) for name, each in found.items()}
 
 
+Offers = list[tuple[str, str]]
+
+
+def stored_runs(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer the ids of the runs in the results folder, and their last parts where none begins with what is typed."""
+    from ampbench.store import list_runs, run_id
+
+    found: list[str] = []
+    with suppress(AmpbenchError, OSError):  # no folder, or none that can be read
+        found = [run_id(path) for path in list_runs(context.params.get("results") or Path("results"))]
+    offered = [*found, LATEST] if found else []
+    if any(run.startswith(incomplete) for run in offered):
+        return offered
+    return [run.rpartition("-")[2] for run in found]
+
+
+def listings() -> list[str]:
+    """Offer what `ampbench list` lists."""
+    from ampbench.cli.list import LISTINGS
+
+    return [*LISTINGS]
+
+
+def formats() -> list[str]:
+    """Offer what `ampbench convert` writes and reads."""
+    from ampbench.cli.convert import NATIVE, PARQUET
+    from ampbench.convert import FORMATS
+
+    return [*FORMATS, PARQUET, NATIVE]
+
+
+def optimizers() -> Offers:
+    """Offer the recipes and torch's optimizers."""
+    torchs = [(name, f"torch.optim.{row.kind}") for name, row in OPTIMIZERS.items()]
+    return [*((name, row.summary) for name, row in RECIPES.items()), *torchs]
+
+
+def completer(names: str) -> Callable[[str], Offers] | None:
+    """Return the completer of values of an option or argument, also after a comma; None where none are known."""
+    known = _KNOWN.get(names)
+    if known is None:
+        return None
+
+    def complete(incomplete: str) -> Offers:
+        before = incomplete[: incomplete.rfind(",") + 1]
+        offered = known()
+        said = offered if isinstance(offered, Mapping) else dict.fromkeys(offered, "")
+        return [(before + name, said[name]) for name in said]
+
+    return complete
+
+
+def _workloads() -> Mapping[str, str]:
+    from ampbench.workloads.index import FAMILIES, WORKLOADS
+
+    families = {name: f"all of the family {name}" for name in FAMILIES}
+    return families | {name: row.summary for name, row in WORKLOADS.items()} | {"all": "every built-in workload"}
+
+
+def _memory_formats() -> Iterable[str]:
+    from ampbench.drive.planning import MEMORY_FORMATS
+
+    return MEMORY_FORMATS
+
+
+def _presets() -> Iterable[str]:
+    from ampbench.workloads.index import PRESETS
+
+    return PRESETS
+
+
+_KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
+    "WORKLOAD": _workloads,
+    "--precision": lambda: {name: row.summary for name, row in PRECISIONS.items()},
+    "--device": lambda: DEVICES,
+    "--phase": lambda: PHASES,
+    "--path": lambda: PATHS,
+    "--compile-mode": lambda: COMPILE_MODES,
+    "--memory-format": _memory_formats,
+    "--preset": _presets,
+    "--sdpa": lambda: (TORCHS_CHOICE, *SDPA),
+}
+
+
 def split_names(values: list[str] | None) -> list[str] | None:
     """Return names one by one where they were typed with commas; a comma in the name of a file that is there stays."""
     found: list[str] = []
@@ -105,12 +189,12 @@ def many_names(names: str, help: str) -> typer.models.OptionInfo:
 
 def run_option(flag: str, help: str) -> typer.models.OptionInfo:
     """Return the option for a stored run."""
-    return typer.Option(flag, metavar="RUN", help=help, autocompletion=completing.runs)  # type: ignore[no-any-return]
+    return typer.Option(flag, metavar="RUN", help=help, autocompletion=stored_runs)  # type: ignore[no-any-return]
 
 
 def run_argument(metavar: str, help: str) -> typer.models.ArgumentInfo:
     """Return the argument for a stored run, or for several."""
-    return typer.Argument(metavar=metavar, help=help, autocompletion=completing.runs)  # type: ignore[no-any-return]
+    return typer.Argument(metavar=metavar, help=help, autocompletion=stored_runs)  # type: ignore[no-any-return]
 
 
 def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
@@ -244,7 +328,7 @@ def make_selection(
             help=f"What trains: torch's {one_of(tuple(OPTIMIZERS))}, a class as file.py:Lion, or a recipe, "
             f"{one_of(tuple(RECIPES))}; as in adamw:lr=3e-4,betas=0.9/0.95,clip=1.0. Settings alone change the "
             "workload's own. Repeatable.",
-            autocompletion=completing.optimizers,
+            autocompletion=optimizers,
         ),
     ] = None,
 ) -> Selection:

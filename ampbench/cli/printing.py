@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ampbench.errors import StoreError
 from ampbench.show import terminal
 from ampbench.show.data import csv_text, json_document, json_text
-from ampbench.show.document import Document, written_out
-from ampbench.show.markdown import markdown, markdown_table
+from ampbench.show.document import Document, markdown, markdown_table, written_out
 from ampbench.show.terminal import LAYOUT, filled, make_console, print_block
 
 if TYPE_CHECKING:

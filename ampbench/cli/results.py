@@ -16,7 +16,7 @@ from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.result import Result
 from ampbench.show import networks
 from ampbench.show.data import csv_text, json_text
-from ampbench.show.markdown import markdown
+from ampbench.show.document import markdown
 from ampbench.show.results import Layout, Screen, heading, notes_of, result_lines, result_markdown
 from ampbench.show.rows import Row, group_of, grouped
 from ampbench.show.terminal import make_console, print_lines, print_sections, wrapped

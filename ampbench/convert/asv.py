@@ -310,7 +310,7 @@ def told_device(found: ResultFile) -> str:
     if value is None:
         return ""
     if value not in range(len(DEVICES)):
-        raise StoreError(f"{DEVICE[1:]} is {value:g}, which is none of {len(DEVICES)} devices: upgrade ampbench")
+        raise StoreError(f"{DEVICE[1:]} is {value:g}, and this ampbench knows {len(DEVICES)} devices: upgrade it")
     return DEVICES[int(value)]
 
 

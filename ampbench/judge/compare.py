@@ -143,7 +143,7 @@ def compare(
     candidate: StoredRun | MeasuredRun,
     threshold_of: ThresholdOf = default_threshold,
 ) -> Comparison:
-    """Return what became of every metric of every case that both runs have, what matters most first.
+    """Return what became of every metric of every case that both runs have, the most important first.
 
     `threshold_of(metric, case)` gives the largest relative change that counts as none; None: that of `metrics.GATED`.
     Runs that are arms of one session are compared block by block, others as runs measured one after the other. A run

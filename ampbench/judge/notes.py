@@ -6,7 +6,7 @@ from functools import partial
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Note, Severity, Statement, state
-from ampbench.judge import fitness
+from ampbench.judge import rounds as fitness
 from ampbench.judge.pairing import not_the_commits
 from ampbench.records.labels import Pending, device_statement, emulated_of, few, kernels_said, limited_power, remarks
 from ampbench.records.measured import NATIVE, Divergence, Round

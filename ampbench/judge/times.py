@@ -21,9 +21,8 @@ from ampbench.judge.deciding import (
     judge_control,
 )
 from ampbench.judge.exact import ThresholdOf, other_numbers
-from ampbench.judge.fitness import UNFIT_SHARE, said_of, unfit_rounds
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding, incomparable
-from ampbench.judge.rounds import MeasuredRun, Role, grid
+from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of, unfit_rounds
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Remark
 
 TIME = "seconds_median"

@@ -73,7 +73,7 @@ def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]")
 
 
 def _speeds(stored: "StoredRun") -> "Speeds":
-    from ampbench.judge import fitness
+    from ampbench.judge import rounds as fitness
     from ampbench.judge.rounds import MeasuredRun
 
     control = fitness.control_ratio(stored)

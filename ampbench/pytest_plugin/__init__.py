@@ -132,7 +132,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
         config = terminalreporter.config
         measuring = config.stash.get(MEASURING, None)
         if measuring is not None and measuring.seen:
-            from ampbench.pytest_plugin.summary import write_summary
+            from ampbench.pytest_plugin.measuring import write_summary
 
             quiet = config.getoption("benchmark_quiet", False) or config.getoption("benchmark_disable", False)
             write_summary(terminalreporter, measuring.seen, quiet=quiet)

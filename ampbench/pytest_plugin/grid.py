@@ -49,7 +49,7 @@ def check_options(config: pytest.Config) -> None:
         _wanted({}, config)
         selected_sources(config)
         if (file := config.getoption("amp_compare")) is not None:
-            from ampbench.pytest_plugin.summary import read_baseline
+            from ampbench.pytest_plugin.measuring import read_baseline
 
             read_baseline(file)
     except AmpbenchError as error:

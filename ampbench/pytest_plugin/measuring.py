@@ -1,4 +1,4 @@
-"""What a session measures: cases planned, timed by pytest-benchmark's fixture, and their memory and divergence.
+"""What a session measures: cases planned, timed by pytest-benchmark's fixture, memory, divergence; and the summary.
 
 PYTEST_DONT_REWRITE
 """
@@ -10,33 +10,49 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from msgspec import structs
+from rich.text import Text
 
+import ampbench
 from ampbench import live
+from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.convert import pytest_benchmark as pytest_json
 from ampbench.convert.formats import defined
+from ampbench.convert.pytest_benchmark import read_run_json
 from ampbench.core.metrics import METRICS
 from ampbench.core.recipes import parse_optimizer
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import ONLY, Pool, ServerChannel
-from ampbench.drive.session import default_memory_limit
+from ampbench.drive.session import current_commit, default_memory_limit
 from ampbench.errors import AmpbenchError, UsageError, WorkloadError
-from ampbench.pytest_plugin.summary import Seen
-from ampbench.records.case import WorkloadSource
-from ampbench.records.measured import MemoryPass, Round
-from ampbench.records.run import Selection, Settings
+from ampbench.judge.compare import compare, narrowed
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.changes import ChangeStatus, Comparison
+from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
+from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
+from ampbench.show.comparison import comparison_lines
+from ampbench.show.results import Screen, result_lines
+from ampbench.show.terminal import make_console, print_lines
+from ampbench.store import StoredRun, find_run, read_run
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device
 from ampbench.worker.timing import plan_samples, time_build
 from ampbench.worker.worker import failure_of
 from ampbench.workload import Workload
+
+if TYPE_CHECKING:
+    import pytest
+
 
 WARM_UP_SECONDS = 0.1
 PRELOAD = ("torch._dynamo", "torchvision")
@@ -248,3 +264,93 @@ def describe_machine(machine_info: dict[str, Any]) -> None:
     """Add this machine and installation to pytest-benchmark's `machine_info`, which keeps what it has."""
     for name, value in pytest_json.machine_info(read_environment()).items():
         machine_info.setdefault(name, value)
+
+
+class Seen:
+    """The cases measured in this session; true once there is one.
+
+    `compared` is what `compare` found: a comparison of memory and errors, or why there is none.
+    """
+
+    def __init__(self) -> None:
+        self.compared: Comparison | str | None = None
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        header = Header(
+            schema=SCHEMA,
+            run="pytest",
+            ampbench_version=ampbench.__version__,
+            started_at=now,
+            selection=Selection(),
+            settings=Settings(isolation=False, rounds=1),
+            environment=read_environment(),
+        )
+        self._run = StoredRun(path=Path(), header=header, footers=[Footer(ended="complete", finished_at=now)])
+
+    def __bool__(self) -> bool:
+        return bool(self._run.cases)
+
+    def add(self, case: Case, timed: Round, memory: MemoryPass | None, divergence: Divergence) -> Result:
+        """Add a measured case and return what is known of it alone."""
+        run = dataclasses.replace(
+            self._run,
+            cases={case.case_id: case},
+            rounds=[timed],
+            memory={case.case_id: memory} if memory else {},
+            divergence={case.case_id: divergence},
+            failures={},
+        )
+        self._run.cases.update(run.cases)
+        self._run.rounds.extend(run.rounds)
+        self._run.memory.update(run.memory)
+        self._run.divergence.update(run.divergence)
+        return Result(run)
+
+    def add_failure(self, case: Case, failure: Failure) -> None:
+        """Add a cell that broke."""
+        self._run.cases[case.case_id] = case
+        self._run.failures[case.case_id] = failure
+
+    def compare(self, file: str) -> bool:
+        """Compare memory and errors with the run in `file`; return whether nothing got worse, and something compares.
+
+        Not times: those of one process tell a change from luck no better than pytest-benchmark does.
+        """
+        header = structs.replace(self._run.header, commit=current_commit())
+        try:
+            found = compare(read_baseline(file), dataclasses.replace(self._run, header=header))
+        except AmpbenchError as error:
+            self.compared = f"--amp-compare {file}: {error}"
+            return False
+        self.compared = narrowed(found, kinds=("memory", "accuracy"))
+        statuses = {one.status for one in self.compared.findings} - {ChangeStatus.INCOMPARABLE}
+        return bool(statuses) and ChangeStatus.REGRESSED not in statuses
+
+    def lines(self, width: int) -> list[Text]:
+        """Return the table for a terminal of `width` columns."""
+        run = dataclasses.replace(self._run)  # there may be more to add
+        screen = Screen(header=run.header, cases=run.cases, rows=Result(run).rows)
+        return result_lines(screen, width)
+
+
+def read_baseline(file: str) -> StoredRun:
+    """Return the run in a file of pytest-benchmark's JSON, or the run file or stored run of that name.
+
+    Raises an `AmpbenchError` where there is none.
+    """
+    return read_run_json(Path(file)) if file.endswith(".json") else read_run(find_run(file, DEFAULT_RESULTS))
+
+
+def write_summary(reporter: "pytest.TerminalReporter", seen: Seen, *, quiet: bool) -> None:
+    """Write the table, unless `quiet`, and what became of memory and errors, below what pytest-benchmark writes."""
+    writer = reporter.config.get_terminal_writer()
+    parts: dict[str, list[Text]] = {}
+    if not quiet:
+        parts["ampbench: precisions side by side"] = seen.lines(writer.fullwidth)
+    if (compared := seen.compared) is not None:
+        lines = [Text(compared)] if isinstance(compared, str) else comparison_lines(compared, writer.fullwidth)
+        parts["ampbench: memory and errors compared"] = lines
+    for title, lines in parts.items():
+        text = StringIO()
+        print_lines(make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth), lines)
+        reporter.write_sep("-", title)
+        reporter.write(text.getvalue())

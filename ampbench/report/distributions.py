@@ -8,8 +8,7 @@ from typing import Any
 
 from ampbench.core.units import counted, format_seconds
 from ampbench.judge import frame
-from ampbench.judge.fitness import CAUSES, unfit_rounds
-from ampbench.judge.rounds import MeasuredRun, Role
+from ampbench.judge.rounds import CAUSES, MeasuredRun, Role, unfit_rounds
 from ampbench.records.changes import Change
 from ampbench.report.material import Material, ShownCase
 from ampbench.show.changes import reason

@@ -9,8 +9,7 @@ from ampbench.report.facts import parts
 from ampbench.report.material import Material
 from ampbench.report.result import result
 from ampbench.show import page
-from ampbench.show.document import Block, cut
-from ampbench.show.markdown import block_text, escaped
+from ampbench.show.document import Block, block_text, cut, escaped
 from ampbench.show.networks import brought, tables
 from ampbench.trend.show import trend_document
 
@@ -39,7 +38,7 @@ def make_markdown(material: Material) -> str:
 
 
 def _blocks(material: Material) -> Iterator[Block]:
-    """Yield the tables and sentences below the head, what matters most first."""
+    """Yield the tables and sentences below the head, the most important first."""
     said, quiet = result(material), bool(material.comparisons)
     for section in said.comparisons:
         yield from [Block(section.title), *(block for block in section.blocks if not block.folded)]

@@ -11,7 +11,7 @@ import numpy as np
 from ampbench.core import stats
 from ampbench.core.precisions import PRECISIONS, ordered
 from ampbench.core.units import UNDEFINED, format_percent
-from ampbench.judge import fitness
+from ampbench.judge import rounds as fitness
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.report.facts import moment
 from ampbench.report.material import Material

@@ -55,8 +55,7 @@ from ampbench.show.changes import (
     value_text,
 )
 from ampbench.show.data import csv_text, json_object, plain
-from ampbench.show.document import Block, Column, Document, Section, cut, picked, records, table
-from ampbench.show.markdown import block_text, escaped
+from ampbench.show.document import Block, Column, Document, Section, block_text, cut, escaped, picked, records, table
 from ampbench.show.terminal import padded, wrapped
 from ampbench.show.wording import words
 

@@ -27,7 +27,7 @@ from ampbench.records.labels import NONE_NAMED, outcome_said
 from ampbench.records.measured import Round
 from ampbench.records.run import Header
 from ampbench.records.verdict import VERDICT_COLUMNS, Evidence
-from ampbench.show.markdown import escaped, markdown_table
+from ampbench.show.document import escaped, markdown_table
 from ampbench.show.rows import Group, Row, Take, described, grouped, judged_error, number, precision_label
 from ampbench.show.terminal import wrapped
 from ampbench.show.wording import answer, lines, verdict_words, words

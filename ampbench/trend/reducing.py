@@ -18,9 +18,8 @@ from ampbench.core.keywords import matches
 from ampbench.core.metrics import COLUMNS, DRIFT
 from ampbench.core.units import format_share
 from ampbench.errors import NothingToRunError, StoreError
-from ampbench.judge.fitness import UNFIT_SHARE, controls, said_of, unfit_rounds
 from ampbench.judge.frame import Frame
-from ampbench.judge.rounds import MeasuredRun, Role, grid
+from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, controls, grid, said_of, unfit_rounds
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence, GradientDivergence, OutputDivergence
 from ampbench.records.run import Header

@@ -43,7 +43,7 @@ from ampbench.records.kinds import CONVERGENCE
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import SCHEMA, Header, Selection, Settings
 from ampbench.records.verdict import Status
-from ampbench.show.markdown import markdown_table
+from ampbench.show.document import markdown_table
 from ampbench.show.wording import refusal
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.convergence import CONTROL, REFERENCE, Training, learned

@@ -25,7 +25,7 @@ from torch import nn
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.records.wire import FORKING_VARIABLES, SERVER_VARIABLES
-from ampbench.show.markdown import markdown_table
+from ampbench.show.document import markdown_table
 from ampbench.worker.machine import precision_flags
 from ampbench.worker.memory import keep_freed_memory
 from ampbench.worker.timing import Placement

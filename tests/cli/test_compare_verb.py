@@ -197,7 +197,7 @@ CHECKS = [
 def test_what_narrows_or_judges_cases_is_refused_between_two_runs_of_checks(ampbench, given):
     found = ampbench("compare", *CHECKS, *given)
     assert (found.code, found.out) == (2, "")
-    said = f"{given[0]} means nothing between two runs of ampbench check, which are told whole: leave it out"
+    said = f"two runs of ampbench check are compared as a whole: leave {given[0]} out"
     assert found.err.splitlines() == [f"ampbench: error: {said}"]
 
 

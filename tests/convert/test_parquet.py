@@ -7,7 +7,7 @@ import pytest
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.convert.parquet import RUN_COLUMNS, TEXT, column_type
+from ampbench.convert.formats import RUN_COLUMNS, TEXT, column_type
 from ampbench.core.metrics import COLUMNS
 from ampbench.records.measured import Skip
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run

@@ -1,8 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ampbench.judge.fitness import control_ratio, controls, disturbed_share, unfit_said, unquiet
-from ampbench.judge.rounds import MeasuredRun
+from ampbench.judge.rounds import MeasuredRun, control_ratio, controls, disturbed_share, unfit_said, unquiet
 from ampbench.records.measured import Fitness
 from ampbench.store import read_run
 from tests.compared_runs import Times, make_run

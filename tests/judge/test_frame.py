@@ -10,9 +10,8 @@ from msgspec.structs import replace
 import ampbench
 from ampbench.core.metrics import COLUMNS, METRICS
 from ampbench.errors import StoreError
-from ampbench.judge.fitness import control_ratio
 from ampbench.judge.frame import FUNCTIONS, Frame, run_rows
-from ampbench.judge.rounds import MeasuredRun
+from ampbench.judge.rounds import MeasuredRun, control_ratio
 from ampbench.records.measured import Failure, OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip, Update
 from ampbench.records.run import Footer
 from ampbench.records.verdict import VERDICT_COLUMNS

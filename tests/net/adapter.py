@@ -21,8 +21,8 @@ from ampbench.core.statement import Answer, Undecided
 from ampbench.errors import AmpbenchError
 from ampbench.instruments import registry
 from ampbench.instruments.casts.show import By
-from ampbench.judge import fitness
 from ampbench.judge import frame as frames
+from ampbench.judge import rounds as fitness
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge, read_policy
 from ampbench.judge.looks import LOOKS

@@ -13,7 +13,7 @@ from ampbench.records.measured import Failure, Fitness, Skip
 from ampbench.report import markdown as module
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather, material_of
-from ampbench.show.markdown import escaped
+from ampbench.show.document import escaped
 from ampbench.show.wording import why
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampbench.show.markdown import LONGEST, escaped, markdown_table
+from ampbench.show.document import LONGEST, escaped, markdown_table
 
 
 def test_a_line_of_a_table_stays_a_line_whatever_its_cells_hold() -> None:

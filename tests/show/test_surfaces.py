@@ -14,15 +14,15 @@ from rich.cells import cell_len
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.convert.parquet import cases_of
+from ampbench.convert.formats import cases_of
 from ampbench.core.budget import Budget
 from ampbench.judge import machines, verdict
-from ampbench.pytest_plugin.summary import Seen
+from ampbench.pytest_plugin.measuring import Seen
 from ampbench.records.verdict import VERDICT_COLUMNS, Status, Verdict
 from ampbench.report.cases import cases
 from ampbench.report.material import material_of
 from ampbench.result import Result
-from ampbench.show.markdown import escaped
+from ampbench.show.document import escaped
 from ampbench.show.results import result_lines, result_markdown
 from ampbench.show.rows import Row, precision_label
 from ampbench.show.wording import answer, verdict_words

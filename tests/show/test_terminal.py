@@ -2,8 +2,7 @@
 
 import pytest
 
-from ampbench.show.document import Block, Section
-from ampbench.show.markdown import markdown
+from ampbench.show.document import Block, Section, markdown
 from ampbench.show.terminal import _broken, _shared, padded, print_sections
 
 LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"

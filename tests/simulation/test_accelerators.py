@@ -13,7 +13,8 @@ from msgspec import structs
 
 from ampbench.core import stats
 from ampbench.core.statement import Note
-from ampbench.judge import fitness, frame
+from ampbench.judge import frame
+from ampbench.judge import rounds as fitness
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge
 from ampbench.judge.notes import statements
@@ -174,8 +175,7 @@ def test_a_round_in_which_the_clock_falls_and_one_slower_than_the_others_are_eac
     steady = [measured(Script(), number) for number in range(6)]
     falls = measured(Script(clock_hz=falling(FULL_HZ, 0.85 * FULL_HZ, 3.5, 6.0)), 6)
     low = measured(Script(clock_hz=lambda now: 0.9 * FULL_HZ), 7)
-    from ampbench.judge.fitness import CAUSES, unfit_rounds
-    from ampbench.judge.rounds import MeasuredRun
+    from ampbench.judge.rounds import CAUSES, MeasuredRun, unfit_rounds
 
     unfit = unfit_rounds(MeasuredRun.of(run_of([*steady, falls, low])))
     assert unfit.cause[:6].tolist() == [-1] * 6

@@ -15,8 +15,7 @@ from ampbench.report.explanation import explanation
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.show.document import as_sentence
-from ampbench.show.markdown import escaped
+from ampbench.show.document import as_sentence, escaped
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP16, TRIED, WEIGHED, keeping_run, searched, spaced, tried, weighed
