@@ -10,7 +10,15 @@ from typing import Any
 from ampbench.findings import Findings
 from ampbench.records import kinds
 
-__all__ = ["ceilings", "check", "input_storage", "scope"]
+__all__ = ["ceilings", "check", "input_storage", "scope", "training"]
+
+
+def training(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
+    """Return whether each precision, or setting of GradScaler, trains as fp32 does, and what keeps it from that.
+
+    `steps` from each of `seeds`; `setting`: of GradScaler by name, "all" or "init_scale=1024", one or a list.
+    """
+    return _studied(kinds.TRAINING, model_or_workload, inputs, loss, options)
 
 
 def scope(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:

@@ -21,13 +21,13 @@ class Workload:
     optimizer step changes is then measured from there, and else from where some fp32 steps lead; nothing else asks for
     it. `items_per_step` is what throughput counts (None: the length of the first input tensor). `schedule(optimizer,
     steps)` makes what is stepped after each of so many steps, as `torch.optim.lr_scheduler` does: trainings of a study
-    of convergence follow it (None: the learning rate stays). `step(network, batch, optimizer, scaler)` is an iteration
+    of trainings follow it (None: the learning rate stays). `step(network, batch, optimizer, scaler)` is an iteration
     in place of forward, loss, backward and the optimizer's step, for trainings that are no such thing (two losses, a
     gradient penalty): it begins with `zero_grad`, ends with `optimizer.step()`, or `scaler.step(optimizer)` and
     `scaler.update()` where `scaler` is a `torch.amp.GradScaler` (else None), and returns the loss, or (output, loss) to
     have the output compared, too. `batch` is (inputs, targets), or the inputs alone where there are no targets.
     Autocast is entered around it. Gradients that it leaves are compared; a step that clears them has none. `held_out`
-    is a pair of inputs and targets, each as of one batch, that is not trained on: studies of convergence judge by it
+    is a pair of inputs and targets, each as of one batch, that is not trained on: studies of trainings judge by it
     (None: by the batches). `outputs` says what of the network's output is compared (None: every floating tensor): a
     function of the output that returns those tensors, or their names, as the error's table has them ("scores", "[1]").
     `classes_dim` is the dimension of the classes of a classifier, of its first output that is compared or, in a dict,

@@ -99,8 +99,9 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
     "the scale over time, skipped steps, and what flushes with and without scaling": (
         "test_gradients_that_underflow_are_counted_and_scaling_saves_them",
         "test_the_scale_comes_down_until_gradients_fit_and_grows_again",
-        "test_what_else_is_to_be_known_is_told",
-        "test_a_loss_that_underflows_needs_scaling_and_an_interrupted_study_goes_on",
+        "test_a_scale_is_needed_where_only_trainings_with_one_end_as_fp32_does",
+        "test_a_fall_below_the_spacing_of_fp16_is_judged_by_weights_and_only_a_high_start_is_behind",
+        "test_the_example_fails_without_scaling_and_is_repaired_by_it",
     ),
     "fp16 training is held against fp32's on real data": (
         "test_drift_grows_from_fp64_over_the_control_to_half_precision",

@@ -386,11 +386,11 @@ def test_an_item_for_a_device_that_is_not_here_is_not_run(tmp_path: Path) -> Non
 
 
 def test_tests_that_are_all_skipped_prove_nothing(tmp_path: Path) -> None:
-    test = ITEMS["tests scaler_on_device"]
+    test = ITEMS["tests training_on_device"]
     if is_present("cuda") or is_present("xpu"):
         pytest.skip("they run here")
     found = running.do(test.does, test.asked, Given("cpu", tmp_path, True, 60.0))
-    assert found == {"outcome": NOT_RUN, "said": "1 skipped: there is no accelerator here"}
+    assert found == {"outcome": NOT_RUN, "said": "2 skipped: there is no accelerator here"}
 
 
 def test_fake_tensors_stand_in_for_a_device_that_is_hidden() -> None:

@@ -15,7 +15,7 @@ from ampbench.records.kinds import CHECK, KEEP_FP32, KINDS
 from ampbench.studies.study import instrument_of, options_of
 from tests.test_live import Net, everything, interrupted, raising, rows
 
-STUDIES = [name for name, row in KINDS.items() if row.study and name not in ("scaler", "convergence")]
+STUDIES = [name for name, row in KINDS.items() if row.study]
 OF_CASES = [name for name in STUDIES if instrument_of(name).selects is not None]
 QUICK: dict[str, Any] = {"steps": 2, "seconds": 0.005, "seeds": 1, "setting": "default", "max_trials": 3}
 """What options of these names are given, so that a study takes seconds."""

@@ -11,7 +11,8 @@ from msgspec import structs
 
 from ampbench.core.precisions import BASELINE
 from ampbench.records.measured import Score
-from ampbench.studies.convergence import CONTROL, Training
+from ampbench.studies.training import Training
+from ampbench.studies.training_verdict import CONTROL
 from benchmarks.self import outcomes
 from benchmarks.self.outcomes import EARLY, LATE, PLACES, Line, Outcome
 from benchmarks.self.trainings import NETWORKS, PROOF, Setting
@@ -32,8 +33,9 @@ def training(final: float, seed: int, arm: str = "", correct: int = 780) -> Trai
     losses: list[float | None] = [final + 2 * 0.9**step for step in range(100)]
     scores = [Score(step=step, loss=1.0, correct=right, decisions=800) for step, right in ((0, 80), (100, correct))]
     return Training(
-        case_id="", seed=seed, arm=arm, steps=100, losses=losses, held_out=True, scores=scores,
-        weights_digest=f"w{seed}", inputs_digest=f"i{seed}", seconds=1.0,
+        case_id="", seed=seed, arm=arm, steps=100, losses=losses, scores=scores,
+        fits=[Score(step=0, loss=2.0), Score(step=100, loss=final)],
+        weights_digest=f"w{seed}", inputs_digest=f"i{seed}",
     )  # fmt: skip
 
 
@@ -173,15 +175,17 @@ def test_what_the_default_scale_is_too_large_for_is_trained_again_from_the_scale
         ]
     for seed in PROOF.seeds:
         lines += [line(BASELINE, training(0.1 + 0.001 * seed, seed, arm)) for arm in ("", CONTROL)]
-        skipping = structs.replace(training(0.5 + 0.01 * seed, seed, correct=740 - seed), skipped_steps=1)
-        settled = structs.replace(training(0.1001 + 0.001 * seed, seed), skipped_steps=0)
+        skipping = structs.replace(
+            training(0.5 + 0.01 * seed, seed, correct=740 - seed), scales=[(0, 65536.0), (1, 32768.0)]
+        )
+        settled = structs.replace(training(0.1001 + 0.001 * seed, seed), scales=[(0, 32768.0)])
         lines += [line("fp16_master", skipping), line("fp16_master", settled, 32768.0)]
     assert outcomes.settled_scales(lines) == {(USUAL, "fp16_master"): 32768.0}
     planned = outcomes._from_settled(lines, PROOF)
     assert planned == [outcomes._key(one, PROOF) for one in lines if one.init_scale is not None]
     _, row = rows_of(outcomes.settled_table(lines, PROOF))
     assert row == [
-        "MLP, usual rate", "fp16_master", "32,768", "5.04x does not", "1, 1, 1", "1x trains", "0, 0, 0",
+        "MLP, usual rate", "fp16_master", "32,768", "5.05x does not", "1, 1, 1", "1x trains", "0, 0, 0",
     ]  # fmt: skip
     counts = rows_of(next(itertools.islice(outcomes.tables(lines), 1, None)))[1]
     assert counts[0:3] == ["at the beginning", "0 of 0", "1 of 1"]  # the table is of the default scale alone

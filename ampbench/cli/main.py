@@ -84,7 +84,7 @@ VERBS = {
     "trend": "Many runs over torch versions, commits or dates: where they changed, and what else did.",
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
     "explain": "Why: casts, headroom, where errors begin, what to keep in fp32, autocast's rules.",
-    "study": "Train: convergence, loss scaling, autocast's scope, inputs in half; and the machine's ceilings.",
+    "study": "Train: precisions, loss scaling, autocast's scope, inputs in half; and the machine's ceilings.",
     "check": "Known defects of mixed precision: which this torch has here, and what to do.",
     "convert": "Stored runs in other programs' formats: JUnit, Bencher, Parquet and others.",
     "doctor": "What this machine and installation can do, and what spoils measurements.",
@@ -112,8 +112,8 @@ Examples:
 
 \b
 Examples:
-  ampbench study convergence digits
-  ampbench study scaler model.py:make
+  ampbench study training digits
+  ampbench study training model.py:make --setting all
   ampbench study scope model.py:make --precision bf16_autocast
   ampbench study input-storage mlp transformer_encoder
   ampbench study ceilings

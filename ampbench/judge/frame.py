@@ -241,7 +241,7 @@ def load(path: Path | str) -> "pd.DataFrame":
 def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
     """Yield the frame of each run with its verdicts by the default budget (`VERDICT_COLUMNS`); raises as `load` does.
 
-    Studies of convergence in its folder count, as everywhere.
+    Studies of trainings in its folder count, as everywhere.
     """
     studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
     for file in files:

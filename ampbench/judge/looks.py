@@ -30,7 +30,7 @@ from ampbench.show.rows import TODAYS, Row, judged_error, number
 
 if TYPE_CHECKING:
     from ampbench.judge.rounds import TimedRound
-    from ampbench.studies.convergence import Trained
+    from ampbench.studies.training import Trained
 
 DISAGREEMENT_ALPHA = 0.05
 """Decisions that disagree refuse a case only if chance explains them less often than this."""

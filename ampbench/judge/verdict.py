@@ -15,7 +15,7 @@ from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, state
 from ampbench.judge.looks import Seen, judge
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
-from ampbench.records.kinds import CONVERGENCE
+from ampbench.records.kinds import TRAINING
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence
 from ampbench.records.run import ScalerSetting
@@ -26,7 +26,7 @@ from ampbench.studies.predictions import hints_of
 if TYPE_CHECKING:
     from ampbench.judge.rounds import TimedRound
     from ampbench.store import StoredRun
-    from ampbench.studies.convergence import Trained
+    from ampbench.studies.training import Trained
 
 WORTH = 1.02
 """Smaller gains in time do not count: the 2% that comparisons call unchanged."""
@@ -42,17 +42,17 @@ MEMORY_WORTH_SAYING = 0.95
 
 
 def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[str, Verdict]:
-    """Return the verdict on every case of a run by its id, in order; `studies` of convergence outweigh one step."""
+    """Return the verdict on every case of a run by its id, in order; `studies` of trainings outweigh one step."""
     tables = _tables(stored, budget, studies)
     found = {verdict.case_id: verdict for take in tables.values() for verdict in take.verdicts}
     return {case_id: found[case_id] for case_id in stored.cases}
 
 
 def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
-    """Return the studies of convergence in a run's folder."""
+    """Return the studies of trainings in a run's folder."""
     from ampbench.store import runs_beside
 
-    return runs_beside(stored, CONVERGENCE)
+    return runs_beside(stored, TRAINING)
 
 
 def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:
@@ -66,7 +66,7 @@ def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]")
 
     trained: Mapping[str, Trained] = {}
     if trainings := list(studies):
-        from ampbench.studies.convergence import trained_cases
+        from ampbench.studies.training import trained_cases
 
         trained = trained_cases(stored, trainings)
     return choose(frame.run_rows(stored), stored.divergence, budget, _speeds(stored), trained)

@@ -14,7 +14,7 @@ from typing import Any
 HEADROOM, ORIGIN, KEEP_FP32, CASTS, RULES = "headroom", "origin", "keep-fp32", "casts", "rules"
 """What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
 
-CONVERGENCE, SCALER, SCOPE, INPUT_STORAGE, CEILINGS = "convergence", "scaler", "scope", "input-storage", "ceilings"
+TRAINING, SCOPE, INPUT_STORAGE, CEILINGS = "training", "scope", "input-storage", "ceilings"
 """What a run can study (`Header.explains`): each is a verb of `ampbench study`."""
 
 CHECK = "check"
@@ -139,23 +139,13 @@ _ROWS = (
         part="ampbench.instruments.casts.show:part",
     ),
     Kind(
-        CONVERGENCE, "study", "the convergence of",
-        (Lines("training", "ampbench.studies.convergence:Training", several=True),),
-        summary="Whether training converges in each precision as in fp32: real data, several seeds, a verdict.",
-        study="ampbench.studies.convergence:STUDY",
-        asked="ampbench.studies.convergence:ConvergenceAsked",
-        asks=("ampbench.studies.convergence:TrainingAsked",),
-        told="ampbench.studies.convergence:told_trainings",
+        TRAINING, "study", "trainings of",
+        (Lines("training", "ampbench.studies.training:Training", several=True),),
+        summary="Whether each precision, or setting of GradScaler, trains as fp32 does: real steps, several seeds.",
+        study="ampbench.studies.training:STUDY",
+        asked="ampbench.studies.training:TrainingAsked",
+        asks=("ampbench.studies.training:ArmAsked",),
         together=True,
-        resumed=True,
-    ),
-    Kind(
-        SCALER, "study", "the loss scaling of",
-        (Lines("scaling", "ampbench.studies.scaler:ScalerRun", several=True),),
-        summary="What GradScaler does: its scale, skipped steps, gradients that flush to zero without and with it.",
-        study="ampbench.studies.scaler:STUDY",
-        asked="ampbench.studies.scaler:ScalerAsked",
-        asks=("ampbench.studies.scaler:ScalingAsked",),
         resumed=True,
     ),
     Kind(

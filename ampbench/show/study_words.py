@@ -51,43 +51,6 @@ TEMPLATES: Mapping[str, str] = {
         "other work used up to {share:share} of the CPU during {which:if|||}{which:else|all measurements}: do not "
         "trust them, measure again"
     ),
-    "scaling-no-fp32": "fp32 was not trained, so that nothing is known of how the loss should fall",
-    "scaling-fp32-raised": "a step raised {error}: losses cannot be judged",
-    "scaling-fp32-broken": "losses or weights are not finite from step {step} on: losses cannot be judged",
-    "scaling-fp32-flat": (
-        "the loss goes from {first:.8g} to {end:.8g} in {steps:counted;step}, too little to judge by: try more --steps "
-        "or a larger learning rate"
-    ),
-    "scaling-useless": (
-        "no loss scale helps: {loss:only|the loss itself is not finite}{loss:else|gradients overflow at every scale}"
-        "{lowest:if| down to ||}{first:if|: ||}; keep that part in fp32 (ampbench explain keep-fp32), or train in bf16"
-    ),
-    "scaling-needed": ("fp16 needs loss scaling here; {setting} serves, its loss falls {near:only|nearly }as in fp32"),
-    "scaling-needless": (
-        "fp16 needs no loss scaling here: without it the loss falls {near:only|nearly }as in fp32"
-        "{flushed:if|, although |share| of the gradients flush to zero}"
-    ),
-    "scaling-raised": "a step raised {error}",
-    "scaling-collapsed": (
-        "the scale collapses: {loss:only|the loss itself is not finite}{loss:else|gradients overflow at every scale}"
-        "{lowest:if| down to ||}{first:if|: ||}"
-    ),
-    "scaling-broken": "values are not finite after {steps:counted;step}{first:if|: ||}",
-    "scaling-rises": "the loss rises from {began:loss} to {loss:loss}; in fp32 it falls to {fp32:loss}",
-    "scaling-behind": "the loss lacks {lag:share} of its fall in fp32{excess:if|, and ends |share| above fp32's}",
-    "scaling-flushed": "{flushed:share} of fp32's gradients flush to zero{error:if|; gradients err by |error|}",
-    "scaling-unsettled": "all {steps:counted;step} skipped from {began} on, the scale still falls: give more --steps",
-    "scaling-comes-down": (
-        "the first {first:counted;step} of {steps} skipped to come down from {began}: init_scale={settled} "
-        "{tried:if|spares them, as in ||}{tried:else|may spare them}"
-    ),
-    "scaling-skips-again": (
-        "{skipped:counted;later step} of {steps} skipped in search of a larger scale: a longer growth_interval "
-        "{tried:if|spares most, as in ||}{tried:else|may spare most}"
-    ),
-    "scaling-overflowing": "gradients that overflow, most often first: {names}",
-    "scaling-not-tried": "only settings without a scaler were trained (--no-scaler): the effect of scaling is unknown",
-    "scaling-other-weights": "the settings began with different weights: seed them, or losses cannot be compared",
     "headroom-nothing": "nothing can be said: no module gave a floating value",
     "headroom-overflows": (
         "{count:,} of {modules:counted;module} would overflow (worst {worst}: largest {values} is {reach:.5g} times "
@@ -213,62 +176,74 @@ TEMPLATES: Mapping[str, str] = {
     ),
     "rules-same": "no rule of autocast changed on {devices}",
     "rules-apart": "no type of device was probed in both runs",
-    "convergence-flat": f"does not learn: it reaches {_REACHED}{_LONGER}",
-    "convergence-no-end": "comes to no end, so that nothing can be compared",
-    "convergence-hardly": f"hardly falls, by {{fall:.2g}}% of the loss{_LONGER}",
-    "convergence-trains": "{count:verb;trains;train} as fp32 does",
-    "convergence-fails": "{count:verb;does;do} not train as fp32 does",
-    "convergence-scores": "{count:verb;scores;score} as fp32 does, {count:verb;trains;train} perhaps otherwise",
-    "convergence-better": "{count:verb;ends;end} better than fp32",
-    "convergence-open": "inconclusive",
-    "convergence-incomparable": "cannot be compared",
-    "convergence-broke": (
-        "{what}{error:if| ||}{step:if| from step |,|}{earliest:only| at the earliest} in {seeds} of {of:counted;seed}"
+    "training-flat": f"does not learn: it reaches {_REACHED}{_LONGER}",
+    "training-unreadable": (
+        f"reaches {_REACHED}: the loss falls by a few spacings of the numbers that it is computed in, no training is "
+        "judged by it"
     ),
-    "convergence-score": _DIFFERS,
-    "convergence-loss": "training loss ends at {ratio:.3g} times fp32's{low:if| (90%: |.3g|}{high:if| to |.3g|)}",
-    "convergence-within": (
+    "training-no-end": "comes to no end, so that nothing can be compared",
+    "training-hardly": f"hardly falls, by {{fall:.2g}}% of the loss{_LONGER}",
+    "training-scale-needed": "fp16 needs loss scaling here; {setting} serves, it trains as fp32 does",
+    "training-scale-needless": "fp16 needs no loss scaling here: without it, it trains as fp32 does",
+    "training-scale-useless": "no loss scale helps, no training comes to an end: `ampbench explain keep-fp32` or bf16",
+    "training-trains": "{count:verb;trains;train} as fp32 does",
+    "training-fails": "{count:verb;does;do} not train as fp32 does",
+    "training-scores": "{count:verb;scores;score} as fp32 does, {count:verb;trains;train} perhaps otherwise",
+    "training-better": "{count:verb;ends;end} better than fp32",
+    "training-open": "inconclusive",
+    "training-incomparable": "cannot be compared",
+    "training-broke": (
+        "{what}{error:if| ||}{step:if| from step |,|}{earliest:only| at the earliest} in {seeds} of {of:counted;seed}"
+        "{first:if|: ||}"
+    ),
+    "training-score": _DIFFERS,
+    "training-loss": (
+        "training loss ends at {ratio:.3g} times fp32's{low:if| (90%: |.3g|}{high:if| to |.3g|)}"
+        "{lag:if|, |share| of its fall is missing}"
+    ),
+    "training-within": (
         "{metric} within {margin:.2g}{unit}{of_fall:only|, a tenth of what fp32's falls by}"
         "{loss:if|, training loss within |.2g|%}"
     ),
-    "convergence-seeds": "{seeds:if|about ||}{more:if|more than ||} seeds would decide",
-    "convergence-too-near": "too near the margin of {margin:.2g}{unit} for any number of seeds",
-    "convergence-no-fp32": "fp32 has no training to compare with",
-    "convergence-no-pair": "no seed was trained to its end in fp32 and in this precision",
-    "convergence-other-start": "its {what} are not those that fp32 was trained with",
-    "convergence-one-seed": "one seed shows no spread: it takes two, better three or more (--seeds)",
-    "convergence-same-start": (
+    "training-seeds": "{seeds:if|about ||}{more:if|more than ||} seeds would decide",
+    "training-too-near": "too near the margin of {margin:.2g}{unit} for any number of seeds",
+    "training-no-fp32": "fp32 has no training to compare with",
+    "training-no-pair": "no seed was trained to its end in fp32 and in this precision",
+    "training-other-start": "its {what} are not those that fp32 was trained with",
+    "training-one-seed": "one seed shows no spread: it takes two, better three or more (--seeds)",
+    "training-same-start": (
         "every seed gave the same weights and batches: do not seed in the function that makes the workload"
     ),
-    "convergence-control": (
-        "fp32 from weights one rounding away differs as much: what is seen is no precision's doing"
-    ),
-    "convergence-control-fires": f"no verdict is given, as its {_DIFFERS}",
-    "convergence-no-scale": "fp32 ends at a loss of 0, which no difference is relative to",
-    "convergence-no-logarithm": "training losses are 0 or less, or fp32's do not fall: no ratio to judge by",
-    "convergence-way": (
+    "training-no-ratio": "fp32's loss ends at 0, or does not fall: no ratio to judge by",
+    "training-way": (
         "{kept:kept} of the way that fp64 went is gone, and {error:error} of it aside"
         "{slope:if|; that grows as k^|.2g| with the steps k (a bias: k, noise: k^0.5)}"
     ),
-    "convergence-none-trained": "only fp32 was trained: there is no precision to judge",
-    "convergence-none-yet": "no precision was trained yet",
-    "convergence-reaches": (
+    "training-flushed": "{flushed:share} of gradients flush to zero{error:if|; gradients err by |error|}",
+    "training-scale-comes-down": (
+        "the first {first:counted;step} of {steps} skipped to come down from {began}: init_scale={settled} skips none"
+    ),
+    "training-scale-skips-again": (
+        "{skipped:counted;later step} of {steps} skipped in search of a larger scale: a longer growth_interval skips "
+        "fewer"
+    ),
+    "training-reaches": (
         f"reaches {_REACHED}{{sd:if|; seeds alone move that by |.2f| (SD)}}"
         "{rounding:if|; rounding alone by |.2f|}{unit}"
     ),
-    "convergence-fp64": f"ends elsewhere than fp32, which is no exact measure here: {_DIFFERS}",
-    "convergence-short": "not all of {seeds:counted;seed} were trained in {names}",
-    "convergence-same-weights": "the weights are the same from every seed",
+    "training-control-fires": f"no verdict is given, as its {_DIFFERS}",
+    "training-fp64": f"ends elsewhere than fp32, which is no exact measure here: {_DIFFERS}",
+    "training-short": "not all of {seeds:counted;seed} were trained in {names}",
 }
 
 OF_SEVERAL: Mapping[str, str] = {
     "headroom-overflows": "would have values overflow in fp16",
     "storage-lost": "lose information",
     "storage-same": "lose nothing",
-    "scaling-needed": "need loss scaling",
-    "scaling-needless": "need no loss scaling",
     "scope-stale": "read stale weights in a scope",
-    "convergence-fails": "have a precision that does not train as fp32 does",
+    "training-scale-needed": "need loss scaling",
+    "training-scale-needless": "need no loss scaling",
+    "training-fails": "have a precision that does not train as fp32 does",
 }
 """What is said of those of several cases about which there is a statement of a code."""
 

@@ -18,14 +18,13 @@ from ampbench.core.precisions import BASELINE, PRECISIONS
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.labels import few
-from ampbench.records.measured import ZERO_REFERENCE, Score
+from ampbench.records.measured import ZERO_REFERENCE
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.trace.modules import named_tensors_in, tensors_in
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.data import named_tensors, plain_parts
-from ampbench.worker.draws import seeded_step, unfused
+from ampbench.worker.draws import seeded_step
 from ampbench.worker.machine import Device, precision_flags
-from ampbench.worker.step import TrainingStep
 from ampbench.workload import Workload
 
 NEGLIGIBLE_GRADIENT = 1e-6
@@ -511,48 +510,6 @@ def _is_finite(values: torch.Tensor) -> bool:
 def _values(tensor: torch.Tensor) -> torch.Tensor:
     """Return what a tensor stores, as a dense, real tensor: the gradient of an embedding may be sparse."""
     return real_parts(tensor.detach() if tensor.layout is torch.strided else tensor.detach().coalesce().values())
-
-
-class Scorer:
-    """Scores the network of a training step as it stands, in evaluation mode and the step's own precision.
-
-    It judges by the workload's held-out batch, on the device, or where there is none (`held_out` is False) by as many
-    of the training batches as `steps` steps see.
-    """
-
-    def __init__(self, workload: Workload, step: TrainingStep, steps: int):
-        self.held_out = workload.held_out is not None
-        self._step = step
-        if workload.held_out is not None:
-            self._batches = [step.data.placed(*workload.held_out)]
-        else:
-            self._batches = list(zip(step.data.batches, step.data.targets, strict=True))[:steps]
-
-    def score(self, number: int) -> Score:
-        """Return the score after `number` steps: the mean loss of the batches and, of a classifier, its decisions."""
-        modes = [(module, module.training) for module in self._step.module.modules()]
-        accelerators = [] if self._step.device.type == "cpu" else [torch.accelerator.current_device_index()]
-        kind = self._step.device.type if accelerators else "cuda"
-        self._step.module.eval()
-        try:
-            forked = torch.random.fork_rng(accelerators, device_type=kind)
-            with forked, self._step.network.without_gradients(), unfused():
-                seen = [self._seen(batch, targets) for batch, targets in self._batches]
-        finally:
-            for module, training in modes:
-                module.training = training
-        loss = math.fsum(one[0] for one in seen) / len(seen) if all(math.isfinite(one[0]) for one in seen) else None
-        counts = [counted for _, counted in seen if counted is not None]
-        if len(counts) < len(seen):
-            return Score(step=number, loss=loss)
-        correct, decisions = (sum(column) for column in zip(*counts, strict=True))
-        return Score(step=number, loss=loss, correct=correct, decisions=decisions)
-
-    def _seen(self, batch: Any, targets: Any) -> tuple[float, tuple[int, int] | None]:
-        """Return the loss of a batch and, of a classifier, how many of how many decisions are the targets'."""
-        output, loss = self._step.network.judge(batch, targets)
-        assert loss is not None
-        return float(loss), right_decisions(output, targets)
 
 
 def right_decisions(output: Any, targets: Any) -> tuple[int, int] | None:

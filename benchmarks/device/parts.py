@@ -159,11 +159,11 @@ PARTS = (
     Part(
         "training", "whole trainings in fp16 and bf16 as the device computes them, and the page of all of it",
         (
-            _study("convergence", 200, 130, "trainings in every precision, judged by held-out data, against fp64",
-                   "study", "convergence", quick=("--steps", "20", "--seeds", "2")),
-            _study("scaler", 70, 45, "loss scaling in fp16 as the device computes it",
-                   "study", "scaler", "mlp", "unet", "--preset", "small", "--steps", "100",
-                   quick=(*TINY, "--steps", "10")),
+            _study("training", 200, 130, "trainings in every precision, judged by held-out data, against fp64",
+                   "study", "training", quick=("--steps", "20", "--seeds", "2")),
+            _study("settings", 70, 45, "loss scaling in fp16 as the device computes it",
+                   "study", "training", "mlp", "--preset", "small", "--steps", "100", "--setting", "all",
+                   quick=(*TINY, "--steps", "10", "--seeds", "1")),
             _study("scope", 60, 25, "the scopes of autocast",
                    "study", "scope", "mlp", "transformer_encoder", "--preset", "small", quick=TINY),
             _study("input storage", 60, 25, "inputs stored in half",
@@ -172,9 +172,8 @@ PARTS = (
                    "explain", "keep-fp32", "transformer_encoder", "--preset", "small", "--max-error", "2e-3",
                    "--max-trials", "12", quick=TINY),
             Item("report", 50, 15, f"{ASKING}:report", "the page of this part's runs"),
-            _test("convergence_on_device", 60, 30, "every precision trains and learns"),
+            _test("training_on_device", 60, 30, "every precision trains and learns"),
             _test("input_storage_on_device", 80, 40, "inputs in half; compiled training errs no more than eager"),
-            _test("scaler_on_device", 45, 12, "GradScaler's settings train"),
             _test("scope_on_device", 60, 20, "scopes of autocast: stale weights, memory kept, loss in fp32"),
         ),
     ),
@@ -191,7 +190,7 @@ CARD = Part(
     "card", "what a person with a card and 20 minutes can send back as one file (docs/xpu.md)",
     _those(
         "doctor", "rules", "casts", "memory", "time", "ceilings", "check", "tests accelerator", "suite small",
-        "headroom", "scaler", "tests scope_on_device", "tests input_storage_on_device",
+        "headroom", "settings", "tests scope_on_device", "tests input_storage_on_device",
     ),
     seconds=18 * 60,
 )  # fmt: skip

@@ -39,17 +39,18 @@ from ampbench.drive.planning import lack
 from ampbench.judge import frame
 from ampbench.judge.verdict import scale_hint, verdicts_of
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.kinds import CONVERGENCE
+from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import SCHEMA, Header, Selection, Settings
 from ampbench.records.verdict import Status
 from ampbench.show.document import markdown_table
 from ampbench.show.wording import refusal
 from ampbench.store import StoredRun, gathered
-from ampbench.studies.convergence import CONTROL, REFERENCE, Training, learned
-from ampbench.studies.convergence_measure import Trajectories, train
 from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.studies.predictions import fit
+from ampbench.studies.training import ArmAsked, Training, learned
+from ampbench.studies.training_measure import Trajectories, train
+from ampbench.studies.training_verdict import CONTROL
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.draws import seed_all
 from ampbench.worker.environment import read_environment
@@ -254,14 +255,13 @@ def _do(
             divergence = measure_divergence(workload, case_of(setting, name), device, references)
             found.append(dataclasses.replace(line, precision=name, divergence=divergence))
         return found
-    known = Trajectories()
     workload, case = workload_of(setting, seed), case_of(setting, precision)
-    known.begin(workload, case, seed, setting.steps)
-    for other in (BASELINE, REFERENCE):
-        known.keep(other, {})  # weights are compared with nothing: only losses and scores count here
+    known = Trajectories()  # weights are compared with nothing: only losses and scores count here
     begun = {} if init_scale is None else {"init_scale": init_scale}
     with patch("torch.amp.GradScaler", partial(torch.amp.GradScaler, **begun)):
-        found = train(workload, case, open_device("cpu"), known, seed=seed, arm=arm, steps=setting.steps)
+        found = train(
+            workload, case, open_device("cpu"), known, seed=seed, asked=ArmAsked(steps=setting.steps, arm=arm)
+        )
     return [dataclasses.replace(line, training=found)]
 
 
@@ -328,8 +328,8 @@ def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
                     setting=setting,
                     precision=row.name,
                     trains=row.trains,
-                    score=row.verdict.value if row.verdict is not None else "",
-                    ratio=row.loss_ratio,
+                    score=row.first.verdict.value if row.first.verdict is not None else "",
+                    ratio=None if row.fit.difference is None else 1 + row.fit.difference,
                     objections={place: said.get(case_id, "") for place, said in objected.items()},
                 )
             )
@@ -337,8 +337,8 @@ def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
 
 
 def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
-    """Return the trainings of a file as a run that studied convergence."""
-    header = _header(explains=CONVERGENCE, asked={"steps": 1, "seeds": seeds})
+    """Return the trainings of a file as a run that studied trainings."""
+    header = _header(explains=TRAINING, asked={"steps": 1, "seeds": seeds})
     trained = [(case_of(line.setting, line.precision), line.training) for line in lines if line.training is not None]
     return gathered(Path("outcomes"), header, [entry for pair in trained for entry in pair])
 
@@ -467,7 +467,7 @@ def settled_table(lines: Iterable[Line], proof: Proof) -> str:
         found = {(one.setting, one.precision): one for one in outcomes(own, proof)}
         for (setting, precision), row in cells.items():
             trained = {
-                line.training.seed: str(line.training.skipped_steps)
+                line.training.seed: str(len(line.training.skipped))
                 for line in own
                 if line.training is not None and (line.setting, line.precision) == (setting, precision)
             }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ampbench.core.units import format_seconds
 
 STUDIES = (
-    ("convergence of digits, every precision of this CPU, 3 seeds", ("convergence", "digits"), "≤ 3 min"),
+    ("trainings of digits, every precision of this CPU, 3 seeds", ("training", "digits"), "≤ 3 min"),
     ("ceilings of this CPU, every operation and dtype", ("ceilings", "--device", "cpu"), "≤ 60 s"),
 )
 

@@ -54,7 +54,7 @@ def offered(ampbench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Of
         ("ampbench ab --phase tr", ["training"]),
         ("ampbench run --path tra", ["traced"]),
         ("ampbench run --preset ", ["tiny", "small", "large"]),
-        ("ampbench study convergence --optimizer sg", ["sgd-vision", "sgd"]),
+        ("ampbench study training --optimizer sg", ["sgd-vision", "sgd"]),
         ("ampbench list ", ["workloads", "precisions", "recipes", "devices", "runs"]),
         ("ampbench convert latest --to j", ["junit"]),
         ("ampbench check bf16-weight-u", ["bf16-weight-update"]),
@@ -105,7 +105,7 @@ def test_each_argument_and_option_that_names_a_run_offers_them(stored: Path) -> 
     assert asked > len([one for one in KINDS.values() if one.resumed])
 
 
-@pytest.mark.parametrize("verb", ["run", "check", "study convergence"])
+@pytest.mark.parametrize("verb", ["run", "check", "study training"])
 def test_what_is_said_of_an_option_is_never_a_word_of_its_own(verb: str, offered: Offers) -> None:
     words = offered(f"ampbench {verb} --")
     assert len(words) > 10

@@ -254,7 +254,7 @@ def test_doctor_leaves_torch_to_its_worker_and_waits_for_nothing_else(results: P
 def test_with_a_settings_file_only_the_verb_that_runs_is_imported(
     arguments: list[str], expected: set[str], tmp_path: Path
 ) -> None:
-    text = "results = 'here'\nrounds = 5\n[run]\nmax_error = 0.1\n['study scaler']\nsteps = 3\n"
+    text = "results = 'here'\nrounds = 5\n[run]\nmax_error = 0.1\n['study training']\nsteps = 3\n"
     (tmp_path / "ampbench.toml").write_text(text)
     code = f"import sys; from ampbench.cli.main import main\nmain({arguments!r})\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)

@@ -170,7 +170,7 @@ SHOWN: tuple[tuple[str, str, Any], ...] = (
     ("plain", "divergence.output.argmax_decisions", 2**53),
     ("convergence", "training.losses", [1e-300] * 20),
     ("convergence", "training.losses", [1e300] * 20),
-    ("scaler", "scaling.losses", [-1e300, 1e300] * 8),
+    ("scaler", "training.losses", [-1e300, 1e300] * 8),
     ("headroom", "ranges.low_runs.0.scaler_scale", 1e300),
     ("headroom", "ranges.low_runs.0.scaler_scale", 5e-324),
     ("headroom", "ranges.low_runs.0.scaler_scale", 0.0),

@@ -28,8 +28,7 @@ QUICKER: dict[str, dict[str, str]] = {
     "explain origin": _TINY | _MLP,
     "explain keep-fp32": _TINY | _BF16 | _MLP | {"max_trials": "--max-trials 3"},
     "explain rules": {"device": "--device cpu"},
-    "study convergence": _TINY | _BF16 | {"names": "digits"},
-    "study scaler": _TINY | _MLP | {"setting": "--setting default"},
+    "study training": _TINY | {"names": "digits"},
     "study scope": _TINY | _MLP,
     "study input-storage": _TINY | _MLP | {"phase": "--phase inference"},
     "study ceilings": {"operation": "--operation copy", "dtype": "--dtype fp32", "threads": "--threads 1"},
@@ -50,8 +49,7 @@ REFUSED = {"op": "output"}
 """Parameters that are not put in beside another one, which refuses them."""
 
 SHORTER: dict[str, list[str]] = {
-    "study convergence": ["--steps 4", "--seeds 2"],
-    "study scaler": ["--steps 8"],
+    "study training": ["--steps 4", "--seeds 2"],
     "study scope": ["--steps 2", "--seconds 50ms"],
     "study input-storage": ["--seconds 50ms"],
     "study ceilings": ["--seconds 10ms"],

@@ -29,11 +29,10 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, read_run
 from ampbench.studies.ceilings import Ceiling
-from ampbench.studies.convergence import ConvergenceAsked
 from ampbench.studies.input_storage import StorageAsked
-from ampbench.studies.scaler import ScalerAsked
 from ampbench.studies.scope import ScopeAsked
 from ampbench.studies.study import instrument_of, unfinished
+from ampbench.studies.training import TrainingAsked
 from ampbench.studies.work import prepared
 from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_channel import CPU, Scripted, machine
@@ -59,7 +58,6 @@ ASKING: dict[str, Any] = {
     "origin": Nothing(),
     "keep-fp32": Wanted(max_error=1e-2, max_gradient_error=1e-1),
     "input-storage": StorageAsked(seconds=1.0),
-    "scaler": ScalerAsked(steps=1, settings=[]),
     "scope": ScopeAsked(steps=8, seconds=1.0),
 }
 """What asks about ampbench's own precisions, and for what."""
@@ -112,9 +110,9 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
         assert found.plan
 
 
-def test_a_study_of_convergence_trains_in_a_users_own(users_own: Selection) -> None:
-    asked = ConvergenceAsked(steps=1, seeds=1)
-    with prepared(instrument_of("convergence"), users_own, Settings(), asked, open_channel=lambda: OWN) as found:
+def test_a_study_of_trainings_trains_in_a_users_own(users_own: Selection) -> None:
+    asked = TrainingAsked(steps=1, seeds=1)
+    with prepared(instrument_of("training"), users_own, Settings(), asked, open_channel=lambda: OWN) as found:
         assert {planned.case.precision for planned in found.plan} == {"fp32", "fp16_autocast", "mine"}
 
 
@@ -159,7 +157,7 @@ def test_what_cannot_be_stored_of_no_case_ends_the_session(tmp_path: Path) -> No
 
 def test_a_failure_of_what_no_task_is_called_names_the_last_one() -> None:
     assert {line: stage_of(line) for line in LINES if line != stage_of(line)} == {
-        "search": "weighing", "training": "convergence", "scaling": "scaler", "scopes": "scope",
+        "search": "weighing", "scopes": "scope",
         "storage": "input-storage", "ceiling": "ceilings", "checked": "check",
     }  # fmt: skip
     assert {stage_of(line) for line in LINES} <= set(STAGES)

@@ -20,7 +20,7 @@ from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update
 from ampbench.records.verdict import Evidence, Status, Verdict
 from ampbench.show.rows import TODAYS, Take
-from ampbench.studies.convergence import Trained
+from ampbench.studies.training import Trained
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.reference import References

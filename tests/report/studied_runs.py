@@ -5,17 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from ampbench.records.case import Case, DeviceDescription, Environment
-from ampbench.records.kinds import CEILINGS, CONVERGENCE, INPUT_STORAGE, SCALER, SCOPE
+from ampbench.records.kinds import CEILINGS, INPUT_STORAGE, SCOPE, TRAINING
 from ampbench.records.measured import CONV, MATMUL, Score
-from ampbench.records.ranges import GRADIENT, Magnitudes
 from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.ceilings import COPY, Attained, Ceiling
-from ampbench.studies.convergence import CONTROL, REFERENCE, Drift, Training
 from ampbench.studies.input_storage import InputUse, StoragePass, StoredInputs
-from ampbench.studies.scaler import GradientLook, ScalerRun
 from ampbench.studies.scope import SCOPES, WHOLE_LOOP, ScopePass, ScopeRun
+from ampbench.studies.training import SETTINGS, Drift, GradientLook, Training
+from ampbench.studies.training_verdict import CONTROL, REFERENCE
 from tests.stored_runs import make_case, make_header
 
 FP32, BF16, FP16, FP16_PURE = (
@@ -42,15 +43,14 @@ def training(case: Case = FP32, seed: int = 0, arm: str = "", end: float = 0.2, 
         "arm": arm,
         "steps": STEPS,
         "losses": losses,
-        "held_out": True,
         "scores": [
             Score(step=0, loss=2.3, correct=36, decisions=360),
             Score(step=STEPS, loss=end, correct=correct + seed, decisions=360),
         ],
+        "fits": [Score(step=0, loss=2.3), Score(step=STEPS, loss=end)],
         "drift": drift,
         "weights_digest": f"w{seed}",
         "inputs_digest": f"i{seed}",
-        "seconds": 3.0,
     }
     return Training(**fields | changes)
 
@@ -66,49 +66,23 @@ def trained(seeds: int = 3) -> list[Training]:
     return found
 
 
-def gradients(low: int, high: int, zeros: int = 0, **changes: Any) -> Magnitudes:
-    """Return a bell of gradients over the exponents from `low` to `high`."""
-    middle, width = (low + high) / 2, (high - low) / 5
-    counts = [int(1000 * math.exp(-(((place - middle) / width) ** 2) / 2)) for place in range(low, high + 1)]
-    fields: dict[str, Any] = {
-        "module": "",
-        "kind": "",
-        "what": GRADIENT,
-        "elements": sum(counts) + zeros,
-        "zeros": zeros,
-        "largest": 2.0**high,
-        "lowest": low,
-        "counts": counts,
-    }
-    return Magnitudes(**fields | changes)
+def scaled(setting: ScalerSetting, **changes: Any) -> list[Training]:
+    """Return the trainings of a setting of GradScaler, one a seed, without held-out data."""
+    return [training(FP16, seed, **{"setting": setting, "scores": [], "drift": []} | changes) for seed in range(3)]
 
 
-def scaled(setting: ScalerSetting, case: Case = FP16, precision: str = "fp16_autocast", **changes: Any) -> ScalerRun:
-    fields: dict[str, Any] = {
-        "case_id": case.case_id,
-        "setting": setting,
-        "precision": precision,
-        "steps": 100,
-        "losses": [0.1 + 2.0 * math.exp(-step / 20) for step in range(100)],
-        "weights_digest": "w",
-    }
-    return ScalerRun(**fields | changes)
-
-
-def scalings(case: Case = FP16) -> list[ScalerRun]:
+def scalings() -> list[Training]:
     """Return trainings of a network whose gradients flush without a scale, and whose scale comes down at first."""
-    falling = [2.0 ** (24 - min(step, 6)) for step in range(100)]
-    look = GradientLook(step=0, scale=1.0, elements=2000, nonzero=2000, flushed=900, nonfinite=0, rel_l2=0.7)
-    fine = GradientLook(step=0, scale=2.0**16, elements=2000, nonzero=2000, flushed=2, nonfinite=0, rel_l2=1e-3)
+    look = GradientLook(step=0, elements=2000, nonzero=2000, flushed=900, nonfinite=0, rel_l2=0.7)
+    fine = GradientLook(step=0, elements=2000, nonzero=2000, flushed=2, nonfinite=0, rel_l2=1e-3)
+    unscaled, default, _, high, _ = SETTINGS
+    arms = [training(seed=seed, arm=arm, scores=[]) for arm in ("", CONTROL, REFERENCE) for seed in range(3)]
     return [
-        scaled(ScalerSetting(name="fp32", enabled=False), case, "fp32", fp32_gradients=gradients(-34, -14)),
-        scaled(ScalerSetting(name="no scaling", enabled=False), case, losses=[2.0 - step / 500 for step in range(100)],
-               fp32_gradients=gradients(-34, -14), gradients=gradients(-24, -14, 4000), looks=[look]),
-        scaled(ScalerSetting(name="default"), case, scales=[65536.0] * 100, looks=[fine],
-               fp32_gradients=gradients(-34, -14), gradients=gradients(-18, 2, 10)),
-        scaled(ScalerSetting(name="high start", init_scale=2.0**24), case, scales=falling, skipped=list(range(6)),
-               nonfinite={"fc.weight": 6}, looks=[fine], gradients=gradients(-10, 10, 1)),
-    ]  # fmt: skip
+        *arms,
+        *scaled(unscaled, end=1.9, looks=[look]),
+        *scaled(default, looks=[fine], scales=[(0, 65536.0)]),
+        *scaled(high, looks=[fine], scales=[(step, 2.0 ** (24 - step)) for step in range(7)], nonfinite={"fc": 6}),
+    ]
 
 
 def scoped(case: Case = BF16, steps: int = 8, **changes: Any) -> ScopePass:
@@ -187,17 +161,16 @@ CEILING_RUN = (
 
 
 def _run(explains: str, cases: Sequence[Case], entries: Sequence[Entry], **header: Any) -> StoredRun:
-    asked = {"steps": STEPS, "seeds": 3} if explains == CONVERGENCE else None
-    made = make_header(**{"run": f"study-{explains}", "explains": explains, "asked": asked} | header)
+    made = make_header(**{"run": f"study-{explains}", "explains": explains} | header)
     return gathered(Path(f"runs/{made.run}.jsonl"), made, [*cases, *entries])
 
 
-def convergence_run(*found: Training, cases: Sequence[Case] = (FP32, BF16, FP16_PURE), **header: Any) -> StoredRun:
-    return _run(CONVERGENCE, cases, found, **header)
-
-
-def scaler_run(*found: ScalerRun, cases: Sequence[Case] = (FP16,), **header: Any) -> StoredRun:
-    return _run(SCALER, cases, found, **header)
+def training_run(*found: Training, cases: Sequence[Case] = (), **header: Any) -> StoredRun:
+    """Return a run of trainings, with the settings of GradScaler that they have."""
+    settings = [setting for setting in SETTINGS if any(each.setting == setting for each in found)]
+    asked = {"steps": STEPS, "seeds": 3, "settings": to_builtins(settings)}
+    cases = cases or ((FP32, FP16) if settings else (FP32, BF16, FP16_PURE))
+    return _run(TRAINING, cases, found, **{"asked": asked} | header)
 
 
 def scope_run(*found: ScopePass, cases: Sequence[Case] = (BF16,), **header: Any) -> StoredRun:

@@ -19,10 +19,9 @@ from tests.report.ranged_runs import FP16, WEIGHED, keeping_run, searched, weigh
 from tests.report.studied_runs import (
     CEILING_RUN,
     ceilings_run,
-    convergence_run,
-    scaler_run,
     scalings,
     trained,
+    training_run,
 )
 from tests.stored_runs import make_case
 
@@ -266,8 +265,10 @@ LEGENDS = """() => [...document.querySelectorAll("#studies .drawing svg")].map((
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tmp_path: Path, width: int):
     studied = [
-        convergence_run(*trained()), scaler_run(*scalings()), ceilings_run(*CEILING_RUN)
-    ]  # fmt: skip
+        training_run(*trained()),
+        training_run(*scalings(), run="settings"),
+        ceilings_run(*CEILING_RUN),
+    ]
     file = tmp_path / "studies.html"
     file.write_text(make_page(material_of([], explanations=studied)), encoding="utf-8")
     page = browser.new_page(viewport={"width": width, "height": 900})
@@ -279,7 +280,7 @@ def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tm
     for number in range(figures.count()):
         figures.nth(number).scroll_into_view_if_needed()
         expect(figures.nth(number)).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
-    assert figures.count() == 5
+    assert figures.count() == 3
     assert wrong == []
     assert max(page.evaluate(LEGENDS)) <= 0
     page.close()

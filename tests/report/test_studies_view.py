@@ -15,7 +15,7 @@ from ampbench.report.page import chart_payload, make_page, packed
 from ampbench.show.charts import CHOICES, MARKED, POINTS, ROWS_OF_THE_PAGE, marked, series_encoded, thinned_curve
 from ampbench.show.page import DETAILED, LISTED
 from ampbench.store import StoredRun
-from ampbench.studies.convergence import Training
+from ampbench.studies.training import SETTINGS, Training
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.studied_runs import (
@@ -25,9 +25,7 @@ from tests.report.studied_runs import (
     FP16_PURE,
     FP32,
     ceilings_run,
-    convergence_run,
     scaled,
-    scaler_run,
     scalings,
     scope_run,
     scoped,
@@ -35,14 +33,15 @@ from tests.report.studied_runs import (
     stored,
     trained,
     training,
+    training_run,
 )
 from tests.stored_runs import make_case
 
 
 def every_study() -> list[StoredRun]:
     return [
-        convergence_run(*trained()),
-        scaler_run(*scalings()),
+        training_run(*trained()),
+        training_run(*scalings(), run="settings"),
         scope_run(scoped()),
         storage_run(stored()),
         ceilings_run(*CEILING_RUN),
@@ -68,33 +67,32 @@ def test_without_a_study_there_is_no_section():
 
 def test_a_page_of_all_studies_has_their_parts_in_order_and_says_what_it_is_about(whole_page: BeautifulSoup):
     assert whole_page.select_one("#result h1 + p").get_text() == (
-        "This page is about the convergence of 3 cases, the loss scaling of 1 case, the scope of autocast in 1 case, "
+        "This page is about trainings of 4 cases, the scope of autocast in 1 case, "
         "the storage of the inputs of 1 case and the ceilings of cpu."
     )
     assert [one.get_text() for one in whole_page.select("#studies > h3")] == [
-        "Convergence",
-        "Loss scaling, setting by setting",
+        "Trainings",
         "Scope of autocast",
         "Inputs stored in half",
         "Ceilings",
     ]
-    assert len(whole_page.select("#studies figure svg[role=img]")) == 5
+    assert len(whole_page.select("#studies figure svg[role=img]")) == 3
     assert all(one.select_one(".alt").get_text().strip() for one in whole_page.select("#studies figure"))
 
 
 def test_the_first_thing_said_is_what_the_first_study_found(whole_page: BeautifulSoup):
     heading = whole_page.h1.get_text()
-    assert heading.startswith("digits: bf16_autocast: trains as fp32 does; ")
+    assert heading.startswith("digits · settings: fp16 needs loss scaling here; default serves")
     text = make_markdown(only(*every_study()))
-    assert text.startswith("## digits: bf16_autocast: trains as fp32 does")
-    assert "\n\nThis page is about the convergence of 3 cases, " in text
+    assert text.startswith("## digits")
+    assert "\n\nThis page is about trainings of 4 cases, " in text
 
 
 def test_of_several_workloads_the_one_that_fails_is_what_is_said_first():
     other = [make_case(name, workload="other", phase="training") for name in ("fp32", "bf16_autocast")]
     fine = [training(case, seed) for case in other for seed in range(3)]
-    bad = convergence_run(*trained())
-    good = convergence_run(*fine, cases=other, run="older", started_at="2026-01-01T00:00:00Z")
+    bad = training_run(*trained())
+    good = training_run(*fine, cases=other, run="older", started_at="2026-01-01T00:00:00Z")
     assert page_of(only(good, bad)).h1.get_text().startswith("digits: ")
     assert page_of(only(good)).h1.get_text().startswith("other: bf16_autocast: trains as fp32 does")
 
@@ -102,18 +100,16 @@ def test_of_several_workloads_the_one_that_fails_is_what_is_said_first():
 def test_where_fp32_does_not_learn_that_is_what_is_said_first():
     scores = [Score(step=step, loss=2.3, correct=36, decisions=360) for step in (0, 300)]
     found = [training(case, seed, scores=scores) for case in (FP32, BF16) for seed in range(2)]
-    heading = page_of(only(convergence_run(*found, cases=(FP32, BF16)))).h1.get_text()
+    heading = page_of(only(training_run(*found, cases=(FP32, BF16)))).h1.get_text()
     assert heading.startswith("digits: fp32: does not learn: ")
     assert "train as fp32" not in heading
 
 
 def test_cases_that_failed_or_were_skipped_are_not_among_what_a_page_is_about():
-    run = convergence_run(*trained())
-    run.failures[FP16_PURE.case_id] = Failure(
-        case_id=FP16_PURE.case_id, stage="convergence", cause="killed", message=""
-    )
+    run = training_run(*trained())
+    run.failures[FP16_PURE.case_id] = Failure(case_id=FP16_PURE.case_id, stage="training", cause="killed", message="")
     run.skips[BF16.case_id] = Skip(case_id=BF16.case_id, reason="no")
-    assert contents(only(run)) == ["the convergence of 1 case"]
+    assert contents(only(run)) == ["trainings of 1 case"]
     run = scope_run()
     run.failures[BF16.case_id] = Failure(case_id=BF16.case_id, stage="round", cause="killed", message="")
     assert page_of(only(run)).h1.get_text() == "Nothing was measured: 1 case failed"
@@ -136,14 +132,14 @@ def test_anchors_and_labels_are_unique(whole_page: BeautifulSoup):
 def test_a_case_without_a_result_is_told_with_its_reason():
     run = scope_run(scoped(), cases=(BF16, FP16))
     run.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="round", cause="OutOfMemoryError", message="<b>")
-    page = rendered(only(run, scaler_run(cases=(FP16_PURE,))))
+    page = rendered(only(run, training_run(cases=(FP16_PURE,))))
     said = [one.get_text().strip() for one in page.select("ul.failures li")]
     assert said == [
         "digits fp16_pure: not reached before the run ended",
         "digits fp16_autocast: OutOfMemoryError: <b>",
     ]
     assert [one.get_text() for one in page.select("#studies > h3")] == [
-        "Loss scaling, setting by setting",
+        "Trainings",
         "Scope of autocast",
     ]
 
@@ -156,17 +152,17 @@ def test_of_two_studies_of_a_case_the_newer_one_is_shown():
 
 
 def test_workloads_of_a_study_stay_together_where_one_of_their_cases_matches():
-    (run,) = matching([convergence_run(*trained())], "bf16_autocast")
+    (run,) = matching([training_run(*trained())], "bf16_autocast")
     assert set(run.several_of(Training)) == {FP32.case_id, BF16.case_id, FP16_PURE.case_id}
     other = make_case("fp32", workload="other", phase="training")
-    run = convergence_run(*trained(), training(other), cases=(FP32, BF16, FP16_PURE, other))
+    run = training_run(*trained(), training(other), cases=(FP32, BF16, FP16_PURE, other))
     assert set(matching([run], "other")[0].several_of(Training)) == {other.case_id}
-    assert matching([convergence_run(*trained())], "nothing") == []
+    assert matching([training_run(*trained())], "nothing") == []
 
 
 def test_the_summary_tells_of_every_study():
     text = make_markdown(only(*every_study()))
-    for title in ("Convergence", "Loss scaling", "Scope of autocast", "Inputs stored in half", "Ceilings"):
+    for title in ("Trainings", "Scope of autocast", "Inputs stored in half", "Ceilings"):
         assert f"### {title}" in text
     assert "trains as fp32 does" in text
     assert "stale" in text
@@ -175,15 +171,15 @@ def test_the_summary_tells_of_every_study():
 
 def test_names_and_errors_of_others_are_text():
     bad = "</script><b>x</b>"
-    named = scaled(scalings()[1].setting, error=bad)
-    document = make_page(only(scaler_run(scalings()[0], named), ceilings_run(*CEILING_RUN, device=bad)))
+    named = scaled(SETTINGS[0], error=bad)
+    document = make_page(only(training_run(*scalings()[:9], *named), ceilings_run(*CEILING_RUN, device=bad)))
     assert "<b>x</b>" not in document
 
 
 @pytest.mark.slow
 def test_very_many_cases_are_cut_and_counted():
     cases = [make_case("bf16_autocast", workload=f"net_{number}", phase="training") for number in range(LISTED + 5)]
-    view = studies(only(scaler_run(*(found for case in cases for found in scalings(case)), cases=cases)))
+    view = studies(only(scope_run(*(scoped(case, steps=200) for case in cases), cases=cases)))
     (part,) = view.content["parts"]
     assert len(part.overview.rows) == LISTED
     assert len(part.details) == DETAILED
@@ -197,7 +193,7 @@ def test_the_page_carries_no_raw_trainings():
     long = [
         training(seed=seed, losses=[1.0 + 1 / (step + 1) for step in range(20_000)], steps=20_000) for seed in range(3)
     ]
-    view = studies(only(convergence_run(*long, cases=(FP32,))))
+    view = studies(only(training_run(*long, cases=(FP32,))))
     assert len(view.datasets["studies-losses"]) == POINTS
     assert len(packed(chart_payload([view]))) < 25_000
     assert "weights_digest" not in json.dumps(list(view.datasets.values()))

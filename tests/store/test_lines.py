@@ -22,8 +22,8 @@ from ampbench.records.ranges import LowRun, ModuleError, OriginPass, SeenGradien
 from ampbench.records.run import CORE, Footer, Header
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
-from ampbench.studies.scaler import GradientLook
 from ampbench.studies.scope import FORWARD, ScopePass, ScopeRun
+from ampbench.studies.training import GradientLook
 from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 PRIMITIVES = {
@@ -54,7 +54,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if origin in (Union, types.UnionType):
         return st.one_of(*map(values_of, arguments))
     if origin is tuple:
-        return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
+        each = [values_of(argument) for argument in arguments if argument is not Ellipsis]
+        return st.tuples(*each) if len(each) > 1 else st.lists(*each, max_size=2).map(tuple)
     if origin is list:
         return st.lists(values_of(arguments[0]), max_size=2)
     if origin in (dict, Mapping):
@@ -349,7 +350,7 @@ def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: 
         Swallowed(parameter="p", dtype="fp16", moved=3, swallowed=3),
         ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, alive_bytes=[-(1 << 40), 1 << 40])]),
         Score(step=0, loss=-1.0, correct=None, decisions=4),
-        GradientLook(step=0, scale=1.0, elements=3, nonzero=2, flushed=2, nonfinite=3),
+        GradientLook(step=0, elements=3, nonzero=2, flushed=2, nonfinite=3),
     ],
 )
 def test_what_is_rare_but_can_be_is_fine(record: Any) -> None:

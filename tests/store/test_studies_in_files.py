@@ -6,16 +6,15 @@ from msgspec.structs import replace
 from ampbench.errors import StoreError
 from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.measured import Score
-from ampbench.records.ranges import Magnitudes
 from ampbench.records.run import ScalerSetting
 from ampbench.records.wire import Nothing
 from ampbench.store import gathered, lines, read_run
 from ampbench.store.lines import LineError
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
-from ampbench.studies.convergence import CONTROL, ConvergenceAsked, Drift, Training
 from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
-from ampbench.studies.scaler import ScalerAsked, ScalerRun
 from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun
+from ampbench.studies.training import Drift, Training, TrainingAsked
+from ampbench.studies.training_verdict import CONTROL
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
 
 CASE = make_case(phase="training")
@@ -28,14 +27,7 @@ TRAINING = Training(
     drift=[Drift(step=1, from_fp32=1e-3)],
     weights_digest="w",
     inputs_digest="i",
-    seconds=0.5,
-)
-SCALING = ScalerRun(
-    case_id=CASE.case_id,
-    setting=ScalerSetting(name="none", enabled=False),
-    precision="fp16_autocast",
-    steps=1,
-    gradients=Magnitudes(module="", kind="", what="gradient", elements=1),
+    scales=[(0, 65536.0), (1, 32768.0)],
 )
 SCOPES = ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, casts=[3, 3])])
 INPUTS = StoredInputs(dtype="fp32", stored_bytes=8, casts=1, cast_bytes=12)
@@ -51,15 +43,14 @@ STORAGE = StoragePass(
 CEILING = Ceiling(
     device="cpu", operation=COPY, dtype="bf16", threads=2, attained=[Attained(size="4 MiB", work=8, samples=[1e-3])]
 )
-STUDIED = (TRAINING, replace(TRAINING, arm=CONTROL), SCALING, SCOPES, STORAGE, CEILING)
+STUDIED = (TRAINING, replace(TRAINING, arm=CONTROL), SCOPES, STORAGE, CEILING)
 
 
 def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
-    asked = ConvergenceAsked(steps=2, seeds=1)
-    stored = read_run(write_run(tmp_path, [CASE], *STUDIED, COMPLETE, explains="convergence", asked=asked))
+    asked = TrainingAsked(steps=2, seeds=1)
+    stored = read_run(write_run(tmp_path, [CASE], *STUDIED, COMPLETE, explains="training", asked=asked))
     assert stored.asked == asked
     assert stored.several_of(Training) == {CASE.case_id: [TRAINING, STUDIED[1]]}
-    assert stored.several_of(ScalerRun) == {CASE.case_id: [SCALING]}
     assert stored.of(ScopePass) == {CASE.case_id: SCOPES}
     assert stored.of(StoragePass) == {CASE.case_id: STORAGE}
     assert stored.every(Ceiling) == [CEILING]
@@ -70,18 +61,14 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
     ("explains", "said", "asked"),
     [
         (
-            "convergence", {"steps": 5, "seeds": 2},
-            ConvergenceAsked(steps=5, seeds=2),
+            "training", {"steps": 5, "seeds": 2, "settings": [{"name": "mine", "init_scale": 2.0}]},
+            TrainingAsked(steps=5, seeds=2, settings=[ScalerSetting(name="mine", init_scale=2.0)]),
         ),
         ("scope", {"steps": 5, "seconds": 0.5}, ScopeAsked(steps=5, seconds=0.5)),
         ("input-storage", {"seconds": 0.5}, StorageAsked(seconds=0.5)),
         (
             "ceilings", {"seconds": 0.5, "operations": ["copy"], "dtypes": ["bf16"]},
             CeilingsAsked(seconds=0.5, operations=["copy"], dtypes=["bf16"]),
-        ),
-        (
-            "scaler", {"steps": 5, "settings": [{"name": "mine", "init_scale": 2.0}]},
-            ScalerAsked(steps=5, settings=[ScalerSetting(name="mine", init_scale=2.0)]),
         ),
         ("rules", {}, Nothing()),
     ],
@@ -111,7 +98,6 @@ def test_what_a_study_adds_follows_what_its_run_had_before(tmp_path):
     further = gathered(begun.path, begun.header, [replace(TRAINING, seed=2), replace(CEILING, dtype="fp32")], begun)
     assert [one.seed for one in further.several_of(Training)[CASE.case_id]] == [1, 1, 2]
     assert [one.dtype for one in further.every(Ceiling)] == ["bf16", "fp32"]
-    assert further.several_of(ScalerRun) == begun.several_of(ScalerRun)
     assert len(begun.several_of(Training)[CASE.case_id]) == 2, "the run that was begun stays as it was read"
 
 

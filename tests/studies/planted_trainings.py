@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from ampbench.records.case import Case
-from ampbench.records.kinds import CONVERGENCE
+from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Score
-from ampbench.records.run import Entry
+from ampbench.records.run import Entry, ScalerSetting
 from ampbench.store import StoredRun, gathered
-from ampbench.studies.convergence import CONTROL, REFERENCE, ConvergenceAsked, Drift, Training
+from ampbench.studies.training import Drift, GradientLook, Training, TrainingAsked
+from ampbench.studies.training_verdict import CONTROL, REFERENCE
 from tests.stored_runs import make_case, make_header
 
 DECISIONS = 800
@@ -36,8 +37,8 @@ def training(
         "arm": arm,
         "steps": STEPS,
         "losses": [2.3 / (1 + step / 20) for step in range(STEPS if final is not None else 15)],
-        "held_out": True,
         "scores": scores,
+        "fits": fits(0.1) if final is not None else fits(0.1)[:1],
         "drift": [
             Drift(step=step, from_fp32=apart and apart * step, from_fp64=None if arm == REFERENCE else 2e-3 * step)
             for step in (1, 10, 100, STEPS)
@@ -45,13 +46,46 @@ def training(
         "ended_at": None if final is not None else 14,
         "weights_digest": f"weights{seed}",
         "inputs_digest": f"inputs{seed}",
-        "seconds": 12.3,
-        "skipped_steps": 1 if case.precision == "fp16_autocast" else None,
-        "scaler_scale": 65536.0 if case.precision == "fp16_autocast" else None,
+        "scales": [(0, 65536.0), (1, 32768.0)] if case.precision == "fp16_autocast" else [],
     }
     if final is None:
         fields["losses"] = [*fields["losses"][:-1], None]
     return Training(**fields | changes)
+
+
+def fits(end: float, begin: float = 2.3) -> list[Score]:
+    """Return what is read of the training batches at the beginning and the end."""
+    return [Score(step=0, loss=begin), Score(step=STEPS, loss=end)]
+
+
+def scaled(ends: Mapping[str, float | None], begin: float = 1.0, *, apart: float = 1e-3, **changes: Any) -> StoredRun:
+    """Return a run with settings of GradScaler whose training losses end there (None: weights were not finite).
+
+    "fp32" and its arms end as "fp32" does, each seed a little `apart`.
+    """
+    settings = [ScalerSetting(name=name, enabled=name != "no scaling") for name in ends if name != "fp32"]
+    header = make_header(explains=TRAINING, asked=TrainingAsked(steps=STEPS, seeds=3, settings=settings))
+    fp32, fp16 = case_of("fp32"), case_of("fp16_autocast")
+    starts = [
+        (fp32, "", None),
+        (fp32, CONTROL, None),
+        (fp32, REFERENCE, None),
+        *((fp16, "", each) for each in settings),
+    ]
+    entries: list[Entry] = [fp32, fp16]
+    for case, arm, setting in starts:
+        end = ends[setting.name if setting else "fp32"]
+        for seed in range(3):
+            fields: dict[str, Any] = {"scores": [], "setting": setting, "looks": [LOOK] if setting else []}
+            fields |= {"scales": [(0, setting.init_scale)] if setting and setting.enabled else []}
+            at = 1.0 if end is None else end
+            fields |= {"fits": fits(at * (1 + apart * (seed + 0.1 * (arm == CONTROL))), begin)}
+            own = changes if setting else {}
+            entries.append(training(case, None if end is None else 1.0, seed, arm, **fields | own))
+    return gathered(Path("run.jsonl"), header, entries)
+
+
+LOOK = GradientLook(step=0, elements=120, nonzero=100, flushed=40, nonfinite=0, rel_l2=1e-3)
 
 
 def study(
@@ -59,7 +93,7 @@ def study(
 ) -> StoredRun:
     """Return a run with trainings whose final accuracies are `finals`, by precision, "control" and "fp64"."""
     arms = {"control": ("fp32", CONTROL), "fp64": ("fp32", REFERENCE)}
-    header = make_header(explains=CONVERGENCE, asked=ConvergenceAsked(steps=STEPS, seeds=asked or seeds))
+    header = make_header(explains=TRAINING, asked=TrainingAsked(steps=STEPS, seeds=asked or seeds))
     entries: list[Entry] = []
     for name, values in finals.items():
         precision, arm = arms.get(name, (name, ""))

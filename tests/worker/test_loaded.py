@@ -14,7 +14,7 @@ from ampbench.errors import WorkloadError
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Divergence
 from ampbench.records.wire import RoundAsked
-from ampbench.studies.convergence_measure import one_rounding_away
+from ampbench.studies.training_measure import one_rounding_away
 from ampbench.worker.data import weights_digest
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu

@@ -13,7 +13,6 @@ from ampbench.core.precisions import FP64
 from ampbench.core.recipes import OPTIMIZERS, find_recipe, parse_optimizer
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
-from ampbench.worker.distances import Scorer
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.optimizer import check_class, optimizer_of, recipe_of
@@ -83,14 +82,6 @@ def test_gradients_are_clipped_after_the_scale_is_divided_out(implementation: st
     assert step.scaler.get_scale() > 1
     expected = workload.module.weight.detach().double().numpy() - 0.5 * clipped(came, 0.01)
     assert step.module.weight.detach().double().numpy() == pytest.approx(expected, rel=1e-6)
-
-
-def test_without_held_out_data_all_batches_of_the_steps_are_judged(case: MakeCase) -> None:
-    workload = linear(5)
-    step = built(workload, case("fp32", "training"))
-    batches = zip(workload.inputs[:2], workload.targets[:2], strict=True)
-    losses = [torch.nn.functional.mse_loss(workload.module(rows), targets).item() for rows, targets in batches]
-    assert Scorer(workload, step, 2).score(0).loss == pytest.approx(sum(losses) / 2, rel=1e-6)
 
 
 def two_groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:

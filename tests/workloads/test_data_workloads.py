@@ -8,7 +8,8 @@ from built_workloads import HERE, build
 
 from ampbench.drive.planning import make_plan
 from ampbench.records.run import Selection
-from ampbench.studies.convergence_measure import Trajectories, train
+from ampbench.studies.training import ArmAsked
+from ampbench.studies.training_measure import Trajectories, train
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device
 from ampbench.workloads.data import PRINTABLE, VOCABULARY
@@ -94,7 +95,7 @@ def test_data_that_is_not_installed_is_a_reason_to_skip(monkeypatch):
 def test_three_hundred_steps_read_ninety_seven_of_a_hundred_held_out_digits(seed):
     found = train(
         build("digits", "small", seed), make_case(phase="training"), open_device("cpu"), Trajectories(),
-        seed=seed, arm="", steps=300,
+        seed=seed, asked=ArmAsked(steps=300),
     )  # fmt: skip
     assert found.scores[-1].correct >= 0.97 * found.scores[-1].decisions
 
@@ -103,6 +104,6 @@ def test_three_hundred_steps_read_ninety_seven_of_a_hundred_held_out_digits(seed
 def test_three_hundred_steps_guess_every_third_held_out_character():
     found = train(
         build("characters", "small"), make_case(phase="training"), open_device("cpu"), Trajectories(),
-        seed=0, arm="", steps=300,
+        seed=0, asked=ArmAsked(steps=300),
     )  # fmt: skip
     assert found.scores[-1].correct > found.scores[-1].decisions / 3

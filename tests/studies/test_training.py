@@ -11,20 +11,21 @@ from ampbench.core.precisions import LOW
 from ampbench.drive.pieces import asked_of
 from ampbench.drive.session import planned_skips
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.records.kinds import CONVERGENCE
+from ampbench.records.case import DeviceDescription
+from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Failure
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import work as working
-from ampbench.studies.convergence import STUDY, ConvergenceAsked, Training, pieces, unfinished
 from ampbench.studies.study import Session
+from ampbench.studies.training import SETTINGS, STUDY, Training, TrainingAsked, pieces, settings_of, unfinished
 from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 
 ENVIRONMENT = machine(CPU, NO_GPU)
-ASKED = ConvergenceAsked(steps=5, seeds=2)
+ASKED = TrainingAsked(steps=5, seeds=2)
 ALL = 2 * (len(LOW) + 3)
 """The trainings of a workload: for each seed those of fp64, fp32, its control and each low precision."""
 
@@ -36,8 +37,8 @@ def training(request: Request, **changes: str) -> Reply:
         case_id=request.case.case_id,
         seed=request.seed,
         arm=asked_in(request).arm,
+        setting=asked_in(request).setting,
         steps=asked_in(request).steps,
-        seconds=1.0,
         **digests,
     )
     return reply_with(found)
@@ -50,7 +51,7 @@ def asked_for(channel: Scripted) -> list[tuple[str, int, str]]:
 def studied(
     results: Path,
     channel: Scripted,
-    asked: ConvergenceAsked = ASKED,
+    asked: TrainingAsked = ASKED,
     settings: Settings | None = None,
     **selected: object,
 ) -> StoredRun:
@@ -59,7 +60,7 @@ def studied(
     settings = settings or Settings()
     with working.prepared(STUDY, selection, settings, asked, open_channel=lambda: channel) as prepared:
         header = make_header(
-            explains=CONVERGENCE, environment=ENVIRONMENT, selection=prepared.selection, settings=prepared.settings,
+            explains=TRAINING, environment=ENVIRONMENT, selection=prepared.selection, settings=prepared.settings,
             asked=asked, sources=list({planned.source.name: planned.source for planned in prepared.plan}.values()),
         )  # fmt: skip
         with RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
@@ -128,7 +129,7 @@ def test_without_names_digits_and_characters_are_trained(tmp_path: Path) -> None
 @pytest.mark.parametrize("selected", [{"precisions": ["bf16_pure"]}, {"keyword": "bf16_pure"}])
 def test_fp32_is_trained_even_where_it_is_not_selected(tmp_path: Path, selected: dict[str, object]) -> None:
     channel = Scripted(training, machine(CPU))
-    studied(tmp_path, channel, ConvergenceAsked(steps=5, seeds=1), **selected)
+    studied(tmp_path, channel, TrainingAsked(steps=5, seeds=1), **selected)
     assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "bf16_pure"]
 
 
@@ -139,7 +140,7 @@ def test_a_keyword_that_names_one_workload_brings_no_fp32_case_of_another(tmp_pa
 
 def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path: Path) -> None:
     channel = Scripted(training, machine(CPU))
-    studied(tmp_path, channel, ConvergenceAsked(steps=5, seeds=1), precisions=["fp16_autocast"], scaler=False)
+    studied(tmp_path, channel, TrainingAsked(steps=5, seeds=1), precisions=["fp16_autocast"], scaler=False)
     assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "fp16_autocast"]
 
 
@@ -152,7 +153,7 @@ def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path:
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_trained(
-    tmp_path: Path, asked: ConvergenceAsked, selected: dict[str, object], said: str
+    tmp_path: Path, asked: TrainingAsked, selected: dict[str, object], said: str
 ) -> None:
     channel = Scripted(training, machine(CPU))
     with pytest.raises(UsageError, match=said):
@@ -215,7 +216,7 @@ def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path
     def answer(request: Request) -> Reply:
         assert request.case is not None
         if request.case.precision == "fp16_pure":
-            failure = Failure(case_id=request.case.case_id, stage="convergence", cause="out of memory", message="full")
+            failure = Failure(case_id=request.case.case_id, stage="training", cause="out of memory", message="full")
             return Reply(failure=failure)
         return training(request)
 
@@ -240,12 +241,12 @@ def test_a_worker_that_was_killed_has_nothing_in_mind_and_the_next_trains_it_fir
     def answer(request: Request) -> Reply:
         assert request.case is not None
         if request.case.precision == "bf16_autocast":
-            failure = Failure(case_id=request.case.case_id, stage="convergence", cause="time-out", message="too slow")
+            failure = Failure(case_id=request.case.case_id, stage="training", cause="time-out", message="too slow")
             return Reply(failure=failure)
         return training(request)
 
     channel = Scripted(answer, machine(CPU))
-    run = studied(tmp_path, channel, ConvergenceAsked(steps=5, seeds=1))
+    run = studied(tmp_path, channel, TrainingAsked(steps=5, seeds=1))
     first = [("fp32", 0, "reference"), ("fp32", 0, "")]
     low, after = [(name, 0, "") for name in LOW], LOW.index("bf16_autocast") + 1
     assert asked_for(channel) == [*first, ("fp32", 0, "control"), *low[:after], *first, *low[after:]]
@@ -256,7 +257,7 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
     def answer(request: Request) -> Reply:
         assert request.case is not None
         if request.case.precision == "fp32" and not asked_in(request).arm:
-            failure = Failure(case_id=request.case.case_id, stage="convergence", cause="exception", message="no fp32")
+            failure = Failure(case_id=request.case.case_id, stage="training", cause="exception", message="no fp32")
             return Reply(failure=failure)
         return training(request)
 
@@ -273,3 +274,64 @@ def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Pa
     mute = dataclasses.replace(run, header=structs.replace(run.header, asked=None))
     with pytest.raises(UsageError, match="does not say what it was asked for"):
         unfinished(mute)
+
+
+def test_settings_are_trained_of_fp16_autocast_beside_fp32_and_its_arms_and_gone_on_with(tmp_path: Path) -> None:
+    asked = TrainingAsked(steps=5, seeds=1, settings=settings_of(["all"]))
+    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)), asked)
+    channel = Scripted(training, machine(CPU))
+    again = resumed(run, channel)
+    assert [asked_in(request).setting for request in channel.asked] == [None, None, *SETTINGS[2:]]
+    trained = again.every(Training)
+    assert [(each.arm, each.setting) for each in trained[:3]] == [("reference", None), ("", None), ("control", None)]
+    assert [each.setting for each in trained[3:]] == list(SETTINGS)
+    assert {case.precision for case in again.cases.values()} == {"fp32", "fp16_autocast"}
+    assert unfinished(again) == []
+
+
+def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given() -> None:
+    (own,) = settings_of(["init_scale=1024 growth_interval=100"])
+    assert (own.name, own.init_scale, own.growth_interval) == ("init_scale=1024 growth_interval=100", 1024, 100)
+    assert (own.growth_factor, own.backoff_factor, own.enabled) == (2.0, 0.5, True)
+    assert [each.name for each in settings_of(["default", "no scaling", "default"])] == ["default", "no scaling"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("defualt", "unknown setting 'defualt': did you mean default"),
+        ("init_scal=3", "unknown parameter of GradScaler 'init_scal': did you mean init_scale"),
+        ("init_scale=0", "--setting init_scale=0: must be a finite number above 0"),
+        ("init_scale=inf", "--setting init_scale=inf: must be a finite number above 0"),
+        ("growth_factor=1", "--setting growth_factor=1: must be a number above 1"),
+        ("backoff_factor=1.5", "--setting backoff_factor=1.5: must be between 0 and 1"),
+        ("growth_interval=1.5", "--setting growth_interval=1.5: must be a whole number, at least 1"),
+        ("growth_interval=many", "--setting growth_interval=many: must be a whole number"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(typed: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        settings_of([typed])
+
+
+@pytest.mark.parametrize(
+    ("selected", "said"),
+    [
+        ({"precisions": ["bf16_autocast"]}, "--setting is for fp16_autocast"),
+        ({"precisions": ["fp16_autocast"], "scaler": False}, "--no-scaler leaves no setting"),
+    ],
+)
+def test_settings_of_what_has_no_gradscaler_are_refused(tmp_path: Path, selected: dict[str, object], said: str) -> None:
+    asked = TrainingAsked(steps=5, seeds=1, settings=settings_of(["default"]))
+    with pytest.raises(UsageError, match=said):
+        studied(tmp_path, Scripted(training, machine(CPU)), asked, **selected)
+
+
+def test_a_device_without_fp64_is_trained_without_gradscaler(tmp_path: Path) -> None:
+    device = DeviceDescription(type="xpu", available=True, autocast_dtype="fp16", float64=False)
+    selection = Selection(workloads=["mlp"], preset="tiny", devices=["xpu"], precisions=["fp16_autocast"])
+    channel = Scripted(training, machine(CPU, device))
+    with working.prepared(STUDY, selection, Settings(), ASKED, open_channel=lambda: channel) as prepared:
+        assert ["--no-scaler measures without it" in planned.skip for planned in prepared.plan] == [False, True]
+    run = studied(tmp_path, channel, devices=["xpu"], precisions=["fp16_autocast"], scaler=False)
+    assert len(run.skips) == 0

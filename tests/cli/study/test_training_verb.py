@@ -1,4 +1,4 @@
-"""`ampbench study convergence`: trained, printed, stored and gone on with; mistakes are one line."""
+"""`ampbench study training`: trained, printed, stored and gone on with; mistakes are one line."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from ampbench.drive.servers import InProcess
 from ampbench.records.measured import Score
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
-from ampbench.studies.convergence import Training
+from ampbench.studies.training import Training
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 
 Run = Callable[..., Any]
@@ -57,10 +57,11 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count[0] += 1
         found = Training(
             case_id=request.case.case_id, seed=request.seed, arm=asked_in(request).arm,
-            steps=asked_in(request).steps, losses=[1.0, 0.5], held_out=True,
+            setting=asked_in(request).setting, steps=asked_in(request).steps, losses=[1.0, 0.5],
+            fits=[Score(step=0, loss=1.0), Score(step=2, loss=0.5)],
             scores=[Score(step=0, loss=2.0, correct=1, decisions=100),
                                    Score(step=2, loss=0.5, correct=95, decisions=100)],
-            weights_digest="w", inputs_digest="i", seconds=1.0,
+            weights_digest="w", inputs_digest="i",
         )  # fmt: skip
         return reply_with(found)
 
@@ -76,11 +77,11 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "2", "--label", "first")
+    said = ampbench("study", "training", "mlp", "--steps", "2", "--seeds", "2", "--label", "first")
     (file,) = list_runs(tmp_path / "results")
     assert (said.code, said.err) == (0, f"run {file.stem}: results/runs/{file.name}\n")
     run = read_run(file)
-    assert (run.header.explains, run.asked.steps, run.asked.seeds) == ("convergence", 2, 2)
+    assert (run.header.explains, run.asked.steps, run.asked.seeds) == ("training", 2, 2)
     assert sum(map(len, run.several_of(Training).values())) == 14
     assert "95.00%" in said.out
     assert ampbench("show", file.stem).out == said.out
@@ -90,10 +91,8 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
     interrupted: list[int], tmp_path: Path, ampbench: Run
 ) -> None:
     interrupted.append(3)
-    said = ampbench("study", "convergence", "mlp", "--steps", "2", "--seeds", "4")
-    title, first = said.out.splitlines()[:2]
-    assert title.endswith("2 steps · 1 of 4 seeds so far")
-    assert first == "  No precision was trained yet."
+    said = ampbench("study", "training", "mlp", "--steps", "2", "--seeds", "4")
+    assert said.out.splitlines()[0].endswith("2 steps · 1 of 4 seeds so far")
     assert "Not all of 4 seeds were trained in fp32, control, fp64 and 4 more." in " ".join(said.out.split())
     (file,) = list_runs(tmp_path / "results")
     fp32 = ampbench("show", file.stem, "-k", "fp32", "--json").out
@@ -110,6 +109,10 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
         (["mlp", "--steps", "many"], "invalid value for '--steps': give a whole number;"),
         (["digit"], "unknown workload 'digit': did you mean digits?"),
         (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
+        (["mlp", "--setting", "defualt"], "unknown setting 'defualt': did you mean default"),
+        (["mlp", "--setting", "init_scale=0"], "--setting init_scale=0: must be a finite number above 0"),
+        (["mlp", "--setting", "all", "--no-scaler"], "--no-scaler leaves no setting"),
+        (["mlp", "--setting", "all", "--precision", "bf16_pure"], "--setting is for fp16_autocast"),
         (["mlp", "--set", "widht=3"], "unknown --set parameter 'widht': did you mean width?"),
         (["mlp", "--json", "--format", "csv"], "contradict each other"),
         (["mlp", "--phase", "inference"], "--phase"),
@@ -120,7 +123,7 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], message: str, tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("study", "convergence", *arguments)
+    said = ampbench("study", "training", *arguments)
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert message in said.err
     assert not (tmp_path / "results").exists()
@@ -129,19 +132,19 @@ def test_a_mistake_is_one_line(arguments: list[str], message: str, tmp_path: Pat
 def test_a_users_list_of_batches_is_trained_in_every_precision(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     arguments = ["model.py:make", "--steps", "2", "--seeds", "1", "--precision", "bf16_autocast", "--json"]
-    said = ampbench("study", "convergence", *arguments)
+    said = ampbench("study", "training", *arguments)
     assert said.code == 0
     fp32, bf16 = json.loads(said.out)["cases"]
     assert [training["arm"] for training in fp32["trainings"]] == ["reference", "", "control"]
     (low,) = bf16["trainings"]
-    assert (len(low["losses"]), low["held_out"], low["scores"][-1]["decisions"]) == (2, True, 8)
+    assert (len(low["losses"]), low["scores"][-1]["decisions"]) == (2, 8)
     assert low["drift"][-1]["from_fp32"] > 0
 
 
 @pytest.mark.usefixtures("in_process")
 def test_a_network_without_a_loss_cannot_be_studied(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "model.py").write_text(MODEL)
-    said = ampbench("study", "convergence", "model.py:no_loss", "--steps", "2")
+    said = ampbench("study", "training", "model.py:no_loss", "--steps", "2")
     assert (said.code, said.out, said.err.count("\n")) == (5, "", 1)
     assert "no loss given" in said.err
 
@@ -150,8 +153,21 @@ def test_a_network_without_a_loss_cannot_be_studied(tmp_path: Path, ampbench: Ru
 def test_a_network_that_does_not_run_in_fp32_fails_in_one_line_each(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     arguments = ["model.py:broken", "--steps", "2", "--seeds", "1", "--precision", "bf16_pure", "--format", "csv"]
-    said = ampbench("study", "convergence", *arguments)
+    said = ampbench("study", "training", *arguments)
     assert said.code == 3
     failed = [line for line in said.err.splitlines() if line.startswith("failed: ")]
     assert len(failed) == 2
     assert all("mat1 and mat2 shapes cannot be multiplied" in line for line in failed)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_settings_of_gradscaler_stand_side_by_side(tmp_path: Path, ampbench: Run) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    arguments = ["--setting", "no scaling", "--setting", "init_scale=1024 growth_interval=2", "--steps", "4"]
+    said = ampbench("study", "training", "model.py:make", *arguments, "--seeds", "1", "--json")
+    assert said.code == 0
+    rows = {row["precision"]: row for row in json.loads(said.out)["tables"]["trainings"]}
+    assert list(rows) == ["fp32", "control", "fp64", "no scaling", "init_scale=1024 growth_interval=2"]
+    assert rows["no scaling"]["scaler_scale"] is None
+    assert rows["init_scale=1024 growth_interval=2"]["scaler_scale"] == 4096
+    assert rows["no scaling"]["flushed_share"] is not None

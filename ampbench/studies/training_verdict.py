@@ -1,0 +1,946 @@
+"""What trainings come to: whether those of a precision, or of a setting of GradScaler, end where those of fp32 do.
+
+A difference belongs to a seed: both trainings begin with the same weights and take the same batches. It is positive
+where the precision is better. Trainings are chaotic: the smallest rounding ends in other weights and some other
+decisions. The spread of a difference is estimated twice, and the larger estimate is taken:
+
+* trainings that differ from fp32 by rounding alone, the control and fp64, give differences whose mean is zero;
+* the differences of the rows judged spread about their own means. A low precision disturbs more than one rounding
+  does, so that its trainings may have parted where the control still follows fp32.
+
+The way of a training is what its parameters have moved by since its first step, as they are stored: Δθ, beside fp64's
+Δθ*. An error that every step makes alike, a bias, makes their distance grow in proportion to the number of steps k;
+independent errors, noise, make it grow with its root. Where training contracts, towards one minimum, it settles; where
+it is chaotic, trainings part faster than either.
+
+docs/training.md has the error rates of these rules, tests/studies/test_training_verdict.py simulates them.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ampbench.core.precisions import BASELINE
+from ampbench.core.recipes import CONSTANT
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import all_of
+from ampbench.records.changes import ChangeStatus
+from ampbench.records.labels import few
+from ampbench.records.measured import Score
+from ampbench.records.ranges import format_scale, nonfinite_sentence
+from ampbench.records.run import ScalerSetting
+
+if TYPE_CHECKING:
+    from ampbench.studies.training import Training
+
+CONTROL, REFERENCE = ARMS = "control", "reference"
+"""Trainings of the fp32 case beside its own (""): from weights one rounding away, and in fp64."""
+NAMES = {CONTROL: "control", REFERENCE: "fp64"}
+"""What these are called."""
+OWN = "own"
+"""The schedule that the workload itself brings."""
+
+
+ALPHA = 0.05
+"""At most so often is any row of a study said to regress where none does; as often for improve."""
+CONTROL_ALPHA = 0.01
+"""The control and fp64 are each said to differ from fp32 at this level, so that few studies lose their verdicts."""
+EQUIVALENCE_ALPHA = 0.05
+"""The level of each of the two one-sided tests that show a difference to lie within the margin."""
+POWER = 0.9
+"""The seeds said to decide would do so with this probability if the spread were known; it is not, so with less."""
+LOUD = 6.0
+"""A row whose variance is so many times that of the others says nothing of theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the differences of one row say. All numbers are in the unit of the differences.
+
+    `difference` is their mean, `low` and `high` its 90% interval (infinite where nothing is known of the spread),
+    `seeds_needed` would decide, were the spread the one seen and the difference none, or the one seen where the
+    interval leaves out none (None: already decided, or never).
+    """
+
+    verdict: ChangeStatus
+    difference: float
+    low: float
+    high: float
+    seeds_needed: int | None = None
+
+    @property
+    def fires(self) -> bool:
+        """Whether a difference is shown."""
+        return self.verdict in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
+
+
+def judge(
+    differences: Mapping[str, Sequence[float]],
+    rounding: Sequence[float],
+    margin: float,
+    *,
+    resolution: float = 0.0,
+    alpha: float = ALPHA,
+) -> dict[str, Judged]:
+    """Return a verdict on each row.
+
+    `differences` are each row's by seed, at least one; `rounding` those of trainings that differ from fp32 by rounding
+    alone. `resolution` is the least step of the metric, as one decision of all. `margin`, or one step where that is
+    more, is the largest difference that counts as none.
+
+    Regressed: the mean is below -margin and its one-sided bound at `alpha`, divided by the number of rows (Bonferroni),
+    below 0; improved mirrored. Unchanged: the 90% interval lies within the margin (two one-sided tests: Schuirmann, "A
+    comparison of the two one-sided tests procedure and the power approach", 1987). Else inconclusive. Bounds are
+    Student's t. A spread is never taken to be below that of two numbers rounded to the resolution, resolution /
+    sqrt(6). Rows that are shown to differ say nothing of the spread of others, which are judged again without them.
+    """
+    margin = max(margin, resolution)
+    level = alpha / max(len(differences), 1)
+    judged = {
+        name: _judged(values, *_spread(name, differences, rounding, resolution), margin, level)
+        for name, values in differences.items()
+    }
+    rest = {name: differences[name] for name, verdict in judged.items() if not verdict.fires}
+    if 0 < len(rest) < len(differences):
+        judged |= judge(rest, rounding, margin, resolution=resolution, alpha=level * len(rest))
+    return judged
+
+
+def _judged(values: Sequence[float], variance: float | None, freedom: float, margin: float, level: float) -> Judged:
+    """Return the verdict on differences with a known variance, made from `freedom` degrees of freedom."""
+    mean, count = statistics.fmean(values), len(values)
+    if variance is None:
+        return Judged(verdict=ChangeStatus.INCONCLUSIVE, difference=mean, low=-math.inf, high=math.inf)
+    from scipy.special import stdtrit
+
+    error = math.sqrt(variance / count)
+    bound = float(stdtrit(freedom, 1 - level)) * error
+    wide = float(stdtrit(freedom, 1 - EQUIVALENCE_ALPHA)) * error
+    needed, verdict = None, ChangeStatus.INCONCLUSIVE
+    if abs(mean) > margin and abs(mean) > bound:
+        verdict = ChangeStatus.IMPROVED if mean > 0 else ChangeStatus.REGRESSED
+    elif abs(mean) + wide <= margin:
+        verdict = ChangeStatus.UNCHANGED
+    else:
+        needed = _needed(0.0 if abs(mean) <= wide else mean, variance, count, margin, level)
+    return Judged(verdict=verdict, difference=mean, low=mean - wide, high=mean + wide, seeds_needed=needed)
+
+
+def _needed(mean: float, variance: float, count: int, margin: float, level: float) -> int | None:
+    """Return how many seeds would decide, always more than there are; None where no number would."""
+    import numpy as np
+
+    from ampbench.core import stats
+
+    needed = stats.count_to_decide(
+        np.array([mean]), np.array([variance]), 0.0, np.array([margin]), (level, EQUIVALENCE_ALPHA), POWER
+    )
+    return max(math.ceil(needed[0]), count + 1) if math.isfinite(needed[0]) else None
+
+
+def _spread(
+    name: str, differences: Mapping[str, Sequence[float]], rounding: Sequence[float], resolution: float
+) -> tuple[float | None, float]:
+    """Return the variance of one difference of a row and its degrees of freedom; None where nothing tells it.
+
+    It is never below that of a difference of two numbers each rounded to `resolution`. Differences by rounding alone
+    have a mean that is known to be zero. Of the others those count that do not vary far more than the rest.
+    """
+    least = resolution**2 / 6
+    alone = statistics.fmean(value**2 for value in rounding) if rounding else 0.0
+
+    def loud(row: str) -> bool:
+        others = [values for other, values in differences.items() if other != row]
+        return _about_means([differences[row]])[0] > LOUD * max(alone, least, _about_means(others)[0])
+
+    quiet = _about_means([values for row, values in differences.items() if row == name or not loud(row)])
+    estimates = [estimate for estimate in ((alone, float(len(rounding))), quiet) if estimate[1]]
+    if not estimates:
+        return None, 0.0
+    variance, freedom = max(estimates)
+    return max(variance, least), freedom
+
+
+def _about_means(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the pooled variance of rows' differences about their means, and its degrees of freedom.
+
+    The differences of one seed share its fp32 training, and half their variance where all trainings vary alike; of k
+    rows the pooled variance then has 4 / (k + 3) times the degrees of freedom of independent ones (Satterthwaite, 1946,
+    with the eigenvalues of that covariance: 1, and once k + 1).
+    """
+    several = [(values, statistics.fmean(values)) for values in rows if len(values) > 1]
+    total = sum(len(values) - 1 for values, _ in several)
+    if not total:
+        return 0.0, 0.0
+    squares = math.fsum((value - mean) ** 2 for values, mean in several for value in values)
+    return squares / total, total * 4 / (len(several) + 3)
+
+
+class Differences:
+    """Differences from fp32 by the names of rows; the `exact` ones tell what rounding alone does, unless they differ.
+
+    `controls` are the verdicts on these themselves, `rounding` the differences of those that do not differ.
+    """
+
+    def __init__(
+        self, by_row: Mapping[str, list[float]], exact: Collection[str], margin: float, resolution: float = 0.0
+    ):
+        self._judge = partial(judge, margin=margin, resolution=resolution)
+        null = {name: by_row[name] for name in exact if by_row.get(name)}
+        self._others = {name: values for name, values in by_row.items() if values and name not in null}
+        self.controls: dict[str, Judged] = {}
+        for name, values in null.items():
+            rest = [value for other, each in null.items() if other != name for value in each]
+            self.controls |= self._judge({name: values}, rest, alpha=CONTROL_ALPHA)
+        self.rounding = [value for name, values in null.items() if not self.fires(name) for value in values]
+
+    def fires(self, row: str) -> bool:
+        """Return whether an exact row is itself said to differ from fp32."""
+        return row in self.controls and self.controls[row].fires
+
+    def verdicts(self, without: Collection[str] = ()) -> dict[str, Judged]:
+        """Return the verdicts on all rows, but for those `without` one."""
+        return self.controls | self._judge(
+            {name: values for name, values in self._others.items() if name not in without}, self.rounding
+        )
+
+
+class Learns(StrEnum):
+    """What trainings of a workload say: of fp32, of loss scaling, of precisions and why, and of what is missing."""
+
+    FLAT = "training-flat"
+    """fp32 ends no better than it began."""
+    UNREADABLE = "training-unreadable"
+    """fp32's loss falls by no more than a few spacings of the numbers that it is read in."""
+    NO_END = "training-no-end"
+    HARDLY = "training-hardly"
+    NEEDED = "training-scale-needed"
+    NEEDLESS = "training-scale-needless"
+    USELESS = "training-scale-useless"
+    """Every scale collapses."""
+    TRAINS = "training-trains"
+    """Score and training loss are both shown to be no worse."""
+    FAILS = "training-fails"
+    """Either is shown to be worse."""
+    SCORES = "training-scores"
+    """The score is shown to be no worse; of the training loss nothing is."""
+    BETTER = "training-better"
+    OPEN = "training-open"
+    INCOMPARABLE = "training-incomparable"
+    BROKE = "training-broke"
+    SCORE = "training-score"
+    LOSS = "training-loss"
+    WITHIN = "training-within"
+    SEEDS = "training-seeds"
+    TOO_NEAR = "training-too-near"
+    NO_FP32 = "training-no-fp32"
+    NO_PAIR = "training-no-pair"
+    OTHER_START = "training-other-start"
+    ONE_SEED = "training-one-seed"
+    SAME_START = "training-same-start"
+    NO_RATIO = "training-no-ratio"
+    """fp32's loss ends at 0, or does not fall, or is not known."""
+    WAY = "training-way"
+    FLUSHED = "training-flushed"
+    COMES_DOWN = "training-scale-comes-down"
+    SKIPS_AGAIN = "training-scale-skips-again"
+    REACHES = "training-reaches"
+    CONTROL_FIRES = "training-control-fires"
+    FP64 = "training-fp64"
+    SHORT = "training-short"
+
+
+class Trouble(StrEnum):
+    """Why a training has no final value."""
+
+    RAISED = "raised"
+    LOSS = "loss not finite"
+    SCALE = "gradients not finite at any loss scale"
+    WEIGHTS = "weights not finite"
+    SKIPPED = "every step skipped by GradScaler"
+    LAST = "loss not finite at the end"
+
+
+DEFAULT = "default"
+"""The setting of GradScaler as PyTorch makes it."""
+MANY_SEEDS = 50
+"""More seeds than this are not worth recommending."""
+ACCURACY, LOSS = "accuracy", "loss"
+"""What trainings are judged by: the share of decisions that are the targets', else the loss."""
+MARGIN_OF_ACCURACY, MARGIN_OF_LOSS, MARGIN_OF_FIT = 0.005, 0.01, 0.05
+"""The largest differences that count as none: half a point of accuracy, one percent of the loss on held-out data, five
+of that on the training batches, which differs from seed to seed by more."""
+OF_FALL = 0.1
+"""Nor do differences of losses count as none that are more than this share of what fp32's own loss falls by."""
+SPACINGS = 4
+"""A loss that falls by no more spacings of the numbers that it is read in is none to judge by."""
+HARDLY = 0.01
+"""A loss that falls by less than this share of it has hardly fallen."""
+LAST = 0.75
+"""From this share of the steps on, scores are those of the end."""
+FEWEST_LOOKS = 3
+"""A slope is told of no fewer distances."""
+GROWS = ((0.25, "settles"), (0.75, "noise"), (1.25, "bias"), (math.inf, "parts"))
+"""How a distance grows with the steps k: as k^0, k^0.5, k^1 or faster, whichever its slope is nearest to."""
+FLUSHES = 0.01
+"""The share of gradient elements at zero from which they are said to flush."""
+MANY_SKIPPED = 3
+"""From so many steps skipped at the start on, another init_scale is recommended."""
+OFTEN_SKIPPED = 0.05
+"""The share of steps, after the scale was first found, from which a scaler skips too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What trainings are judged by: `ACCURACY` or `LOSS`, on `held_out` data or on the training batches.
+
+    `decisions` are those that an accuracy is the share of; None for a loss. `before` and `after` are fp32's before the
+    first step and at the end (None: not known), `spacing` that of the numbers they are read in, relative to them.
+    """
+
+    name: str
+    held_out: bool
+    decisions: int | None = None
+    before: float | None = None
+    after: float | None = None
+    spacing: float = 0.0
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it is the loss on the training batches, which is judged by whether it is no worse."""
+        return self.name == LOSS and not self.held_out
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, -1 where less is."""
+        return 1 if self.name == ACCURACY else -1
+
+    @property
+    def unit(self) -> str:
+        """What a hundredth of a difference is: a point of accuracy, or a percent of the loss."""
+        return " points" if self.name == ACCURACY else "%"
+
+    @property
+    def resolution(self) -> float:
+        """The least step of the metric: one decision; 0 for a loss."""
+        return 1 / self.decisions if self.decisions else 0.0
+
+    @property
+    def fall(self) -> float | None:
+        """By how much fp32's loss falls in training, relative to where it ends; None for an accuracy, or unknown."""
+        if self.name == ACCURACY or self.before is None or not self.after:
+            return None
+        return (self.before - self.after) / abs(self.after)
+
+    @property
+    def learns(self) -> bool | None:
+        """Whether fp32 ends better than it began, a loss by more than a few spacings; None where that is not known."""
+        if self.before is None or self.after is None:
+            return None
+        least = SPACINGS * self.spacing * max(abs(self.before), abs(self.after)) if self.name == LOSS else 0.0
+        return (self.after - self.before) * self.sign > least
+
+    @property
+    def usual_margin(self) -> float:
+        """The largest difference that counts as none where fp32's loss falls by much."""
+        if self.name == ACCURACY:
+            return MARGIN_OF_ACCURACY
+        return MARGIN_OF_LOSS if self.held_out else MARGIN_OF_FIT
+
+    @property
+    def margin(self) -> float:
+        """The largest difference that counts as none: of an accuracy, one decision at least.
+
+        Of a loss, relative to fp32's: the smaller of the usual one and `OF_FALL` of fp32's own fall, where it falls.
+        """
+        if self.fall is not None and self.learns:
+            return min(self.usual_margin, OF_FALL * self.fall)
+        return max(self.usual_margin, self.resolution)
+
+    def seen_in(self, training: "Training") -> list[Score]:
+        """Return the scores of a training that it is about."""
+        return training.scores if self.held_out else training.fits
+
+    def of(self, score: Score | None) -> float | None:
+        """Return the value of a score; None where its loss is not finite, or there is no score."""
+        if score is None or score.loss is None:
+            return None  # of outputs that are not finite, an accuracy counts the classes that NaN falls on
+        if self.name == LOSS:
+            return score.loss
+        return score.correct / score.decisions if score.correct is not None and score.decisions else None
+
+    def final(self, training: "Training") -> float | None:
+        """Return the mean over the scores in the last quarter of the steps; None where one of them has no value.
+
+        A single score also says at which moment it was taken: decisions near a border change from step to step.
+        """
+        late = [score for score in self.seen_in(training) if score.step >= LAST * training.steps]
+        values = [value for score in late if (value := self.of(score)) is not None]
+        if training.broke_off or not late or late[-1].step != training.steps or len(values) < len(late):
+            return None
+        return statistics.fmean(values)
+
+    def change(self, value: float | None, fp32: float | None) -> float | None:
+        """Return by how much a value differs from fp32's (positive: larger), of a loss relative to fp32's."""
+        if value is None or fp32 is None or (self.name == LOSS and not fp32):
+            return None
+        return value - fp32 if self.name == ACCURACY else (value - fp32) / abs(fp32)
+
+
+def metrics_of(trainings: "Sequence[Training]") -> tuple[Metric, Metric]:
+    """Return what trainings, best those of fp32, are judged by first, and the loss on the training batches.
+
+    The first is of held-out data, an accuracy where every score counts decisions; without such data both are the same.
+    """
+    fit = _read(Metric(name=LOSS, held_out=False), trainings)
+    scores = [score for training in trainings for score in training.scores]
+    if not scores:
+        return fit, fit
+    first = Metric(name=LOSS, held_out=True)
+    if all(score.decisions and score.correct is not None for score in scores):
+        first = Metric(name=ACCURACY, held_out=True, decisions=min(score.decisions or 0 for score in scores))
+    return _read(first, trainings), fit
+
+
+def _read(metric: Metric, trainings: "Sequence[Training]") -> Metric:
+    """Return a metric that knows what trainings begin and end with."""
+    firsts = [score for training in trainings for score in metric.seen_in(training) if score.step == 0]
+    return replace(
+        metric,
+        before=mean_of(map(metric.of, firsts)),
+        after=mean_of(map(metric.final, trainings)),
+        spacing=max((training.spacing for training in trainings), default=0.0),
+    )
+
+
+def trouble(training: "Training", metric: Metric) -> tuple[Trouble, int | None] | None:
+    """Return why a training has no final value of a metric, and from which step on, from 1; None where it has one."""
+    if training.error:
+        return Trouble.RAISED, None
+    finite = max((place + 1 for place, loss in enumerate(training.losses) if loss is not None), default=0)
+    lost = Trouble.LOSS, finite * training.every + 1
+    if training.ended_at is not None:
+        if training.losses and training.losses[-1] is None:
+            return lost
+        return (Trouble.SCALE if training.scales else Trouble.WEIGHTS), training.ended_at + 1
+    if training.scales and len(training.skipped) == training.steps:
+        return Trouble.SKIPPED, None
+    if metric.final(training) is None:
+        return Trouble.LAST, None
+    late = training.losses[math.floor(LAST * len(training.losses)) :]
+    return lost if late and all(loss is None for loss in late) else None
+
+
+def _broke(trainings: "Sequence[Training]", metric: Metric, subject: str = "") -> Statement | None:
+    """Return what kept trainings of several seeds from an end, the earliest of it; None where nothing did."""
+    broken = [(known, training) for training in trainings if (known := trouble(training, metric))]
+    if not broken:
+        return None
+    (what, step), training = min(broken, key=lambda each: math.inf if each[0][1] is None else each[0][1])
+    first = nonfinite_sentence(training.first_nonfinite) if training.first_nonfinite else None
+    earliest = int(step is not None and len({known for known, _ in broken}) > 1)
+    facts = {"step": step, "earliest": earliest, "seeds": len(broken), "of": len(trainings)}
+    return state(Learns.BROKE, subject, what=what, error=training.error or None, first=first, **facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How far the trainings of a row are at the end from the way that fp64 went: medians over seeds.
+
+    `error` is ‖Δθ − Δθ*‖ / ‖Δθ*‖, `kept` the share of fp64's way that was gone, ⟨Δθ, Δθ*⟩ / ‖Δθ*‖². `slope` is the
+    exponent with which ‖Δθ − Δθ*‖ grows with the steps, the mean over seeds of least squares on logarithms from the
+    root of the number of steps on; None where fewer than `FEWEST_LOOKS` distances are known.
+    """
+
+    error: float
+    kept: float
+    slope: float | None = None
+
+    @property
+    def grows(self) -> str | None:
+        """The word for the slope, of `GROWS`."""
+        return next((word for most, word in GROWS if self.slope is not None and self.slope < most), None)
+
+
+def way_of(trainings: "Sequence[Training]") -> Way | None:
+    """Return how far trainings went astray: medians over them, a mean of slopes.
+
+    None where none came to its end, or one that did does not tell; the slope is None where one of them has none.
+    """
+    whole = [training for training in trainings if not training.broke_off]
+    last = [training.drift[-1] for training in whole if training.drift]
+    ends = [(at.way_rel_l2, at.way_kept) for at in last if at.way_rel_l2 is not None and at.way_kept is not None]
+    if not whole or len(ends) < len(whole):
+        return None
+    slopes = [slope for training in whole if (slope := slope_of(training)) is not None]
+    slope = statistics.fmean(slopes) if len(slopes) == len(whole) else None
+    errors, kept = zip(*ends, strict=True)
+    return Way(error=statistics.median(errors), kept=statistics.median(kept), slope=slope)
+
+
+def slope_of(training: "Training") -> float | None:
+    """Return the exponent with which a training's distance from fp64's way grows; None where too little is known."""
+    points = {
+        math.log(drift.step): math.log(drift.way) + math.log(drift.way_rel_l2)
+        for drift in training.drift
+        if drift.step >= max(1.0, math.sqrt(training.steps)) and drift.way and drift.way_rel_l2
+    }
+    if len(points) < FEWEST_LOOKS:
+        return None
+    return statistics.linear_regression(list(points), list(points.values())).slope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the trainings of a row end by one metric, against fp32's.
+
+    `mean` and `sd` are those of the final value over seeds, None where undefined. `difference` from fp32 is a mean by
+    seed, of an accuracy as a share, of a loss relative to fp32's (positive: larger), with its 90% interval; `lag` is it
+    as a share of what fp32's loss falls by. `verdict`
+    is None for fp32 and its arms, `why` its reasons; of the training loss unchanged says that it is no worse.
+    """
+
+    mean: float | None = None
+    sd: float | None = None
+    difference: float | None = None
+    lag: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: ChangeStatus | None = None
+    why: Sequence[Statement] = ()
+    seeds_needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The trainings of one precision, of one setting of GradScaler or of an arm of fp32, by seed.
+
+    `name` is the precision's or the setting's, "control" or "fp64"; `of_fp32`: the trainings of fp32 are why it has no
+    verdict. `first` is how it ends by what is judged first, `fit` by the loss on the training batches.
+    """
+
+    name: str
+    case_id: str
+    arm: str = ""
+    setting: ScalerSetting | None = None
+    by_seed: "Mapping[int, Training]" = field(default_factory=dict)
+    first: Ending = Ending()
+    fit: Ending = Ending()
+    of_fp32: bool = False
+
+    @property
+    def trainings(self) -> "list[Training]":
+        """Its trainings."""
+        return list(self.by_seed.values())
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is neither fp32 nor an arm of it."""
+        return not self.arm and self.name != BASELINE
+
+    @property
+    def trains(self) -> bool | None:
+        """Whether it trains as fp32 does: score and training loss are both shown to be no worse.
+
+        False where either is shown to be worse, None where neither is known.
+        """
+        verdicts = self.first.verdict, self.fit.verdict
+        if ChangeStatus.REGRESSED in verdicts:
+            return False
+        as_good = all(verdict in (ChangeStatus.UNCHANGED, ChangeStatus.IMPROVED) for verdict in verdicts)
+        return True if as_good else None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether GradScaler scales its losses."""
+        return any(training.scales for training in self.trainings)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the scale collapses in every training."""
+        return bool(self.by_seed) and all(training.collapsed for training in self.trainings)
+
+    @property
+    def skipped_steps(self) -> int | None:
+        """How many steps GradScaler skipped, of all seeds."""
+        return sum(len(training.skipped) for training in self.trainings) if self.scaled else None
+
+    @property
+    def flushed(self) -> float | None:
+        """The share of the gradient elements looked at that are zero though they are not in fp32."""
+        return flushed_share(self.trainings)
+
+    @property
+    def grad_rel_l2(self) -> float | None:
+        """The median over the looks of the gradients' error."""
+        return median_error(self.trainings)
+
+    @property
+    def way(self) -> Way | None:
+        """How far they went astray."""
+        return way_of(self.trainings)
+
+    def distance(self, name: str) -> float | None:
+        """Return the median of the weights' distance from another training at the end, a field of `Drift`."""
+        ends = [each.drift[-1] for each in self.trainings if each.drift and not each.broke_off]
+        return mean_of((getattr(drift, name) for drift in ends), statistics.median)
+
+
+def flushed_share(trainings: "Iterable[Training]") -> float | None:
+    """Return the share of gradient elements looked at that are zero though they are not in fp32; None without any."""
+    looks = [look for training in trainings for look in training.looks]
+    nonzero = sum(look.nonzero for look in looks)
+    return sum(look.flushed for look in looks) / nonzero if nonzero else None
+
+
+def median_error(trainings: "Iterable[Training]") -> float | None:
+    """Return the median error of gradients over the looks of trainings; None where it is undefined."""
+    return mean_of((look.rel_l2 for training in trainings for look in training.looks), statistics.median)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What the trainings of one workload on one device come to.
+
+    `rows` are fp32 with its arms, then the precisions in the order of every table, then settings. `metric` is what they
+    are judged by first, `fit` the loss on the training batches. `last_rate` is what the schedule left of the first
+    step's rate in fp32's last, `rounding` what rounding alone does to the metric: the root mean square of the
+    differences of control and fp64 from fp32. `asked` is how many seeds
+    there were to be, `left` whether a training is missing that can yet be made. None: not known. `remarks` are on
+    control, fp64 and what is missing.
+    """
+
+    name: str = ""
+    workload: str
+    device: str
+    metric: Metric
+    fit: Metric
+    steps: int
+    schedule: str = CONSTANT
+    last_rate: float | None = None
+    seeds: list[int]
+    asked: int
+    left: bool = False
+    rows: list[Row]
+    rounding: float | None = None
+    remarks: Sequence[Statement] = ()
+
+    @property
+    def baseline(self) -> Row | None:
+        """The row of fp32; None where it was not trained."""
+        return next((row for row in self.rows if row.name == BASELINE), None)
+
+    @property
+    def judged(self) -> list[Row]:
+        """The rows that have a verdict."""
+        return [row for row in self.rows if row.judged]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the measuring noted."""
+        return list(dict.fromkeys(note for row in self.rows for training in row.trainings for note in training.notes))
+
+
+class _Compared:
+    """What the rows of a workload come to by one metric, against `own`, the trainings of fp32 that came to an end."""
+
+    def __init__(self, metric: Metric, rows: Sequence[Row], own: "Mapping[int, Training]"):
+        self.metric = metric
+        by_row = {
+            row.name: [
+                change * metric.sign
+                for seed, training in row.by_seed.items()
+                if seed in own
+                and (change := metric.change(metric.final(training), metric.final(own[seed]))) is not None
+            ]
+            for row in rows
+            if row.name != BASELINE
+        }
+        self.differences = Differences(by_row, NAMES.values(), metric.margin, metric.resolution)
+
+    def ending(self, row: Row, judged: Judged | None, held: "_Withheld | None", *, told: bool) -> Ending:
+        """Return how a row ends; the interval of its difference where that is `told`."""
+        sign, finals = self.metric.sign, [self.metric.final(training) for training in row.trainings]
+        known = [value for value in finals if value is not None]
+        ending = Ending(mean=mean_of(known), sd=statistics.stdev(known) if len(known) > 1 else None)
+        if judged is not None:
+            fall = self.metric.fall if self.metric.learns else None
+            lag = judged.difference * sign / fall if fall else None
+            ending = replace(ending, difference=judged.difference * sign, lag=lag)
+            if told and math.isfinite(judged.low):
+                low, high = sorted((judged.low * sign, judged.high * sign))
+                ending = replace(ending, low=low, high=high)
+        if held is not None:
+            return replace(ending, verdict=held.verdict, why=(held.why,) if held.why else ())
+        return self._judged(ending, judged) if row.judged else ending
+
+    def _judged(self, ending: Ending, judged: Judged | None) -> Ending:
+        """Return an ending with the verdict that its numbers give.
+
+        The training loss is no worse where the one-sided bound at 5% is within the margin (non-inferiority).
+        """
+        verdict, metric = ChangeStatus.INCONCLUSIVE, self.metric
+        if judged is None or not metric.learns:
+            return replace(ending, verdict=verdict, why=(state(Learns.NO_RATIO),))
+        if self.differences.fires(NAMES[CONTROL]):
+            return replace(ending, verdict=verdict)
+        verdict = judged.verdict
+        if verdict is ChangeStatus.INCONCLUSIVE and metric.is_fit and judged.low >= -metric.margin:
+            verdict = ChangeStatus.UNCHANGED
+        why = [] if verdict is ChangeStatus.UNCHANGED else [_apart(ending, metric)]
+        if verdict is ChangeStatus.INCONCLUSIVE:
+            why.append(_seeds(judged, metric))
+        return replace(ending, verdict=verdict, why=why, seeds_needed=judged.seeds_needed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Withheld:
+    """A verdict that numbers do not decide, and why; `without_numbers` where a difference would mislead.
+
+    Without a reason, fp32's own trainings are why, which is said once of all precisions.
+    """
+
+    verdict: ChangeStatus = ChangeStatus.INCONCLUSIVE
+    why: Statement | None = None
+    without_numbers: bool = False
+
+
+def conclude(workload: str, device: str, planned: Sequence[Row], asked: int, given_up: Collection[str]) -> Learned:
+    """Return what the trainings of rows that differ in their precision come to.
+
+    `asked` is from how many seeds there were to be; of cases that are `given_up` no more are made.
+    """
+    rows = [row for row in planned if row.by_seed]
+    own = next((row.by_seed for row in rows if row.name == BASELINE), {})
+    trainings = list(own.values()) or [training for row in rows for training in row.trainings]
+    metric, fit = metrics_of(trainings)
+    ended = {seed: training for seed, training in own.items() if trouble(training, metric) is None}
+    first, of_fit = _Compared(metric, rows, ended), _Compared(fit, rows, ended)
+    held = {row.name: _withheld(row, own, ended, first) for row in rows if row.judged}
+    without = {name for name, each in held.items() if each is not None and each.without_numbers}
+    verdicts = [compared.differences.verdicts(without) for compared in (first, of_fit)]
+    judged = []
+    for row in rows:
+        told, why = _only_one(row.by_seed, ended) is None, held.get(row.name)
+        endings = [
+            compared.ending(row, each.get(row.name), why, told=told)
+            for compared, each in zip((first, of_fit), verdicts, strict=True)
+        ]
+        of_fp32 = why is not None and why.why is None
+        judged.append(replace(row, first=endings[0], fit=endings[1], of_fp32=of_fp32))
+    seeds = sorted({seed for row in rows for seed in row.by_seed})
+    rounding = first.differences.rounding
+    return Learned(
+        workload=workload,
+        device=device,
+        metric=metric,
+        fit=fit,
+        steps=max(training.steps for row in rows for training in row.trainings),
+        schedule=trainings[0].schedule,
+        last_rate=trainings[0].last_rate,
+        seeds=seeds,
+        asked=max(asked, len(seeds)),
+        left=any(len(row.by_seed) < asked and row.case_id not in given_up for row in planned),
+        rows=judged,
+        rounding=math.sqrt(statistics.fmean(value * value for value in rounding)) if rounding else None,
+        remarks=list(_remarks(planned, asked, first, whole=bool(ended))),
+    )
+
+
+def _withheld(
+    row: Row, own: "Mapping[int, Training]", ended: "Mapping[int, Training]", compared: _Compared
+) -> _Withheld | None:
+    """Return the verdict on a row that its differences do not decide; None where they do."""
+    incomparable = partial(_Withheld, verdict=ChangeStatus.INCOMPARABLE, without_numbers=True)
+    if not own:
+        return incomparable(why=state(Learns.NO_FP32))
+    if not ended:
+        return _Withheld(without_numbers=True)
+    pairs = [(training, ended[seed]) for seed, training in row.by_seed.items() if seed in ended]
+    if not pairs:
+        return _Withheld(why=state(Learns.NO_PAIR), without_numbers=True)
+    for what, digest in (("weights", "weights_digest"), ("batches", "inputs_digest")):
+        if any(getattr(training, digest) != getattr(fp32, digest) for training, fp32 in pairs):
+            return incomparable(why=state(Learns.OTHER_START, what=what))
+    if (broke := _broke([training for training, _ in pairs], compared.metric)) is not None:
+        return _Withheld(verdict=ChangeStatus.REGRESSED, why=broke, without_numbers=True)
+    if compared.metric.learns is False or compared.differences.fires(NAMES[CONTROL]):
+        return _Withheld()
+    alone = _only_one(row.by_seed, ended)
+    return None if alone is None else _Withheld(why=state(alone))
+
+
+def _only_one(seeds: Iterable[int], own: "Mapping[int, Training]") -> Learns | None:
+    """Return why trainings beside those of fp32 show no spread, which leaves no interval either; None where they do."""
+    starts = [(own[seed].weights_digest, own[seed].inputs_digest) for seed in seeds if seed in own]
+    if len(starts) == 1:
+        return Learns.ONE_SEED
+    return Learns.SAME_START if len({*starts}) == 1 else None
+
+
+def _apart(ending: Ending, metric: Metric, code: Learns | None = None, subject: str = "") -> Statement:
+    """Return by how much a metric differs from fp32's."""
+    difference, low, high = ending.difference or 0.0, ending.low, ending.high
+    if metric.is_fit and code is None:
+        lag = ending.lag if HARDLY <= (ending.lag or 0.0) <= 1 else None
+        ends = [None if value is None else 1 + value for value in (low, high)]
+        return state(Learns.LOSS, subject, Severity.ADVICE, ratio=1 + difference, low=ends[0], high=ends[1], lag=lag)
+    ends = [None if value is None else 100 * value for value in (low, high)]
+    facts: dict[str, float | str | None] = {"metric": metric.name, "unit": metric.unit, "low": ends[0], "high": ends[1]}
+    facts |= {"by": abs(100 * difference), "lower": int(difference < 0)}
+    return state(code or Learns.SCORE, subject, Severity.ADVICE, **facts)
+
+
+def _seeds(judged: Judged, metric: Metric) -> Statement:
+    """Return how many seeds would decide what is open."""
+    if judged.seeds_needed is None:
+        unit = "% of the loss" if metric.is_fit else metric.unit
+        return state(Learns.TOO_NEAR, "", Severity.ADVICE, margin=100 * metric.margin, unit=unit)
+    few_enough = judged.seeds_needed <= MANY_SEEDS
+    facts = {"seeds": judged.seeds_needed} if few_enough else {"more": MANY_SEEDS}
+    return state(Learns.SEEDS, "", Severity.ADVICE, **facts)
+
+
+def mean_of(values: Iterable[float | None], how: Callable[[list[float]], float] = statistics.fmean) -> float | None:
+    """Return the mean, or what `how` makes, of those that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return how(known) if known else None
+
+
+def _remarks(planned: Sequence[Row], asked: int, compared: _Compared, *, whole: bool) -> Iterator[Statement]:
+    """Yield which arms of fp32 end elsewhere, which trainings are missing, and which of fp32 came to no end.
+
+    That fp32 came to no end from any seed (it is not `whole`) is no remark: it is said first.
+    """
+    metric, differences = compared.metric, compared.differences
+    for arm, code in ((CONTROL, Learns.CONTROL_FIRES), (REFERENCE, Learns.FP64)):
+        if differences.fires(NAMES[arm]):
+            judged = differences.controls[NAMES[arm]]
+            yield _apart(Ending(difference=judged.difference * metric.sign), metric, code, NAMES[arm])
+    if short := [row.name for row in planned if len(row.by_seed) < asked]:
+        yield state(Learns.SHORT, "", Severity.ADVICE, seeds=asked, names=few(short))
+    for row in planned:
+        exact = row.arm or (whole and row.name == BASELINE)
+        if exact and (broke := _broke(row.trainings, metric, row.name)) is not None:
+            yield broke
+
+
+def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
+    """Yield what to conclude of loss scaling and each precision, what fp32 reaches and how much seeds move that."""
+    own, metric = learned.baseline, learned.metric
+    if own is not None and metric.learns is False:
+        unreadable = metric.name == LOSS and (metric.fall or 0.0) > 0
+        yield _reached(Learns.UNREADABLE if unreadable else Learns.FLAT, learned, own)
+    ends = own is not None and own.first.mean is not None
+    if own is not None and not ends and (broke := _broke(own.trainings, metric, BASELINE)) is not None:
+        yield from (state(Learns.NO_END, BASELINE), broke)
+    if metric.learns and metric.fall is not None and metric.fall < HARDLY:
+        yield state(Learns.HARDLY, BASELINE, Severity.ADVICE, fall=100 * metric.fall)
+    yield from _of_scaling(learned.judged)
+    yield from _of_precisions(learned)
+    for row in learned.judged:
+        yield from _of_gradients(row)
+    if own is not None and ends and metric.learns is not False:
+        yield _reached(Learns.REACHES, learned, own)
+    yield from learned.remarks
+
+
+def _reached(code: Learns, learned: Learned, own: Row) -> Statement:
+    """Return what fp32 reaches, and what seeds and rounding move that by, as shares."""
+    metric, ending, scale = learned.metric, own.first, 100 if learned.metric.name == ACCURACY else 1
+    sd = None if ending.sd is None or not ending.mean else ending.sd / (1 if scale > 1 else abs(ending.mean))
+    return state(
+        code,
+        BASELINE,
+        Severity.INFO if code is Learns.REACHES else Severity.ADVICE,
+        metric=metric.name,
+        held_out=int(metric.held_out),
+        value=None if ending.mean is None else scale * ending.mean,
+        before=None if metric.before is None else scale * metric.before,
+        percent=int(scale > 1),
+        unit=None if sd is learned.rounding is None else metric.unit,
+        sd=None if sd is None else 100 * sd,
+        rounding=None if learned.rounding is None else 100 * learned.rounding,
+    )
+
+
+def _of_scaling(rows: Sequence[Row]) -> Iterator[Statement]:
+    """Yield whether fp16 needs a loss scale, and which setting of GradScaler serves."""
+    unscaled = next((row for row in rows if row.setting is not None and not row.setting.enabled), None)
+    scaled = [row for row in rows if row.setting is not None and row.setting.enabled]
+    serving = sorted((row for row in scaled if row.trains), key=lambda row: row.name != DEFAULT)
+    if scaled and all(row.collapsed for row in scaled):
+        yield state(Learns.USELESS)
+    elif unscaled is not None and unscaled.trains is False and serving:
+        yield state(Learns.NEEDED, setting=serving[0].name)
+    elif unscaled is not None and unscaled.trains:
+        yield state(Learns.NEEDLESS, "", Severity.INFO)
+
+
+def _of_gradients(row: Row) -> Iterator[Statement]:
+    """Yield what share of a row's gradients flushes, and what to set where GradScaler skips many steps."""
+    if row.flushed is not None and row.flushed >= FLUSHES:
+        yield state(Learns.FLUSHED, row.name, Severity.INFO, flushed=row.flushed, error=row.grad_rel_l2)
+    last = max(row.trainings, key=lambda training: len(training.skipped))
+    if not last.skipped or last.broke_off or len(last.skipped) == last.steps:
+        return
+    first = skipped_first(last)
+    facts: dict[str, float | str | None] = {"steps": last.steps, "began": format_scale(last.scales[0][1])}
+    if first >= MANY_SKIPPED:
+        settled = format_scale(next(scale for step, scale in last.scales if step == first)).replace("^", "**")
+        yield state(Learns.COMES_DOWN, row.name, Severity.ADVICE, first=first, settled=settled, **facts)
+    later = len(last.skipped) - first
+    if later > max(OFTEN_SKIPPED * last.steps, 1):
+        yield state(Learns.SKIPS_AGAIN, row.name, Severity.ADVICE, skipped=later, **facts)
+
+
+def skipped_first(training: "Training") -> int:
+    """Return how many steps GradScaler skipped before the first that was taken."""
+    return next((place for place, step in enumerate(training.skipped) if place != step), len(training.skipped))
+
+
+def _of_precisions(learned: Learned) -> Iterator[Statement]:
+    """Yield the verdicts on rows with their reasons, of those that share both at once, and ways gone astray."""
+    alike: list[tuple[list[Statement], list[str]]] = []
+    for row in learned.judged:
+        own = _of_row(row, learned)
+        names = next((names for statements, names in alike if statements == own), None)
+        if own and names is None:
+            alike.append((own, [row.name]))
+        elif names is not None:
+            names.append(row.name)
+    codes = list(Learns)
+    for statements, names in sorted(alike, key=lambda each: codes.index(Learns(each[0][0].code))):
+        for statement in statements:
+            yield replace(statement, subject=all_of(names), facts={**statement.facts, "count": len(names)})
+
+
+def _of_row(row: Row, learned: Learned) -> list[Statement]:
+    """Return the verdict on a row and its reasons, of one that fails also how far it went astray and how that grows;
+    nothing where fp32 is why.
+    """
+    if row.of_fp32:
+        return []
+    metric, verdict, within, why = learned.metric, row.first.verdict, [], list(row.first.why)
+    of_fit = [each for each in row.fit.why if each not in why]
+    if verdict is ChangeStatus.UNCHANGED:
+        facts: dict[str, float | str | None] = {"metric": metric.name, "margin": 100 * metric.margin}
+        facts |= {"unit": metric.unit, "of_fall": int(metric.margin < metric.usual_margin)}
+        facts |= {"loss": 100 * learned.fit.margin if row.trains and not metric.is_fit else None}
+        within = [state(Learns.WITHIN, "", Severity.INFO, **facts)]
+    if row.trains is False:
+        code, why = Learns.FAILS, why if verdict is ChangeStatus.REGRESSED else [*of_fit, *why, *within]
+        if way := row.way:
+            why.append(state(Learns.WAY, kept=way.kept, error=way.error, slope=way.slope))
+    elif verdict is ChangeStatus.UNCHANGED:
+        code, why = (Learns.TRAINS, within) if row.trains else (Learns.SCORES, [*within, *of_fit])
+    elif verdict is ChangeStatus.IMPROVED:
+        code, why = Learns.BETTER, [*why, *(() if row.trains else of_fit)]
+    else:
+        code = Learns.OPEN if verdict is ChangeStatus.INCONCLUSIVE else Learns.INCOMPARABLE
+    severity = Severity.PROBLEM if code is Learns.FAILS else Severity.INFO
+    return [state(code, "", severity), *(replace(each, severity=Severity.INFO) for each in why)]
