@@ -73,66 +73,29 @@ class Precision:
 PRECISIONS: dict[str, Precision] = {
     row.name: row
     for row in (
-        Precision(name="fp32", summary="IEEE single precision, tf32 off", aliases=("float32", "32", "32-true", "full")),
-        Precision(
-            name="default",
-            summary="fp32 as torch ships it: tf32 convolutions on CUDA",
-            fp32_products="shipped",
-            default_on=("cuda",),
-        ),
-        Precision(
-            name="tf32",
-            summary="fp32 storage, TensorFloat-32 matrix products",
-            fp32_products="tf32",
-            aliases=("tensorfloat32",),
-        ),
-        Precision(
-            name="fp32_bf16_products",
-            summary="fp32 storage, products in bf16 where a kernel does it",
-            fp32_products="bf16",
-            default_on=(),
-            aliases=("bf16-products",),
-        ),
-        Precision(
-            name="fp16_autocast",
-            summary="fp32 weights, autocast to fp16, GradScaler in training",
-            autocast="float16",
-            scaler=True,
-            aliases=("fp16-mixed", "16-mixed"),
-        ),
-        Precision(
-            name="bf16_autocast", summary="fp32 weights, autocast to bf16", autocast="bfloat16", aliases=("bf16-mixed",)
-        ),
-        Precision(
-            name="fp16_master",
-            summary="network in fp16, fp32 master weights, GradScaler",
-            storage="float16",
-            scaler=True,
-            master=True,
-            same_ops="fp16_pure",
-            default_on=("cuda", "xpu"),
-            aliases=("fp16-master-weights",),
-        ),
-        Precision(
-            name="bf16_master",
-            summary="network in bf16, fp32 master weights",
-            storage="bfloat16",
-            master=True,
-            same_ops="bf16_pure",
-            default_on=("cuda", "xpu"),
-            aliases=("bf16-master-weights",),
-        ),
-        Precision(
-            name="fp16_pure",
-            summary="weights, inputs and compute in fp16",
-            storage="float16",
-            aliases=("fp16-true", "16-true"),
-        ),
-        Precision(
-            name="bf16_pure", summary="weights, inputs and compute in bf16", storage="bfloat16", aliases=("bf16-true",)
-        ),
+        Precision(name="fp32", summary="IEEE single precision, tf32 off",
+                  aliases=("float32", "32", "32-true", "full")),
+        Precision(name="default", summary="fp32 as torch ships it: tf32 convolutions on CUDA",
+                  fp32_products="shipped", default_on=("cuda",)),
+        Precision(name="tf32", summary="fp32 storage, TensorFloat-32 matrix products", fp32_products="tf32",
+                  aliases=("tensorfloat32",)),
+        Precision(name="fp32_bf16_products", summary="fp32 storage, products in bf16 where a kernel does it",
+                  fp32_products="bf16", default_on=(), aliases=("bf16-products",)),
+        Precision(name="fp16_autocast", summary="fp32 weights, autocast to fp16, GradScaler in training",
+                  autocast="float16", scaler=True, aliases=("fp16-mixed", "16-mixed")),
+        Precision(name="bf16_autocast", summary="fp32 weights, autocast to bf16", autocast="bfloat16",
+                  aliases=("bf16-mixed",)),
+        Precision(name="fp16_master", summary="network in fp16, fp32 master weights, GradScaler", storage="float16",
+                  scaler=True, master=True, same_ops="fp16_pure", default_on=("cuda", "xpu"),
+                  aliases=("fp16-master-weights",)),
+        Precision(name="bf16_master", summary="network in bf16, fp32 master weights", storage="bfloat16", master=True,
+                  same_ops="bf16_pure", default_on=("cuda", "xpu"), aliases=("bf16-master-weights",)),
+        Precision(name="fp16_pure", summary="weights, inputs and compute in fp16", storage="float16",
+                  aliases=("fp16-true", "16-true")),
+        Precision(name="bf16_pure", summary="weights, inputs and compute in bf16", storage="bfloat16",
+                  aliases=("bf16-true",)),
     )
-}
+}  # fmt: skip
 """The measured precisions, in the order of every table; `fp64` is the reference and is not measured."""
 
 BUILT_IN = frozenset(PRECISIONS)

@@ -635,37 +635,27 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
     largest size, as smaller ones may be a cache's. Each names its run, of equals the newest; damaged runs have none.
     One that other work may have lowered is none: shares of it would be too high.
     """
-    found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
-    for stored in _studies(results, here):
-        for one in stored.every(Ceiling):
-            attained = top(one)
-            if attained is None or disturbance(one) is not None or not _holds(one, stored.header, here):
-                continue
-            key = one.device, one.operation, one.dtype
-            height = attained.work if one.operation in MOVING else 0, ceiling_rate(one) or 0.0
-            if key not in found or height > found[key][0]:
-                found[key] = height, structs.replace(one, run=stored.header.run)
-    return [one for _, one in found.values()]
-
-
-def _studies(results: Path | str, here: Environment) -> "Iterator[StoredRun]":
-    """Return the stored studies of ceilings on this machine, the newest first."""
-
     from ampbench import store
 
     def is_its(header: Header) -> bool:
         there = header.environment
         return header.explains == CEILINGS and all(getattr(there, name) == getattr(here, name) for name in _SAME)
 
-    return store.runs_with(reversed(store.list_runs(results)), is_its)
-
-
-def _holds(ceiling: Ceiling, header: Header, here: Environment) -> bool:
-    """Return whether a ceiling is that of the device that is here now, and on a CPU of as many threads."""
-    there, now = header.environment.device(ceiling.device), here.device(ceiling.device)
-    if there is None or now is None or there.name != now.name:
-        return False
-    return ceiling.device != "cpu" or ceiling.threads == here.threads
+    found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
+    for stored in store.runs_with(reversed(store.list_runs(results)), is_its):
+        for one in stored.every(Ceiling):
+            there, now = stored.header.environment.device(one.device), here.device(one.device)
+            same = there is not None and now is not None and there.name == now.name
+            attained = top(one)
+            if not same or attained is None or disturbance(one) is not None:
+                continue
+            if one.device == "cpu" and one.threads != here.threads:
+                continue
+            key = one.device, one.operation, one.dtype
+            height = attained.work if one.operation in MOVING else 0, ceiling_rate(one) or 0.0
+            if key not in found or height > found[key][0]:
+                found[key] = height, structs.replace(one, run=stored.header.run)
+    return [one for _, one in found.values()]
 
 
 def _made(given: Given) -> CeilingsAsked:
