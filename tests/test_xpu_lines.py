@@ -145,7 +145,7 @@ def told_everywhere() -> list[str]:
     assert documented.documented_ops(documented.XPU_REFERENCE, "cuda") is None
     return [
         doctor._installation(header.environment)["torch"],
-        facts._installation(header)["XPU runtime"],
+        facts.installation(header),
         str(environment.read_environment().xpu_version),
     ]
 
@@ -174,8 +174,7 @@ def test_every_special_line_is_reached_but_those_that_are_named(monkeypatch: pyt
 
     def all_of_it() -> None:
         told = told_everywhere()
-        assert "XPU 20250201" in told[0]
-        assert told[1] == "20250201"
+        assert all("XPU 20250201" in each for each in told[:2])
         monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
         monkeypatch.setattr(torch._C, "_set_onednn_allow_tf32", lambda value: None)
         with precision_flags(PRECISIONS["tf32"]):

@@ -369,13 +369,12 @@ def test_an_upgrade_that_changes_a_rule_fails_and_names_it(ampbench: Run) -> Non
 
 def test_a_probe_that_saw_less_is_noted(ampbench: Run, tmp_path: Path) -> None:
     seen = [observation(f"aten::op{number}", dtype, observed="float32") for number in range(3) for dtype in BOTH]
-    blind = [replace(one, observed=None) for one in seen if one.dtype == BOTH[1]]
+    blind = [replace(one, observed=None) for one in seen]
     base = write_run(tmp_path, [], probe(*seen, dtypes=BOTH), COMPLETE, run=IDS["old"], explains=RULES)
-    new = write_run(tmp_path, [], probe(*blind, dtypes=BOTH[1:]), COMPLETE, run=IDS["new"], explains=RULES)
+    new = write_run(tmp_path, [], probe(*blind, dtypes=BOTH), COMPLETE, run=IDS["new"], explains=RULES)
     said = ampbench("gate", base, new)
     assert said.code == 0
     assert "note: 3 rules observed in the baseline and not in the candidate: op0 on xpu; " in said.out
-    assert "note: the candidate lacks the rules of autocast on xpu to fp16\n" in said.out
 
 
 @pytest.mark.parametrize(
