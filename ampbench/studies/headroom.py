@@ -208,21 +208,18 @@ def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
 
 
 def _whole_step(low: LowRun) -> Statement:
-    name, step = low.precision, low.nonfinite_output
-    names = few(low.overflowed_weights)
-    stored = partial(
-        state, Headroom.STORED, name, names=names, count=len(low.overflowed_weights), dtype=low_dtype(name)
-    )
+    """Return how a whole step in a low precision ended."""
+    name, turn, first = low.precision, low.nonfinite_output, low.first_nonfinite
+    step = None if turn is None else turn + 1
     if low.error:
         return state(Headroom.RAISED, name, error=low.error)
-    if low.overflowed_weights and step is not None:
-        return stored(step=step + 1)
-    if low.first_nonfinite is not None:
-        return state(Headroom.FIRST, name, first=str(low.first_nonfinite))
+    if low.overflowed_weights and (step is not None or first is None):
+        facts = {"count": len(low.overflowed_weights), "dtype": low_dtype(name), "step": step}
+        return state(Headroom.STORED, name, names=few(low.overflowed_weights), **facts)
+    if first is not None:
+        return state(Headroom.FIRST, name, first=str(first))
     if step is not None:
-        return state(Headroom.NONFINITE, name, step=step + 1)
-    if low.overflowed_weights:
-        return stored()
+        return state(Headroom.NONFINITE, name, step=step)
     return state(Headroom.FINITE if whole_step_seen(low) else Headroom.UNSEEN, name, Severity.INFO)
 
 
@@ -432,8 +429,9 @@ GRADIENTS: Sequence[Column[tuple[str, GradientOutcome]]] = (
 
 
 def remarks(record: RangePass) -> list[str]:
-    """Return what passes noted, each note of a low precision behind its name."""
-    return [*record.notes, *(f"{low.precision}: {note}" for low in record.low_runs for note in low.notes)]
+    """Return what passes noted, each note of a low precision alone behind its name."""
+    own = [(low.precision, note) for low in record.low_runs for note in low.notes if note not in record.notes]
+    return [*record.notes, *(f"{precision}: {note}" for precision, note in own)]
 
 
 FITTING, OVERFLOWING, NONFINITE = "largest value", "largest value, overflows fp16", "not all finite in fp32"
@@ -572,7 +570,7 @@ TABLES: Sequence[Table[RangePass, Any]] = (
         "Where predictions failed", "", SEEN, failed,
         "false: predicted of the values in brackets and not seen; missed: seen and not predicted; near: within a "
         f"factor {MARGIN}; overflowed, flushed: shares of its outputs, and it flushes from {FLUSHES:.0%} on; own: its "
-        "error on exact inputs",
+        "error on exact inputs, against itself in fp32",
     ),
     _shown(
         "Gradients in the low precisions", "", GRADIENTS, gradients,

@@ -168,3 +168,6 @@ def test_a_users_network_overflows_where_it_multiplies(tmp_path: Path, ampbench:
     assert found["0"]["own_rel_l2"] > 0
     assert (found["0"]["overflowed"], found["1"]["overflowed"] > 0) == (0, True)
     assert case["origin"]["first_nonfinite"]["module"] == "1"
+    assert (case["origin"]["ablations"], case["origin"]["reference"]) == (3, "fp64")
+    own = json.loads(ampbench("explain", "origin", "model.py:make", "--precision", "fp16_pure", "--own", "--json").out)
+    assert own["cases"][0]["origin"]["ablations"] == 0
