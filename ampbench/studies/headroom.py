@@ -214,8 +214,8 @@ def _whole_step(low: LowRun) -> Statement:
     if low.error:
         return state(Headroom.RAISED, name, error=low.error)
     if low.overflowed_weights and (step is not None or first is None):
-        facts = {"count": len(low.overflowed_weights), "dtype": low_dtype(name), "step": step}
-        return state(Headroom.STORED, name, names=few(low.overflowed_weights), **facts)
+        names, count = few(low.overflowed_weights), len(low.overflowed_weights)
+        return state(Headroom.STORED, name, names=names, count=count, dtype=low_dtype(name), step=step)
     if first is not None:
         return state(Headroom.FIRST, name, first=str(first))
     if step is not None:
