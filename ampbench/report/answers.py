@@ -38,12 +38,6 @@ class Table:
         """The advice for it, which is of the whole run: the row advised may not be among those shown."""
         return self.shown.advice.get(self.group)
 
-    @property
-    def chosen(self) -> Row | None:
-        """The row that is advised, of all rows of the run; None without advice."""
-        wanted = self.advice.case_id if self.advice else None
-        return None if wanted is None else self.shown.whole[wanted]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:

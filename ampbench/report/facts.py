@@ -13,14 +13,13 @@ from ampbench.core.precisions import ordered
 from ampbench.core.units import all_of, counted
 from ampbench.instruments import registry
 from ampbench.judge.notes import measured_devices
-from ampbench.records.case import Case
 from ampbench.records.changes import Comparison
 from ampbench.records.kinds import KINDS, Kind
 from ampbench.records.labels import NOT_REACHED, case_labels, outcomes_said, told_apart
 from ampbench.records.run import Header, short_commit
 from ampbench.report.material import Material, ShownCase
 from ampbench.show.comparison import explanation_lines
-from ampbench.show.page import Changed, Held, Part, Told, Untold, place_of, run_name
+from ampbench.show.page import Held, Part, Told, Untold, place_of, run_name
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun
 
@@ -158,7 +157,6 @@ def held(material: Material, kind: Kind) -> Held[Any]:
         elsewhere=_elsewhere(material, passes),
         runs=runs_of(material),
         compared=[(material.baseline, run) for run in runs_of(material)] if material.baseline else [],
-        changed=changed(material),
     )
 
 
@@ -208,23 +206,6 @@ def _elsewhere(material: Material, passes: Passes) -> list[str]:
         return []
     return [f"torch {version or 'of an unknown version'} on {host}" for host, version in places
             if (host, version) not in own]  # fmt: skip
-
-
-def changed(material: Material) -> list[Changed]:
-    """Return what comparisons tell of why cases differ from the baseline's, case by case."""
-    cases: dict[str, Case] = {}
-    sentences: dict[str, list[str]] = {}
-    for one in _comparisons(material):
-        own = material.baseline.cases if material.baseline else {}
-        for case_id in one.explained:
-            if (case := one.candidates.get(case_id, own.get(case_id))) is not None:
-                cases[case_id] = case
-                sentences.setdefault(case_id, []).extend(explanation_lines(one, case_id))
-    labels = case_labels(cases.values())
-    return [
-        Changed(name=labels[cases[case_id].case_id], sentences=list(dict.fromkeys(said)))
-        for case_id, said in sentences.items()
-    ]
 
 
 def reasons(case: ShownCase) -> Sequence[str]:

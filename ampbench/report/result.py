@@ -113,7 +113,7 @@ def result(material: Material) -> Result:
         warnings=[as_sentence(one, names) for one in warnings(material)],
         comparisons=[
             Section(sentences.sides_line(each), list(map(cut, sentences.comparison_blocks(each))))
-            for each in material.comparisons
+            for each in (*material.comparisons, *material.explained)
         ],
         missing=missing(one.row for one in material.cases),
         said=[as_sentence(one, names) for one in remarks(material, found)],

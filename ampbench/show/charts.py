@@ -138,15 +138,6 @@ def quantity(field: str, title: str, scale: Mapping[str, Any], axis: Mapping[str
 DASHED: Mapping[str, Any] = MappingProxyType({"type": "rule", "strokeDash": [4, 3]})
 """The mark of a line that is no data: a limit, a change, what others are compared with."""
 
-NAMES_ABOVE: Mapping[str, Any] = MappingProxyType(
-    {
-        "grid": True, "ticks": False, "domain": False, "labelAlign": "left", "labelPadding": -4, "labelOffset": -11,
-        "labelLimit": 400,
-    }
-)  # fmt: skip
-"""The axis of rows whose names stand above their lines, inside the chart: beside it they would leave a narrow screen
-no room for points."""
-
 _TIMES: Mapping[float, str] = MappingProxyType({60: "min", 1: "s", 1e-3: "ms", 1e-6: "us"})
 _SIZES: Mapping[float, str] = MappingProxyType({1024**3: "GiB", 1024**2: "MiB", 1024: "KiB"})
 

@@ -125,22 +125,13 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """What accounts for a case's change against the baseline, in sentences."""
-
-    name: str
-    sentences: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Held(Generic[T]):
     """What a page holds that an instrument makes its part of.
 
     `told` are the cases in which runs of the instrument's kind found something, of several runs of one case, host and
     torch version the newest, the oldest first; `untold` are those in which they did not. `elsewhere` says with which
     torch on which host they ran where nothing on the page was measured. `runs` are all runs on the page, the oldest
-    first. `compared` are the runs that there are of the baseline, each before what is compared with it, and `changed`
-    what comparisons say of cases.
+    first. `compared` are the runs that there are of the baseline, each before what is compared with it.
     """
 
     told: Sequence[Told[T]] = ()
@@ -148,7 +139,6 @@ class Held(Generic[T]):
     elsewhere: Sequence[str] = ()
     runs: Sequence[StoredRun] = ()
     compared: Sequence[tuple[StoredRun, StoredRun]] = ()
-    changed: Sequence[Changed] = ()
 
 
 def run_name(run: StoredRun) -> str:
@@ -191,7 +181,7 @@ class Part:
     """One part of a section, `id` is unique. `said` are its findings in sentences, below its charts stand its `blocks`.
 
     Of several cases it has an `overview`, some are told of in `details`, and of `undetailed` more only the table tells.
-    `changed` is what differs from the baseline's, `untold` are the cases without a result, headed by `without`.
+    `untold` are the cases without a result, headed by `without`.
     `left_out` counts the rows that are not listed.
 
     `sentences` are all that is said of each case, by its name, for those who read no tables; they are called `what`.
@@ -207,7 +197,6 @@ class Part:
     overview: Overview | None = None
     details: Sequence[Detail] = ()
     undetailed: int = 0
-    changed: Sequence[Changed] = ()
     untold: Sequence[Untold] = ()
     without: str = "Without a result"
     left_out: int = 0
@@ -246,7 +235,6 @@ def told_part(
     folding: Collection[str] = (),
     code: Callable[[N], str] | None = None,
     finding: Callable[[N], str] | None = None,
-    changed: Sequence[Changed] = (),
     untold: Sequence[Untold] | None = None,
     **others: Any,
 ) -> Part | None:
@@ -259,7 +247,7 @@ def told_part(
     further fields of the part.
     """
     untold = held.untold if untold is None else untold
-    if not (found or untold or changed):
+    if not (found or untold):
         return None
     sections = [section(one) for one in found]
     rows = [(one.name, _beginning(own)) for one, own in zip(found, sections, strict=True)]
@@ -279,9 +267,8 @@ def told_part(
             for place, (one, own) in enumerate(zip(found[:DETAILED], sections, strict=False))
         ],
         undetailed=max(len(found[:LISTED]) - DETAILED, 0),
-        changed=changed[:LISTED],
         untold=untold,
-        left_out=sum(max(len(each) - LISTED, 0) for each in (found, untold, changed)),
+        left_out=sum(max(len(each) - LISTED, 0) for each in (found, untold)),
         sentences=[(one.name, sentences_of(own)) for one, own in zip(found, sections, strict=True)],
         finding=next(findings, ""),
         **others,

@@ -691,7 +691,6 @@ def part(held: Held[CastPass]) -> Part | None:
         verb="Traced",
         drawings=_DRAWINGS,
         folding=["Dtypes in and out", "The same step", "What the", "Casts of the autograd graph"],
-        changed=held.changed,
         without="Not traced",
         what="traced cases",
     )
