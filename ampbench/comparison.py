@@ -6,13 +6,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampbench.core.keywords import matches
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
 from ampbench.judge.compare import compare as compare_runs
 from ampbench.judge.compare import narrowed
 from ampbench.judge.gate import Policy, check_kinds, judge
 from ampbench.judge.rounds import MeasuredRun
+from ampbench.records.case import matches
 from ampbench.records.changes import Change, ControlCode, GateResult
 from ampbench.records.changes import Comparison as Compared
 from ampbench.show import comparison as show

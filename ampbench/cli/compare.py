@@ -153,8 +153,8 @@ def gate(
     policy = judging.read()
     from ampbench import store
     from ampbench.comparison import Comparison
-    from ampbench.core.keywords import matches
     from ampbench.judge.rounds import MeasuredRun
+    from ampbench.records.case import matches
 
     names = [baseline, candidate, *([policy.anchor] if policy.anchor else [])]
     base, new, *anchor = [MeasuredRun.read(path) for path in [store.find_run(name, results, _refuse) for name in names]]

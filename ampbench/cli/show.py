@@ -71,8 +71,8 @@ def command(
       verdict    ok; refused: a number over its limit; undecided: why nothing is known
     """
     from ampbench import store
-    from ampbench.core import keywords
     from ampbench.instruments import registry
+    from ampbench.records.case import matches
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
     if len(files) > 1:
@@ -83,9 +83,7 @@ def command(
     stored = store.read_run(files[0])
     if case and case not in stored.cases:
         raise UnknownNameError("case", case, stored.cases)
-    chosen_cases = [
-        case_id for case_id in stored.cases if keywords.matches(keyword, case_id) and (not case or case_id == case)
-    ]
+    chosen_cases = [case_id for case_id in stored.cases if matches(keyword, case_id) and (not case or case_id == case)]
     what = stored.header.explains
     if not chosen_cases and (not what or KINDS[what].of_cases):
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
@@ -113,14 +111,14 @@ def _beside(
 ) -> None:
     """Print what runs on several machines tell side by side, of the cases that match."""
     from ampbench import store
-    from ampbench.core import keywords
     from ampbench.judge.machines import document
+    from ampbench.records.case import matches
 
     kept = []
     for one in [store.read_run(path) for path in dict.fromkeys(files)]:
         if one.header.explains:
             raise UsageError(store.not_measured(one.header))
-        ids = {case_id for case_id in one.cases if keywords.matches(keyword, case_id)}
+        ids = {case_id for case_id in one.cases if matches(keyword, case_id)}
         kept.append(replace(one.narrowed(ids), rounds=[each for each in one.rounds if each.case_id in ids]))
     if not any(one.cases for one in kept):
         raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")

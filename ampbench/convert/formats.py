@@ -27,11 +27,11 @@ from xml.etree import ElementTree
 import numpy as np
 
 from ampbench import __version__
-from ampbench.core.keywords import matches
 from ampbench.core.metrics import COLUMNS, GATED, METRICS, Column
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.judge import frame
 from ampbench.judge.frame import Array, judged
+from ampbench.records.case import matches
 from ampbench.records.changes import Change, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels
 from ampbench.records.run import Header

@@ -11,7 +11,6 @@ from typing import Protocol
 from msgspec.structs import fields, replace
 
 from ampbench.core import precisions
-from ampbench.core.keywords import matches
 from ampbench.core.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.core.recipes import find_recipe, is_path, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
@@ -31,6 +30,7 @@ from ampbench.records.case import (
     WorkloadSource,
     compile_mode,
     compiled_path,
+    matches,
 )
 from ampbench.records.labels import few
 from ampbench.records.run import Selection

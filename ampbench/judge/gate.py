@@ -14,10 +14,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ampbench.core.keywords import matches
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
-from ampbench.records.case import Case
+from ampbench.records.case import Case, matches
 from ampbench.records.changes import (
     OUTCOME,
     Change,

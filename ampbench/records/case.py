@@ -1,9 +1,12 @@
-"""A case, and where it was measured: the network it runs, the machine, its devices and the installation.
+"""A case, and where it was measured: the network it runs, the machine, its devices, the installation; the -k of verbs.
 
 A case is one workload with its resolved parameters, in one precision, on one device, in one phase and path.
 """
 
-from collections.abc import Mapping
+import ast
+import functools
+import re
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Annotated
 
@@ -11,6 +14,7 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from ampbench.core.precisions import Precision
+from ampbench.errors import UsageError
 from ampbench.records.bounds import Count, Magnitude, one_of
 
 DEVICES = ("cpu", "cuda", "xpu")
@@ -242,3 +246,41 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if not self.scaler:
             parts.append("no-scaler")
         return "/".join(parts)
+
+
+_SHOWN = 100
+"""As many characters of an expression are shown where it is none."""
+
+_Test = Callable[[str], bool]
+
+
+def matches(expression: str, case_id: str) -> bool:
+    """Return whether `case_id` satisfies `expression`: parts of ids joined by and, or, not and parentheses.
+
+    An empty expression matches everything; matching ignores case. Raises `UsageError` for a malformed expression.
+    """
+    try:
+        return _test(expression)(case_id.lower())
+    except (SyntaxError, RecursionError, MemoryError):  # the last two: nested without end
+        shown = repr(expression if len(expression) <= _SHOWN else f"{expression[:_SHOWN]}…")
+        raise UsageError(f"-k {shown} is not an expression of names joined by and, or, not, ( and )") from None
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _test(expression: str) -> _Test:
+    """Return the test of an id in lower case; an expression is parsed once, however many ids."""
+    if not expression.strip():
+        return lambda _: True
+    words: list[str] = []
+    parts: list[str] = []
+    for part in re.findall(r"[()]|[^\s()]+", expression):
+        if part in ("and", "or", "not", "(", ")"):
+            parts.append(part)
+        else:
+            parts.append(f"w[{len(words)}]")  # what stands for it to Python
+            words.append(part.lower())
+    tree = ast.parse(" ".join(parts), mode="eval")
+    if any(isinstance(node, ast.Call | ast.Tuple) for node in ast.walk(tree)):  # as in "a (b)" and "()"
+        raise SyntaxError
+    code = compile(tree, "-k", "eval")
+    return lambda case_id: bool(eval(code, {"w": [word in case_id for word in words]}))

@@ -129,8 +129,6 @@ def _traits(case: Case) -> dict[tuple[str, ...], Any]:
 
 FP32_INSTEAD = "errors are against fp32, as the fp64 reference failed: {}"
 """What is said of a case whose reference is the fp32 step."""
-AGAINST_FP32 = "against fp32: fp64 failed"
-"""What stands beside an error whose reference is the fp32 step."""
 
 
 def not_finite(found: Divergence, of: str = "output") -> str:

@@ -10,13 +10,12 @@ from functools import cached_property
 from pathlib import Path
 
 from ampbench.core.budget import Budget
-from ampbench.core.keywords import matches
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame, notes
 from ampbench.judge.compare import compare, narrowed
 from ampbench.judge.pairing import arm_settings, pair_cases
 from ampbench.judge.verdict import takes_of, verdicts_of
-from ampbench.records.case import Case
+from ampbench.records.case import Case, matches
 from ampbench.records.changes import Change, Comparison
 from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import case_labels, told_apart

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from ampbench.core.keywords import matches
 from ampbench.core.precisions import BASELINE, FORMATS, LOW, SHORT_DTYPES, find_precision
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted
 from ampbench.errors import NothingToRunError
-from ampbench.records.case import Case, Environment
+from ampbench.records.case import Case, Environment, matches
 from ampbench.records.kinds import HEADROOM
 from ampbench.records.labels import few, optimizer_name
 from ampbench.records.ranges import (

@@ -14,13 +14,12 @@ import msgspec
 import numpy as np
 
 from ampbench.core import stats
-from ampbench.core.keywords import matches
 from ampbench.core.metrics import COLUMNS, DRIFT
 from ampbench.core.units import format_share
 from ampbench.errors import NothingToRunError, StoreError
 from ampbench.judge.frame import Frame
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, controls, grid, said_of, unfit_rounds
-from ampbench.records.case import Case
+from ampbench.records.case import Case, matches
 from ampbench.records.measured import OTHER_SHARE, Divergence, GradientDivergence, OutputDivergence
 from ampbench.records.run import Header
 from ampbench.store import (

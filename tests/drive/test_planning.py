@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ampbench.core.keywords import matches
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import (
     FEATURES_ALONE,
@@ -32,6 +31,7 @@ from ampbench.records.case import (
     ParameterValue,
     WorkloadSource,
     compile_mode,
+    matches,
 )
 from ampbench.records.run import Selection
 from ampbench.records.wire import Description, NamedNetwork

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.core.keywords import matches
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import UsageError
 from ampbench.judge.gate import KINDS, METRIC_KINDS, Policy, kind_of, parse_share, read_policy
+from ampbench.records.case import matches
 from ampbench.records.changes import OUTCOME, GateCode
 from tests.stored_runs import make_case
 

@@ -79,7 +79,7 @@ def test_what_was_found_is_read_as_it_was_and_what_says_why_nothing_was_is_the_o
 
 
 def test_what_is_of_a_device_fails_and_what_is_of_neither_case_nor_device_is_a_problem() -> None:
-    of_device = wire.end_reply(make_request("rules", device="xpu", dtypes=[]), "crash", "signal 6")
+    of_device = wire.end_reply(make_request("rules", device="xpu"), "crash", "signal 6")
     assert of_device.failure == Failure(case_id="", stage="rules", cause="crash", message="signal 6")
     assert wire.end_reply(make_request("environment"), "crash", "signal 6", ["abort"]) == Reply(
         problem="the environment cannot be read: crash: signal 6 | abort"

@@ -1,7 +1,7 @@
 import pytest
 
-from ampbench.core.keywords import _test, matches
 from ampbench.errors import UsageError
+from ampbench.records.case import _test, matches
 
 
 def test_an_expression_is_parsed_once_for_all_cases() -> None:
