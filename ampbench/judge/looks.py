@@ -108,6 +108,21 @@ def _lost(seen: Seen) -> float | None:
     return None if seen.update is None else 1.0 - (seen.update.kept or 0.0) - 2 * (seen.update.kept_error or 0.0)
 
 
+OF_GRADIENTS = "the rounding of gradients"
+LOST_TO = {
+    "gradient_rel_l2": OF_GRADIENTS,
+    "state_rel_l2": "the rounding of optimizer state",
+    "storage_rel_l2": "the rounding of stored weights",
+}
+"""What an update is lost to, by the error that it makes alone."""
+
+
+def _lost_to(update: Update) -> str:
+    """Return what most of an update is lost to; "" where that was not measured."""
+    errors = {cause: getattr(update, name) or 0.0 for name, cause in LOST_TO.items()}
+    return max(errors, key=lambda cause: errors[cause]) if any(errors.values()) else ""
+
+
 def _lost_of_tensor(seen: Seen) -> float | None:
     update = seen.nearest_update
     return None if update is None or update.worst_kept is None else 1.0 - update.worst_kept
@@ -262,6 +277,8 @@ def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "
             continue
         limit = look.allowed(budget)
         subject = (look.subject and row.get(look.subject)) or ""
+        if look.code is Refusal.UPDATE and seen.update is not None:
+            subject = _lost_to(seen.update)
         judged = replace(base, status=Status.OK, code=look.code, number=value, limit=limit, subject=subject)
         if value <= limit:
             within.append((value / limit if limit else 0.0, look.code is Refusal.ERROR, judged))

@@ -13,7 +13,7 @@ from msgspec import structs
 from ampbench.core.budget import Budget
 from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, state
-from ampbench.judge.looks import Seen, judge
+from ampbench.judge.looks import OF_GRADIENTS, Seen, judge
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
 from ampbench.records.kinds import TRAINING
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
@@ -317,7 +317,8 @@ LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.U
 def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdict]) -> dict[str, float | str | None]:
     """Return the facts of a case that is passed over, with the precision that keeps what it loses."""
     own, remedy = PRECISIONS.get(passed.precision), None
-    if own is not None and own.storage != "float32" and not own.master and passed.code in LOSES:
+    loses = passed.code in LOSES and passed.subject != OF_GRADIENTS
+    if own is not None and own.storage != "float32" and not own.master and loses:
         known = [(PRECISIONS[each.precision], each) for each in right if each.precision in PRECISIONS]
         masters = [each.precision for there, each in known if there.master and there.storage == own.storage]
         remedy = masters[0] if masters else "fp32 master weights"

@@ -356,10 +356,10 @@ class Update(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     optimizer draws random numbers, `kept` is a mean of several steps with the standard error `kept_error`. With
     `counted_state`, a key of the optimizer's state, ΔL is what weight and that state hold together (Kahan summation).
 
-    In half, `gradient_rel_l2`, `state_rel_l2` and `storage_rel_l2` are the errors of the precision's gradients, state
-    or weights alone, all else in fp64. `sizes[b]` counts elements with |Δ*| from 2**(b + `LOWEST_BIN`) to twice that,
-    times half a unit in the last place of the stored weight, and `energies[b]` is their share of |Δ*|²; the first and
-    the last bin hold all beyond, too.
+    In half, and where `rel_l2` is more than a hundredth, `gradient_rel_l2`, `state_rel_l2` and `storage_rel_l2` are the
+    errors of the precision's gradients, state or weights alone, all else in fp64. In half, `sizes[b]` counts elements
+    with |Δ*| from 2**(b + `LOWEST_BIN`) to twice that, times half a unit in the last place of the stored weight, and
+    `energies[b]` is their share of |Δ*|²; the first and the last bin hold all beyond, too.
     """
 
     PARTS = (("swallowed", "moving"),)

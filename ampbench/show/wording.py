@@ -54,7 +54,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
     Refusal.ERROR: "its error{subject:if| in ||} is {number:error}, more than {limit:g}",
     Refusal.GRADIENT_ERROR: "its gradient error is {number:error}, more than {limit:g}",
-    Refusal.UPDATE: "{number:kept} of its updates are lost, more than {limit:limit}",
+    Refusal.UPDATE: "{number:kept} of its updates are lost{subject:if| to ||}, more than {limit:limit}",
     Refusal.UPDATE_OF_TENSOR: "{number:kept} of the update of {subject} is lost, more than {limit:limit}",
     Refusal.UNMOVED: "weights that carry {number:share} of its updates never move, more than {limit:limit}",
     Refusal.NO_ROOM: (

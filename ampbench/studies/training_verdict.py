@@ -13,7 +13,7 @@ The way of a training is what its parameters have moved by since its first step,
 independent errors, noise, make it grow with its root. Where training contracts, towards one minimum, it settles; where
 it is chaotic, trainings part faster than either.
 
-docs/training.md has the error rates of these rules, tests/studies/test_training_verdict.py simulates them.
+docs/training.md has the error rates of these rules, tests/studies/test_training_statistics.py simulates them.
 """
 
 import math

@@ -46,6 +46,9 @@ DRAWS = 16
 RECOVERED = 0.1
 """The relative error of an update with what the optimizer's state holds of it, up to which the state is counted."""
 
+BLAMED = 0.01
+"""The relative error of an update from which it is told what it comes of, where weights are stored in fp32, too."""
+
 Updated = tuple[Update | None, tuple[float | None, float | None]]
 """What an optimizer's step changes (None: no optimizer is named); bias and noise of gradients over batches."""
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -280,8 +283,9 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     if native:
         sizes, energies = intended.bins.get(storage) or _headroom(intended, gradients.stored, storage, keep)
         intended.bins[storage] = sizes, energies
-        errors = _blamed(intended, gradients, taken, keep)
         update |= {"sizes": sizes, "energies": energies}
+    if native or (update["rel_l2"] or 0.0) > BLAMED:
+        errors = _blamed(intended, gradients, taken, keep)
         update |= zip(("gradient_rel_l2", "state_rel_l2", "storage_rel_l2"), errors, strict=True)
     return made(nonfinite=0, counted_state=counted, **update)
 

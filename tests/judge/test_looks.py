@@ -163,6 +163,20 @@ def test_what_is_ok_names_the_number_that_is_nearest_to_its_limit() -> None:
     assert loses.number == pytest.approx(0.015)
 
 
+@pytest.mark.parametrize(
+    ("errors", "cause"),
+    [
+        ({"gradient_rel_l2": 0.9, "state_rel_l2": 0.1, "storage_rel_l2": 0.2}, "the rounding of gradients"),
+        ({"gradient_rel_l2": 0.1, "state_rel_l2": 0.9, "storage_rel_l2": 0.2}, "the rounding of optimizer state"),
+        ({"gradient_rel_l2": 0.1, "state_rel_l2": 0.1, "storage_rel_l2": 0.2}, "the rounding of stored weights"),
+        ({}, ""),
+    ],
+)
+def test_updates_are_lost_to_what_makes_most_of_their_error(errors: dict[str, float], cause: str) -> None:
+    found = verdict(TRAINING, trained_by(update=Update(**WELL | {"kept": 0.5} | errors)))
+    assert (found.code, found.subject) == (Refusal.UPDATE, cause)
+
+
 def test_the_output_that_errs_most_is_judged_and_named() -> None:
     scores = {"output_rel_l2": 3.9e-4, "output_worst_rel_l2": 0.64, "output_worst_name": "scores"}
     found = verdict(scores)

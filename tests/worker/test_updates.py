@@ -156,6 +156,20 @@ def test_what_is_stored_in_fp32_keeps_its_updates_and_bf16_at_a_small_rate_does_
     assert pure.steps == updates.STATELESS_STEPS
 
 
+def test_an_update_of_fp32_weights_says_that_it_errs_by_its_gradients(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N4: autocast rounds gradients, which turns Adam's step; its weights and its state are in fp32."""
+    workload = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
+    noisy = dataclasses.replace(workload, loss=lambda output, *_: (output.float() - 1e-3).tanh().square().sum())
+    monkeypatch.setattr(updates, "BLAMED", 1e-3)
+    found = update_of(noisy, case("bf16_autocast", "training"))
+    assert found.storage == "fp32"
+    assert found.gradient_rel_l2 == pytest.approx(found.rel_l2, rel=0.01)
+    assert max(found.storage_rel_l2, found.state_rel_l2) < 1e-4
+    assert found.sizes is None
+
+
 class Rounded(torch.optim.Optimizer):
     """Plain SGD in fp32, whose result is stored by nearest or by stochastic rounding, or with Kahan's compensation."""
 
