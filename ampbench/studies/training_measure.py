@@ -83,12 +83,17 @@ class Trajectories:
 
 
 class Readout:
-    """An fp32 network of its own, given the weights of a training: their losses, decisions and gradients in fp32."""
+    """An fp32 network of its own, given the weights of a training: their losses, decisions and gradients in fp32.
+
+    A network that a user's own precision prepares may hold other weights: it is evaluated as it is.
+    """
 
     def __init__(self, workload: Workload, case: Case, device: Device, steps: int):
-        row = PRECISIONS[BASELINE]
-        with precision_flags(row):
-            self._step = build_training(workload, case, device, precision=None if row.name == case.precision else row)
+        if PRECISIONS[case.precision].prepare is None:
+            case = structs.replace(case, precision=BASELINE, input_dtype="fp32")
+        self._row = PRECISIONS[case.precision]
+        with precision_flags(self._row):
+            self._step = build_training(workload, case, device)
         self._held_out = [] if workload.held_out is None else [self._step.data.placed(*workload.held_out)]
         batches = zip(self._step.data.batches, self._step.data.targets, strict=True)
         self._batches = list(batches)[: min(steps, BATCHES)]
@@ -107,7 +112,7 @@ class Readout:
         switch_off_dropout(self._step.module, [])
         seed_all(seed)
         self._step.take_batch(number)
-        with precision_flags(PRECISIONS[BASELINE]):
+        with precision_flags(self._row):
             return self._step.unscaled_gradients()[1]
 
     @torch.no_grad()
@@ -123,7 +128,7 @@ class Readout:
         switch_off_dropout(network.module, [])
         seed_all(0)
         losses, decided = [], []
-        with precision_flags(PRECISIONS[BASELINE]), network.without_gradients(), unfused():
+        with precision_flags(self._row), network.without_gradients(), unfused():
             for batch, targets in batches:
                 output, loss = network.judge(batch, targets)
                 assert loss is not None
@@ -209,7 +214,8 @@ class _Course:
         steps, parameters = self.asked.steps, list(step.stored().values())
         kept_at = {0, *drift_steps(steps, sum(parameter.numel() for parameter in parameters))}
         scored_at = {round(share * steps) for share in SCORED}
-        exact = self.asked.arm or self.case.precision == BASELINE or self.workload.step is not None
+        own = PRECISIONS[self.case.precision].prepare is not None or self.workload.step is not None
+        exact = own or self.asked.arm or self.case.precision == BASELINE
         looks = set() if exact else {round(place * (steps - 1) / (LOOKS - 1)) for place in range(LOOKS)}
         move_on = self._scheduled(step)
         for number in range(steps + 1):

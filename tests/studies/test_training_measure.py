@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from ampbench.core.precisions import LOW
+from ampbench.core.precisions import LOW, PRECISIONS, Precision
 from ampbench.core.recipes import rate_share
 from ampbench.records.run import ScalerSetting
 from ampbench.store import gathered
@@ -577,3 +577,19 @@ def test_updates_that_are_all_lost_leave_the_whole_way_to_go() -> None:
 def test_a_network_that_fp64_does_not_move_has_no_way() -> None:
     drift = trained(plain(lr=0.0), "bf16_pure").drift[-1]
     assert (drift.way, drift.way_rel_l2, drift.way_kept) == (None, None, None)
+
+
+def test_a_network_that_a_users_own_precision_prepares_is_evaluated_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Whole(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.inner(rows)
+
+    mine = Precision(name="mine", storage="float32", rounding="bfloat16", prepare=lambda module, _: Whole(module))
+    monkeypatch.setitem(PRECISIONS, "mine", mine)
+    found, fp32 = alone(network(nn.Linear(8, 3)), "mine"), alone(network(nn.Linear(8, 3)))
+    assert (found.error, found.looks) == ("", [])
+    assert (found.fits, found.scores) == (fp32.fits, fp32.scores)
