@@ -100,6 +100,25 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.bytes_read + self.bytes_written
 
 
+class Promotion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """An input that `operation`, which was given several dtypes, converts to the widest of them inside its kernel.
+
+    A CPU copies the input for it, a GPU converts it as it reads.
+    """
+
+    operation: Count
+    from_dtype: str
+    to_dtype: str
+    elements: Count
+    bytes_read: Count
+    bytes_written: Count
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
 class WeightUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One forward use of a parameter by `operation` in `module`; `cast` is the op that made the copy (None: no copy).
 
@@ -133,6 +152,7 @@ class CastTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     ops: list[Operation] = []
     casts: list[Cast] = []
+    promotions: list[Promotion] = []
     weights: list[WeightUse] = []
     modules: list[ModuleCalls] = []
     timed: bool = False

@@ -69,6 +69,15 @@ class CastRow:
     value: "Value"
 
 
+class PromotionRow(NamedTuple):
+    """One input that an op converts inside its kernel, as recorded."""
+
+    operation: int
+    source_dtype: torch.dtype
+    dtype: torch.dtype
+    elements: int
+
+
 class Value:
     """What is known of one storage's content: what it is, its name, and the cast that made it, if one did.
 
@@ -168,6 +177,19 @@ def copied(args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         if source.dtype is not target.dtype and source.is_floating_point() and target.is_floating_point()
     ]
     return [pair for pair in pairs if [one.dtype for one in pair] == [one.dtype for one in pairs[0]]]
+
+
+def promoted(args: Any) -> list[tuple[torch.Tensor, torch.dtype]]:
+    """Return which floating tensors an op that computes element by element converts, and to which dtype.
+
+    Tensors without dimensions widen no others.
+    """
+    floating = [tensor for tensor in op_tensors(args) if tensor.is_floating_point()]
+    dtypes = {tensor.dtype for tensor in floating if tensor.ndim} or {tensor.dtype for tensor in floating}
+    if not dtypes:
+        return []
+    common = functools.reduce(torch.promote_types, dtypes)
+    return [(tensor, common) for tensor in floating if tensor.dtype is not common]
 
 
 def cacheable(source: torch.Tensor, out: torch.Tensor) -> bool:

@@ -130,6 +130,9 @@ _OPENED = frozenset(
 )
 """Ops outside the first namespaces, and these, run products in their kernels, which autocast then casts."""
 
+_POINTWISE = ("aten::rsub.Tensor",)
+"""Ops that compute element by element and have no tag that says so."""
+
 _ALGEBRA = ("aten::linalg_", "aten::_linalg_")
 
 _COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
@@ -144,7 +147,8 @@ class Kind(NamedTuple):
     `copies`: it writes its second argument, a tensor or a list, into its first, which may have another dtype.
     `composite`: it is other ops, but on the devices in `kernels`, which have one of their own for it.
     `autocast` names the devices where it has a rule; `nested`: its kernel may call other ops; `opaque`: even ops that
-    have a rule, where it has none; `silent`: it is not worth recording.
+    have a rule, where it has none; `silent`: it is not worth recording. `promotes`: it computes element by element,
+    in the widest dtype that it is given.
     """
 
     name: str
@@ -157,6 +161,7 @@ class Kind(NamedTuple):
     nested: bool = False
     opaque: bool = False
     silent: bool = False
+    promotes: bool = False
 
     def decomposes(self, args: Any, kwargs: Any) -> bool:
         """Tell whether the op, called with these arguments, is nothing but other ops, which a mode sees one by one."""
@@ -192,6 +197,7 @@ def op_kind(func: Any) -> Kind:
         writes=tuple(writes),
         autocast=autocast,
         silent=func.namespace in _SILENT,
+        promotes=torch.Tag.pointwise in func.tags or qualified in _POINTWISE,
         nested=opaque or (explicit and not casts) or qualified.startswith(_ALGEBRA),
         opaque=opaque,
     )

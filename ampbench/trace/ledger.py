@@ -4,6 +4,8 @@ The dispatch mode behind a ledger sees every op, follows values by their storage
 tuples until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
 """
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,7 +17,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampbench.errors import UsageError
 from ampbench.records.case import AUTOCAST_DEVICES
 from ampbench.records.cast_tables import cache_bytes
 from ampbench.records.casts import (
@@ -34,6 +35,7 @@ from ampbench.records.casts import (
     CastTrace,
     ModuleCalls,
     Operation,
+    Promotion,
     WeightUse,
 )
 from ampbench.trace.calls import (
@@ -42,6 +44,7 @@ from ampbench.trace.calls import (
     CastRow,
     OpRow,
     Places,
+    PromotionRow,
     Running,
     Value,
     Values,
@@ -52,10 +55,11 @@ from ampbench.trace.calls import (
     lives,
     op_tensors,
     origin_of,
+    promoted,
     storage_key,
     undoes_cast,
 )
-from ampbench.trace.dtypes import Kind, op_kind, resolving, short_dtype, take_apart
+from ampbench.trace.dtypes import HALVES, Kind, op_kind, resolving, short_dtype, take_apart
 from ampbench.trace.modules import ModuleStack
 
 if TYPE_CHECKING:
@@ -66,6 +70,9 @@ _STATES = frozenset({INPUT, ACTIVATION})
 
 _SCALER = "aten._amp_"
 """How the ops of GradScaler begin, which run between the backward pass and the optimizer's step."""
+
+_MEAN = "aten.mean"
+"""Of a half, a sum in fp32: a CPU converts what is summed, and what is returned before it is written."""
 
 _OF_CONSTANTS = frozenset({torch.ops.aten.equal.default, torch.ops.aten._local_scalar_dense.default})
 
@@ -99,6 +106,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[OpRow] = []
         self.casts: list[CastRow] = []
+        self.promotions: list[PromotionRow] = []
         self.uses: list[tuple[str, int, str, str, int | None]] = []
         self._values = Values(lambda tensor: self.modules.find(tensor))  # noqa: PLW0108 - they come next
         self.modules = ModuleStack(model, self._values.name, calls.look, calls.pause, calls.resume, self._returned)
@@ -112,22 +120,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lowered = False
         self._whole: _Whole | None = None
         self._loose: int | None = None
+        self._handing_on = False
         self.learning = False
         self.model_ops: int | None = None
         self.corrections = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the op and record it; raises `UsageError` for a tensor subclass that has ops of its own."""
+        """Run the op and record it, or what a tensor subclass makes of it."""
         kwargs = kwargs or {}
         kind = op_kind(func)
-        for kept in types:
-            if kept.__name__ not in _PLAIN or not kept.__module__.startswith("torch."):
-                if kept is torch.Tensor:
-                    continue
-                raise UsageError(
-                    f"{kind.name} was given a {kept.__module__}.{kept.__qualname__}, a tensor subclass with ops of its "
-                    "own, whose casts a trace does not see; trace the program with plain tensors"
-                )
+        if any(map(_has_own_ops, types)):
+            return self._hand_on(func, kind, args, kwargs)
         if func in _OF_CONSTANTS and not any(isinstance(arg, torch.Tensor) for arg in args):
             # TorchScript folds and compares the constants of a graph it optimizes; numbers reach a mode as such
             return args[0] if len(args) == 1 else type(args[0]) is type(args[1]) and args[0] == args[1]
@@ -222,6 +225,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for device in on:
                 torch.set_autocast_enabled(device, False)
 
+    def _hand_on(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
+        """Run an op of a tensor subclass and record what that runs in its place, or the op where nothing is seen."""
+        if self._handing_on:
+            self._handing_on = False
+            return NotImplemented
+        before, self._handing_on = len(self.ops), True
+        with self:
+            out = func(*args, **kwargs)
+        if len(self.ops) == before:
+            with torch._C.DisableTorchFunction():
+                self._record(kind, args, kwargs, out, None)
+        return out
+
     def _decompose(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
         """Run a composite op, which reaches a mode whole in inference mode, part by part.
 
@@ -268,7 +284,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         keys = [storage_key(tensor) for tensor in sources]
         made = [storage_key(tensor) for tensor in outputs]
         fresh = [key for key in made if key not in keys]
-        view = not fresh and not kind.writes and bool(made)
         row = None
         if kind.casts and sources[0].dtype is not out.dtype:
             row = self._cast(index, call, sources[0], keys[0], out, phase, module, forward, seconds)
@@ -278,7 +293,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             row.read = sum(one.numel() for one, _ in pairs)
             row.elements = sum(one.numel() for _, one in pairs)
             row.origin, row.cached = (row.origin, False) if phase == "backward" else (EXPLICIT, False)
-        if not view:
+        if fresh or kind.writes or not made:
             self._consume(index, call, sources, keys, phase, module, kind, row)
         number = call.number if call else 0
         if row is not None and kind.casts:
@@ -290,6 +305,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind.writes:
             given = {**dict(enumerate(args)), **kwargs}
             self._values.written(index, (tensor for at in kind.writes for tensor in op_tensors([given.get(at)])))
+        if (kind.promotes and len({tensor.dtype for tensor in sources}) > 1) or kind.name == _MEAN:
+            inside = promoted(args) if kind.promotes else _averaged(sources[0], outputs[0])
+            self.promotions += [PromotionRow(index, of.dtype, to, of.numel()) for of, to in inside]
         self.ops.append(
             OpRow(
                 kind.name,
@@ -406,6 +424,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.uses.append((name, index, module, status, cast))
 
 
+def _averaged(source: torch.Tensor, out: torch.Tensor) -> list[tuple[torch.Tensor, torch.dtype]]:
+    """Return what a mean of a half converts inside."""
+    halves = source.dtype in HALVES and out.dtype in HALVES
+    return [(source, torch.float32), (out, torch.float32)] if halves else []
+
+
+def _has_own_ops(kind: type) -> bool:
+    plain = kind is torch.Tensor or (kind.__name__ in _PLAIN and kind.__module__.startswith("torch."))
+    return not plain
+
+
 def _run_nested(func: Any, *args: Any, **kwargs: Any) -> Any:
     with resolving():
         return func(*args, **kwargs)
@@ -481,9 +510,8 @@ def trace_casts(
     that is called gives them, below the name of its class. `sources` adds the caller's line to each op, `time` its
     seconds (an accelerator is waited for around each op). Enter it outside the autocast region: copies of weights that
     a region made before the block are not known as such. Results are those of the untraced program, bit by bit.
-    Traces nest; what runs in other threads the block starts is not seen. Raises `UsageError`, in the block, for
-    modules compiled by torch.compile and for tensor subclasses with ops of their own; a compiled *function* runs
-    uncompiled while a trace is on, because torch does not run compiled code under a dispatch mode.
+    Traces nest; what runs in other threads the block starts is not seen. Compiled modules and functions run uncompiled
+    while a trace is on, because torch does not run compiled code under a dispatch mode.
     """
     calls = CallMode(autocast_devices(), sources=sources)
     recorder = Recorder(calls, model, time=time)
@@ -494,7 +522,7 @@ def trace_casts(
 
 @contextmanager
 def recording(recorder: Recorder, calls: CallMode) -> Iterator[None]:
-    """Let a recorder see the block; raises `UsageError` for code that torch compiles, and does not under a mode."""
+    """Let a recorder see the block, in which nothing is compiled."""
 
     def starts(*_: Any) -> None:
         recorder.optimizes()
@@ -510,12 +538,11 @@ def recording(recorder: Recorder, calls: CallMode) -> Iterator[None]:
         stack.callback(register_optimizer_step_post_hook(ends).remove)
         stack.enter_context(calls)
         stack.enter_context(recorder)
-        try:
-            yield
-        except RuntimeError as error:
-            if "torch dispatch mode" not in str(error):
-                raise
-            raise UsageError("torch compiles a part of this (flex_attention is), and does not under a trace") from error
+        if "torch._dynamo" in sys.modules:  # which takes seconds to import, and is before anything is compiled
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)  # with hooks on modules, as here
+        yield
 
 
 def autocast_devices() -> tuple[str, ...]:
@@ -579,6 +606,17 @@ def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
         )
         for row in recorder.casts
     ]
+    promotions = [
+        Promotion(
+            operation=row.operation,
+            from_dtype=short_dtype(row.source_dtype),
+            to_dtype=short_dtype(row.dtype),
+            elements=row.elements,
+            bytes_read=row.elements * row.source_dtype.itemsize,
+            bytes_written=row.elements * row.dtype.itemsize,
+        )
+        for row in recorder.promotions
+    ]
     weights = [
         WeightUse(name=name, operation=operation, module=module, status=status, cast=cast)
         for name, operation, module, status, cast in recorder.uses
@@ -586,6 +624,7 @@ def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
     return CastTrace(
         ops=ops,
         casts=casts,
+        promotions=promotions,
         weights=weights,
         modules=_modules(recorder.modules),
         timed=timed,

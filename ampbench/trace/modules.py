@@ -36,7 +36,6 @@ class ModuleStack:
     keyword once it is done, for torch shows them only then. `look()` is called before each module, `entered()` and
     `left()` around those whose inference takes a fused path, `returned()` after the model, or after each outermost
     module if no model was given.
-    Raises `UsageError` for a compiled module, whose ops no dispatch mode sees.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class ModuleStack:
 
     def _learn(self, root: torch.nn.Module, prefix: str) -> None:
         for name, module in root.named_modules(remove_duplicate=False):
-            _refuse_compiled(module, _joined(prefix, name))
             known = self._names.get(id(module))
             if known is None or known[0]() is not module:
                 known = self._names[id(module)] = (weakref.ref(module), [])
@@ -98,7 +96,6 @@ class ModuleStack:
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         path = self._path(module)
-        _refuse_compiled(module, path)
         if not self._stack:
             for name, tensor in _named_inputs(module, args):
                 self._name(tensor, INPUT, name)
@@ -265,14 +262,6 @@ def uncompile(network: torch.nn.Module) -> None:
         if type(module).__name__ == "OptimizedModule":
             module.__dict__.pop("forward")
             module.__class__ = _Uncompiled
-
-
-def _refuse_compiled(module: torch.nn.Module, path: str) -> None:
-    if is_compiled(module):
-        raise UsageError(
-            f"{path or 'the model'} is compiled by torch.compile: its casts are the compiled graph's, which an eager "
-            "trace does not see; trace the module as it was before torch.compile"
-        )
 
 
 def _joined(above: str, name: str) -> str:
