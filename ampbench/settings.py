@@ -29,7 +29,7 @@ A settings file belongs to the folder, which may be somebody else's.
 
 KEYS = frozenset(
     {
-        "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "burst", "by", "case",
+        "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "burst", "case",
         "check", "compile_mode",
         "control", "device", "dry_run", "dtype", "format", "gate", "growth_factor",
         "growth_interval", "half_inputs", "init_scale", "json", "keep_flags", "keyword", "label", "lanes",

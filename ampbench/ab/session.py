@@ -29,10 +29,10 @@ from ampbench.ab.arms import (
 from ampbench.ab.blocks import BlockSession, Lane, Look, Stage
 from ampbench.core.units import counted
 from ampbench.drive import session
+from ampbench.drive.pieces import ask_case
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
 from ampbench.drive.servers import ONLY, OpenChannel, Pool, ServerChannel, ask_environment
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.instruments.casts.instrument import trace_case
 from ampbench.judge.compare import compare, default_threshold
 from ampbench.judge.exact import ThresholdOf
 from ampbench.judge.pairing import pair_cases
@@ -45,6 +45,7 @@ from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Arm, Footer, Selection, Settings
 from ampbench.records.wire import REST, Description, Nothing, ask
 from ampbench.store import RunWriter
+from ampbench.studies.casts import TASK
 from ampbench.studies.check import Checked, ChecksAsked, check_on, wanted_of
 from ampbench.studies.rules import probe_on
 from ampbench.workloads.index import WORKLOADS
@@ -382,7 +383,7 @@ def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], pool: Pool, te
     tell(f"tracing {counted(len(chosen), 'regressed case')} on both sides{more if left_out else ''}")
     for case_id in chosen:
         for side in sides:
-            found = trace_case(pool.lane(side.name), side.cases[case_id], side.settings, TRACING)
+            found = ask_case(pool.lane(side.name), side.cases[case_id], side.settings, TASK, TRACING)
             if side.cases[case_id].case.device != "cpu":
                 pool.serve(ask(REST, Nothing()), side.name)  # the other side may need what its context takes
             if not isinstance(found, CastPass):

@@ -19,8 +19,7 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.core.budget import Budget
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.records.casts import By
-from ampbench.records.kinds import CASTS, KINDS, deed_of, verb_of
+from ampbench.records.kinds import KINDS, verb_of
 from ampbench.records.run import LATEST
 
 if TYPE_CHECKING:
@@ -40,9 +39,6 @@ def command(
     keyword: Keyword = "",
     case: Annotated[str, typer.Option("--case", metavar="ID", help="Everything known of one case.")] = "",
     verbose: Verbose = False,
-    by: Annotated[
-        By | None, typer.Option("--by", help="Which table of a run that explains casts. Default: the summary.")
-    ] = None,
     over: Annotated[
         str,
         typer.Option(
@@ -59,7 +55,7 @@ def command(
       ampbench show
       ampbench show 20260131T120000Z -k "resnet and training" --max-error 5e-3
       ampbench show latest --json > rows.json
-      ampbench show 1f9a3c --by module -v            a run of ampbench explain casts
+      ampbench show 1f9a3c -v                        a run of ampbench explain casts
       ampbench show cpu.jsonl gpu.jsonl              machines side by side
 
     \b
@@ -87,13 +83,8 @@ def command(
     what = stored.header.explains
     if not chosen_cases and (not what or KINDS[what].of_cases):
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
-    if by is not None and what != CASTS:
-        did = deed_of(what)
-        raise UsageError(f"--by is for runs of ampbench explain casts, and run {stored.header.run} {did}")
     if what:
-        found = registry.document(
-            stored, chosen_cases, everything=verbose or bool(case), **({} if by is None else {"by": by})
-        )
+        found = registry.document(stored, chosen_cases, everything=verbose or bool(case))
         print_document(found, format)
     else:
         _print(stored, chosen_cases, format, budget, run_words(stored.path, results), case, verbose)

@@ -19,14 +19,6 @@ from ampbench.core.precisions import rank as precision_rank
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import counted
 from ampbench.errors import NothingComparableError
-from ampbench.instruments.casts.changes import (
-    bare_name,
-    change_sentences,
-    changed_names,
-    compare_traces,
-    concerned_rules,
-    used_names,
-)
 from ampbench.judge.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
 from ampbench.judge.exact import (
     MEMORY,
@@ -48,6 +40,14 @@ from ampbench.judge.pairing import (
 )
 from ampbench.judge.rounds import OK, MeasuredRun
 from ampbench.judge.times import TIME, time_findings
+from ampbench.judge.trace_changes import (
+    bare_name,
+    change_sentences,
+    changed_names,
+    compare_traces,
+    concerned_rules,
+    used_names,
+)
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass
 from ampbench.records.changes import (

@@ -1,6 +1,7 @@
-"""Which casts of a trace could be saved, and its ops as rows: pure functions on records."""
+"""Which casts of a trace could be saved, which are for what op or hide inside, and its ops as rows."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,14 @@ from msgspec import structs
 from ampbench.records.casts import (
     AUTOCAST,
     BUFFER,
+    FLOATING,
     INPUT,
     INTERNAL,
     WEIGHT,
     Cast,
     CastTrace,
+    Operation,
+    is_view,
 )
 from ampbench.records.labels import few
 
@@ -122,6 +126,45 @@ def _named(casts: Sequence[Cast]) -> str:
     if len(names) == 1:
         return f"{what} {names[0]}"
     return f"{len(names)} {what}s ({few(names)})"
+
+
+def cast_users(trace: CastTrace) -> list[Operation | None]:
+    """Return, cast by cast of `trace`, the op that it was made for; None: it is for no op, a copy that is stored.
+
+    That is the op that used the copy. A gradient's cast belongs to the op whose operand's cast it undoes; one that
+    undoes none, to the op that made the gradient: the next reader may be GradScaler, which reads all of them.
+    """
+    ops, casts = trace.ops, {cast.index: cast for cast in trace.casts}
+    users: list[Operation | None] = []
+    for cast in trace.casts:
+        user = cast.operation
+        if cast.phase == "backward":
+            forward = ops[cast.index].forward
+            undone = casts.get(forward) if forward is not None else None
+            user = undone.operation if undone is not None else cast.producer
+        users.append(ops[user] if user is not None else None)
+    return users
+
+
+def casts_inside(trace: CastTrace) -> Counter[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Return how often which op gives another floating dtype than all it was given, without a cast that is seen.
+
+    An op that makes a tensor of its own ("zeros_like") or shows the same bytes as another dtype casts nothing.
+    """
+    casts = {cast.index for cast in trace.casts}
+    found: Counter[tuple[str, tuple[str, ...], tuple[str, ...]]] = Counter()
+    for operation in trace.ops:
+        given, made = _floating(operation.inputs), _floating(operation.outputs)
+        if operation.index in casts or not given or not made or set(given) & set(made):
+            continue
+        name = operation.name.partition(".")[2] or operation.name
+        if not (is_view(operation.name) or name.endswith("_like") or name.startswith(("new_", "_efficientzerotensor"))):
+            found[name, given, made] += 1
+    return found
+
+
+def _floating(dtypes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(dtype for dtype in dtypes if dtype in FLOATING))
 
 
 def op_rows(trace: CastTrace) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ kernels: ops that hardware runs whole are decomposed, and cast in between (`cast
 """
 
 from collections.abc import Collection, Mapping
-from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -242,14 +241,12 @@ class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Options of a cast pass.
+    """How a worker traces a step.
 
     `sources` adds the line of code to each op. `time` times ops and the step, for about `seconds`; a slow step takes
-    longer. `check` measures changes that save casts, for about as long each. `graphs` are the graphs to read. With
-    `half_inputs` its cases were planned with inputs in the dtype that autocast casts to.
+    longer. `check` measures changes that save casts, for about as long each. `graphs` are the graphs to read.
     """
 
-    half_inputs: bool = False
     sources: bool = False
     time: bool = True
     check: bool = False
@@ -298,14 +295,3 @@ WHOLE: Mapping[str, Whole] = {
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
 }
 """Composite functions of torch by name, and the kernels that devices have for them."""
-
-
-class By(StrEnum):
-    """What a row of the table is; the summary has the most telling rows of several."""
-
-    SUMMARY = "summary"
-    OP = "op"
-    MODULE = "module"
-    TENSOR = "tensor"
-    CAST = "cast"
-    WEIGHT = "weight"

@@ -132,11 +132,9 @@ _ROWS = (
     Kind(
         CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass"),),
         summary="Every cast of a step: of what, for which op, what it costs, what could be saved.",
-        instrument="ampbench.instruments.casts.instrument:INSTRUMENT",
-        asked="ampbench.records.casts:Tracing",
+        study="ampbench.studies.casts:STUDY",
+        asked="ampbench.studies.casts:CastsAsked",
         asks=("ampbench.records.casts:Tracing",),
-        document="ampbench.instruments.casts.show:document",
-        part="ampbench.instruments.casts.show:part",
     ),
     Kind(
         TRAINING, "study", "trainings of",

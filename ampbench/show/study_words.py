@@ -38,6 +38,41 @@ TEMPLATES: Mapping[str, str] = {
     "storage-exact": (
         f"{{dtype}} holds these inputs exactly, but {{what}} differ, as ops compute in {{dtype}} then{_ERRORS}"
     ),
+    "casts-none": "no casts: {precision} runs without autocast",
+    "casts-made": (
+        "{casts:counted;cast} {forward:only|in the forward pass (backward pass not traced)}{forward:else|a step}, "
+        "{bytes:B}{share:if|, |share| of the traced ops' time}{seconds:if| (|s|)}"
+        "{step:if|, about |s| of the untraced step}{fake:only| (fake tensors, not on hardware)}"
+    ),
+    "casts-promoted": (
+        "{ops:counted;op} {ops:verb;converts;convert} {inputs:counted;input} inside, {bytes:B} beside these: copies on "
+        "a CPU, fused on a GPU"
+    ),
+    "casts-saved": "{casts:counted;cast} could be saved",
+    "casts-step": "the step takes {seconds:s} untraced (median of {builds:counted;build})",
+    "casts-traced": (
+        "traced, its ops take {seconds:s} ({few:only|one delay may be most of }{few:else|medians of }"
+        "{steps:counted;step})"
+    ),
+    "casts-peak": "peak memory {bytes:B} ({source})",
+    "casts-weights": (
+        "{uses:counted;use of a weight;uses of weights}: {cast} cast, {reused} reused from autocast's cache, {idle} "
+        "not needed; the cache {cache:if|keeps |B| alive until autocast's region ends}{cache:else|holds nothing}"
+    ),
+    "casts-tried": (
+        "{casts:counted;cast} a step fewer, {bytes:B}; outputs "
+        "{identical:only|are the same to the last bit}{identical:else|differ}"
+        "{before:if|; peak memory |B|}{after:if| → |B|}"
+    ),
+    "casts-graph": (
+        "{casts:counted;cast} where eager mode makes {eager}{kept:if|, || kept}{fused:if|, || fused}"
+        "{folded:if|, || folded}"
+    ),
+    "casts-no-graph": "not made: {error}",
+    "casts-inside": "{op}: {given} in, {made} out, cast inside {count:counted;op} and in no count",
+    "casts-unseen": "casts inside {names} are not seen ({ops:counted;op})",
+    "casts-as-one": "told as the one op that {device} has for it: {name} ({calls:counted;call}), {kernel}",
+    "casts-apart": "fake tensors take {name} apart: {device} may run it whole, with fewer casts",
     "ceiling-ratio": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}{promise:if|, promised |ratio|: not judged}",
     "ceiling-held": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}; promised {promise:ratio} by {by}: held",
     "ceiling-missed": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}; promised {promise:ratio} by {by}: missed",
@@ -237,6 +272,7 @@ TEMPLATES: Mapping[str, str] = {
 }
 
 OF_SEVERAL: Mapping[str, str] = {
+    "casts-saved": "could save casts",
     "headroom-overflows": "would have values overflow in fp16",
     "storage-lost": "lose information",
     "storage-same": "lose nothing",

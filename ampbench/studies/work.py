@@ -69,7 +69,9 @@ def prepared(
     there is not.
     """
     selection, sources = _checked(instrument, selection, asked)
-    preload = instrument.preload if instrument.selects is None else preload_modules(selection, sources)
+    preload = [*instrument.preload]
+    if instrument.selects is not None:  # what looks at ops is a dispatch mode, for which torch imports torch._dynamo
+        preload += dict.fromkeys(["torch._dynamo", *preload_modules(selection, sources)])
     open_new = open_channel or (lambda: ServerChannel(preload=preload))
     with opened_first(open_new, settings.threads) as first:
         if settings.memory_limit_bytes is None and settings.isolation:

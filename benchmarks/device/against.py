@@ -22,14 +22,14 @@ from torch.utils.benchmark import Timer
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.units import format_bytes, format_seconds
-from ampbench.instruments.casts.findings import stood_for
-from ampbench.instruments.casts.measure import measure_casts, trace_absent
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass, Tracing, plain_name
 from ampbench.records.measured import ATTENTION, CONV
 from ampbench.records.ranges import RangePass
 from ampbench.records.rules import DTYPES, short_name
 from ampbench.records.run import Selection
+from ampbench.studies.casts import Casts, stood_for
+from ampbench.studies.casts_measure import measure_casts, trace_absent
 from ampbench.studies.ceilings import COPY, Ceiling, bandwidth, described, share
 from ampbench.studies.datasheets import datasheet_of
 from ampbench.studies.rules import compare_rules, unobserved
@@ -107,7 +107,7 @@ def _line(command: Sequence[str]) -> str:
     return "; ".join(done.stdout.split("\n")).strip("; ") if done.returncode == 0 else "not told"
 
 
-ASKING = ("trace.dtypes", "trace.rules.observed", "instruments.casts.measure", "studies.rules_measure")
+ASKING = ("trace.dtypes", "trace.rules.observed", "studies.casts_measure", "studies.rules_measure")
 """The modules that ask whether a device is here, before they take fake tensors in its place."""
 
 
@@ -183,7 +183,8 @@ def casts(given: Given) -> Found:
         except Exception as error:  # noqa: BLE001 - fake tensors refuse what they cannot stand in for
             rows.append([called, "", "fake tensors refuse", str(error)[:200], ""])
             continue
-        fake, known = _casts(stood), [note for note in stood_for(stood.trace, given.device) if "apart" in note]
+        fake, told = _casts(stood), stood_for(stood.trace, given.device)
+        known = [f"{each.facts['name']} is taken apart" for each in told if each.code is Casts.APART]
         total += sum(seen.values())
         for what in sorted(seen.keys() | fake.keys()):
             if seen[what] != fake[what]:

@@ -14,9 +14,9 @@ from torchvision.models import resnet50
 
 import ampbench
 from ampbench.core.units import format_bytes, format_seconds
-from ampbench.instruments.casts.tables import by_operation, by_origin, by_tensor, sentence, totals
 from ampbench.records.case import DEVICES
-from ampbench.records.cast_tables import savings
+from ampbench.records.casts import CastPass
+from ampbench.studies.casts import by_op, by_origin, by_tensor, totals
 from ampbench.trace.ledger import CastLedger
 
 STEPS = 15
@@ -78,11 +78,10 @@ def print_traced_bytes() -> None:
 
 def summary_seconds() -> float:
     """Return the seconds that all views of a trace of about `OPS` ops take, its records made before."""
-    trace = _long_ledger().trace
+    record = CastPass(case_id="", how="device", trace=_long_ledger().trace)
     start = time.perf_counter()
-    whole, found = totals(trace), savings(trace)
-    sentence(whole, found)
-    views = by_operation(trace), by_tensor(trace), by_origin(trace)
+    whole = totals(record)
+    views = by_op(record), by_tensor(record), by_origin(record)
     seconds = time.perf_counter() - start
     assert all(views)
     assert whole.ops >= OPS

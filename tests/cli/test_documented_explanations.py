@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.instruments.casts.changes import change_sentences, compare_traces
+from ampbench.judge.trace_changes import change_sentences, compare_traces
 from ampbench.records.rules import RuleProbe
 from ampbench.store import read_run
 from ampbench.studies.rules import compare_rules
@@ -70,7 +70,7 @@ def test_the_summary_has_the_tables_that_the_page_shows(model: types.ModuleType,
 
 
 def test_the_softmax_of_an_absent_device_returns_what_the_page_says(model: types.ModuleType, ampbench: Run) -> None:
-    said = ampbench("explain", "casts", "model.py:head", "--device", "cuda", "--by", "module")
+    said = ampbench("explain", "casts", "model.py:head", "--device", "cuda")
     (row,) = [line.split() for line in said.out.splitlines() if line.strip().startswith("Softmax")]
     documented = re.search(r"its row reads `([^`]+)`", " ".join(PAGE.split()))
     assert documented is not None
@@ -92,7 +92,8 @@ def test_what_made_the_example_regress_is_what_its_traces_tell(model: types.Modu
 def test_the_block_of_code_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     names = {"model": torch.nn.Linear(4, 4), "inputs": torch.randn(2, 4)}
     exec(compile(BLOCK, "explain.md", "exec"), names)
-    assert re.match(r"\d+ casts a step, ", capsys.readouterr().out)
+    assert "store weight weight" not in capsys.readouterr().out
+    assert names["ledger"].casts
 
 
 def test_the_rules_stored_are_of_the_versions_named_and_changed_where_the_page_says(ampbench: Run) -> None:

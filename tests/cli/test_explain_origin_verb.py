@@ -96,7 +96,6 @@ def explaining(request: pytest.FixtureRequest, stored: Path) -> str:
         ["compare", OTHER, OTHER],
         ["compare", RUN, OTHER],
         ["gate", OTHER, RUN],
-        ["show", OTHER, "--by", "op"],
         ["explain", "rules", OTHER],
     ],
 )

@@ -18,7 +18,7 @@ from ampbench.records.casts import CastPass
 from ampbench.records.measured import Failure
 from ampbench.records.run import Header
 from ampbench.store import list_runs, read_run
-from tests.stored_runs import COMPLETE, RUN, make_case, write_run
+from tests.stored_runs import COMPLETE, make_case, write_run
 from tests.traced_programs import trace
 
 Run = Callable[..., Any]
@@ -57,13 +57,13 @@ def worker(seen: CastPass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     (tmp_path / "model.py").write_text(MODEL)
     ends: dict[str, Any] = {}
 
-    def trace_case(channel: object, planned: PlannedCase, *given: object) -> CastPass | Failure:
+    def ask_case(channel: object, planned: PlannedCase, *given: object) -> CastPass | Failure:
         found = ends.get(planned.case.workload.partition(":")[2], seen)
         if isinstance(found, type):
             raise found
         return structs.replace(found, case_id=planned.case.case_id)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("ampbench.instruments.casts.instrument.trace_case", trace_case)
+    monkeypatch.setattr("ampbench.drive.pieces.ask_case", ask_case)
     return lambda **ending: ends.update(ending)
 
 
@@ -136,8 +136,6 @@ def test_lines_of_code_are_in_the_table_of_ops_which_asking_for_them_implies(
     rows = list(csv.DictReader(io.StringIO(said.out)))
     assert {row["source"].rpartition("/")[2] for row in rows if "make" in row["case_id"]} == {"model.py:10"}
     assert {row["source"] for row in rows if "bare" in row["case_id"]} == {""}
-    (note,) = [line for line in said.err.splitlines() if "no line of code outside torch" in line]
-    assert note.startswith("model.py:bare/")
 
 
 def test_lines_of_a_built_in_workload_are_its_own(ampbench: Run) -> None:
@@ -149,11 +147,6 @@ def test_lines_of_a_built_in_workload_are_its_own(ampbench: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["mlp", "--sources", "--by", "module"],
-            "--sources is told by --by op and --by cast: --by module has no lines",
-        ),
-        (["mlp", "--sources", "--by", "cast", "--format", "csv"], "--sources is told by --by op: --by cast has no"),
         (["mlp", "--half-inputs", "--precision", "fp32"], "and fp32 runs without autocast: leave one of them out"),
     ],
 )
@@ -169,16 +162,6 @@ def test_training_without_a_loss_names_the_workload_and_what_is_missing(tmp_path
     said = explain(ampbench, "model.py:make", "--phase", "training")
     assert said.code == 5
     assert "no loss given: a workload that trains returns (module, inputs, loss) (model.py:make)" in said.err
-
-
-def test_json_has_a_table_only_if_one_is_asked_for(seen: CastPass, tmp_path: Path, ampbench: Run) -> None:
-    case = make_case("bf16_autocast", parameters={})
-    write_run(tmp_path / "results", [case], structs.replace(seen, case_id=case.case_id), explains="casts")
-    (plain,) = json.loads(ampbench("show", RUN, "--json").out)["cases"]
-    (asked,) = json.loads(ampbench("show", RUN, "--json", "--by", "weight").out)["cases"]
-    assert plain["tables"] == {}
-    assert [(name, len(rows)) for name, rows in asked["tables"].items()] == [("weight", 2)]
-    assert plain["casts"] == asked["casts"]
 
 
 def test_a_probe_whose_file_cannot_be_written_does_not_begin(ampbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,7 +247,7 @@ def test_doctor_leaves_torch_to_its_worker_and_waits_for_nothing_else(results: P
     ("arguments", "expected"),
     [
         (["list", "workloads"], {"ampbench.cli.list"}),
-        (["explain", "casts", "--help"], {"ampbench.instruments.casts.instrument"}),
+        (["explain", "casts", "--help"], {"ampbench.studies.casts"}),
         (["explain", "rules", "--help"], {"ampbench.studies.rules"}),
     ],
 )

@@ -21,13 +21,13 @@ from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.instruments.keep_fp32.records import Wanted
 from ampbench.records.case import OwnPrecision
-from ampbench.records.casts import Tracing
 from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
 from ampbench.records.measured import STAGES, Failure, Skip
 from ampbench.records.ranges import RangesAsked
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, read_run
+from ampbench.studies.casts import CastsAsked
 from ampbench.studies.ceilings import Ceiling
 from ampbench.studies.input_storage import StorageAsked
 from ampbench.studies.scope import ScopeAsked
@@ -53,7 +53,7 @@ def test_who_asks_about_ops_is_sent_to_the_precision_whose_ops_they_are(row: Pre
 
 
 ASKING: dict[str, Any] = {
-    "casts": Tracing(),
+    "casts": CastsAsked(),
     "headroom": RangesAsked(),
     "origin": Nothing(),
     "keep-fp32": Wanted(max_error=1e-2, max_gradient_error=1e-1),

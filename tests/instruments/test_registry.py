@@ -53,7 +53,6 @@ NAMING = {
     "judge/frame.py": "ceiling_share is a column of runs that measured",
     "judge/notes.py": "ceilings of which a run tells shares may be disturbed, or none",
     "cli/run.py": "ceilings that are known are copied into a run that measures",
-    "cli/show.py": "--by is of the casts alone",
     "cli/doctor.py": "what ceilings showed stands for what a CPU's flags suggest, and says what products run through",
     "report/answers.py": "what ceilings showed stands for what a CPU's flags suggest",
 }

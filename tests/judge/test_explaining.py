@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from ampbench.errors import NothingComparableError
-from ampbench.instruments.casts.changes import change_sentences, compare_traces
 from ampbench.judge.compare import compare, explanation, narrowed
+from ampbench.judge.trace_changes import change_sentences, compare_traces
 from ampbench.records.casts import Cast, CastPass, CastTrace, Operation, WeightUse
 from ampbench.records.changes import ChangeStatus, Traces
 from ampbench.records.measured import Failure, Skip

@@ -20,7 +20,6 @@ from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Answer, Undecided
 from ampbench.errors import AmpbenchError
 from ampbench.instruments import registry
-from ampbench.instruments.casts.show import By
 from ampbench.judge import frame as frames
 from ampbench.judge import rounds as fitness
 from ampbench.judge.compare import compare
@@ -28,7 +27,6 @@ from ampbench.judge.gate import Policy, judge, read_policy
 from ampbench.judge.looks import LOOKS
 from ampbench.judge.verdict import takes_of
 from ampbench.records.changes import Comparison
-from ampbench.records.kinds import KINDS, Kind
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdict import Status
 from ampbench.trend.building import make_trend
@@ -42,6 +40,7 @@ PARTS = ("header", "cases", "rounds", "memory", "divergence", "failures", "skips
 """What a run holds."""
 COLUMNS = {code: str(code) for code in Undecided} | {look.code: look.column for look in LOOKS}
 COLUMNS |= {Answer.SAVE: "memory_ratio_vs_fp32", "equal": "output_rel_l2"}
+CASTS = {"rows": "rows cast", "casts": "cast cast", "modules": "module module", "tensors": "tensor tensor"}
 WRONG = (Status.REFUSED, Status.UNDECIDED)
 BUDGETS = {"default": Budget(), "tight": Budget(output_rel_l2=3e-3, grad_rel_l2=1e-2, argmax_agreement=1.0)}
 
@@ -51,8 +50,8 @@ def of_run(path: Path) -> Tables:
     stored = store.read_run(path)
     records = sorted(map(as_before, summary({part: getattr(stored, part) for part in PARTS})), key=itemgetter(0))
     tables: Tables = {"records": [*records, ("lacks", {"cases": len(stored.lacks)})]}
-    if kind := KINDS.get(stored.header.explains):
-        return tables | _study(stored, kind)
+    if stored.header.explains:
+        return tables | _study(stored)
     loaded = ampbench.load(path).drop(columns=list(SENTENCES)).astype(object)
     tables["frame"] = [(row["case_id"], as_cells(row)) for row in loaded.to_dict("records")]
     rows = frames.run_rows(stored)
@@ -103,16 +102,18 @@ def of_history(paths: Iterable[Path]) -> Tables:
     return {"series": series, "changes": changes}
 
 
-def _study(stored: Any, kind: Kind) -> Tables:
+def _study(stored: Any) -> Tables:
     """Return the tables that machines read of a study: its flat rows, and those in its nested data."""
-    ways = [{"by": by} for by in By] if kind.name == "casts" else [{}]
-    tables: Tables = {}
-    for way in ways:
-        found = registry.document(stored, list(stored.cases), everything=True, **way)
-        parts = {"rows": found.rows(), **dict(nested_tables(found.data(), ""))}
-        for name, rows in parts.items():
-            tables[f"study, {name} {way.get('by', '')}".strip()] = [(f"{n}", tokens(row)) for n, row in enumerate(rows)]
-    return tables
+    found = registry.document(stored, list(stored.cases), everything=True)
+    parts = {"rows": found.rows(), **dict(nested_tables(found.data(), ""))}
+    tables = {f"study, {name}": [(f"{n}", tokens(row)) for n, row in enumerate(rows)] for name, rows in parts.items()}
+    return {_known_as(name): rows for name, rows in tables.items()} if stored.header.explains == "casts" else tables
+
+
+def _known_as(table: str) -> str:
+    """Return what a table of a run that explains casts was called when the data was stored."""
+    path, _, name = table.rpartition(" ")
+    return f"{path} {CASTS.get(name, name)}"
 
 
 def _advice(stored: Any, rows: list[dict[str, Any]], budget: Budget) -> Iterator[Row]:

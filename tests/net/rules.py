@@ -254,4 +254,14 @@ RULES: tuple[Rule, ...] = (
         ),
         cells=16,
     ),
+    Rule(
+        "groups of the casts of a step are tables, and say for which op, function and line a cast was made",
+        lambda one: one.name == "tests-net-runs-casts" and one.table.startswith("study") and one.before == MISSING,
+        cells=316,
+    ),
+    Rule(
+        "every op, its uses of weights and totals are in the pass and a table of it, and no rows of their own",
+        lambda one: one.name == "tests-net-runs-casts" and one.table.startswith("study") and one.after == MISSING,
+        cells=2_379,
+    ),
 )

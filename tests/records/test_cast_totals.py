@@ -2,9 +2,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ampbench.instruments.casts.tables import sentence, totals
 from ampbench.records.cast_tables import KEEP, ONCE, STAY, STORE, savings
-from ampbench.records.casts import Cast, CastTrace, Operation
+from ampbench.records.casts import CastPass
+from ampbench.studies.casts import totals
 from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import BF16, autocast, trace
 
@@ -22,47 +22,13 @@ def training_step():
     return ledger
 
 
-def test_totals_count_what_was_cast_by_whom_and_when():
+def test_totals_count_what_was_cast():
     ledger = training_step()
-    whole = totals(ledger.trace)
+    whole = totals(CastPass(case_id="", how="device", trace=ledger.trace))
     assert whole.casts == len(ledger.casts) == 11
-    assert whole.by_what == {"weight": 4, "input": 1, "activation": 1, "gradient": 5}
-    assert whole.by_phase == {"forward": 6, "backward": 5}
-    assert whole.by_origin == {"autocast": 11}
-    assert whole.weights == {"cast": 4}
     assert whole.bytes_moved == sum(cast.elements * 6 for cast in ledger.casts)
     assert whole.cache_bytes == ledger.cache_bytes == (64 + 8 + 16 + 2) * 2
-    assert 0 < whole.share < 1
-
-
-def test_the_sentence_says_casts_bytes_share_and_what_could_be_saved():
-    casts = [
-        Cast(
-            index=index,
-            what="input",
-            name="x",
-            from_dtype="fp32",
-            to_dtype="bf16",
-            elements=256,
-            bytes_read=1024,
-            bytes_written=512,
-            seconds=0.001,
-            tensor=1,
-        )
-        for index in (0, 2)
-    ]
-    ops = [Operation(index=index, name="aten._to_copy", seconds=0.001) for index in range(4)]
-    trace = CastTrace(ops=ops, casts=casts, timed=True)
-    found = savings(trace)
-    assert sentence(totals(trace), found) == (
-        "2 casts a step, 3.00 KiB, 50.0% of the traced ops' time (2.00 ms); 2 of them could be saved"
-    )
-
-
-def test_a_trace_without_time_or_casts_says_so():
-    whole = totals(CastTrace())
-    assert (whole.seconds, whole.share) == (None, None)
-    assert sentence(whole, []) == "0 casts a step, 0 B"
+    assert 0 < whole.cast_share < 1
 
 
 def test_an_input_that_every_op_casts_could_be_stored_low():

@@ -12,9 +12,6 @@ import torch
 from msgspec import structs
 
 from ampbench.drive.servers import ServerChannel
-from ampbench.instruments.casts import measure
-from ampbench.instruments.casts.instrument import TASK
-from ampbench.instruments.casts.measure import measure_casts
 from ampbench.records import wire
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.casts import (
@@ -29,6 +26,9 @@ from ampbench.records.casts import (
 )
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.records.wire import Reply
+from ampbench.studies import casts_measure as measure
+from ampbench.studies.casts import TASK, Casts, stood_for
+from ampbench.studies.casts_measure import measure_casts
 from ampbench.worker import timing
 from ampbench.worker.changes import changes_of
 from ampbench.worker.worker import Worker
@@ -94,7 +94,6 @@ def user(tmp_path: Path) -> Callable[[str], WorkloadSource]:
 def few_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two builds of each step: what more of them come to is no matter of the worker's."""
     monkeypatch.setattr(timing, "PAIRS", 2)
-    monkeypatch.setattr(measure, "BUILDS", 2)
 
 
 def tiny(case: MakeCase, name: str, precision: str, phase: str, device: str = "cpu") -> tuple[Case, WorkloadSource]:
@@ -122,13 +121,12 @@ def test_a_timed_pass_has_the_seconds_of_ops_casts_and_step_and_the_peak(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "PATIENCE", 1000)
-    monkeypatch.setattr(measure, "BUILDS", 3)
     found = measure_casts(linear(), case("bf16_autocast"), QUICK)
     assert found.trace.timed
     assert found.traced_steps >= measure.FEWEST_TRACED
     assert all(operation.seconds > 0 for operation in found.trace.ops)
     assert all(cast.seconds == found.trace.ops[cast.index].seconds for cast in found.trace.casts)
-    assert len(found.step_samples) == 3
+    assert len(found.step_samples) == timing.PAIRS
     assert all(samples and min(samples) > 0 for samples in found.step_samples)
     assert found.fitness.load is not None
     assert found.peak_bytes > 0
@@ -471,7 +469,8 @@ def test_attention_on_fake_tensors_is_the_one_op_that_hardware_has_for_it(
     assert ops.count("aten.scaled_dot_product_attention") == 1
     assert not {"aten.bmm", "aten._softmax"} & set(ops)
     assert [cast.origin for cast in found.trace.casts if cast.what == "input"] == ["autocast"] * casts
-    assert any("scaled_dot_product_attention (1 call), flash or memory-efficient" in note for note in found.notes)
+    (told,) = stood_for(found.trace, "cuda")
+    assert (told.code, told.facts["name"], told.facts["calls"]) == (Casts.AS_ONE, "scaled_dot_product_attention", 1)
 
 
 @needs_no_cuda
@@ -488,7 +487,7 @@ def test_a_recurrent_network_on_fake_tensors_casts_its_input_states_and_weights_
     assert lowered == {"weight": 2 * 4, "input": 1 + states}
     assert not any(cast.cached for cast in found.trace.casts)
     assert next(row.outputs for row in found.trace.modules if row.kind == kind.__name__)[0] == "fp16"
-    assert any("cuDNN" in note for note in found.notes)
+    assert [told.code for told in stood_for(found.trace, "cuda")] == [Casts.AS_ONE]
 
 
 @pytest.mark.skipif(torch.xpu.is_available(), reason="xpu is not absent here")

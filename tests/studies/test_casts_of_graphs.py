@@ -5,14 +5,6 @@ import torch
 import torch.nn.functional as F
 from msgspec.structs import replace
 
-from ampbench.instruments.casts.findings import (
-    ADDED,
-    DTYPE,
-    GONE,
-    OUTSIDE,
-    compare_graph,
-    graph_sentence,
-)
 from ampbench.records.casts import (
     AUTOGRAD,
     COMPILED,
@@ -20,15 +12,28 @@ from ampbench.records.casts import (
     FUSED,
     TRACED,
     Cast,
+    CastPass,
     CastTrace,
     GraphCast,
     GraphTrace,
     Operation,
     WeightUse,
 )
+from ampbench.studies.casts import (
+    ADDED,
+    DTYPE,
+    GONE,
+    OUTSIDE,
+    STUDY,
+    Casts,
+    compare_graph,
+    conclusions,
+    differences,
+)
 from ampbench.trace.graphs.compiled import compiled_graph
 from ampbench.trace.graphs.traced import traced_graph
 from ampbench.trace.ledger import trace_casts
+from tests.stored_runs import make_case
 from tests.traced_programs import Recurrent, autocast, encoder
 
 
@@ -55,14 +60,14 @@ def made(what="weight", name="fc.weight", module="fc", **options):
     return GraphCast(what=what, name=name, module=module, **({"from_dtype": "fp32", "to_dtype": "bf16"} | options))
 
 
-def eager(*casts, ops=None):
+def eager(*casts, ops=None, **fields):
     back = {"phase": "backward", "forward": 0}
     casting = [
         op(each.index, "aten._to_copy", each.module, **(back if each.phase == "backward" else {})) for each in casts
     ]
     ops = ops or [*casting, op(9)]
     weights = [WeightUse(name="fc.weight", operation=9, status="cast")]
-    return CastTrace(ops=ops, casts=list(casts), weights=weights, model_ops=10)
+    return CastTrace(ops=ops, casts=list(casts), weights=weights, inference=True, **{"model_ops": 10} | fields)
 
 
 def traced(*casts, ops=None):
@@ -73,52 +78,44 @@ def told(trace, graph):
     return [(difference.kind, difference.module, difference.casts) for difference in compare_graph(trace, graph)]
 
 
+def graph_facts(trace, graph):
+    record = CastPass(case_id="", how="device", trace=trace, graphs=[graph])
+    codes = (Casts.GRAPH, Casts.NO_GRAPH)
+    return [each.facts for each in conclusions(make_case("bf16_autocast"), record) if each.code in codes]
+
+
 def test_a_graph_that_makes_the_same_casts_differs_in_nothing():
     assert compare_graph(eager(cast(0)), traced(made())) == []
 
 
-def test_a_cast_that_is_folded_fused_gone_or_added_is_said_in_a_sentence():
-    (folded,) = compare_graph(eager(cast(0)), traced(made(fate=FOLDED)))
-    assert (folded.kind, folded.eager, folded.found) == (FOLDED, "fp32 → bf16", "fp32 → bf16")
-    assert folded.said == (
-        "fc: the traced graph has done 1 cast of weight fc.weight (fp32 → bf16) once and stores the result"
-    )
-    (fused,) = compare_graph(eager(cast(0)), traced(made(fate=FUSED)))
-    assert (fused.kind, fused.casts) == (FUSED, 1)
+def test_a_cast_that_one_side_alone_makes_is_told_and_one_that_a_graph_folds_or_fuses_is_none():
+    assert compare_graph(eager(cast(0)), traced(made(fate=FOLDED))) == []
+    assert compare_graph(eager(cast(0)), traced(made(fate=FUSED))) == []
     (gone,) = compare_graph(eager(cast(0)), traced())
-    assert (gone.kind, gone.found) == (GONE, "")
+    assert (gone.kind, gone.what, gone.dtypes, gone.casts) == (GONE, "weight fc.weight", "fp32 → bf16", 1)
     (added,) = compare_graph(eager(), traced(made()))
-    assert (added.kind, added.eager) == (ADDED, "")
-    assert added.said.endswith("makes 1 cast of weight fc.weight (fp32 → bf16) that eager mode does not make")
+    assert (added.kind, added.module, added.casts) == (ADDED, "fc", 1)
 
 
 def test_casts_of_one_module_are_told_together_and_what_changes_results_comes_first():
     trace = eager(cast(0), cast(1, name="fc.bias"), cast(2, "input", "x"))
-    graph = traced(made(fate=FOLDED), made(name="fc.bias", fate=FOLDED), ops=[op(0, dtype="fp32")])
-    assert told(trace, graph) == [(DTYPE, "fc", 0), (GONE, "fc", 1), (FOLDED, "fc", 2)]
-    difference = compare_graph(trace, graph)[0]
-    assert difference.said == "fc: matmul gives fp32 in the traced graph, bf16 in eager mode"
+    graph = traced(ops=[op(0, dtype="fp32")])
+    assert told(trace, graph) == [(DTYPE, "fc", 0), (GONE, "fc", 2), (GONE, "fc", 1)]
+    assert compare_graph(trace, graph)[0].dtypes == "fp32, not bf16"
 
 
-def test_an_op_goes_by_other_names_in_other_graphs():
-    names = ["aten.linear", "aten.mm", "aten.bmm"]
-    assert not any(compare_graph(eager(), traced(ops=[op(0, name)])) for name in names)
-    norm = CastTrace(ops=[op(0, "aten.native_batch_norm", "bn")])
-    assert compare_graph(norm, traced(ops=[op(0, "aten._native_batch_norm_legit_functional", "bn")])) == []
-    assert compare_graph(norm, traced(ops=[op(0, "aten.batch_norm", "bn", "fp32")]))[0].kind == DTYPE
-
-
-def test_a_module_whose_ops_have_nothing_in_common_is_judged_by_its_last():
-    trace = CastTrace(ops=[op(0, "aten.mul", "act"), op(1, "aten.sigmoid", "act")])
+def test_a_module_is_judged_by_what_its_last_op_gives():
+    trace = CastTrace(
+        inference=True, ops=[op(0, "aten.mul", "act"), op(1, "aten.sigmoid", "act"), op(2, "aten.view", "act", "fp32")]
+    )
     assert compare_graph(trace, traced(ops=[op(0, "aten.silu", "act")])) == []
-    (difference,) = compare_graph(trace, traced(ops=[op(0, "aten.silu", "act", "fp32")]))
-    assert "its last op gives fp32" in difference.said
+    assert told(trace, traced(ops=[op(0, "aten.silu", "act", "fp32")])) == [(DTYPE, "act", 0)]
 
 
 def test_the_loss_after_the_model_is_in_no_graph_and_not_missed():
-    trace = eager(cast(0), cast(10, "activation", "fc", "", from_dtype="bf16", to_dtype="fp32"))
+    trace = eager(cast(0), cast(1, "activation", "fc", "", from_dtype="bf16", to_dtype="fp32"), model_ops=1)
     assert compare_graph(trace, traced(made())) == []
-    assert graph_sentence(trace, traced(made())) == "1 cast where eager makes 1; 1 kept"
+    assert graph_facts(trace, traced(made())) == [{"casts": 1, "eager": 1, "kept": 1}]
 
 
 def test_a_module_that_is_in_no_graph_is_left_to_eager_mode():
@@ -127,7 +124,7 @@ def test_a_module_that_is_in_no_graph_is_left_to_eager_mode():
 
 
 def test_a_weight_used_twice_and_folded_twice_is_no_cast_more():
-    assert told(eager(cast(0)), traced(made(fate=FOLDED), made(fate=FOLDED))) == [(FOLDED, "fc", 1)]
+    assert told(eager(cast(0)), traced(made(fate=FOLDED), made(fate=FOLDED))) == []
     assert told(eager(cast(0)), traced(made(), made())) == [(ADDED, "fc", 1)]
 
 
@@ -138,20 +135,16 @@ def test_the_backward_pass_is_compared_only_where_the_graph_has_one():
     assert told(eager(cast(0), backward), both) == [(GONE, "fc", 1)]
 
 
-def test_the_casts_of_autograd_s_graph_are_counted_and_compared_with_nothing():
-    back = {"from_dtype": "bf16", "to_dtype": "fp32", "phase": "backward"}
-    trace = eager(cast(0), cast(1, "input", "x"))
-    graph = GraphTrace(graph=AUTOGRAD, casts=[made("gradient", **back)])
-    assert compare_graph(trace, graph) == []
-    assert graph_sentence(trace, graph) == "undoes 1 cast where eager's forward makes 2"
-
-
-def test_a_graph_is_said_with_the_fates_of_its_casts_and_one_that_was_not_made_differs_in_nothing():
+def test_a_graph_tells_the_fates_of_its_casts_and_one_that_was_not_made_or_autograd_s_differs_in_nothing():
     graph = traced(made(), made(fate=FOLDED), made("input", "x", fate=FUSED))
-    assert graph_sentence(eager(cast(0)), graph) == "3 casts where eager makes 1; 1 folded, 1 fused, 1 kept"
+    assert graph_facts(eager(cast(0)), graph) == [{"casts": 3, "eager": 1, "kept": 1, "folded": 1, "fused": 1}]
     failed = GraphTrace(graph=COMPILED, error="RuntimeError: no")
-    assert compare_graph(eager(cast(0)), failed) == []
-    assert graph_sentence(eager(cast(0)), failed) == "not made: RuntimeError: no"
+    assert graph_facts(eager(cast(0)), failed) == [{"error": "RuntimeError: no"}]
+    autograd = GraphTrace(graph=AUTOGRAD, casts=[made("gradient")])
+    record = CastPass(case_id="", how="device", trace=eager(cast(0)), graphs=[failed, autograd])
+    assert differences(record) == []
+    (undone,) = [table.rows(record) for table in STUDY.tables if table.key == "autograd"]
+    assert undone == autograd.casts
 
 
 class Halves(torch.nn.Module):
@@ -170,7 +163,7 @@ def test_the_model_s_own_casts_after_its_last_module_are_compared_and_those_of_a
     with trace_casts(model) as ledger:
         inference(model, batch).double()
     graph = traced_graph(model, (batch,), {}, autocast)
-    assert graph_sentence(ledger.trace, graph) == "6 casts where eager makes 6; 4 folded, 2 kept"
+    assert graph_facts(ledger.trace, graph) == [{"casts": 6, "eager": 6, "folded": 4, "kept": 2}]
     without = replace(graph, casts=[one for one in graph.casts if one.module])
     assert told(ledger.trace, without)[0] == (GONE, "", 1)
 
@@ -189,18 +182,8 @@ def test_backward_casts_of_the_model_itself_are_compared_and_those_of_a_loss_are
         (False, "backward"),
         (False, "backward"),
     ]
-    differences = [one for one in compare_graph(trace, both) if one.module == ""]
-    assert [(one.kind, one.casts, one.eager) for one in differences] == [
-        (GONE, 1, "bf16 → fp32"),
-        (GONE, 1, "fp32 → bf16"),
-    ]
-
-
-def test_a_module_that_is_a_number_is_said_to_be_one_and_an_input_called_input_is_named_once():
-    (difference,) = compare_graph(eager(cast(0, "input", "input", "0")), traced(ops=[op(0, module="0")]))
-    assert difference.said == (
-        'module "0": the traced graph does without 1 cast of the input (fp32 → bf16) that eager mode makes'
-    )
+    found = [one for one in compare_graph(trace, both) if one.module == "" and one.kind != DTYPE]
+    assert [(one.kind, one.casts, one.dtypes) for one in found] == [(GONE, 1, "bf16 → fp32"), (GONE, 1, "fp32 → bf16")]
 
 
 def network(name):
@@ -223,9 +206,8 @@ def inference(model, batch):
         return model(batch)
 
 
-def kinds(differences):
-    """Return the differences without those that only save work."""
-    return [(each.kind, each.module, each.casts) for each in differences if each.kind not in (FUSED, FOLDED)]
+def kinds(found):
+    return [(each.kind, each.module, each.casts) for each in found]
 
 
 @pytest.mark.parametrize("name", ["resnet18", "encoder", "lstm"])
@@ -235,11 +217,10 @@ def test_a_traced_network_folds_its_weights_and_computes_in_eager_mode_s_dtypes(
     with trace_casts(model) as ledger:
         inference(model, batch)
     graph = traced_graph(model, (batch,), {}, autocast)
-    differences = compare_graph(ledger.trace, graph)
-    assert kinds(differences) == []
+    assert compare_graph(ledger.trace, graph) == []
     # Convolutions and the head; an encoder layer and an LSTM are one op each, which casts its weights when it runs.
     folded = {"resnet18": 22, "encoder": 0, "lstm": 2}
-    assert sum(difference.casts for difference in differences) == folded[name]
+    assert sum(cast.fate == FOLDED for cast in graph.casts) == folded[name]
 
 
 def test_a_frozen_layer_norm_computes_in_fp32_which_is_found_with_the_casts_it_takes():
@@ -262,7 +243,6 @@ TRUE_OF_COMPILED = {
     # Compiled backward passes have the forward's autocast (torch's backward_pass_autocast), so that the products of
     # attention, which eager mode differentiates in fp32, are cast. A copy of its weights that nobody reads is dropped.
     ("encoder", "training"): [
-        *[(DTYPE, f"layers.{layer}.self_attn", 0) for layer in (1, 0)],
         *[(ADDED, f"layers.{layer}.self_attn", count) for layer in (1, 0) for count in (4, 6)],
         *[(GONE, f"layers.{layer}.self_attn", 1) for layer in (0, 1)],
     ],

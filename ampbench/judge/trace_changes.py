@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ampbench.core.units import counted, format_bytes, format_seconds
-from ampbench.instruments.casts.tables import cast_users
+from ampbench.records.cast_tables import cast_users
 from ampbench.records.casts import CAST, NOT_NEEDED, REUSED, Cast, CastTrace, Operation
 from ampbench.records.labels import few
 from ampbench.records.rules import RuleChange

@@ -4,22 +4,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from ampbench.core.precisions import AUTOCAST
 from ampbench.drive.pieces import Piece
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.instruments.casts.instrument import INSTRUMENT
-from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace, Tracing
+from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
+from ampbench.studies.casts import STUDY, CastsAsked
 from ampbench.studies.work import prepared as prepare
 from tests.instruments.working import work
 from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import make_header
 
+ASKED = CastsAsked()
 Instead = Callable[[Request], Reply | None]
 
 
@@ -34,16 +34,13 @@ def tracing(instead: Instead = lambda _: None) -> Scripted:
     return Scripted(answer)
 
 
-def traced(
-    results: Path, channel: Scripted, wanted: Tracing | None = None, half_inputs: bool = False, **selected: list[str]
-) -> StoredRun:
+def traced(results: Path, channel: Scripted, asked: CastsAsked = ASKED, **selected: list[str]) -> StoredRun:
     """Return the run that tracing what is selected leaves."""
     selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    asked = structs.replace(wanted or Tracing(), half_inputs=half_inputs)
-    with prepare(INSTRUMENT, selection, Settings(), asked, open_channel=lambda: channel) as prepared:
+    with prepare(STUDY, selection, Settings(), asked, open_channel=lambda: channel) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(results, make_header(explains="casts"), cases) as writer:
-            work(INSTRUMENT, prepared, asked, writer)
+            work(STUDY, prepared, asked, writer)
     return read_run(writer.path)
 
 
@@ -68,7 +65,7 @@ def test_a_case_of_an_absent_device_is_sent_to_a_worker(tmp_path: Path) -> None:
 def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_path: Path) -> None:
     channel = tracing()
     traced(
-        tmp_path, channel, Tracing(sources=True, check=True), phases=["inference", "training"],
+        tmp_path, channel, CastsAsked(sources=True, check=True), phases=["inference", "training"],
         paths=["eager", "compiled"],
     )  # fmt: skip
     inference, training = map(asked_in, channel.asked)
@@ -86,13 +83,13 @@ def test_a_path_whose_graph_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_inputs_can_be_stored_as_autocast_casts_them(tmp_path: Path) -> None:
     channel = tracing()
-    traced(tmp_path, channel, half_inputs=True, precisions=["fp16_autocast", "bf16_autocast"])
+    traced(tmp_path, channel, CastsAsked(half_inputs=True), precisions=["fp16_autocast", "bf16_autocast"])
     assert [request.case.input_dtype for request in channel.asked if request.case] == ["fp16", "bf16"]
 
 
 def test_inputs_cannot_be_stored_as_autocast_casts_them_without_autocast(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--half-inputs .* fp32 runs without autocast"):
-        traced(tmp_path, tracing(), half_inputs=True, precisions=["fp32"])
+        traced(tmp_path, tracing(), CastsAsked(half_inputs=True), precisions=["fp32"])
 
 
 def test_a_workload_must_be_named(tmp_path: Path) -> None:
@@ -104,7 +101,7 @@ def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name(tmp_path: Pat
     selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
     with (
         pytest.raises(NothingToRunError, match="name another with --precision"),
-        prepare(INSTRUMENT, selection, Settings(), Tracing(), open_channel=tracing),
+        prepare(STUDY, selection, Settings(), CastsAsked(), open_channel=tracing),
     ):
         pass
 
@@ -145,8 +142,8 @@ def test_each_case_is_told_of_before_and_after(tmp_path: Path) -> None:
         told.append((piece.planned.case.phase, type(found)))
 
     selection = Selection(workloads=["mlp"], phases=["inference", "training"])
-    with prepare(INSTRUMENT, selection, Settings(), Tracing(), open_channel=tracing) as prepared:
+    with prepare(STUDY, selection, Settings(), CastsAsked(), open_channel=tracing) as prepared:
         cases = [planned.case for planned in prepared.plan]
         with RunWriter.create(tmp_path, make_header(explains="casts"), cases) as writer:
-            assert work(INSTRUMENT, prepared, Tracing(), writer, watch) == "complete"
+            assert work(STUDY, prepared, CastsAsked(), writer, watch) == "complete"
     assert told == [(phase, kind) for phase in ("inference", "training") for kind in (type(None), CastPass)]

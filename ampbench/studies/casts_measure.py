@@ -1,16 +1,16 @@
 """A cast pass: one step of a case traced in eager mode, its time and memory, other graphs, and what changes save.
 
-Times are left as they were sampled; `findings` says what they come to. A device that this machine does not have is
-stood in for by fake tensors, which have dtypes and shapes but no values. Then only the forward pass runs: autograd
-needs the device. Where torch was built without it, one node of a graph is enough to end the process, and autocast makes
-one for a weight it caches, even without grad mode; there weights need no gradients.
+Times are left as they were sampled. A device that this machine does not have is stood in for by fake tensors, which
+have dtypes and shapes but no values. Then only the forward pass runs: autograd needs the device. Where torch was built
+without it, one node of a graph is enough to end the process, and autocast makes one for a weight it caches, even
+without grad mode; there weights need no gradients.
 """
 
 import copy
 import dataclasses
-import random
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,14 +22,13 @@ from torch.utils import _pytree as pytree
 
 import ampbench.trace
 import ampbench.worker
-from ampbench.core import stats
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, in_one_line
-from ampbench.instruments.casts.findings import stood_for
 from ampbench.records.case import Case
 from ampbench.records.cast_tables import KEEP, savings
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
 from ampbench.records.rules import DEVICE, FAKE
+from ampbench.studies.casts import FEWEST_TRACED
 from ampbench.trace.dtypes import is_present, stood_in
 from ampbench.trace.ledger import trace_casts
 from ampbench.worker.changes import measure_change, peaks_with, try_changes
@@ -38,7 +37,7 @@ from ampbench.worker.machine import Device, open_device
 from ampbench.worker.memory import memory_source
 from ampbench.worker.network import fake_network
 from ampbench.worker.step import Step, TrainingStep, build_step
-from ampbench.worker.timing import PATIENCE, FitnessWatch, Placement, Settled, time_build, warm_up
+from ampbench.worker.timing import PATIENCE, FitnessWatch, side_by_side, warm_up
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
@@ -52,8 +51,7 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     Nothing is timed or checked and no other graph is read; `notes` say so. Raises `AmpbenchError` where an op cannot
     run on fake tensors.
     """
-    device = case.device
-    training = case.phase == "training"
+    device, training = case.device, case.phase == "training"
     with stood_in(device):
         network = fake_network(_faked(workload, case), case)
         # An optimizer changes weights that need gradients, inference mode decides what autocast's cache keeps.
@@ -71,7 +69,6 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
         trace = structs.replace(ledger.trace, inference=not training)
     missing = f"{device} is not on this machine"
     notes = [f"not on hardware: {missing}, so the step was traced on fake tensors, and nothing is timed"]
-    notes += stood_for(trace, device)
     if training:
         scaler = ", GradScaler" if PRECISIONS[case.precision].scaler and case.scaler else ""
         notes.append(f"backward pass{scaler} and optimizer were left out: they do not run on fake tensors")
@@ -82,9 +79,8 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
         )
     if tracing.check:
         notes.append(f"no change that saves casts was measured: {missing}")
-    graphs = [
-        GraphTrace(graph=graph, error=f"{missing}, and fake tensors have no such graph") for graph in tracing.graphs
-    ]
+    why = f"{missing}, and fake tensors have no such graph"
+    graphs = [GraphTrace(graph=graph, error=why) for graph in tracing.graphs]
     return CastPass(case_id=case.case_id, how=FAKE, trace=trace, graphs=graphs, notes=notes)
 
 
@@ -136,13 +132,8 @@ def _faked(workload: Workload, case: Case) -> Workload:
 TRACED_SHARE = 0.4
 """The share of the time that traced steps get; the untraced step, which is built several times, gets the rest."""
 TRACED_STEPS = 20
-FEWEST_TRACED = 3
-"""Of so many traced steps the medians do without one that was delayed: they are worth `PATIENCE` times the time."""
 DISCARDED = 8
 """Casts under a trace before one that is timed: the first ops of a mode pay its start-up, which is microseconds."""
-BUILDS = 5
-"""Builds of the untraced step: with five, a 95% t interval is some 2.8 standard errors wide."""
-BUILD_SAMPLES = 40
 
 
 def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
@@ -177,7 +168,8 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     watch = FitnessWatch(device)
     if tracing.time:
         found = _timed(found, step, tracing)
-        untraced = _step_samples(workload, case, device, settled, tracing.seconds * (1 - TRACED_SHARE))
+        builds, seconds = [partial(build_step, workload, case, device)], tracing.seconds * (1 - TRACED_SHARE)
+        (untraced,) = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, notes)
         found = structs.replace(found, step_samples=untraced)
     for trial, peak in zip(trials, peaks[1:], strict=True):
         share = tracing.seconds / len(trials)
@@ -216,8 +208,7 @@ def _start_tracing(device: Device) -> None:
 
 def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
     """Return `found` with the trace's seconds: medians over as many traced steps as the time is good for."""
-    seconds: list[list[float | None]] = []
-    names: list[list[str]] = []
+    seconds, names = list[list[float | None]](), list[list[str]]()
     start = perf_counter()
     while len(seconds) < TRACED_STEPS:
         last = trace_step(step, sources=tracing.sources, time=True)
@@ -239,34 +230,6 @@ def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
     return structs.replace(found, trace=trace, traced_steps=len(names))
 
 
-def _step_samples(workload: Workload, case: Case, device: Device, settled: Settled, budget: float) -> list[list[float]]:
-    """Return the seconds per step of several builds of the untraced step, build by build."""
-    placement = Placement(random.Random(0))
-    builds: list[list[float]] = []
-    start = perf_counter()
-    while len(builds) < BUILDS:
-        allowed = budget if len(builds) >= stats.ROUNDS_FOR_INTERVAL else PATIENCE * budget
-        if builds and (perf_counter() - start) * (1 + 1 / len(builds)) > allowed:
-            break
-        placement.move()
-        step = build_step(workload, case, device)
-        if isinstance(step, TrainingStep):
-            step.start(settled)
-        with step.mode():
-            timing = time_build(
-                step.run,
-                device,
-                budget_seconds=budget / BUILDS / 2,  # as long again goes into building and warming up
-                max_samples=BUILD_SAMPLES,
-                restore=step.restore if isinstance(step, TrainingStep) else None,
-                warm=True,
-            )
-        builds.append(timing.samples)
-        del step
-        device.release()
-    return builds
-
-
 def _read_graph(graph: str, step: Step) -> GraphTrace:
     """Return the step as `graph` has it, or why it has not."""
     step.rewind()
@@ -286,16 +249,10 @@ def _autograd(step: Step) -> GraphTrace:
     from ampbench.trace.graphs.traced import autograd_graph
 
     output, loss = step.network.forward_and_loss()
-    if loss is not None:
-        return autograd_graph(loss, step.module)
-    outputs = [tensor for tensor in outputs_in(output) if tensor.requires_grad]
-    if not outputs:
+    ends = [loss] if loss is not None else [tensor for tensor in outputs_in(output) if tensor.requires_grad]
+    if not ends:
         raise ValueError("no output of the network needs a gradient")
-    graph = autograd_graph(outputs[0], step.module)
-    if len(outputs) > 1:
-        note = f"the graph is that of the first of {len(outputs)} outputs"
-        graph = structs.replace(graph, notes=[*graph.notes, note])
-    return graph
+    return autograd_graph(ends[0], step.module)
 
 
 def _traced(step: Step) -> GraphTrace:

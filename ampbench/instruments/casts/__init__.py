@@ -1,1 +1,0 @@
-"""Which op, weight or input was cast, and at what cost."""

@@ -1,0 +1,713 @@
+"""What a step casts: of what, for which op, at what cost, what could be saved, and what other graphs make of it.
+
+One table holds the casts; per op, per tensor and per origin are groups of its rows. Seconds of ops and casts are
+*traced*: tracing adds some microseconds to each op, so they never stand for those of the untraced step.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import structs
+
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import UNDEFINED, format_bytes, format_seconds, one_of
+from ampbench.errors import UsageError
+from ampbench.records import casts as terms
+from ampbench.records.case import PATHS, Case, Environment
+from ampbench.records.cast_tables import CAST_COLUMNS, Saving, cache_bytes, cast_users, casts_inside, op_rows, savings
+from ampbench.records.casts import Cast, CastPass, CastTrace, GraphCast, GraphTrace, ModuleCalls, Operation, Tracing
+from ampbench.records.kinds import CASTS
+from ampbench.records.labels import few
+from ampbench.records.rules import FAKE
+from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import Task
+from ampbench.show.charts import Drawing, Rows, label_expression, quantity, tooltip
+from ampbench.show.document import Column
+from ampbench.studies.paired import WIDEST, Timing, busy, compared_steps, step_seconds
+from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, SCALER_HELP, Selects, Study, Table, View, asks
+
+if TYPE_CHECKING:
+    from ampbench.drive.pieces import Piece, Seen
+    from ampbench.drive.planning import PlannedCase
+    from ampbench.drive.servers import Channel
+    from ampbench.show.studies import Subject
+    from ampbench.studies.study import Session
+
+TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts", absent=True, flags=True)
+GRAPHS = (terms.COMPILED, terms.TRACED)
+SLOWEST = 3.0
+"""Where traced ops take more than so many times the untraced step, the casts' share of the one is not the other's."""
+FEWEST_TRACED = 3
+"""Of so many traced steps the medians do without one that was delayed."""
+SHOWN, IN_ORDER, BARS = 8, 16, 12
+"""So many rows are shown of a table, and of the ops in order; so many ops are drawn, those with the most bytes."""
+STORED = "only stored"
+"""What stands for the op that uses a copy where none does."""
+MOVES = terms.VIEWS | terms.CASTS | {"copy", "clone"}
+"""Ops that compute nothing."""
+SEEN_INSIDE = ("aten", "prims", "prim")
+"""Namespaces of ops that run no ops of their own which autocast could cast for, or are opened where they do."""
+
+
+class CastsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """How the casts of a step are traced."""
+
+    half_inputs: Annotated[bool, asks("Floating inputs are stored in the dtype that autocast casts to.")] = False
+    sources: Annotated[bool, asks("Find each op's line of code.")] = False
+    check: Annotated[bool, asks("Make the changes that save casts, and measure what they save.")] = False
+
+
+class Casts(StrEnum):
+    """What the casts of a step come to."""
+
+    NONE = "casts-none"
+    MADE = "casts-made"
+    PROMOTED = "casts-promoted"
+    SAVED = "casts-saved"
+    STEP = "casts-step"
+    TRACED = "casts-traced"
+    PEAK = "casts-peak"
+    WEIGHTS = "casts-weights"
+    TRIED = "casts-tried"
+    GRAPH = "casts-graph"
+    NO_GRAPH = "casts-no-graph"
+    INSIDE = "casts-inside"
+    UNSEEN = "casts-unseen"
+    AS_ONE = "casts-as-one"
+    APART = "casts-apart"
+
+
+class Totals(NamedTuple):
+    """What a step casts in all, what that costs, and what its weights' copies keep alive.
+
+    `step_seconds` is the untraced step's, `traced_seconds` what all ops took while traced, `traced_cast_seconds` the
+    casts among them, `cast_share` their share of it (0-1), and `step_cast_seconds` that share of the untraced step, an
+    estimate. None where there is none, or none to trust.
+    """
+
+    ops: int
+    casts: int
+    could_be_saved: int
+    bytes_moved: int
+    promotions: int
+    promotion_bytes: int
+    cache_bytes: int
+    step_seconds: float | None
+    traced_seconds: float | None
+    traced_cast_seconds: float | None
+    cast_share: float | None
+    step_cast_seconds: float | None
+
+
+def totals(record: CastPass) -> Totals:
+    """Return what the casts of a pass add up to."""
+    trace, step = record.trace, step_seconds(record.step_samples)
+    traced, of_casts = (_seconds(made) if trace.timed else None for made in (trace.ops, trace.casts))
+    share = of_casts / traced if traced and of_casts is not None and trace.casts else None
+    known = share is not None and step is not None and traced is not None and traced <= SLOWEST * step
+    return Totals(
+        ops=len(trace.ops),
+        casts=len(trace.casts),
+        could_be_saved=sum(len(saving.casts) for saving in savings(trace)),
+        bytes_moved=_bytes(trace.casts),
+        promotions=len(trace.promotions),
+        promotion_bytes=_bytes(trace.promotions),
+        cache_bytes=cache_bytes(trace),
+        step_seconds=step,
+        traced_seconds=traced,
+        traced_cast_seconds=of_casts,
+        cast_share=share,
+        step_cast_seconds=(share or 0.0) * (step or 0.0) if known else None,
+    )
+
+
+def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
+    """Yield how many casts there are and what they cost, what could be saved, and what was not seen."""
+    whole, trace = totals(record), record.trace
+    if not trace.casts and case.precision in PRECISIONS and PRECISIONS[case.precision].autocast is None:
+        yield _info(Casts.NONE, precision=case.precision)
+    else:
+        halfway = record.how == FAKE and not trace.inference and all(op.phase == "forward" for op in trace.ops)
+        yield _info(
+            Casts.MADE, casts=whole.casts, bytes=whole.bytes_moved, forward=halfway or None, share=whole.cast_share,
+            seconds=whole.traced_cast_seconds if whole.casts else None, step=whole.step_cast_seconds,
+            fake=record.how == FAKE or None,
+        )  # fmt: skip
+    if trace.promotions:
+        ops = len({promotion.operation for promotion in trace.promotions})
+        yield _info(Casts.PROMOTED, ops=ops, inputs=whole.promotions, bytes=whole.promotion_bytes)
+    if whole.could_be_saved:
+        yield state(Casts.SAVED, "", Severity.ADVICE, casts=whole.could_be_saved)
+    yield from _times(record, whole)
+    if record.peak_bytes is not None:
+        yield _info(Casts.PEAK, bytes=record.peak_bytes, source=record.memory_source)
+    if trace.weights and trace.casts:
+        uses = Counter(use.status for use in trace.weights)
+        counts = {"cast": uses[terms.CAST], "reused": uses[terms.REUSED], "idle": uses[terms.NOT_NEEDED]}
+        yield _info(Casts.WEIGHTS, uses=len(trace.weights), cache=whole.cache_bytes or None, **counts)
+    yield from _tried(record)
+    for graph in record.graphs:
+        if graph.error:
+            yield state(Casts.NO_GRAPH, graph.graph, Severity.ADVICE, error=graph.error)
+        elif graph.graph != terms.AUTOGRAD:
+            fates, eager = Counter(cast.fate for cast in graph.casts), len(_model_casts(trace, graph))
+            counts = {fate: fates[fate] for fate in (terms.KEPT, terms.FUSED, terms.FOLDED) if fates[fate]}
+            yield _info(Casts.GRAPH, graph.graph, casts=len(graph.casts), eager=eager, **counts)
+    yield from _unseen(case, record)
+
+
+def _info(code: Casts, subject: str = "", /, **facts: float | str | None) -> Statement:
+    return state(code, subject, Severity.INFO, **facts)
+
+
+def _times(record: CastPass, whole: Totals) -> Iterator[Statement]:
+    """Yield what the step takes, untraced and traced, and what is in doubt about it."""
+    step, traced, steps = whole.step_seconds, whole.traced_seconds, record.traced_steps
+    if step is not None:
+        yield _info(Casts.STEP, seconds=step, builds=len(record.step_samples))
+    elif record.step_samples:
+        yield state(Timing.NOISY, "", Severity.ADVICE, widest=WIDEST)
+    if traced is not None:
+        yield _info(Casts.TRACED, seconds=traced, steps=steps, few=steps < FEWEST_TRACED or None)
+    yield from filter(None, [busy(record.fitness)])
+
+
+def _tried(record: CastPass) -> Iterator[Statement]:
+    """Yield of each change that was made and measured what it saves."""
+    for change in record.checked:
+        peaks = {"before": change.peak_bytes_before, "after": change.peak_bytes_after}
+        yield _info(
+            Casts.TRIED, change.change, casts=change.casts, bytes=change.bytes_moved,
+            identical=change.identical or None, **peaks,
+        )  # fmt: skip
+        for timing in compared_steps(change.before, change.after, record.fitness):
+            if timing.code is not Timing.BUSY:
+                yield dataclasses.replace(timing, subject=change.change)
+
+
+def _unseen(case: Case, record: CastPass) -> Iterator[Statement]:
+    """Yield which ops cast inside where nothing is seen, or might, and what fake tensors did in place of a device."""
+    for (name, given, made), count in casts_inside(record.trace).items():
+        yield _info(Casts.INSIDE, op=name, given=" and ".join(given), made=" and ".join(made), count=count)
+    names = Counter(op.name for op in record.trace.ops)
+    others = [name for name in names if name.partition(".")[0] not in SEEN_INSIDE]
+    if others:
+        short = [name.removeprefix("higher_order.") for name in others]
+        yield _info(Casts.UNSEEN, names=few(short), ops=sum(names[name] for name in others))
+    if record.how == FAKE:
+        yield from stood_for(record.trace, case.device)
+
+
+def stood_for(trace: CastTrace, device: str) -> Iterator[Statement]:
+    """Yield of each function of `WHOLE` in a trace on fake tensors of `device` whether it is one op or in parts."""
+    whole = Counter(op.name.rpartition(".")[2] for op in trace.ops)
+    parts = {(op.function or "").rpartition(".")[2] for op in trace.ops}
+    for name, kernel in terms.WHOLE.items():
+        if device in kernel.devices and whole[name]:
+            yield _info(Casts.AS_ONE, device=device, name=name, calls=whole[name], kernel=kernel.said)
+        elif device not in kernel.devices and name in parts:
+            yield _info(Casts.APART, device=device, name=name)
+
+
+class CastRow(NamedTuple):
+    """A cast, the op that it is, and the op that it was made for (None: it is for no op, a copy that is stored)."""
+
+    cast: Cast
+    op: Operation
+    user: Operation | None
+
+
+def cast_rows(record: CastPass) -> list[CastRow]:
+    """Return the casts in the order of running, each with the op that it was made for."""
+    trace = record.trace
+    users = zip(trace.casts, cast_users(trace), strict=True)
+    return [CastRow(cast, trace.ops[cast.index], user) for cast, user in users]
+
+
+class Group(NamedTuple):
+    """Casts, or promotions, that have two things in common: `seconds` is None where they were not timed."""
+
+    first: str
+    second: str
+    casts: int
+    forward: int
+    backward: int
+    bytes_moved: int
+    seconds: float | None
+    dtypes: str
+
+
+def by_origin(record: CastPass) -> list[Group]:
+    """Return the casts by what was cast and who asked, in the order of `SUBJECTS`."""
+    groups = _grouped(record, [((row.cast.what, row.cast.origin), row.cast, row.op) for row in cast_rows(record)])
+    return sorted(groups, key=lambda group: terms.SUBJECTS.index(group.first))
+
+
+def by_op(record: CastPass) -> list[Group]:
+    """Return the casts by the op that they were made for, "" where it was none, and the function that called it."""
+    rows = ((row.user.name if row.user else "", row.user or row.op, row) for row in cast_rows(record))
+    return _grouped(record, [((name, asking.function or ""), row.cast, row.op) for name, asking, row in rows])
+
+
+def by_tensor(record: CastPass) -> list[Group]:
+    """Return the casts by what was cast and its name."""
+    return _grouped(record, [((row.cast.what, row.cast.name), row.cast, row.op) for row in cast_rows(record)])
+
+
+def by_promoting_op(record: CastPass) -> list[Group]:
+    """Return what ops convert inside, by the op and the function that called it; nothing times that alone."""
+    inside = [(promotion, record.trace.ops[promotion.operation]) for promotion in record.trace.promotions]
+    return _grouped(record, [((op.name, op.function or ""), promotion, op) for promotion, op in inside], timed=False)
+
+
+def _grouped(
+    record: CastPass, made: Iterable[tuple[tuple[str, str], Any, Operation]], *, timed: bool = True
+) -> list[Group]:
+    """Return conversions by what they have in common, the most expensive first."""
+    found: dict[tuple[str, str], list[tuple[Any, str]]] = {}
+    for key, each, op in made:
+        found.setdefault(key, []).append((each, op.phase))
+    groups = []
+    for key, members in found.items():
+        own, phases = [each for each, _ in members], Counter(phase for _, phase in members)
+        seconds = _seconds(own) if timed and record.trace.timed else None
+        ways = ", ".join(dict.fromkeys(f"{each.from_dtype} → {each.to_dtype}" for each in own))
+        groups.append(Group(*key, len(own), phases["forward"], phases["backward"], _bytes(own), seconds, ways))
+    return sorted(groups, key=lambda group: (-(group.seconds or 0.0), -group.bytes_moved, group.first, group.second))
+
+
+def _bytes(made: Iterable[Any]) -> int:
+    return sum(each.bytes_moved for each in made)
+
+
+def _seconds(made: Iterable[Any]) -> float:
+    return sum((each.seconds or 0.0 for each in made), 0.0)
+
+
+class WeightRow(NamedTuple):
+    """How a weight reached the ops that use it in the forward pass: how many uses by status.
+
+    `cast_bytes` is what its casts read and wrote, `cache_bytes` what of it autocast's cache keeps alive.
+    """
+
+    name: str
+    cast: int
+    reused: int
+    not_needed: int
+    cast_bytes: int
+    cache_bytes: int
+
+
+def by_weight(record: CastPass) -> list[WeightRow]:
+    """Return a row per weight, in the order of first use."""
+    uses = Counter((use.name, use.status) for use in record.trace.weights)
+    casts: dict[str, list[Cast]] = {}
+    for cast in record.trace.casts:
+        if cast.what == terms.WEIGHT:
+            casts.setdefault(cast.name, []).append(cast)
+    rows = []
+    for name in dict.fromkeys(use.name for use in record.trace.weights):
+        kept = {cast.to_dtype: cast.bytes_written for cast in casts.get(name, ()) if cast.cached}
+        made, reused, idle = (uses[name, status] for status in (terms.CAST, terms.REUSED, terms.NOT_NEEDED))
+        rows.append(WeightRow(name, made, reused, idle, _bytes(casts.get(name, ())), sum(kept.values())))
+    return rows
+
+
+class ModuleRow(NamedTuple):
+    """Modules that do the same to dtypes, and the casts that ran directly in them.
+
+    A module that was called with several dtypes has a row for each; its casts are in the first.
+    """
+
+    modules: tuple[str, ...]
+    kind: str
+    inputs: str
+    outputs: str
+    parameters: str
+    calls: int
+    casts: int
+    cast_bytes: int
+    cast_seconds: float | None
+
+
+def by_module(record: CastPass, *, collapsed: bool = False) -> list[ModuleRow]:
+    """Return what goes in and out of modules by dtype; with `collapsed`, modules that do the same share a row."""
+    members: dict[Any, list[ModuleCalls]] = {}
+    for calls in record.trace.modules:
+        members.setdefault((calls.kind, *_sides(calls)) if collapsed else len(members), []).append(calls)
+    casts: dict[str, list[Cast]] = {}
+    for cast in record.trace.casts:
+        casts.setdefault(cast.module, []).append(cast)
+    rows = []
+    for alike in members.values():
+        own = [cast for each in alike for cast in casts.pop(each.module, [])]
+        seconds = _seconds(own) if record.trace.timed else None
+        names, times = tuple(dict.fromkeys(each.module for each in alike)), sum(each.calls for each in alike)
+        rows.append(ModuleRow(names, alike[0].kind, *_sides(alike[0]), times, len(own), _bytes(own), seconds))
+    return rows
+
+
+def _sides(calls: ModuleCalls) -> tuple[str, str, str]:
+    """Return the dtypes of inputs, outputs and parameters, each once."""
+    inputs, outputs, own = (dict.fromkeys(side) for side in (calls.inputs, calls.outputs, calls.parameters))
+    return ", ".join(inputs), ", ".join(outputs), ", ".join(own)
+
+
+DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
+"""A module's last op gives another dtype; casts of the graph alone; of eager alone; in a module left to eager mode."""
+
+
+class Difference(NamedTuple):
+    """What a `graph` does otherwise in a `module` and a phase: casts of `what` that one side alone makes.
+
+    In inference the last op of a module may give another dtype, too; that concerns no casts.
+    """
+
+    graph: str
+    kind: str
+    module: str
+    phase: str
+    what: str
+    dtypes: str
+    casts: int
+
+
+def differences(record: CastPass) -> list[Difference]:
+    """Return which casts traced and compiled graphs and the eager step do not both make.
+
+    A graph is compared in the phases it has; what eager does outside the model after it (the loss) is in none. A
+    constant costs nothing, however often it is used.
+    """
+    compared = [graph for graph in record.graphs if not graph.error and graph.graph != terms.AUTOGRAD]
+    return [difference for graph in compared for difference in compare_graph(record.trace, graph)]
+
+
+def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Difference]:
+    """Return what a graph does otherwise than the eager trace of the same step, what changes results first."""
+    present = {operation.module for operation in graph.ops} | {cast.module for cast in graph.casts} | {""}
+    eager = Counter(map(_cast_key, _model_casts(trace, graph)))
+    other = Counter(map(_cast_key, graph.casts))
+    added = Counter(_cast_key(cast) for cast in graph.casts if cast.fate != terms.FOLDED) - eager
+    found: dict[tuple[str, ...], list[str]] = {}
+    for alone, kind in ((added, ADDED), (eager - other, GONE)):
+        for (name, *key), count in alone.items():
+            what = OUTSIDE if kind == GONE and key[0] not in present else kind
+            found.setdefault((what, *key), []).extend([name] * count)
+    rows = []
+    here, there = _last_dtypes(_model_ops(trace)), _last_dtypes(graph.ops)
+    others = [module for module in here if there.get(module, here[module]) != here[module]]
+    for module in others if trace.inference else ():  # training ends with running statistics
+        dtypes = f"{there[module]}, not {here[module]}"
+        rows.append(Difference(graph.graph, DTYPE, module, "forward", "its last op", dtypes, 0))
+    for (kind, module, phase, what, dtypes), names in found.items():
+        named = " ".join(filter(None, [what, few(dict.fromkeys(filter(None, names)))]))
+        rows.append(Difference(graph.graph, kind, module, phase, named, dtypes, len(names)))
+    return rows
+
+
+def _last_dtypes(ops: Iterable[Operation]) -> dict[str, str]:
+    """Return the dtype that each module's last op which computes with floating numbers gives in the forward pass."""
+    found: dict[str, str] = {}
+    for op in ops:
+        given, made = ([dtype for dtype in side if dtype in terms.FLOATING] for side in (op.inputs, op.outputs))
+        if op.phase == "forward" and given and made and terms.plain_name(op.name) not in MOVES:
+            found[op.module] = made[0]
+    return found
+
+
+def _cast_key(cast: Cast | GraphCast) -> tuple[str, ...]:
+    """Return what makes two casts the same: what is stored has a name, other values are told apart by the module."""
+    stored = cast.what in (terms.WEIGHT, terms.BUFFER)
+    what = cast.what if stored or cast.what == terms.GRADIENT else "value"
+    return cast.name if stored else "", cast.module, cast.phase, what, f"{cast.from_dtype} → {cast.to_dtype}"
+
+
+def _model_ops(trace: CastTrace) -> list[Operation]:
+    """Return the ops of the model's own call and of its backward pass; the loss is in no graph."""
+    end = len(trace.ops) if trace.model_ops is None else trace.model_ops
+    makers = {cast.index: cast.producer for cast in trace.casts}
+
+    def within(op: Operation) -> bool:
+        """Return whether an op, or that which it differentiates, is the model's; a gradient's cast is of its maker."""
+        maker = makers.get(op.index) if op.forward is None else None
+        forward = trace.ops[maker].forward if maker is not None else op.forward
+        return op.recomputed or (op.index if op.phase == "forward" else forward or 0) < end
+
+    return list(filter(within, trace.ops))
+
+
+def _model_casts(trace: CastTrace, graph: GraphTrace) -> list[Cast]:
+    """Return the casts that a graph can have: the model's own, in the phases of the graph."""
+    within = {operation.index for operation in _model_ops(trace)}
+    phases = {operation.phase for operation in graph.ops}
+    return [cast for cast in trace.casts if cast.phase in phases and cast.index in within]
+
+
+def _of_autograd(record: CastPass) -> list[GraphCast]:
+    return [cast for graph in record.graphs if graph.graph == terms.AUTOGRAD for cast in graph.casts]
+
+
+def _op(name: str) -> str:
+    return name.removeprefix("aten.")
+
+
+def _called(function: str) -> str:
+    return function.replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
+
+
+def _modules(row: ModuleRow) -> str:
+    return few([module or "the model itself" for module in row.modules], 2)
+
+
+def _flow(row: Mapping[str, Any]) -> str:
+    """Return the dtypes that went in and out of an op, each once: "bf16, fp32 → bf16"."""
+    return " → ".join(", ".join(dict.fromkeys(row[side].split(", "))) for side in ("inputs", "outputs"))
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    """Return the module of an op or what it casts, who asked where it was not autocast, and the line of code."""
+    what, name = row["what"], row["tensor_name"]
+    place = row["module"] if what is None else f"cast of {what if name == what else f'{what} {name}'.strip()}"
+    remarks = [
+        row["origin"],
+        "put in the cache" if row["cached"] else "",
+        "/".join((row["source"] or "").split("/")[-2:]),
+    ]
+    said = ", ".join(remark for remark in remarks if remark and remark != terms.AUTOCAST)
+    return f"{place} ({said})" if said else place
+
+
+def _if_some(name: str, count: str, write: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return what writes a number of a row that has some of what is counted, else nothing."""
+    return lambda row: write(getattr(row, name)) if getattr(row, count) else ""
+
+
+def _column(key: str, head: str, unit: str = "", said: Callable[[Any], str] | None = None, **how: Any) -> Column[Any]:
+    return Column(key, attrgetter(key), head, unit, said, **how)
+
+
+CAST_ROWS: Sequence[Column[CastRow]] = (
+    *(Column(name, attrgetter(f"cast.{name}")) for name in CAST_COLUMNS),
+    Column("for_op", lambda row: row.user.name if row.user else None),
+    Column("function", lambda row: (row.user or row.op).function),
+    Column("source", lambda row: row.op.source),
+)
+"""Of a cast: its fields, the op that it was made for (None: it is only stored), by which function and line of code."""
+TOTALS: Sequence[Column[Totals]] = [Column(name, attrgetter(name)) for name in Totals._fields]
+COUNTS: Sequence[Column[Group]] = (
+    _column("casts", "casts", "whole"),
+    Column("forward", attrgetter("forward")),
+    _column("backward", "backward", "whole", _if_some("backward", "backward", str), rare=True),
+    _column("bytes_moved", "moved", "B"),
+    _column("seconds", "traced", "s", rare=True),
+    _column("dtypes", "dtypes"),
+)
+"""Of casts that have something in common."""
+ORIGINS = (Column("what", attrgetter("first"), "what"), Column("origin", attrgetter("second"), "asked for by"), *COUNTS)
+CALLED = Column("function", attrgetter("second"), "called as", said=lambda group: _called(group.second))
+OPS = (Column("op", attrgetter("first"), "for op", said=lambda group: _op(group.first) or STORED), CALLED, *COUNTS)
+INSIDE = [dataclasses.replace(column, head="inputs") if column.key == "casts" else column for column in OPS]
+TENSORS = (
+    Column("what", attrgetter("first"), "what"),
+    Column("name", attrgetter("second"), "tensor", said=lambda group: group.second or "without a name"),
+    *COUNTS,
+)
+MODULES: Sequence[Column[ModuleRow]] = (
+    _column("kind", "kind"),
+    _column("inputs", "in"),
+    _column("outputs", "out"),
+    _column("parameters", "weights"),
+    _column("calls", "calls", "whole"),
+    _column("casts", "casts", "whole"),
+    _column("cast_bytes", "moved", "B", _if_some("cast_bytes", "casts", format_bytes)),
+    _column("cast_seconds", "traced", "s", _if_some("cast_seconds", "casts", format_seconds), rare=True),
+    Column(
+        "module",
+        lambda row: ", ".join(row.modules),
+        "module",
+        said=lambda row: few([name or "the model itself" for name in row.modules], 2),
+    ),
+)
+WEIGHTS: Sequence[Column[WeightRow]] = (
+    _column("cast", "cast", "whole"),
+    _column("reused", "reused", "whole"),
+    _column("not_needed", "not needed", "whole"),
+    _column("cast_bytes", "moved", "B", _if_some("cast_bytes", "cast", format_bytes)),
+    _column("cache_bytes", "cached", "B", _if_some("cache_bytes", "cache_bytes", format_bytes), rare=True),
+    _column("name", "weight"),
+)
+SAVINGS: Sequence[Column[Saving]] = (
+    *(Column(name, attrgetter(name)) for name in ("kind", "what", "names")),
+    Column("casts", lambda saving: len(saving.casts), "casts", "whole"),
+    _column("bytes_moved", "moved", "B"),
+    _column("seconds", "traced", "s", rare=True),
+    _column("advice", "change"),
+)
+OTHERWISE: Sequence[Column[Difference]] = (
+    _column("graph", "graph"),
+    _column("kind", "kind"),
+    _column("module", "module", said=lambda row: row.module or "the model itself"),
+    _column("phase", "phase"),
+    _column("what", "what"),
+    _column("casts", "casts", "whole"),
+    _column("dtypes", "dtypes"),
+)
+UNDONE: Sequence[Column[GraphCast]] = (
+    _column("name", "gradient of", said=lambda cast: cast.name or "an activation"),
+    Column("dtypes", lambda cast: f"{cast.from_dtype} → {cast.to_dtype}", "dtypes"),
+    _column("elements", "elements", "whole"),
+)
+STEP: Sequence[Column[Mapping[str, Any]]] = (
+    Column("index", itemgetter("index"), "#", "whole", lambda row: f"{row['index']}"),
+    Column("phase", itemgetter("phase"), "phase"),
+    Column("op", itemgetter("name"), "op", said=lambda row: _op(row["name"])),
+    Column("dtypes", _flow, "dtypes"),
+    Column("seconds", itemgetter("seconds"), "traced", "s", rare=True),
+    Column("place", _place, "module, or what is cast"),
+)
+
+
+def _bars(case: "Subject[CastPass]") -> dict[str, list[dict[str, Any]]]:
+    """Return what the casts of each op move, of the ops with the most."""
+    moved: Counter[str] = Counter()
+    for group in by_op(case.found):
+        moved[_op(group.first) or STORED] += group.bytes_moved
+    rows = [{"op": op, "moved": size, "said": format_bytes(size)} for op, size in moved.most_common(BARS)]
+    return {"": rows} if rows else {}
+
+
+def _bar_spec(_: Rows) -> dict[str, Any]:
+    axis = {"labelExpr": f"datum.value ? ({label_expression('B')}) : '0'", "tickCount": 5}
+    lines = {"ticks": False, "domain": False, "minExtent": 100, "labelLimit": 160}
+    order = {"field": "moved", "op": "max", "order": "descending"}
+    encoding = {
+        "x": quantity("moved", "bytes that casts read and write", {"nice": False}, axis),
+        "y": {"field": "op", "type": "nominal", "title": None, "sort": order, "axis": lines},
+        "tooltip": tooltip(op="for op", said="moved"),
+    }
+    return {"mark": {"type": "bar", "color": "var(--cast)"}, "encoding": encoding}
+
+
+def _refined(selection: Selection, asked: CastsAsked) -> Selection:
+    """Raise `UsageError` for the ops of another precision, and for one without a dtype to store inputs in."""
+    from ampbench.drive.pieces import built_in_rows, require_own_ops
+
+    require_own_ops(selection)
+    for path in selection.paths:
+        if path in PATHS and path not in ("eager", *GRAPHS):
+            raise UsageError(f"explain casts reads the graphs of --path {one_of(GRAPHS)}, not that of {path}")
+    for row in built_in_rows(selection) if asked.half_inputs else ():
+        if not row.autocast:
+            raise UsageError(
+                f"--half-inputs needs autocast, and {row.name} runs without autocast: leave one of them out"
+            )
+    return selection
+
+
+def _plan(
+    selection: Selection, asked: CastsAsked, environment: Environment, channel: "Channel", settings: Settings
+) -> "list[PlannedCase]":
+    from ampbench.drive.pieces import plan_default_autocast
+
+    plan = plan_default_autocast(selection, environment, channel, settings, absent_devices=True)
+    if not asked.half_inputs:
+        return plan
+    dtypes = [SHORT_DTYPES[PRECISIONS[planned.case.precision].autocast or "float32"] for planned in plan]
+    halves = zip(plan, dtypes, strict=True)
+    return [dataclasses.replace(each, case=structs.replace(each.case, input_dtype=dtype)) for each, dtype in halves]
+
+
+def _traced(session: "Session[CastsAsked]", channel: "Channel", piece: "Piece") -> "Seen":
+    """Have a case traced, with the graphs of the paths selected and, in training, autograd's."""
+    from ampbench.drive.pieces import ask_case
+
+    paths = [path for path in dict.fromkeys(session.prepared.selection.paths) if path in GRAPHS]
+    graphs = [*paths, *([terms.AUTOGRAD] if piece.planned.case.phase == "training" else [])]
+    tracing = Tracing(sources=session.asked.sources, check=session.asked.check, graphs=graphs)
+    return ask_case(channel, piece.planned, session.prepared.settings, TASK, tracing)
+
+
+def _table(
+    key: str, columns: Any, rows: Callable[[CastPass], Any], title: str, note: str = "", shown: int = SHOWN, **view: Any
+) -> Table[CastPass, Any]:
+    views = [View(title=title, note=note, shown=shown, folded=title not in UNFOLDED, **view)]
+    return Table(key=key, columns=columns, rows=rows, views=views)
+
+
+UNFOLDED = ("Where they come from", "What could be saved", "Casts per op", "Inputs that ops convert inside")
+"""The tables that a page shows at once."""
+
+STUDY: Study[CastsAsked, CastPass] = Study(
+    kind=CASTS,
+    help="""\
+Trace one step of each case: every cast, of what, for which op, what it costs, what could be saved.
+
+Without --phase, the step is one of inference. A device that is not here is stood in for by fake tensors: the casts
+are seen, no hardware is. The run is stored: ampbench show RUN prints it again, with --all every row.
+
+\b
+Examples:
+  ampbench explain casts model.py:make
+  ampbench explain casts mlp --phase training --check
+  ampbench explain casts resnet50 --device cuda
+  ampbench explain casts decoder_lm --path compiled --format json
+""",
+    doing="tracing",
+    asked=CastsAsked,
+    record=CastPass,
+    task=TASK,
+    selects=Selects(
+        question="explain the casts",
+        precision=AUTOCAST_HELP,
+        phase=INFERENCE_HELP,
+        path="compiled or traced: this graph, too, beside eager.",
+        scaler=SCALER_HELP,
+        phases=("inference",),
+        eager=False,
+    ),
+    refined=_refined,
+    plan=_plan,
+    work=lambda session: partial(_traced, session),
+    title="Casts",
+    caption="What the casts of a step cost",
+    done="Traced",
+    remarks=lambda record: [*record.notes, *(f"{each.graph}: {note}" for each in record.graphs for note in each.notes)],
+    tables=(
+        Table(key="casts", columns=CAST_ROWS, rows=cast_rows),
+        Table(key="totals", columns=TOTALS, rows=lambda record: [totals(record)]),
+        _table("origins", ORIGINS, by_origin, "Where they come from"),
+        _table("savings", SAVINGS, lambda record: savings(record.trace), "What could be saved"),
+        _table("ops", OPS, by_op, "Casts per op"),
+        _table("promotions", INSIDE, by_promoting_op, "Inputs that ops convert inside", "in no count of casts"),
+        Table(key="modules", columns=MODULES, rows=by_module),
+        _table("", MODULES, partial(by_module, collapsed=True), "Dtypes in and out of modules", shown=IN_ORDER),
+        _table("weights", WEIGHTS, by_weight, "Weights", "uses in the forward pass; cached: kept by autocast"),
+        _table("tensors", TENSORS, by_tensor, "Casts of other tensors", only=lambda group: group.first != terms.WEIGHT),
+        _table(
+            "differences", OTHERWISE, differences, "What other graphs do otherwise",
+            "dtype: what a module gives; added: casts of the graph alone; gone: of eager mode alone; outside: in a "
+            "module that the graph leaves to eager mode",
+        ),
+        _table("autograd", UNDONE, _of_autograd, "Casts of the autograd graph in their order"),
+        _table("", STEP, lambda record: op_rows(record.trace), "Every op in order", shown=IN_ORDER),
+    ),
+    conclusions=conclusions,
+    charts=(
+        Drawing(
+            name="explanation-casts",
+            title="What casts move, by the op that they are made for",
+            alt=f"Bars are the bytes that casts read and write, of the {BARS} ops with the most.",
+            rows=_bars,
+            spec=_bar_spec,
+            height=24,
+            lines="op",
+        ),
+    ),
+)  # fmt: skip
