@@ -36,7 +36,7 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
         "test_around_the_whole_loop_weights_are_stale_and_elsewhere_they_are_not",
         "test_without_its_cache_autocast_casts_a_weight_at_every_use",
         "test_what_a_scope_raises_is_its_finding_and_the_others_are_measured",
-        "test_the_page_draws_losses_beside_those_of_fp64_and_memory_only_where_some_is_left",
+        "test_growth_is_told_instead_of_what_is_kept_and_is_the_median",
     ),
     "autocast's cache holds fp32 leaves that require grad, in the outermost region, and no more": (
         "test_the_second_use_of_a_weight_comes_from_the_cache",
