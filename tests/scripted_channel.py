@@ -21,9 +21,10 @@ def _every_task() -> Mapping[str, Task[Any, Any]]:
     """Return all that a worker can be asked to do, by name: rows of the core and of every instrument."""
     rows = (Path(ampbench.__file__).parent / "instruments").glob("*/instrument.py")
     modules = [importlib.import_module(f"ampbench.instruments.{path.parent.name}.instrument") for path in sorted(rows)]
+    studies = [row.study for row in KINDS.values() if row.study]
+    modules += [importlib.import_module(study.partition(":")[0]) for study in studies]
     found = [one for module in [wire, *modules] for one in vars(module).values() if isinstance(one, Task)]
-    found += [named(row.study).task for row in KINDS.values() if row.study]
-    return {task.name: task for task in found}
+    return {task.name: task for task in (*found, *(named(study).task for study in studies)) if task}
 
 
 TASKS = _every_task()

@@ -29,8 +29,9 @@ Row = TypeVar("Row")
 
 
 def found_of(study: "Study[Any, Found]", stored: StoredRun) -> Mapping[str, Found]:
-    """Return what a run of a study stored of each case."""
-    return stored.found.get(KINDS[study.kind].found.line, {})
+    """Return what a run of a study tells of each case."""
+    kind = KINDS[study.kind]
+    return named(kind.told)(stored) if kind.told else stored.found.get(kind.found.line, {})
 
 
 def document(
@@ -48,6 +49,7 @@ def document(
         return {
             "sentences": study_words.lines(statements),
             **({"missing": missing[case.case_id]} if missing.get(case.case_id) else {}),
+            **({"code": code} if (code := study.code(case, record)) else {}),
             "statements": [asdict(each) for each in statements],
             "tables": {
                 each.key: records(each.columns_of(record), each.rows(record)) for each in study.tables if each.key
@@ -64,17 +66,27 @@ def document(
         missing[case_id] = [f"The rest was not measured: {failure.said}."]
     for case_id, name in study.lacks(stored):
         missing.setdefault(case_id, []).append(f"{name}: {NOT_REACHED}.")
+    passes = found_of(study, stored)
+    told = [(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
     return document_of_cases(
-        stored, case_ids, found_of(study, stored),
+        stored, case_ids, passes,
         section=shown,
         data=data,
         columns=first.columns,
         rows=first.rows,
+        code=list(_codes(study, told)),
     )  # fmt: skip
 
 
 def _listed(data: Any) -> list[Any]:
     return data if isinstance(data, list) else [data]
+
+
+def _codes(study: "Study[Any, Found]", passes: Sequence[tuple[Case, Found]]) -> Iterator[Code]:
+    """Yield the code to paste of each case that has some."""
+    for case, record in passes:
+        if text := study.code(case, record):
+            yield Code("To paste" if len(passes) == 1 else f"To paste for {case_title(case)}", text)
 
 
 def _as_data(record: Any) -> Any:
@@ -91,8 +103,7 @@ def changes(study: "Study[Any, Any]", before: StoredRun, after: StoredRun) -> Do
 def _of_subjects(study: "Study[Any, Any]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool) -> Document:
     """Return what a study says of a run whose subjects are not its cases, but devices or workloads."""
     assert study.subjects is not None
-    kind = KINDS[study.kind]
-    told = named(kind.told)(stored) if kind.told else found_of(study, stored)
+    kind, told = KINDS[study.kind], found_of(study, stored)
 
     def known() -> dict[str, Any]:
         found = nested_data(stored, case_ids, told, lambda _, record: {study.key: _as_data(record)})
@@ -226,6 +237,7 @@ def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
         verb=study.done,
         said=[line for code in own for line in of_several(found, holds(code), study_words.OF_SEVERAL[code], of)],
         drawings=study.charts,
+        code=lambda each: study.code(each.case, each.found),
         folding=[view.title for each in study.tables for view in each.views if view.folded],
         finding=lambda each: next(iter(study_words.lines(concluded[id(each)])), ""),
         first=of,

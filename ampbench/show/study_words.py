@@ -18,6 +18,7 @@ _DIFFERS = (
     "{metric} is {by:.2f}{unit} {lower:only|lower}{lower:else|higher} than fp32's"
     "{low:if| (90%: |+.2f|}{high:if| to |+.2f|)}"
 )
+_TIMES = "{ratio:ratio} {low:if|(95%: |.2f|}{high:if| to |.2f|) }the time of"
 TEMPLATES: Mapping[str, str] = {
     "timing-faster": "a step takes {after:s}, not {before:s}: {seconds:s} saved (95%: {low:s} to {high:s})",
     "timing-slower": "a step takes {after:s}, not {before:s}: {seconds:s} lost (95%: {low:s} to {high:s})",
@@ -162,6 +163,46 @@ TEMPLATES: Mapping[str, str] = {
         "these are values of the forward pass; of gradients, `ampbench run` finds the parameter that errs most, and "
         "`ampbench show RUN --case CASE` names it"
     ),
+    "keep-found": "keep {units:,} of {modules:counted;module} in fp32: {names}",
+    "keep-nothing": "no module need be kept in fp32",
+    "keep-whole": "run the network in fp32: nothing less meets the budget",
+    "keep-missed": (
+        "{untried:else|no set of modules kept in fp32}{untried:only|no set that was tried} meets the budget "
+        "({trials:counted;trial})"
+    ),
+    "keep-unfinished": (
+        "the search did not end: {trials:counted;trial} made, {names:else|none meets the budget}"
+        "{names:if|the smallest set so far that meets the budget: ||}"
+    ),
+    "keep-closest": "closest to the budget: {names} kept{why:if|; a step raised ||}",
+    "keep-error": (
+        "{what} error against {reference}: {error:error}{before:if| (|error| with none kept)|}"
+        "{nonfinite:if| (undefined with none kept: |counted;value| not finite)|}; budget {limit:error}"
+    ),
+    "keep-update": (
+        "{share:if||kept| of the update arrives}{share:else|no share of the update is defined}{why:if| (||)}"
+        "{nonfinite:if| (|counted;parameter element| not finite)|}{before:if| (|kept| with none kept)|}; "
+        "budget {limit:share}"
+    ),
+    "keep-minimal": "no single module can be left out ({trials:counted;trial})",
+    "keep-spent": (
+        "single modules may still be left out: {trials:counted;trial} made, and no more allowed (--max-trials)"
+    ),
+    "keep-confirmed": (
+        "confirmed on {batches:counted;other batch;other batches}: output error at most {error:error}"
+        "{gradient:if|, gradient error at most |error|}"
+    ),
+    "keep-refuted": "{sets:counted;set} met the budget on the first batch and missed it on another",
+    "keep-unconfirmed": "not confirmed on {more:only|more batches}{more:else|another batch}: {why}",
+    "keep-time": f"with these modules kept, a step takes {_TIMES} a step with none kept",
+    "keep-faster": f"with these modules kept, a step takes {_TIMES} a step in fp32",
+    "keep-slower": f"fp32 is faster here: with these modules kept, a step takes {_TIMES} a step in fp32",
+    "keep-untimed": (
+        "the time in fp32 was not measured{why:if| (||)}: ampbench run measures a function whose network keeps these "
+        "modules beside fp32"
+    ),
+    "keep-peak": "peak memory {kept:B} with these modules kept{none:if|, |B| with none}{all:if|, |B| with all}",
+    "keep-reference": "errors are against fp32, as the fp64 reference failed: {why}",
     "scope-recommended": "recommended by PyTorch",
     "scope-raises": "raises: {error}",
     "scope-stale": (
@@ -276,6 +317,9 @@ OF_SEVERAL: Mapping[str, str] = {
     "headroom-overflows": "would have values overflow in fp16",
     "storage-lost": "lose information",
     "storage-same": "lose nothing",
+    "keep-found": "must keep modules in fp32",
+    "keep-missed": "meet the budget with no set of modules",
+    "keep-nothing": "need no module in fp32",
     "scope-stale": "read stale weights in a scope",
     "training-scale-needed": "need loss scaling",
     "training-scale-needless": "need no loss scaling",

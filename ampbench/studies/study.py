@@ -152,8 +152,8 @@ class Instrument(Generic[A]):
     asked for can be done here, and the modules that its servers `preload`. `work` makes what has the `pieces` done, of
     which several may be of one case; without it, each is asked for by the `task`.
 
-    `left` are the pieces that a run lacks, each as its `Piece.key`; `same` raises `UsageError` where what is left of a
-    run is not what it began with. `failed` counts what went wrong beside failed cases.
+    `left` are the pieces that a run lacks, each as its `Piece.key`. `failed` counts what went wrong beside failed
+    cases.
 
     `instead` is a document or a text that is all that was asked for. `showing` makes options of the document of what
     was given and the format's name, `noted` lines to print beside it,
@@ -176,7 +176,6 @@ class Instrument(Generic[A]):
     preload: Sequence[str] = ()
     pieces: "Callable[[Session[A]], Sequence[Piece]]" = _each_case
     left: "Callable[[StoredRun], Sequence[str]]" = unfinished
-    same: "Callable[[StoredRun, list[PlannedCase], Channel, Settings], None]" = lambda *_: None
     failed: "Callable[[StoredRun], int]" = lambda _: 0
     instead: Callable[[Given], Document | str | None] = lambda _: None
     showing: Callable[[Given, str], dict[str, Any]] = lambda *_: {}
@@ -232,11 +231,11 @@ class Study(Instrument[A], Generic[A, R]):
     `asked` is the record whose fields are the options, `record` what a run stores. `title` and `caption` head its part
     of a page, `done` is what was done to its cases there ("Trained"), `key` what its records are called in the JSON
     (none: as their lines are). `heading` says what stands behind the name of a case, `remarks` what the
-    measuring noted, in sentences. Where several records are of a case, `lacks` are the ids of cases and the names of
-    what a run lacks of them. One whose `subject` is no case has `subjects`, which finds in runs each of them, with a
-    `name`, of certain cases (None: all): that is what tables, conclusions (of None) and charts are made of.
-    A run that is told `in_full` shows all rows unasked. `since` is what changed between two runs, as the verb says
-    with `--against`.
+    measuring noted, in sentences, `code` is Python to paste. Where several records are of a case, `lacks` are the ids
+    of cases and the names of what a run lacks of them. One whose `subject` is no case has `subjects`, which finds in
+    runs each of them, with a `name`, of certain cases (None: all): that is what tables, conclusions (of None) and
+    charts are made of. A run that is told `in_full` shows all rows unasked. `since` is what changed between two runs,
+    as the verb says with `--against`.
     """
 
     asked: type[A]
@@ -255,6 +254,7 @@ class Study(Instrument[A], Generic[A, R]):
     since: "Since[Any] | None" = None
     heading: Callable[[R], str] = lambda _: ""
     remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
+    code: Callable[[Any, R], str] = lambda *_: ""
 
 
 def asks(help: str, *, least: int | None = None, most: int | None = None, **option: Any) -> msgspec.Meta:

@@ -83,7 +83,6 @@ def prepared(
             check_same_cases(begun, plan)
             left = set(instrument.left(begun))
             plan = [planned for planned in plan if planned.case.case_id in left]
-            instrument.same(begun, plan, first.channel, settings)
         yield Prepared(
             selection=selection,
             settings=settings,

@@ -19,19 +19,17 @@ from ampbench.cli.progress import piece_progress
 from ampbench.drive import servers as channels
 from ampbench.drive.pieces import Piece
 from ampbench.drive.planning import PlannedCase
-from ampbench.instruments.keep_fp32.instrument import INSTRUMENT
-from ampbench.instruments.keep_fp32.records import SearchSpace, Trial, Unit, Wanted, Weighed, Weighing
-from ampbench.instruments.keep_fp32.searching import TrialsSeen
-from ampbench.instruments.keep_fp32.trials import units_of
 from ampbench.records.case import WorkloadSource
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_run
-from tests.instruments.keep_fp32.searches import CASE, SPACE, TRIALS, found, trial
+from ampbench.studies.keep_fp32 import STUDY, KeepAsked, Limits, SearchSpace, TimedSet, Timing, Trial, Unit, units_of
+from ampbench.studies.keep_fp32_search import trial_said
 from tests.scripted_channel import asked_in
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
+from tests.studies.keep_searches import CASE, SPACE, TRIALS, ended, timed, trial
 
 Run = Callable[..., Any]
 
@@ -80,7 +78,7 @@ def stored(tmp_path: Path) -> Path:
     begun = structs.replace(SPACE, case_id=UNSEARCHED.case_id)
     interrupted = Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")
     write_run(
-        tmp_path / "results", [CASE, FAILED, UNSEARCHED], SPACE, *TRIALS, found("norm"), failure, begun,
+        tmp_path / "results", [CASE, FAILED, UNSEARCHED], SPACE, *TRIALS, ended("norm"), failure, begun,
         structs.replace(trial(0, "norm", error=1e-3), case_id=UNSEARCHED.case_id), interrupted,
         explains=KEEP_FP32,
     )  # fmt: skip
@@ -104,12 +102,11 @@ def worker(model: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespac
             raise KeyboardInterrupt
         state.asked.append(request)
         case_id = request.case.case_id
-        space = SearchSpace(case_id=case_id, units=units, containers=[""])
+        if request.task == "timing":
+            return reply_with(Timing(sets=[timed(kept, 1e-3, 6) for kept in asked_in(request).kept]))
+        space = SearchSpace(case_id=case_id, units=units, containers=[""], limits=Limits(max_error=0.0))
         if request.task == "space":
-            return reply_with(space)
-        if request.task == "weighing":
-            sets = [Weighed(kept=kept, samples=[[1e-3]] * 6) for kept in asked_in(request).kept]
-            return reply_with(Weighing(case_id=case_id, weighed=sets))
+            return reply_with(structs.replace(space, limits=asked_in(request)))
         kept = units_of(space, asked_in(request).kept)
         error = 1e-4 if 1 in kept else 0.5
         return reply_with(Trial(case_id=case_id, kept=asked_in(request).kept, output_rel_l2=error, grad_rel_l2=error))
@@ -126,28 +123,30 @@ def test_show_tells_what_is_kept_what_that_costs_and_what_to_paste(stored: Path,
     said = ampbench("show", RUN)
     assert said.code == 0
     text = " ".join(said.out.split())
-    assert said.out.startswith("net · fp16_autocast · inference · cpu\n")
-    assert "1 of 4 modules kept in fp32 (norm) brings the output error from 3.1e-02 to 1.9e-03" in text
-    assert "No smaller set does, given that keeping more never errs more; 23 trials." in text
-    assert "norm LayerNorm 2.0e-03 10.0 us 64 B 512 B" in text
-    assert "norm ← 1 1.9e-03 met 1.08 ms 1.04x 1.04–1.04 1.00 MiB yes" in text
+    assert said.out.startswith("net · fp16_autocast · inference · cpu\n  Keep 1 of 4 modules in fp32: norm.\n")
+    assert "Output error against fp64: 1.9e-03 (3.1e-02 with none kept); budget 2.0e-03." in text
+    assert "No single module can be left out (4 trials)." in text
+    assert "norm LayerNorm 2.0e-03 64 B 512 B" in text
+    assert "norm ← 1 1.9e-03 met 1.08 ms 1.04x 1.04–1.04 1.00 MiB" in text
     assert '    ampbench.keep_fp32(model, "norm")\n    with torch.autocast("cpu", dtype=torch.float16):\n' in said.out
     assert f"{FAILED.case_id}: failed: time-out: longer than 300 s" in said.out
-    assert f"{UNSEARCHED.case_id}: interrupted: 1 trial made; " in said.out
+    assert "The search did not end: 1 trial made, the smallest set so far that meets the budget: norm." in text
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_what_is_told_fits_a_hundred_columns(training: bool, tmp_path: Path, ampbench: Run) -> None:
     names = [f"encoder.layers.{place}.self_attention.out_proj" for place in range(40)]
-    space = structs.replace(SPACE, units=[Unit(modules=[name], kind="NonDynamicallyQuantizable") for name in names])
-    trials = [structs.replace(one, grad_rel_l2=0.5) for one in [trial(0, error=1.0), trial(1, *names, error=1e-3)]]
+    limits = Limits(max_error=2e-3, max_gradient_error=1.0 if training else None)
+    units = [Unit(modules=[name], kind="NonDynamicallyQuantizable") for name in names]
+    space = structs.replace(SPACE, units=units, limits=limits)
+    tried = [trial(0, error=1.0), trial(1, *names, error=1e-3), trial(2, "", error=1e-4)]
+    trials = [structs.replace(each, grad_rel_l2=0.5) for each in tried]
     sets = [
-        Weighed(kept=kept, samples=[[9.99e-3 * (1 + len(kept))]] * 8, peak_bytes=1_048_000)
+        TimedSet(kept=kept, samples=[[9.99e-3 * (1 + len(kept))]] * 8, peak_bytes=1_048_000)
         for kept in ([], names, [""])
     ]
-    weighing = Weighing(case_id=CASE.case_id, weighed=sets)
-    ended = found(*names, weighing=weighing, units=40, max_gradient_error=1.0 if training else None)
-    write_run(tmp_path / "results", [CASE], space, *trials, ended, COMPLETE, explains=KEEP_FP32)
+    search = ended(*names, timing=Timing(sets=sets))
+    write_run(tmp_path / "results", [CASE], space, *trials, search, COMPLETE, explains=KEEP_FP32)
     said = ampbench("show", RUN)
     assert max(map(len, said.out.splitlines())) <= 100
     row = next(line for line in said.out.splitlines() if line.strip().startswith("none "))
@@ -155,24 +154,24 @@ def test_what_is_told_fits_a_hundred_columns(training: bool, tmp_path: Path, amp
     assert "1023 KiB" in row
 
 
-def test_csv_has_a_row_for_each_set_that_was_weighed(stored: Path, ampbench: Run) -> None:
+def test_csv_has_a_row_for_each_set_that_was_tried(stored: Path, ampbench: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(ampbench("show", RUN, "--format", "csv").out)))
-    assert [row["kept"] for row in rows] == ["", "norm", "body norm", "(all)"]
-    assert {row["case_id"] for row in rows} == {CASE.case_id}
-    assert rows[1]["found"] == "True"
-    assert rows[1]["grad_rel_l2"] == ""
-    assert float(rows[1]["ratio"]) == pytest.approx(1.04)
+    own = [row for row in rows if row["case_id"] == CASE.case_id]
+    assert [row["kept"] for row in own] == ["", "norm", "body norm", "(all)"]
+    assert (own[1]["found"], own[1]["grad_rel_l2"]) == ("True", "")
+    assert float(own[1]["ratio"]) == pytest.approx(1.04)
 
 
 def test_json_has_the_search_its_trials_and_what_is_derived_from_them(stored: Path, ampbench: Run) -> None:
     document = json.loads(ampbench("show", RUN, "--json").out, parse_constant=pytest.fail)
-    one, failed, unsearched = document["cases"]
-    assert one["search"]["found"] == ["norm"]
-    assert len(one["trials"]) == len(TRIALS)
-    assert [point["on_front"] for point in one["points"]] == [True] * 4
-    assert one["code"].startswith("import torch\n")
-    assert one["sentences"][0].startswith("1 of 4 modules")
-    assert (failed["outcome"], unsearched["outcome"]) == ("failed", "interrupted")
+    told, failed, unsearched = document["cases"]
+    assert told["search"]["ended"]["kept"] == ["norm"]
+    assert len(told["search"]["trials"]) == len(TRIALS)
+    assert [row["kept"] for row in told["tables"]["sets"]] == ["", "norm", "body norm", "(all)"]
+    assert told["code"].startswith("import torch\n")
+    assert told["statements"][0]["code"] == "keep-found"
+    assert failed["outcome"] == "failed"
+    assert unsearched["search"]["ended"] is None
     assert document["ended"] == "interrupted"
 
 
@@ -185,21 +184,14 @@ def test_markdown_fences_the_code(stored: Path, ampbench: Run) -> None:
 
 
 def test_a_search_is_stored_and_told(worker: types.SimpleNamespace, tmp_path: Path, ampbench: Run) -> None:
-    said = search(ampbench, "model.py:make", "--max-error", "1e-3", "--objective", "memory", "--max-trials", "9")
+    said = search(ampbench, "model.py:make", "--max-error", "1e-3", "--max-trials", "9")
     assert said.code == 0
-    assert "1 of 3 modules kept in fp32 (b) brings the output error from 5.0e-01 to 1.0e-04" in said.out
+    assert "Keep 1 of 3 modules in fp32: b." in said.out
     (file,) = list_runs(tmp_path / "results")
     run = read_run(file)
     (space,) = run.of(SearchSpace).values()
-    assert space.wanted == Wanted(
-        max_error=1e-3,
-        max_gradient_error=0.1,
-        objective="memory",
-        seed=0,
-        max_trials=9,
-        seconds=20.0,
-        min_update_kept=0.98,
-    )
+    assert space.limits == Limits(max_error=1e-3)
+    assert run.asked == KeepAsked(max_error=1e-3, max_trials=9)
     assert run.header.explains == KEEP_FP32
     assert said.err == f"run {run.header.run}: {file.relative_to(tmp_path)}\n"
     assert ampbench("show", run.header.run).out == said.out
@@ -219,9 +211,9 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     worker.ends = None
     again = ampbench(*how.split()[1:])
     assert again.code == 0
-    assert "1 of 3 modules kept in fp32 (b)" in again.out
+    assert "Keep 1 of 3 modules in fp32: b." in again.out
     asked = [(request.task, str(asked_in(request))) for request in worker.asked]
-    assert asked.count(("space", "Nothing()")) == 2, "the second time to see that the network is the same"
+    assert [task for task, _ in asked].count("space") == 2, "the second time to see that the network is the same"
     assert len(set(asked)) == len(asked) - 1, "nothing else is asked twice"
     done = search(ampbench, "--resume", name)
     assert (done.code, done.out) == (0, again.out)
@@ -264,11 +256,10 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
         (["mlpp"], "unknown workload 'mlpp': did you mean mlp"),
         (["mlp", "--precision", "fp32"], "keep-fp32 asks what a low precision must leave in fp32, and fp32 is none"),
         (["mlp", "--precision", "fp61"], "unknown precision 'fp61': did you mean"),
-        (["mlp", "--objective", "sped"], "unknown --objective 'sped': did you mean speed?"),
         (["mlp", "--max-error", "-1"], "--max-error is a relative error of 0 or more, not -1"),
         (["mlp", "--max-error", "nan"], "--max-error is a relative error of 0 or more, not nan"),
-        (["mlp", "--max-error", "inf"], "--max-error is a finite relative error"),
-        (["mlp", "--max-error", "1e300"], "--max-error is a finite relative error, of no more than 1e+150, not 1e+300"),
+        (["mlp", "--max-error", "inf"], "--max-error and --max-gradient-error are finite"),
+        (["mlp", "--max-error", "1e300"], "--max-error and --max-gradient-error are finite, of no more than 1e+150"),
         (["mlp", "--max-error", "little"], "invalid value for '--max-error': give a number"),
         (["mlp", "--max-trials", "0"], "invalid value for '--max-trials': give at least 1"),
         (["mlp", "--max-gradient-error", "0.1"], "--max-gradient-error bounds the gradients of training: add --phase"),
@@ -306,34 +297,13 @@ def test_a_settings_file_has_a_table_for_it(worker: types.SimpleNamespace, tmp_p
     (tmp_path / "ampbench.toml").write_text('["explain keep-fp32"]\nmax_error = 1e-3\nmax-gradient-error = 0.2\n')
     assert search(ampbench, "model.py:make").code == 0
     (file,) = list_runs(tmp_path / "results")
-    (space,) = read_run(file).of(SearchSpace).values()
-    assert space.wanted is not None
-    assert (space.wanted.max_error, space.wanted.max_gradient_error) == (1e-3, 0.2)
+    assert read_run(file).asked == KeepAsked(max_error=1e-3, max_gradient_error=0.2)
 
 
 def test_progress_tells_each_trial_with_what_is_kept_and_what_it_errs() -> None:
-    seen = TrialsSeen()
-    wanted = Wanted(max_error=1e-2, max_gradient_error=1e-1)
-    assert seen.said(structs.replace(SPACE, wanted=wanted)) == ""
-    assert seen.said(trial(11, "body", "norm", error=3.1e-3)) == (
-        "trial 12: 3 of 4 modules kept, error 3.1e-03, then weighing"
-    )
-    assert seen.said(trial(12, nonfinite=5)) == ("trial 13: 0 of 4 modules kept, 5 values not finite, then weighing")
-    assert seen.said(found("norm")) == ""
-    assert TrialsSeen().said(trial(3, "norm", error=1.0, grad_rel_l2=0.5)) == (
-        "trial 4: norm kept, error 1.0e+00, gradient error 5.0e-01"
-    )
-
-
-def test_progress_tells_the_time_that_is_left_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("ampbench.instruments.keep_fp32.searching.time.monotonic", lambda: now[0])
-    seen = TrialsSeen()
-    seen.said(structs.replace(SPACE, wanted=Wanted(max_error=1.0, max_gradient_error=1.0, max_trials=5)))
-    now[0] = 10.0
-    assert seen.said(trial(0, error=1.0)).endswith(", at most 40 s left, then weighing")
-    now[0] = 20.0
-    assert seen.said(trial(4, error=1.0)).endswith("error 1.0e+00, then weighing")
+    assert trial_said(trial(11, "body", "norm", error=3.1e-3)) == "trial 12: body, norm kept, error 3.1e-03"
+    assert trial_said(trial(12, nonfinite=5)) == "trial 13: none kept, 5 values not finite"
+    assert trial_said(SPACE) == trial_said(None) == ""
 
 
 def test_progress_of_trials_is_shown_on_a_terminal_only(
@@ -341,12 +311,12 @@ def test_progress_of_trials_is_shown_on_a_terminal_only(
 ) -> None:
     source = WorkloadSource(name="net", family="user", module="model.py", function="net", builtin=False)
     piece = Piece(PlannedCase(case=CASE, source=source))
-    with piece_progress("searching", [piece], INSTRUMENT.progress) as watch:
+    with piece_progress("searching", [piece], STUDY.progress) as watch:
         watch(piece, None)
         watch(piece, TRIALS[0])
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with piece_progress("searching", [piece], INSTRUMENT.progress) as watch:
+    with piece_progress("searching", [piece], STUDY.progress) as watch:
         watch(piece, None)
         watch(piece, TRIALS[0])
 
@@ -372,7 +342,7 @@ def test_a_failed_write_in_a_resumed_search_tells_of_all_that_was_seen_before_to
     assert said.code == 2
     assert "No space left on device" in said.err
     assert f"continue with ampbench explain keep-fp32 --resume {file.stem}" in said.err
-    assert "1 of 3 modules kept in fp32 (b)" in said.out
+    assert "Keep 1 of 3 modules in fp32: b." in said.out
     assert file.read_bytes().startswith(before)
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
@@ -403,13 +373,13 @@ def test_a_module_that_overflows_is_found_by_real_workers(
     said = search(ampbench, *arguments, "--threads", "1", "--json")
     assert said.code == 0, said.err
     (case,) = json.loads(said.out, parse_constant=pytest.fail)["cases"]
-    assert kept & set(case["search"]["found"])
-    assert case["space"]["weights_digest"]
-    assert case["space"]["inputs_digest"] != case["space"]["weights_digest"]
-    assert case["points"][0]["output_rel_l2"] is None
-    (point,) = [point for point in case["points"] if point["found"]]
-    assert point["meets"]
-    assert point["seconds"] is None or point["seconds"] > 0  # None: the machine was too busy to tell
+    assert kept & set(case["search"]["ended"]["kept"])
+    space = case["search"]["space"]
+    assert space["inputs_digest"] != space["weights_digest"] != ""
+    assert case["tables"]["sets"][0]["output_rel_l2"] is None
+    (row,) = [row for row in case["tables"]["sets"] if row["found"]]
+    assert row["meets_budget"]
+    assert row["seconds"] is None or row["seconds"] > 0  # None: the machine was too busy to tell
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from ampbench.drive.pieces import (
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.instruments.keep_fp32.records import Wanted
 from ampbench.records.case import OwnPrecision
 from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
 from ampbench.records.measured import STAGES, Failure, Skip
@@ -30,6 +29,7 @@ from ampbench.store import CannotBeError, RunWriter, read_run
 from ampbench.studies.casts import CastsAsked
 from ampbench.studies.ceilings import Ceiling
 from ampbench.studies.input_storage import StorageAsked
+from ampbench.studies.keep_fp32 import KeepAsked
 from ampbench.studies.scope import ScopeAsked
 from ampbench.studies.study import instrument_of, unfinished
 from ampbench.studies.training import TrainingAsked
@@ -56,7 +56,7 @@ ASKING: dict[str, Any] = {
     "casts": CastsAsked(),
     "headroom": RangesAsked(),
     "origin": Nothing(),
-    "keep-fp32": Wanted(max_error=1e-2, max_gradient_error=1e-1),
+    "keep-fp32": KeepAsked(),
     "input-storage": StorageAsked(seconds=1.0),
     "scope": ScopeAsked(steps=8, seconds=1.0),
 }
@@ -157,7 +157,7 @@ def test_what_cannot_be_stored_of_no_case_ends_the_session(tmp_path: Path) -> No
 
 def test_a_failure_of_what_no_task_is_called_names_the_last_one() -> None:
     assert {line: stage_of(line) for line in LINES if line != stage_of(line)} == {
-        "search": "weighing", "scopes": "scope",
+        "search": "timing", "scopes": "scope",
         "storage": "input-storage", "ceiling": "ceilings", "checked": "check",
     }  # fmt: skip
     assert {stage_of(line) for line in LINES} <= set(STAGES)

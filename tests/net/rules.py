@@ -46,7 +46,25 @@ def _case(one: Difference, *codes: str) -> bool:
     return one.table.startswith("advice") and " " not in one.key and told
 
 
+KEPT = "tests-net-runs-keep-fp32"
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "a search stores its limits and the errors of units, its trials say the rest; which units are kept is a table",
+        lambda one: (
+            one.name == KEPT
+            and (
+                one.key.startswith(("found[search]", "found[space]"))
+                or one.key.startswith("header.asked")
+                or one.table == "study, cases 0 kept"
+            )
+        ),
+        cells=198,
+    ),
+    Rule(
+        "all eleven sets that a search tried are rows, among them the five timed ones with the same numbers",
+        lambda one: one.name == KEPT and one.table in ("study, rows", "study, cases 0 sets"),
+        cells=307,
+    ),
     Rule(
         "fields that nobody read are not stored",
         lambda one: one.table == "records" and one.key.endswith(UNREAD),

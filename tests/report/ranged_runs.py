@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Unit, Weighed, Weighing
 from ampbench.records.case import Case
 from ampbench.records.kinds import HEADROOM, KEEP_FP32, ORIGIN
 from ampbench.records.ranges import ACTIVATION, LowRun, Magnitudes, ModuleError, OriginPass, RangePass
 from ampbench.records.run import Entry
 from ampbench.store import StoredRun, gathered
+from ampbench.studies.keep_fp32 import KeepSearch, Limits, SearchSpace, TimedSet, Timing, Trial, Unit
 from tests.stored_runs import make_case, make_header
 
 FP32 = make_case("fp32", phase="training")
@@ -52,7 +52,8 @@ def originating(*modules: ModuleError, case: Case = FP16, **changes: Any) -> Ori
 
 def spaced(count: int = 4, case: Case = FP16) -> SearchSpace:
     units = [Unit(modules=[f"layer.{place}"], kind="Linear") for place in range(count)]
-    return SearchSpace(case_id=case.case_id, units=units, containers=["", "layer"])
+    limits = Limits(max_error=2e-3, max_gradient_error=5e-2)
+    return SearchSpace(case_id=case.case_id, units=units, containers=["", "layer"], limits=limits)
 
 
 def tried(*sets: Sequence[str], errors: Sequence[float | None], case: Case = FP16) -> list[Trial]:
@@ -62,34 +63,24 @@ def tried(*sets: Sequence[str], errors: Sequence[float | None], case: Case = FP1
     ]
 
 
-def weighed(kept: Sequence[str], seconds: float, peak_bytes: int | None = 1 << 20) -> Weighed:
-    return Weighed(
+def timed(kept: Sequence[str], seconds: float, peak_bytes: int | None = 1 << 20) -> TimedSet:
+    return TimedSet(
         kept=list(kept), samples=[[seconds * (1 + build / 1000)] for build in range(8)], peak_bytes=peak_bytes
     )
 
 
-def searched(*sets: Weighed, case: Case = FP16, **changes: Any) -> KeepSearch:
+def searched(*sets: TimedSet, case: Case = FP16, **changes: Any) -> KeepSearch:
     fields: dict[str, Any] = {
         "case_id": case.case_id,
-        "max_error": 2e-3,
-        "objective": "speed",
-        "seed": 0,
-        "found": ["layer.2"],
-        "units": 1,
-        "smallest": True,
-        "trials": 3,
-        "weighing": Weighing(case_id=case.case_id, weighed=list(sets), memory_source="profiler") if sets else None,
+        "kept": ["layer.2"],
+        "minimal": True,
+        "timing": Timing(sets=list(sets)) if sets else None,
     }
     return KeepSearch(**fields | changes)
 
 
 TRIED = tried([], ["layer.2"], ["layer.1", "layer.2"], [""], errors=[3e-2, 1.9e-3, 1.5e-3, 4e-7])
-WEIGHED = (
-    weighed([], 1e-3, 1 << 20),
-    weighed(["layer.2"], 1.05e-3, 5 << 18),
-    weighed(["layer.1", "layer.2"], 1.3e-3, 3 << 19),
-    weighed([""], 1.6e-3, 1 << 21),
-)
+TIMED = (timed([], 1e-3, 1 << 20), timed(["layer.2"], 1.05e-3, 5 << 18), timed([""], 1.6e-3, 1 << 21))
 
 
 def _run(explains: str, cases: Sequence[Case], entries: Sequence[Entry], **header: Any) -> StoredRun:

@@ -20,7 +20,7 @@ from tests.report.large_runs import write_zoo_run
 from tests.report.materials import CHROMIUM, HISTORY, RESULTS
 from tests.report.ranged_runs import (
     FP16,
-    WEIGHED,
+    TIMED,
     erring,
     headroom_run,
     keeping_run,
@@ -103,7 +103,7 @@ def ranged_material() -> Material:
     errors = [erring("layer.1", overflowed=3), erring("layer.2", overflowed=1, inputs_overflowed=1), erring("layer.3")]
     other = make_case("bf16_pure", phase="training")
     measured = make_run(Times(*((case, [1e-3] * 4) for case in (FP16, other))))
-    searches = [searched(*WEIGHED, max_gradient_error=5e-2), searched(*WEIGHED, case=other, found=None)]
+    searches = [searched(*TIMED), searched(case=other, kept=None)]
     return material_of(
         [measured],
         explanations=[

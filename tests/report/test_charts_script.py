@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ampbench.instruments.keep_fp32.show import BEATEN
 from ampbench.report.material import material_of
 from ampbench.report.page import make_page
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.report.materials import CHROMIUM, make_material
-from tests.report.ranged_runs import FP16, WEIGHED, keeping_run, searched, weighed
+from tests.report.ranged_runs import FP16, keeping_run, searched
 from tests.report.studied_runs import (
     CEILING_RUN,
     ceilings_run,
@@ -241,17 +240,16 @@ def test_in_a_sandbox_without_a_history_everything_answers(browser: Browser, fil
 
 def test_legends_list_what_is_drawn_of_the_case_that_is_chosen(browser: Browser, tmp_path: Path):
     other = make_case("bf16_pure", phase="training", input_dtype="bf16")
-    beaten = weighed(["layer.1", "layer.2"], 1.9e-3, 1 << 22)
-    run = keeping_run(searched(*WEIGHED), searched(*WEIGHED[:2], beaten, WEIGHED[3], case=other), cases=(FP16, other))
+    run = keeping_run(searched(kept=None), searched(case=other), cases=(FP16, other))
     made = tmp_path / "searches.html"
     made.write_text(make_page(material_of([], explanations=[run])), encoding="utf-8")
     page = browser.new_page()
     page.goto(made.as_uri())
-    figure = drawn(page, 'figure[data-chart="explanation-kept-times"]')
-    expect(figure.locator("svg")).to_contain_text("on the front")
-    expect(figure.locator("svg")).not_to_contain_text(BEATEN)
-    figure.get_by_role("combobox").select_option("1-0")
-    expect(figure.locator("svg")).to_contain_text(BEATEN)
+    figure = drawn(page, 'figure[data-chart="explanation-kept-trials"]')
+    expect(figure.locator("svg")).to_contain_text("misses the budget")
+    expect(figure.locator("svg")).not_to_contain_text("found")
+    figure.get_by_role("combobox").select_option("1")
+    expect(figure.locator("svg")).to_contain_text("found")
     page.close()
 
 

@@ -14,7 +14,6 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from ampbench.errors import StoreError
-from ampbench.instruments.keep_fp32.records import KeepSearch, SearchSpace, Trial, Wanted
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.measured import Failure, Fitness, GradientDivergence, OutputDivergence, Reading, Score
@@ -22,6 +21,7 @@ from ampbench.records.ranges import LowRun, ModuleError, OriginPass, SeenGradien
 from ampbench.records.run import CORE, Footer, Header
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
+from ampbench.studies.keep_fp32 import KeepSearch, Limits, SearchSpace, Trial
 from ampbench.studies.scope import FORWARD, ScopePass, ScopeRun
 from ampbench.studies.training import GradientLook
 from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round, write_run
@@ -192,9 +192,9 @@ def test_a_reading_that_is_not_finite_is_refused():
 
 def test_a_search_follows_its_space(tmp_path):
     case = make_case()
-    space = SearchSpace(case_id=case.case_id, units=[], wanted=Wanted(max_error=1.0, max_gradient_error=1.0))
+    space = SearchSpace(case_id=case.case_id, units=[], limits=Limits(max_error=1.0))
     trial = Trial(case_id=case.case_id)
-    ended = KeepSearch(case_id=case.case_id, max_error=1.0, objective="memory", seed=0, found=None)
+    ended = KeepSearch(case_id=case.case_id, kept=None)
     with RunWriter.create(tmp_path, make_header(explains="keep-fp32"), [case]) as writer:
         for entries, message in (
             ([trial], "a trial without a space before it"),

@@ -3,34 +3,24 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 
 from ampbench.core.precisions import BASELINE, PRECISIONS
-from ampbench.errors import UnknownNameError
-from ampbench.instruments.keep_fp32.records import (
-    SearchSpace,
-    Trial,
-    TrialAsked,
-    Unit,
-    Weighed,
-    Weighing,
-    WeighingAsked,
-)
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
-from ampbench.records.wire import Nothing
+from ampbench.records.ranges import ModuleError
+from ampbench.studies.keep_fp32 import Limits, SearchSpace, TimedSet, Timing, TimingAsked, Trial, TrialAsked, Unit
 from ampbench.trace.keep_fp32 import is_kept
 from ampbench.trace.modules import ModuleRun, watch_runs
 from ampbench.worker.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
 from ampbench.worker.distances import Fp32Check, compare, compare_each
 from ampbench.worker.draws import seed_all, seeded_step, unfused
 from ampbench.worker.machine import Device, fp64_device, precision_flags
-from ampbench.worker.memory import is_out_of_memory, memory_source, one_batch, said_of
+from ampbench.worker.memory import is_out_of_memory, one_batch, said_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.outputs import batch_length
 from ampbench.worker.reference import Reference, References, run_step, trusted_reference
@@ -40,6 +30,8 @@ from ampbench.worker.updates import measure_update
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
+SECONDS = 20.0
+"""Sets are timed for about so long."""
 NO_REFERENCE = "the fp64 step that trials are compared with does not fit into the memory: search with a smaller batch"
 
 
@@ -53,19 +45,17 @@ class _Seen:
     ever: set[torch.nn.Module] = field(default_factory=set)
     leaf: bool = True
     output_bytes: int = 0
-    seconds: float = 0.0
 
 
-def search_space(workload: Workload, case: Case, device: Device) -> SearchSpace:
+def search_space(workload: Workload, case: Case, device: Device, limits: Limits) -> SearchSpace:
     """Return the modules of `case` that can be kept in fp32 or not, seen in one fp32 step of its phase.
 
     Units are the modules in which no other ran, in the order of running; those that share parameters are one, with
     modules that did not run but share them, too. Left out, with a note, are TorchScript modules and what the network
     keeps in fp32 itself. Containers are the modules that can be kept whole: all that they hold runs within them and
-    nothing else does. Dropout is switched off, and so are the fused paths of attention and encoder layers, which call
-    none of the modules within: one that is kept makes them leave it. Raises `WorkloadError` where outputs, the loss or
-    gradients are not finite in fp32 already, which no kept module mends, and `UsageError` for a precision that is not
-    low.
+    nothing else does. Dropout is off, and so are the fused paths of attention and encoder layers, which a kept module
+    makes them leave. Raises `WorkloadError` where outputs, the loss or gradients are not finite in fp32 already, which
+    no kept module mends, and `UsageError` for a precision that is not low.
     """
     notes: list[str] = []
     check = Fp32Check()
@@ -86,13 +76,23 @@ def search_space(workload: Workload, case: Case, device: Device) -> SearchSpace:
     del step, output, gradients, seen, leaves
     device.release()
     origin = measure_origin(workload, case, device)
+    errors = {row.module: row for row in origin.modules if row.elements}
     return SearchSpace(
         case_id=case.case_id,
-        units=units,
+        units=[_with_errors(unit, [errors[path] for path in unit.modules if path in errors]) for unit in units],
         containers=containers,
-        errors=origin.modules,
+        limits=limits,
+        weights_digest=weights_digest(workload),
+        inputs_digest=inputs_digest(workload),
         notes=list(dict.fromkeys([*notes, *origin.notes])),
     )
+
+
+def _with_errors(unit: Unit, errors: Sequence[ModuleError]) -> Unit:
+    """Return a unit with what its modules err by themselves; an overflow that its inputs brought is none of its own."""
+    overflows = [row.overflowed / row.elements for row in errors if not row.inputs_overflowed]
+    own = [row.own_rel_l2 for row in errors if row.own_rel_l2 is not None]
+    return replace(unit, own_rel_l2=max(own, default=None), overflows=max(overflows, default=0.0))
 
 
 def try_kept(
@@ -106,10 +106,9 @@ def try_kept(
 ) -> Trial:
     """Return how far a step of `case` with the modules `kept` in fp32 lies from the same step in fp64.
 
-    With `updates`, also what arrives of an optimizer's step, as `measure_update` says.
-    What the network raises because of what is kept becomes the trial's error, as does `OUT_OF_MEMORY`. On the device
-    lies no more than one step at a time. Raises `torch.OutOfMemoryError` where the fp64 reference does not fit, and
-    `UnknownNameError` for a name of no module.
+    With `updates`, also what arrives of an optimizer's step, as `measure_update` says. What the network raises because
+    of what is kept becomes the trial's error, as does `OUT_OF_MEMORY`. On the device lies no more than one step at a
+    time. Raises `torch.OutOfMemoryError` where the fp64 reference does not fit.
     """
     try:
         make = partial(trusted_reference, workload, case, device, updates=updates)
@@ -120,25 +119,20 @@ def try_kept(
         raise
     try:
         return _compared(workload, case, device, kept, reference)
-    except Exception as error:
-        if isinstance(error, UnknownNameError):
-            raise
+    except Exception as error:  # noqa: BLE001 - whatever the network raises
         said = said_of(error)
     device.release()  # what the error held of the step
     return Trial(case_id=case.case_id, kept=list(kept), error=said)
 
 
-def weigh(
+def time_sets(
     workload: Workload, case: Case, device: Device, kept_sets: Sequence[Sequence[str]], seconds: float
-) -> Weighing:
+) -> Timing:
     """Return time and peak memory of a step of `case` with each of `kept_sets` in fp32, measured for about `seconds`.
 
     All sets are built side by side at random places in memory, again and again, and timed in turns; where there is no
-    room for that, one after the other. Takes longer where `seconds` would not do for an interval. What the network
-    raises is raised.
+    room for that, one after the other. Takes longer where `seconds` would not do for an interval.
     """
-    if not kept_sets:
-        return Weighing(case_id=case.case_id)
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
         builds = [partial(build_step, workload, case, device, kept=kept) for kept in kept_sets]
@@ -149,13 +143,11 @@ def weigh(
         watch = FitnessWatch(device)
         samples = side_by_side(builds, lambda step, place: warm_up(step, settled[place]), device, seconds, notes)
         fitness = watch.seen()
-    return Weighing(
-        case_id=case.case_id,
-        weighed=[
-            Weighed(kept=list(kept), samples=taken, peak_bytes=peak)
+    return Timing(
+        sets=[
+            TimedSet(kept=list(kept), samples=taken, peak_bytes=peak)
             for kept, taken, peak in zip(kept_sets, samples, peaks, strict=True)
         ],
-        memory_source=memory_source(device) if None not in peaks else None,
         fitness=fitness,
         notes=notes,
     )
@@ -202,19 +194,14 @@ def _forward(step: Step) -> Any:
 def _watched(step: Step) -> list[_Seen]:
     """Return the modules that run in a forward pass, in the order in which they begin."""
     rows: dict[str, _Seen] = {}
-    device = step.device
 
     def begin(run: ModuleRun) -> None:
         row = rows.setdefault(run.path, _Seen(run.path, run.module, set(run.within)))
         row.always &= set(run.within)
         row.ever |= set(run.within)
-        device.synchronize()
-        run.kept = perf_counter()
 
     def end(run: ModuleRun) -> None:
-        device.synchronize()
         row = rows[run.path]
-        row.seconds += perf_counter() - run.kept
         row.output_bytes += sum(tensor.nbytes for tensor in run.outputs)
         row.leaf &= run.leaf
 
@@ -255,7 +242,6 @@ def _unit(group: list[_Seen], idle: Iterable[tuple[str, torch.nn.Module]]) -> Un
         kind=type(group[0].module).__name__,
         weight_bytes=sum(tensor.nbytes for tensor in tensors),
         output_bytes=sum(row.output_bytes for row in group),
-        seconds=sum(row.seconds for row in group),
     )
 
 
@@ -284,25 +270,23 @@ def _can_be_whole(container: _Seen, leaves: list[_Seen]) -> bool:
     return not isinstance(container.module, torch.jit.ScriptModule)
 
 
-def do_space(work: Work, asked: Nothing) -> SearchSpace:  # noqa: ARG001 - as all tasks
+def do_space(work: Work, asked: Limits) -> SearchSpace:
     """Do the task "space"."""
-    space = search_space(work.workload, work.case, work.device)
-    weights, inputs = weights_digest(work.workload), inputs_digest(work.workload)
-    return replace(space, weights_digest=weights, inputs_digest=inputs)
+    return search_space(work.workload, work.case, work.device, asked)
 
 
 def do_trial(work: Work, asked: TrialAsked) -> Trial | Skip:
     """Do the task "trial"; the worker keeps the reference for the next."""
-    workload, case, device = work.workload, work.case, work.device
-    if not asked.batch:
-        return try_kept(workload, case, device, asked.kept, work.references, updates=asked.updates)
-    fresh = FreshBatches(workload, batch_length(workload, case), rebuilt=work.rebuilt).workload(asked.batch)
-    if fresh is None:
-        return Skip(case_id=case.case_id, reason=SAME_INPUTS)
-    trial = try_kept(fresh, case, device, asked.kept, work.references, updates=asked.updates)
-    return replace(trial, batch=asked.batch)
+    workload, case = work.workload, work.case
+    if asked.batch:
+        batches = FreshBatches(workload, batch_length(workload, case), rebuilt=work.rebuilt)
+        other = batches.workload(asked.batch)
+        if other is None:
+            return Skip(case_id=case.case_id, reason=SAME_INPUTS)
+        workload = other
+    return try_kept(workload, case, work.device, asked.kept, work.references, updates=asked.updates)
 
 
-def do_weighing(work: Work, asked: WeighingAsked) -> Weighing:
-    """Do the task "weighing"."""
-    return weigh(work.workload, work.case, work.device, asked.kept, asked.seconds)
+def do_timing(work: Work, asked: TimingAsked) -> Timing:
+    """Do the task "timing"."""
+    return time_sets(work.workload, work.case, work.device, asked.kept, SECONDS)

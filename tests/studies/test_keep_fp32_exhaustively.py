@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.instruments.keep_fp32.measure import search_space, try_kept
-from ampbench.instruments.keep_fp32.records import Trial
-from ampbench.instruments.keep_fp32.search import search
-from ampbench.instruments.keep_fp32.trials import islands
 from ampbench.records.case import Case
+from ampbench.studies.keep_fp32 import Limits, Trial, islands, share_of
+from ampbench.studies.keep_fp32_measure import search_space, try_kept
+from ampbench.studies.keep_fp32_search import Smallest, suspected_first
 from ampbench.worker.machine import Cpu
 from ampbench.worker.reference import References
 from ampbench.workload import Workload
@@ -84,7 +83,7 @@ def test_a_search_finds_a_set_as_small_as_the_smallest_of_all(
         weights = torch.randn_like(module(inputs))
     workload = Workload(module=module, inputs=inputs, loss=lambda output: (output.float() * weights).sum())
     planned, references = case(precision, phase), References()
-    space = search_space(workload, planned, Cpu())
+    space = search_space(workload, planned, Cpu(), Limits(max_error=1.0))
     assert len(space.units) == units
 
     @cache
@@ -110,14 +109,16 @@ def test_a_search_finds_a_set_as_small_as_the_smallest_of_all(
             if all(error is not None and error <= limit for error, limit in zip(each, limits, strict=True))
         }
         monotone = all(one | {more} in meeting for one in meeting for more in range(units))
-        result = search(
-            space,
-            lambda kept: tried(*kept),
-            max_error=limits[0],
-            max_gradient_error=limits[1] if phase == "training" else None,
-        )
-        assert result.units is not None
-        assert result.units in meeting
+        budget = Limits(max_error=limits[0], max_gradient_error=limits[1] if phase == "training" else None)
+        asked: list[frozenset[int]] = []
+
+        def share(kept: frozenset[int], budget: Limits = budget, asked: list[frozenset[int]] = asked) -> float:
+            asked.append(kept)
+            return share_of(budget, tried(*islands(space, kept)))
+
+        result = Smallest(suspected_first(space), share).run()
+        assert result.kept in meeting
+        assert result.minimal
         # Where errors that add up lie at the budget, luck in rounding can let a set meet it that a larger one does not.
-        assert len(result.units) <= min(map(len, meeting)) + (not monotone)
-        assert result.trials <= 60
+        assert len(result.kept) <= min(map(len, meeting)) + (not monotone)
+        assert len(asked) <= 30

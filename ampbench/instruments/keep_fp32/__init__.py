@@ -1,1 +1,0 @@
-"""Which modules to keep in fp32."""

@@ -1,0 +1,653 @@
+"""The modules to keep in fp32 so that the errors of a case meet a budget: what was tried, and what that costs.
+
+`keep_fp32_search` searches, `keep_fp32_measure` is what workers do for it. All errors are against fp64.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence, Set
+from enum import StrEnum
+from functools import partial
+from glob import escape
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+
+from ampbench.core.budget import LEAST_KEPT, LIMITS, Budget
+from ampbench.core.precisions import LOW, PRECISIONS
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import UNDEFINED, format_error
+from ampbench.errors import UsageError
+from ampbench.records.bounds import Count, ErrorSize, KeptShare, Share, StepSeconds
+from ampbench.records.case import Case
+from ampbench.records.kinds import KEEP_FP32, named
+from ampbench.records.labels import few
+from ampbench.records.measured import Fitness
+from ampbench.records.ranges import ROOT
+from ampbench.records.wire import Task
+from ampbench.show.charts import Drawing, Rows, limit_layers, looks_encoded, quantity, tooltip
+from ampbench.show.document import Column
+from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_seconds
+from ampbench.studies.study import (
+    AUTOCAST_HELP,
+    INFERENCE_HELP,
+    SCALER_HELP,
+    Given,
+    Selects,
+    Study,
+    Table,
+    View,
+    asks,
+)
+
+if TYPE_CHECKING:
+    from ampbench.show.studies import Subject
+    from ampbench.store import StoredRun
+
+WHOLE = [""]
+"""The set that keeps the whole network."""
+Units = frozenset[int]
+"""A set of units, by their places in the space."""
+
+
+class KeepAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What a search is to find: a set that meets the limits on errors and updates, within `max_trials` sets."""
+
+    max_error: Annotated[float, asks(LIMITS["output_rel_l2"].help, metavar="ERROR")] = Budget.output_rel_l2
+    max_gradient_error: Annotated[float, asks(LIMITS["grad_rel_l2"].help, metavar="ERROR")] = Budget.grad_rel_l2
+    min_update_kept: Annotated[
+        float, asks("Least share of an update that arrives, in pure half.", metavar="S", least=0, most=1)
+    ] = LEAST_KEPT
+    max_trials: Annotated[int, asks("Most sets of modules to try.", metavar="N", least=1, most=100_000)] = 60
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The budget of a case, errors as in `Trial`; None: not bounded."""
+
+    max_error: ErrorSize
+    max_gradient_error: ErrorSize | None = None
+    min_update_kept: Share | None = None
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What is kept in fp32 or not as one: a module in which no other runs, or several that share parameters.
+
+    `modules` are their paths, `kind` the class of the first. `weight_bytes` are those of its parameters and buffers in
+    fp32, `output_bytes` those of all that it returns in a step in fp32. On exact inputs it errs by `own_rel_l2` against
+    itself in fp32 (None: unknown), and so large a share of its outputs `overflows`.
+    """
+
+    modules: list[str]
+    kind: str
+    weight_bytes: Count = 0
+    output_bytes: Count = 0
+    own_rel_l2: ErrorSize | None = None
+    overflows: Share = 0.0
+
+
+class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The modules of a case among which is chosen, in the order of running, and the `limits` that are to be met.
+
+    `containers` are the paths of the modules that hold others that run ("" is the network), outermost first: one whose
+    units are all kept is kept whole. The digests are those of the weights and inputs with which the modules were seen.
+    """
+
+    case_id: str
+    units: list[Unit]
+    containers: list[str] = []
+    limits: Limits
+    weights_digest: str = ""
+    inputs_digest: str = ""
+    notes: list[str] = []
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """One step of a case with the modules `kept` in fp32, against the reference; all as in `Divergence`.
+
+    `output_rel_l2` is that of the output that errs most. An error is None where it is undefined because a value is not
+    finite (`nonfinite` counts those of outputs and gradients), or because the step raised `error`, its first line.
+    `number` counts a case's trials from 0. `batch` is 0 for the workload's first batch, from 1 on for batches on which
+    a set is confirmed. `update_kept` is that of `Update`, measured where it is bounded; `update_nonfinite` elements of
+    the parameters are not finite after such a step, and `update_undefined` says why nothing is known of it.
+    """
+
+    case_id: str
+    number: Count = 0
+    kept: list[str] = []
+    output_rel_l2: ErrorSize | None = None
+    grad_rel_l2: ErrorSize | None = None
+    nonfinite: Count = 0
+    reference_dtype: str = "fp64"
+    reference_error: str = ""
+    error: str = ""
+    batch: Count = 0
+    update_kept: KeptShare | None = None
+    update_nonfinite: Count = 0
+    update_undefined: str = ""
+
+
+class TimedSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The modules `kept` in fp32, measured: `samples[b]` are the seconds per step of build `b`.
+
+    Build `b` of one set stands beside build `b` of another. `peak_bytes` is as in `MemoryPass` (None: unavailable).
+    """
+
+    kept: list[str] = []
+    samples: list[list[StepSeconds]] = []
+    peak_bytes: Count | None = None
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What sets of kept modules cost, measured together."""
+
+    sets: list[TimedSet] = []
+    fitness: Fitness = Fitness()
+    notes: list[str] = []
+
+
+class KeepSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """How a search ended: which modules to keep, `kept` (None: no set meets the budget), and what sets cost.
+
+    `kept` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `minimal`: no single unit can be
+    left out of it. `unconfirmed` says why it was not tried on three other batches, `untimed` why it has no `timing`,
+    which is that of no module kept, too, and of all.
+    """
+
+    case_id: str
+    kept: list[str] | None
+    minimal: bool = False
+    unconfirmed: str = ""
+    timing: Timing | None = None
+    untimed: str = ""
+
+
+class TrialAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What a step with the modules `kept` in fp32 errs on the `batch` of this number, as in `Trial`.
+
+    With `updates`, what arrives of an optimizer's step, too. Another batch that there is not is a skip.
+    """
+
+    kept: list[str] = []
+    batch: Count = 0
+    updates: bool = False
+
+
+class TimingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What a step with each set of `kept` modules costs."""
+
+    kept: list[list[str]]
+
+
+class Searched(msgspec.Struct, frozen=True, kw_only=True):
+    """A search as a run holds it; `ended` is None where the run broke off before."""
+
+    space: SearchSpace
+    trials: list[Trial]
+    ended: KeepSearch | None = None
+
+
+def searches(stored: "StoredRun") -> dict[str, Searched]:
+    """Return the searches of a run that ended, and those that broke off after a trial and may go on."""
+    spaces, trials, ended = stored.of(SearchSpace), stored.several_of(Trial), stored.of(KeepSearch)
+    given_up = {*stored.failures, *stored.skips}
+    return {
+        case_id: Searched(space=space, trials=trials.get(case_id, []), ended=ended.get(case_id))
+        for case_id, space in spaces.items()
+        if case_id in ended or (case_id in trials and case_id not in given_up)
+    }
+
+
+def islands(space: SearchSpace, units: Set[int]) -> list[str]:
+    """Return the modules to name to `keep_fp32` so that exactly `units` are kept, in the order of running.
+
+    The outermost container whose units are all kept is named in place of them, the network, [""], for all units.
+    """
+    if len(units) == len(space.units):
+        return list(WHOLE) if units else []
+    whole = [path for path, inside in _containers(space).items() if inside and inside <= units]
+    paths = [path for index in sorted(units) for path in space.units[index].modules]
+    return list(dict.fromkeys(next((outer for outer in whole if _within(path, outer)), path) for path in paths))
+
+
+def units_of(space: SearchSpace, kept: Sequence[str]) -> Units:
+    """Return the units that naming the modules `kept` keeps: undoes `islands`."""
+    known = {path: frozenset({index}) for index, unit in enumerate(space.units) for path in unit.modules}
+    known |= {**_containers(space), "": frozenset(range(len(space.units)))}
+    return frozenset(index for path in kept for index in known[path])
+
+
+def _containers(space: SearchSpace) -> dict[str, Units]:
+    """Return the units that have a module in each container, outermost first."""
+    return {
+        outer: frozenset(
+            index for index, unit in enumerate(space.units) if any(_within(path, outer) for path in unit.modules)
+        )
+        for outer in space.containers
+    }
+
+
+def _within(path: str, outer: str) -> bool:
+    return path != outer and path.startswith(f"{outer}." if outer else "")
+
+
+def share_of(limits: Limits, trial: Trial) -> float:
+    """Return how many times what is allowed a trial errs or loses, at most: up to 1 meets the budget.
+
+    It is inf where an error is undefined. An update of which nobody can know what is lost is not bounded.
+    """
+    if trial.error:
+        return math.inf
+    shares = [_times(trial.output_rel_l2, limits.max_error)]
+    if limits.max_gradient_error is not None:
+        shares.append(_times(trial.grad_rel_l2, limits.max_gradient_error))
+    if limits.min_update_kept is not None and (trial.update_kept is not None or trial.update_nonfinite):
+        lost = None if trial.update_kept is None else max(1.0 - trial.update_kept, 0.0)
+        shares.append(_times(lost, 1.0 - limits.min_update_kept))
+    return max(shares)
+
+
+def _times(error: float | None, limit: float) -> float:
+    if error is None:
+        return math.inf
+    return error / limit if limit > 0 else math.inf if error else 0.0
+
+
+def worst_trials(limits: Limits, trials: Iterable[Trial]) -> dict[tuple[str, ...], Trial]:
+    """Return of each set that was tried the trial that errs most, on whichever batch."""
+    ordered = sorted(trials, key=lambda trial: share_of(limits, trial))
+    return {tuple(trial.kept): trial for trial in ordered}
+
+
+class KeptSet(NamedTuple):
+    """A set that was tried on the first batch, and how many `units` it keeps; times and memory are None unless timed.
+
+    `ratio` is that of the time to the step with no module kept. `found`: this is the set that was found; `meets`: it
+    meets the budget; `refuted`: only on the first batch.
+    """
+
+    trial: Trial
+    units: int
+    samples: list[list[float]]
+    ratio: Ratio | None
+    peak_bytes: int | None
+    found: bool
+    meets: bool
+    refuted: bool
+
+
+def kept_sets(record: Searched) -> list[KeptSet]:
+    """Return the sets that were tried, by how many units they keep."""
+    limits, ended = record.space.limits, record.ended
+    worst = worst_trials(limits, record.trials)
+    timed = {tuple(each.kept): each for each in (ended.timing.sets if ended and ended.timing else [])}
+    none = timed.get((), TimedSet()).samples
+    sets = []
+    for trial in (each for each in record.trials if not each.batch):
+        own, meets = timed.get(tuple(trial.kept), TimedSet()), share_of(limits, worst[tuple(trial.kept)]) <= 1
+        row = KeptSet(
+            trial=trial,
+            units=len(units_of(record.space, trial.kept)),
+            samples=own.samples,
+            ratio=ratio_of(own.samples, none) if own.samples and none else None,
+            peak_bytes=own.peak_bytes,
+            found=ended is not None and ended.kept == trial.kept,
+            meets=meets,
+            refuted=share_of(limits, trial) <= 1 and not meets,
+        )
+        sets.append(row)
+    return sorted(sets, key=lambda row: (row.units, row.trial.number))
+
+
+NAMED, NAMED_IN_TABLES = 6, 2
+"""So many modules of a set are named."""
+
+
+def kept_names(kept: Sequence[str], most: int = NAMED) -> str:
+    """Return the names of a set as text: "none", "all", or the modules."""
+    return "all" if kept == WHOLE else few(kept, most) if kept else "none"
+
+
+def _time_ratio(row: KeptSet) -> str:
+    return short_ratio(row.ratio) if row.ratio and row.trial.kept else UNDEFINED
+
+
+SETS: Sequence[Column[KeptSet]] = (
+    Column(
+        "kept", lambda row: "(all)" if row.trial.kept == WHOLE else " ".join(row.trial.kept), "kept",
+        said=lambda row: f"{kept_names(row.trial.kept, NAMED_IN_TABLES)}{' ←' if row.found else ''}",
+    ),
+    Column("modules", lambda row: row.units, "modules", "whole"),
+    Column("found", lambda row: row.found),
+    Column("output_rel_l2", lambda row: row.trial.output_rel_l2, "error", "error"),
+    Column("grad_rel_l2", lambda row: row.trial.grad_rel_l2, "gradients", "error", rare=True),
+    Column("update_kept", lambda row: row.trial.update_kept, "arrives", "kept", rare=True),
+    Column("update_nonfinite", lambda row: row.trial.update_nonfinite),
+    Column("meets_budget", lambda row: row.meets, "budget",
+           said=lambda row: "met" if row.meets else "missed elsewhere" if row.refuted else "missed"),
+    Column("seconds", lambda row: step_seconds(row.samples), "step", "s", rare=True),
+    Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio", _time_ratio, rare=True),
+    Column("ratio_low", lambda row: row.ratio and row.ratio.low),
+    Column("ratio_high", lambda row: row.ratio and row.ratio.high),
+    Column("peak_memory_bytes", lambda row: row.peak_bytes, "peak", "B", rare=True),
+    Column("trial", lambda row: row.trial.number),
+    Column("reason", lambda row: row.trial.error or None),
+)  # fmt: skip
+"""Of a set that was tried: the modules kept, with blanks between, and what it comes to, errors on the first batch."""
+KEPT: Sequence[Column[Unit]] = (
+    Column("module", lambda unit: " ".join(unit.modules), "module",
+           said=lambda unit: few(path or ROOT for path in unit.modules)),
+    Column("kind", lambda unit: unit.kind, "kind"),
+    Column("own_rel_l2", lambda unit: unit.own_rel_l2, "own error", "error"),
+    Column("overflows", lambda unit: unit.overflows or None, "overflows", "share", rare=True),
+    Column("weight_bytes", lambda unit: unit.weight_bytes, "weights", "B"),
+    Column("output_bytes", lambda unit: unit.output_bytes, "outputs", "B"),
+)  # fmt: skip
+
+
+def kept_units(record: Searched) -> list[Unit]:
+    """Return the units that are kept, in the order of running."""
+    kept = record.ended.kept if record.ended else None
+    return [record.space.units[index] for index in sorted(units_of(record.space, kept or []))]
+
+
+class Keep(StrEnum):
+    """What a search for modules to keep in fp32 comes to."""
+
+    FOUND = "keep-found"
+    NOTHING = "keep-nothing"
+    WHOLE = "keep-whole"
+    MISSED = "keep-missed"
+    UNFINISHED = "keep-unfinished"
+    CLOSEST = "keep-closest"
+    ERROR = "keep-error"
+    UPDATE = "keep-update"
+    MINIMAL = "keep-minimal"
+    SPENT = "keep-spent"
+    CONFIRMED = "keep-confirmed"
+    REFUTED = "keep-refuted"
+    UNCONFIRMED = "keep-unconfirmed"
+    TIME = "keep-time"
+    FASTER = "keep-faster"
+    SLOWER = "keep-slower"
+    UNTIMED = "keep-untimed"
+    PEAK = "keep-peak"
+    REFERENCE = "keep-reference"
+
+
+def conclusions(_: Case, record: Searched) -> Iterator[Statement]:
+    """Yield which modules to keep, what that errs, whether it is minimal and holds elsewhere, and what it costs."""
+    sets = {tuple(row.trial.kept): row for row in kept_sets(record)}
+    kept = record.ended.kept if record.ended else None
+    facts = {"units": len(kept_units(record)), "modules": len(record.space.units), "trials": len(sets)}
+    if record.ended is None:
+        best = next((row for row in sets.values() if row.meets), None)
+        facts["units"], names = (best.units, kept_names(best.trial.kept)) if best else (0, None)
+        yield state(Keep.UNFINISHED, names=names, **facts)
+    elif kept is None:
+        yield state(Keep.MISSED, untried=tuple(WHOLE) not in sets or None, **facts)
+        yield from _closest(record)
+    elif not kept:
+        yield _info(Keep.NOTHING, **facts)
+        yield from _errors(record, sets[()].trial)
+        yield from _elsewhere(record, record.ended)
+    else:
+        found, none = sets[tuple(kept)], sets[()]
+        yield state(Keep.WHOLE if kept == WHOLE else Keep.FOUND, names=few(kept, NAMED), **facts)
+        yield from _errors(record, found.trial, none.trial)
+        yield _info(Keep.MINIMAL if record.ended.minimal else Keep.SPENT, **facts)
+        yield from _elsewhere(record, record.ended)
+        yield from _cost(record.ended, found, none, sets[tuple(WHOLE)])
+    if refuted := sum(row.refuted for row in sets.values()):
+        yield _info(Keep.REFUTED, sets=refuted)
+    references = {trial.reference_error for trial in record.trials if trial.reference_error}
+    yield from (state(Keep.REFERENCE, why=why) for why in references)
+
+
+def _info(code: Keep, **facts: float | str | None) -> Statement:
+    return state(code, "", Severity.INFO, **facts)
+
+
+def _errors(record: Searched, trial: Trial, before: Trial | None = None) -> Iterator[Statement]:
+    """Yield what a set errs against its limits, and what the step errs with no module kept, `before`."""
+    limits, reference = record.space.limits, trial.reference_dtype
+    for what, name, limit in (
+        ("output", "output_rel_l2", limits.max_error),
+        ("gradient", "grad_rel_l2", limits.max_gradient_error),
+    ):
+        if limit is not None:
+            low = getattr(before, name, None)
+            nonfinite = before.nonfinite or None if before and low is None else None
+            facts = {"error": getattr(trial, name), "before": low, "limit": limit, "nonfinite": nonfinite}
+            yield _info(Keep.ERROR, what=what, reference=reference, **facts)
+    if limits.min_update_kept is not None:
+        low = before.update_kept if before else None
+        nonfinite, why = trial.update_nonfinite or None, trial.update_undefined or None
+        facts = {"share": trial.update_kept, "before": low, "limit": limits.min_update_kept, "nonfinite": nonfinite}
+        yield _info(Keep.UPDATE, why=why, **facts)
+
+
+def _closest(record: Searched) -> Iterator[Statement]:
+    """Yield how close one gets where nothing meets the budget."""
+    limits = record.space.limits
+    worst = worst_trials(limits, record.trials).values()
+    best = min(worst, key=lambda trial: (share_of(limits, trial), trial.output_rel_l2 or 0.0))
+    undefined = next((trial.error for trial in record.trials if trial.error), "")
+    yield _info(Keep.CLOSEST, names=kept_names(best.kept), why=undefined or None)
+    yield from _errors(record, best)
+
+
+def _elsewhere(record: Searched, ended: KeepSearch) -> Iterator[Statement]:
+    """Yield what the set that was found errs at worst on other batches."""
+    others = [trial for trial in record.trials if trial.batch and trial.kept == ended.kept]
+    if others:
+        gradients = [trial.grad_rel_l2 for trial in others if trial.grad_rel_l2 is not None]
+        errors = {
+            "error": max(trial.output_rel_l2 or 0.0 for trial in others),
+            "gradient": max(gradients, default=None),
+        }
+        yield _info(Keep.CONFIRMED, batches=len(others), **errors)
+    if ended.unconfirmed:
+        yield _info(Keep.UNCONFIRMED, why=ended.unconfirmed, more=bool(others) or None)
+
+
+def _cost(ended: KeepSearch, found: KeptSet, none: KeptSet, whole: KeptSet) -> Iterator[Statement]:
+    """Yield what the set that was found costs, beside the step with no module kept and that in fp32."""
+    spoilt = busy(ended.timing.fitness) if ended.timing else None
+    if spoilt is not None:
+        yield spoilt
+    elif found.ratio:
+        yield _info(Keep.TIME, **_ratio_facts(found.ratio))
+        if whole is not found and whole.samples:
+            ratio = ratio_of(found.samples, whole.samples)
+            slower = ratio.low is not None and ratio.low > 1
+            code, severity = (Keep.SLOWER, Severity.ADVICE) if slower else (Keep.FASTER, Severity.INFO)
+            yield state(code, "", severity, **_ratio_facts(ratio))
+    if not whole.samples:
+        yield state(Keep.UNTIMED, "", Severity.ADVICE, why=ended.untimed or None)
+    if found.peak_bytes is not None:
+        yield _info(Keep.PEAK, kept=found.peak_bytes, none=none.peak_bytes, all=whole.peak_bytes)
+
+
+def _ratio_facts(ratio: Ratio) -> dict[str, float | None]:
+    return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+
+
+CALLED = "output = model(inputs)  # or model(*inputs), model(**inputs)"
+WIDTH = 88
+"""Longer calls have a line for each name, as formatters write them."""
+
+
+def code(case: Case, record: Searched) -> str:
+    """Return Python that keeps what was found and runs `model` on `inputs`, as the trial of it did.
+
+    It is empty where nothing need be kept, or all: a network in fp32 needs no code. `model` is in fp32, on the device;
+    in a pure precision modules are kept before it is moved, so that their weights lose nothing.
+    """
+    kept = record.ended.kept if record.ended else None
+    if not kept or kept == WHOLE:
+        return ""
+    row = PRECISIONS[case.precision]
+    pure, trains = row.autocast is None, case.phase == "training"
+    lines = ["import torch"] + ["from torch.utils._pytree import tree_map_only"] * pure + ["", "import ampbench", ""]
+    lines += [] if trains else ["model.eval()"]
+    lines += _call(kept, cast_back=pure)
+    if case.memory_format == "channels_last":
+        lines.append("model = model.to(memory_format=torch.channels_last)  # inputs, too")
+    if pure:
+        moved = {"float16": "half", "bfloat16": "bfloat16"}[row.storage]
+        lines += [
+            f"model = model.to(torch.{row.storage})  # after keep_fp32: what is kept stays fp32",
+            f"inputs = tree_map_only({'  # targets, too' if trains else ''}",
+            f"    torch.Tensor, lambda x: x.{moved}() if x.is_floating_point() else x, inputs",
+            ")",
+            CALLED,
+        ]
+    else:  # as `trace.dtypes.autocast_of` enters it
+        lines += [f'with torch.autocast("{case.device}", dtype=torch.{row.autocast}):', f"    {CALLED}"]
+        lines += ["    # and the loss, in here"] * trains
+    if trains and row.scaler and case.scaler:
+        lines.append(f'# scaler = torch.amp.GradScaler("{case.device}")')
+        lines.append("# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()")
+    return "\n".join(lines) + "\n"
+
+
+def _call(kept: list[str], *, cast_back: bool) -> list[str]:
+    """Return the call of `keep_fp32`; names that it would take for patterns are escaped."""
+    names = [json.dumps(escape(name), ensure_ascii=False) for name in kept]
+    arguments = ["model", *names, *(["cast_back=True"] if cast_back else [])]
+    line = f"ampbench.keep_fp32({', '.join(arguments)})"
+    if len(line) <= WIDTH:
+        return [line]
+    return ["ampbench.keep_fp32(", *(f"    {argument}," for argument in arguments), ")"]
+
+
+FOUND, MEETS, MISSES = "found", "meets the budget", "misses the budget"
+_LOOKS = {FOUND: ("--improved", "diamond"), MEETS: ("--ink", "circle"), MISSES: ("--regressed", "triangle-up")}
+"""Colour and shape of each point."""
+
+
+def _drawn(subject: "Subject[Searched]") -> dict[str, list[dict[str, Any]]]:
+    """Return the sets that were tried and the limit of their error."""
+    limit = subject.found.space.limits.max_error
+    rows = [
+        {
+            "kind": FOUND if row.found else MEETS if row.meets else MISSES,
+            "modules": row.units,
+            "error": row.trial.output_rel_l2 or None,  # 0 has no place on a log axis
+            "trial": f"{row.trial.number + 1:,}",
+            "kept": kept_names(row.trial.kept),
+            "told": format_error(row.trial.output_rel_l2),
+            "limit": None,
+            "text": None,
+        }
+        for row in kept_sets(subject.found)
+    ]
+    return {"": [*rows, {**dict.fromkeys(rows[0]), "limit": limit or None, "text": f"budget {limit:g}"}]}
+
+
+def _spec(rows: Rows) -> dict[str, Any]:
+    axis = {"tickMinStep": 1, "format": "d"}
+    x = quantity("modules", "modules kept in fp32", {"padding": 12, "nice": False}, axis)
+    scale, axis = {"type": "log", "padding": 16, "nice": False}, {"format": ".1e", "tickCount": 5, "minExtent": 50}
+    y = quantity("error", "output error against fp64 (log scale)", scale, axis)
+    drawn = {row["kind"] for row in rows}
+    looks = looks_encoded("kind", [kind for kind in _LOOKS if kind in drawn], _LOOKS, columns=3, columnPadding=32)
+    told = tooltip(trial="trial", kept="kept in fp32", modules="modules", told="error")
+    points = {
+        "transform": [{"filter": "isValid(datum.error)"}],
+        "mark": {"type": "point", "size": 80, "opacity": 1},
+        "encoding": {"x": x, "y": y, **looks, "tooltip": told},
+    }
+    return {"layer": [points, *limit_layers(y)]}  # the first zooms, so it has both axes
+
+
+def _made(given: Given) -> KeepAsked:
+    """Return what a search is to find; `UsageError` for a limit that cannot be one, or bounds nothing here."""
+    asked = KeepAsked(**{name: given.values[name] for name in KeepAsked.__struct_fields__})
+    Budget(output_rel_l2=asked.max_error, grad_rel_l2=asked.max_gradient_error)  # refuses what is no limit
+    if max(asked.max_error, asked.max_gradient_error) > 1e150:  # as `ErrorSize` is bound
+        raise UsageError("--max-error and --max-gradient-error are finite, of no more than 1e+150")
+    if "max_gradient_error" in given.typed and "training" not in given.selection.phases:
+        raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
+    return asked
+
+
+SPACE_TASK = Task("space", Limits, SearchSpace, "ampbench.studies.keep_fp32_measure:do_space")
+TRIAL_TASK = Task("trial", TrialAsked, Trial, "ampbench.studies.keep_fp32_measure:do_trial")
+TIMING_TASK = Task("timing", TimingAsked, Timing, "ampbench.studies.keep_fp32_measure:do_timing")
+
+
+STUDY: Study[KeepAsked, Searched] = Study(
+    kind=KEEP_FP32,
+    help="""\
+Search a small set of modules to keep in fp32 so that the errors meet a budget, and measure what it costs.
+
+Without --phase, the step is one of inference. Each trial is a step with some modules kept, against fp64. It ends with
+a set from which no single module can be left out, its time and memory, and the code to paste. Every trial is stored:
+an interrupted search goes on with --resume.
+
+\b
+Examples:
+  ampbench explain keep-fp32 model.py:make --max-error 2e-3
+  ampbench explain keep-fp32 vit_b_16 --phase training --max-gradient-error 1e-2
+  ampbench explain keep-fp32 resnet18 --precision fp16_pure --max-trials 30
+  ampbench explain keep-fp32 --resume 1f9a3c        an interrupted search, by its id
+""",
+    doing="searching",
+    asked=KeepAsked,
+    record=KeepSearch,
+    made=_made,
+    selects=Selects(
+        precision=AUTOCAST_HELP,
+        phase=INFERENCE_HELP,
+        scaler=SCALER_HELP,
+        question="search the modules",
+        phases=("inference",),
+        among=LOW,
+        otherwise="keep-fp32 asks what a low precision must leave in fp32, and {name} is none",
+    ),
+    work=lambda session: partial(named("ampbench.studies.keep_fp32_search:search_piece"), session),
+    progress=lambda: named("ampbench.studies.keep_fp32_search:trial_said"),
+    title="What to keep in fp32",
+    caption="What searches found to keep in fp32, those first that need modules kept",
+    done="Searched",
+    key="search",
+    code=code,
+    remarks=lambda record: [
+        *record.space.notes,
+        *(record.ended.timing.notes if record.ended and record.ended.timing else []),
+    ],
+    tables=(
+        Table(
+            key="sets",
+            columns=SETS,
+            rows=kept_sets,
+            views=[
+                View(
+                    title="Error, time and memory",
+                    keys="kept modules output_rel_l2 grad_rel_l2 update_kept meets_budget seconds ratio "
+                    "peak_memory_bytes",
+                    note="relative L2 errors against fp64; time ratio: to none kept, 95% interval",
+                    only=lambda row: bool(row.samples) or (row.found and row.units > 0),
+                )
+            ],
+        ),
+        Table(
+            key="kept",
+            columns=KEPT,
+            rows=kept_units,
+            views=[View(title="Kept in fp32", note="own error: on exact inputs, against fp32", shown=12)],
+        ),
+    ),
+    conclusions=conclusions,
+    charts=(
+        Drawing(
+            name="explanation-kept-trials",
+            title="Trials of the search",
+            alt="Each point is a set that was tried; sets whose error is undefined or 0 have none.",
+            rows=_drawn,
+            spec=_spec,
+            marked=("kind",),
+        ),
+    ),
+)

@@ -1,0 +1,522 @@
+"""What a search for modules to keep in fp32 comes to: sets, conclusions, the code to paste, the page."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.drive.planning import find_workloads
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure, Fitness
+from ampbench.report.markdown import make_markdown
+from ampbench.report.material import Material, material_of
+from ampbench.report.page import make_page
+from ampbench.report.views.explanation import explanation
+from ampbench.show.document import as_sentence
+from ampbench.show.markdown import escaped
+from ampbench.show.study_words import lines as words
+from ampbench.studies.keep_fp32 import (
+    FOUND,
+    MEETS,
+    MISSES,
+    Keep,
+    Limits,
+    Searched,
+    Timing,
+    Trial,
+    code,
+    conclusions,
+    islands,
+    kept_sets,
+    kept_units,
+    share_of,
+    units_of,
+)
+from ampbench.studies.paired import Timing as Times
+from tests.report.materials import page_of, part_of, rendered_by
+from tests.report.ranged_runs import FP16, TIMED, TRIED, keeping_run, tried
+from tests.report.ranged_runs import searched as on_page
+from tests.scripted_channel import got, make_request
+from tests.stored_runs import make_case
+from tests.studies.keep_searches import CASE, SPACE, TRIALS, searched, space_of, timed, trial
+
+NET = space_of(
+    *([path] for path in ("stem", "layer1.a", "layer1.b", "layer10.conv", "layer10.deep.x", "layer10.deep.y", "fc")),
+    containers=["", "layer1", "layer10", "layer10.deep"],
+)
+TRAINING = Limits(max_error=2e-3, max_gradient_error=1e-1)
+UPDATES = Limits(max_error=2e-3, max_gradient_error=1e-1, min_update_kept=0.98)
+
+
+@pytest.mark.parametrize(
+    ("units", "named"),
+    [
+        ((), []),
+        (range(7), [""]),
+        ((6, 0, 3), ["stem", "layer10.conv", "fc"]),
+        ((1, 2, 6), ["layer1", "fc"]),
+        ((3, 4, 5), ["layer10"]),
+        ((4, 5), ["layer10.deep"]),
+    ],
+)
+def test_the_outermost_container_that_is_kept_whole_is_named(units: tuple[int, ...], named: list[str]) -> None:
+    assert islands(NET, frozenset(units)) == named
+    assert units_of(NET, named) == set(units)
+
+
+def test_a_network_that_is_one_module_is_named_as_the_network() -> None:
+    space = space_of([""])
+    assert (islands(space, {0}), islands(space, set()), units_of(space, [""])) == ([""], [], {0})
+    assert islands(space_of(containers=[""]), set()) == []
+
+
+def test_a_container_is_whole_only_with_the_units_it_shares_with_others() -> None:
+    space = space_of(["a.x", "b.x"], ["a.y"], ["b.y"], ["b.z", "b.w"], containers=["", "a", "b", "unused"])
+    assert islands(space, {1}) == ["a.y"]
+    assert islands(space, {0, 1}) == ["a", "b.x"]
+    assert islands(space, {2, 3}) == ["b.y", "b.z", "b.w"]
+    assert islands(space, {0, 2, 3}) == ["a.x", "b"]
+
+
+@given(st.data())
+def test_the_units_of_islands_are_those_asked_for(data: st.DataObject) -> None:
+    paths = [f"layers.{place // 3}.part{place % 3}" for place in range(12)]
+    leaves = data.draw(st.lists(st.sampled_from(paths), unique=True, min_size=1))
+    tied = data.draw(st.integers(0, len(leaves)))
+    units = [leaves[:tied][::-1]] * bool(tied) + [[path] for path in leaves[tied:]]
+    space = space_of(*units, containers=["", "layers", *(f"layers.{block}" for block in range(4))])
+    chosen = data.draw(st.frozensets(st.integers(0, len(units) - 1)))
+    named = islands(space, chosen)
+    assert units_of(space, named) == chosen
+    assert not any(inner.startswith(f"{outer}.") for outer in named for inner in named)
+
+
+@pytest.mark.parametrize(
+    ("limits", "errs", "share"),
+    [
+        (TRAINING, {"error": 2e-3, "grad_rel_l2": 5e-2}, 1.0),
+        (TRAINING, {"error": 1e-3, "grad_rel_l2": 0.3}, 3.0),
+        (TRAINING, {"error": 1e-3}, math.inf),
+        (SPACE.limits, {"error": 1e-3}, 0.5),
+        (SPACE.limits, {"nonfinite": 3}, math.inf),
+        (Limits(max_error=0.0), {"error": 0.0}, 0.0),
+        (Limits(max_error=0.0), {"error": 1e-9}, math.inf),
+        (UPDATES, {"error": 0.0, "grad_rel_l2": 0.0, "update_kept": 0.96}, 2.0),
+        (UPDATES, {"error": 0.0, "grad_rel_l2": 0.0, "update_kept": 1.1}, 0.0),
+        (UPDATES, {"error": 0.0, "grad_rel_l2": 0.0, "update_nonfinite": 4}, math.inf),
+        (UPDATES, {"error": 0.0, "grad_rel_l2": 0.0, "update_undefined": "no optimizer"}, 0.0),
+    ],
+)
+def test_the_worst_of_errors_and_updates_decides(limits: Limits, errs: dict[str, Any], share: float) -> None:
+    assert share_of(limits, trial(0, **errs)) == pytest.approx(share)
+
+
+def test_a_step_that_raises_meets_nothing() -> None:
+    assert share_of(SPACE.limits, Trial(case_id="", output_rel_l2=0.0, error="RuntimeError: no")) == math.inf
+
+
+def test_sets_stand_by_size_with_what_they_err_and_cost() -> None:
+    rows = kept_sets(searched("norm"))
+    assert [(row.units, row.found, row.meets, row.refuted) for row in rows] == [
+        (0, False, False, False), (1, True, True, False), (3, False, True, False), (4, False, True, False)
+    ]  # fmt: skip
+    norm = rows[1]
+    assert norm.ratio is not None
+    assert (norm.ratio.value, norm.ratio.low, norm.ratio.high) == pytest.approx((1.04, 1.04, 1.04))
+    assert norm.peak_bytes == (1 << 20) + 512
+    assert (rows[2].samples, rows[2].ratio, rows[2].peak_bytes) == ([], None, None)
+
+
+def test_a_set_that_misses_the_budget_on_another_batch_does_not_meet_it() -> None:
+    rows = kept_sets(searched(trials=[*TRIALS, trial(4, "norm", error=3e-3, batch=2)]))
+    assert [(row.trial.batch, row.meets, row.refuted) for row in rows][1] == (0, False, True)
+    assert len(rows) == len(TRIALS)
+
+
+def test_the_units_that_are_kept_are_those_of_the_set() -> None:
+    assert [unit.kind for unit in kept_units(searched("body", "norm"))] == ["Conv2d", "BatchNorm2d", "LayerNorm"]
+    assert kept_units(searched()) == kept_units(searched(kept=None)) == []
+
+
+def concluded(record: Searched) -> dict[Keep, Mapping[str, Any]]:
+    """Return the facts of what is concluded by its code, the last of several of one."""
+    statements = list(conclusions(CASE, record))
+    assert words(statements)
+    return {each.code: each.facts for each in statements}  # type: ignore[misc]
+
+
+def test_what_is_kept_what_that_errs_and_what_it_costs_is_concluded() -> None:
+    told = concluded(searched("norm"))
+    assert list(told) == [Keep.FOUND, Keep.ERROR, Keep.MINIMAL, Keep.TIME, Keep.FASTER, Keep.PEAK]
+    assert told[Keep.FOUND] == {"units": 1, "modules": 4, "trials": 4, "names": "norm"}
+    assert told[Keep.ERROR] == {
+        "what": "output", "reference": "fp64", "error": 1.9e-3, "before": 3.1e-2, "limit": 2e-3
+    }  # fmt: skip
+    assert told[Keep.TIME]["ratio"] == pytest.approx(1.04)
+    assert told[Keep.FASTER]["ratio"] == pytest.approx(1.04 / 1.62)
+    assert told[Keep.PEAK] == {"kept": (1 << 20) + 512, "none": 1 << 20, "all": 2 << 20}
+
+
+def test_that_no_single_module_can_be_left_out_is_said_in_these_words() -> None:
+    assert "no single module can be left out (4 trials)" in words(conclusions(CASE, searched("norm")))
+    spent = searched("norm", minimal=False)
+    assert Keep.SPENT in concluded(spent)
+    assert not any("no single module" in line for line in words(conclusions(CASE, spent)))
+
+
+def test_every_error_says_what_it_is_against() -> None:
+    assert any(
+        line.startswith("output error against fp64: 1.9e-03") for line in words(conclusions(CASE, searched("norm")))
+    )
+    instead = [structs.replace(each, reference_dtype="fp32", reference_error="RuntimeError: no") for each in TRIALS]
+    told = concluded(searched("norm", trials=instead))
+    assert told[Keep.ERROR]["reference"] == "fp32"
+    assert told[Keep.REFERENCE] == {"why": "RuntimeError: no"}
+
+
+def test_where_nothing_need_be_kept_that_is_concluded() -> None:
+    told = concluded(searched(trials=TRIALS[:1], limits=Limits(max_error=5e-2), timing=None))
+    assert list(told) == [Keep.NOTHING, Keep.ERROR]
+    assert (told[Keep.NOTHING]["modules"], told[Keep.ERROR]["error"]) == (4, 3.1e-2)
+
+
+def test_where_nothing_meets_the_budget_the_closest_is_named() -> None:
+    tight = Limits(max_error=1e-8)
+    told = concluded(searched(kept=None, limits=tight))
+    assert list(told) == [Keep.MISSED, Keep.CLOSEST, Keep.ERROR]
+    assert (told[Keep.MISSED]["trials"], told[Keep.CLOSEST]["names"], told[Keep.ERROR]["error"]) == (4, "all", 4e-7)
+    untried = concluded(searched(kept=None, limits=tight, trials=TRIALS[:1]))
+    assert (untried[Keep.MISSED]["untried"], untried[Keep.CLOSEST]["names"]) == (True, "none")
+
+
+def test_the_closest_is_that_whose_worst_error_is_the_fewest_times_its_limit() -> None:
+    trials = [
+        trial(0, nonfinite=1),
+        trial(1, "", error=1e-4, grad_rel_l2=0.3),
+        trial(2, "norm", error=8e-3, grad_rel_l2=1e-2),
+        trial(3, "norm", error=4.5e-3, grad_rel_l2=1e-2, batch=1),
+    ]
+    told = list(conclusions(CASE, searched(kept=None, trials=trials, limits=TRAINING)))
+    assert [(each.code, each.facts.get("names")) for each in told][1] == (Keep.CLOSEST, "all")
+    assert [each.facts["error"] for each in told if each.code is Keep.ERROR] == [1e-4, 0.3]
+
+
+def test_where_every_trial_fails_the_first_error_is_told() -> None:
+    trials = [trial(0), Trial(case_id="", number=1, kept=[""], error="RuntimeError: no")]
+    assert concluded(searched(kept=None, trials=trials))[Keep.CLOSEST] == {"names": "none", "why": "RuntimeError: no"}
+
+
+def test_where_only_the_whole_network_meets_the_budget_it_is_to_run_in_fp32() -> None:
+    assert list(concluded(searched("")))[:3] == [Keep.WHOLE, Keep.ERROR, Keep.MINIMAL]
+
+
+def test_a_search_that_did_not_end_tells_the_smallest_set_so_far() -> None:
+    begun = Searched(space=SPACE, trials=TRIALS)
+    assert concluded(begun)[Keep.UNFINISHED] == {"names": "norm", "units": 1, "modules": 4, "trials": 4}
+    assert concluded(Searched(space=SPACE, trials=TRIALS[:1]))[Keep.UNFINISHED]["units"] == 0
+
+
+def test_in_training_gradients_are_told_and_values_that_are_not_finite_counted() -> None:
+    trials = [
+        trial(0, error=3e-2, nonfinite=4),
+        trial(1, "", error=0.0),
+        trial(2, "norm", error=1e-3, grad_rel_l2=5e-3),
+    ]
+    told = concluded(searched("norm", trials=trials, limits=TRAINING))[Keep.ERROR]
+    assert (told["what"], told["error"], told["nonfinite"], told["limit"]) == ("gradient", 5e-3, 4, 1e-1)
+    assert "before" not in told
+
+
+def test_what_arrives_of_an_update_is_told_where_it_is_bounded() -> None:
+    low, kept = {"grad_rel_l2": 0.0, "update_kept": 0.4}, {"grad_rel_l2": 0.0, "update_kept": 0.99}
+    trials = [trial(0, error=1e-3, **low), trial(1, "", error=0.0), trial(2, "norm", error=1e-3, **kept)]
+    told = concluded(searched("norm", trials=trials, limits=UPDATES))[Keep.UPDATE]
+    assert told == {"share": 0.99, "before": 0.4, "limit": 0.98}
+    unknown = [structs.replace(each, update_kept=None, update_undefined="no optimizer") for each in trials]
+    assert concluded(searched("norm", trials=unknown, limits=UPDATES))[Keep.UPDATE]["why"] == "no optimizer"
+
+
+def test_what_other_batches_say_is_told() -> None:
+    others = [trial(4, "norm", error=1.95e-3, batch=1), trial(5, "norm", error=1.7e-3, batch=2)]
+    refuted = trial(6, "body", "norm", error=5e-3, batch=1)
+    told = concluded(searched("norm", trials=[*TRIALS, *others, refuted], unconfirmed="no third batch"))
+    assert told[Keep.CONFIRMED] == {"batches": 2, "error": 1.95e-3}
+    assert told[Keep.REFUTED] == {"sets": 1}
+    assert told[Keep.UNCONFIRMED] == {"why": "no third batch", "more": True}
+
+
+def test_a_device_on_which_fp32_is_the_faster_is_not_praised() -> None:
+    slow = Timing(sets=[timed([], 3e-3), timed(["norm"], 2.5e-3), timed([""], 1e-3)])
+    assert concluded(searched("norm", timing=slow))[Keep.SLOWER]["ratio"] == pytest.approx(2.5)
+
+
+def test_times_of_a_busy_machine_are_not_told() -> None:
+    sets = [timed([], 1e-3), timed(["norm"], 1.04e-3), timed([""], 1.62e-3)]
+    told = concluded(searched("norm", timing=Timing(sets=sets, fitness=Fitness(other_share=0.4))))
+    assert {Times.BUSY} == {*told} - {Keep.FOUND, Keep.ERROR, Keep.MINIMAL, Keep.PEAK}
+
+
+def test_what_was_not_timed_says_so_and_why() -> None:
+    assert concluded(searched("norm", timing=None, untimed="killed"))[Keep.UNTIMED] == {"why": "killed"}
+    assert Keep.UNTIMED in concluded(searched("norm", timing=Timing(sets=[timed([], 1e-3), timed(["norm"], 1e-3)])))
+
+
+ROOT = Path(__file__).parents[2]
+
+MODEL = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16))
+        self.norm = torch.nn.LayerNorm(16)
+        self.add_module("odd[0]*", torch.nn.Linear(16, 16))
+        self.head = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.get_submodule("odd[0]*")(self.norm(x + self.body(x))))
+
+
+class Tokens(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(50_000, 16)
+        self.body = Net()
+
+    def forward(self, ids, weights=None):
+        rows = self.embed(ids).sum(dim=1)
+        return self.body(rows if weights is None else rows * weights)
+
+
+class Normed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Net()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(torch.nn.functional.dropout(self.body(x), training=self.training))
+
+
+def make():
+    return Net(), torch.randn(8, 16)
+
+
+def normed():
+    network = Normed()
+    torch.nn.init.constant_(network.norm.running_var, 4.0)
+    return network, torch.randn(8, 16)
+
+
+def tokens():
+    return Tokens(), torch.randint(2050, 50_000, (8, 5))
+
+
+def named():
+    return Tokens(), {"ids": torch.randint(2050, 50_000, (8, 5)), "weights": torch.rand(8, 1)}
+"""
+
+SCRIPT = """
+import copy
+import sys
+
+import torch
+sys.path.insert(0, ".")
+import model as models
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model, inputs = getattr(models, sys.argv[1])()
+doubled = torch.utils._pytree.tree_map(lambda x: x.double() if x.is_floating_point() else x, inputs)
+with torch.inference_mode():
+    exact = copy.deepcopy(model).double().eval()
+    expected = exact(**doubled) if isinstance(doubled, dict) else exact(doubled)
+    pasted = open("pasted.py").read()
+    exec(pasted.replace("model(inputs)", "model(**inputs)") if isinstance(inputs, dict) else pasted)
+print(float((output.double() - expected).norm() / expected.norm()))
+"""
+
+
+def lines(precision: str, *kept: str, **case: Any) -> list[str]:
+    return code(structs.replace(CASE, precision=precision, **case), searched(*kept)).splitlines()
+
+
+def test_autocast_is_entered_after_the_modules_are_kept() -> None:
+    assert lines("fp16_autocast", "norm", "head") == [
+        "import torch",
+        "",
+        "import ampbench",
+        "",
+        "model.eval()",
+        'ampbench.keep_fp32(model, "norm", "head")',
+        'with torch.autocast("cpu", dtype=torch.float16):',
+        "    output = model(inputs)  # or model(*inputs), model(**inputs)",
+    ]
+
+
+def test_a_pure_network_is_kept_before_it_is_moved_and_gives_back_its_own_dtype() -> None:
+    assert lines("bf16_pure", "norm") == [
+        "import torch",
+        "from torch.utils._pytree import tree_map_only",
+        "",
+        "import ampbench",
+        "",
+        "model.eval()",
+        'ampbench.keep_fp32(model, "norm", cast_back=True)',
+        "model = model.to(torch.bfloat16)  # after keep_fp32: what is kept stays fp32",
+        "inputs = tree_map_only(",
+        "    torch.Tensor, lambda x: x.bfloat16() if x.is_floating_point() else x, inputs",
+        ")",
+        "output = model(inputs)  # or model(*inputs), model(**inputs)",
+    ]
+
+
+def test_a_network_that_trains_is_left_in_its_mode_and_has_its_targets_in_half_too() -> None:
+    text = lines("fp16_pure", "norm", phase="training")
+    assert "model.eval()" not in text
+    assert "inputs = tree_map_only(  # targets, too" in text
+
+
+def test_a_network_that_is_to_run_in_fp32_needs_no_code() -> None:
+    assert lines("fp16_autocast", "") == lines("bf16_pure", "") == []
+
+
+def test_nothing_to_keep_is_nothing_to_paste() -> None:
+    assert code(CASE, searched()) == ""
+    assert code(CASE, searched(kept=None)) == ""
+
+
+def test_training_in_fp16_autocast_is_told_of_its_scaler() -> None:
+    text = "\n".join(lines("fp16_autocast", "norm", phase="training", device="cuda"))
+    assert 'torch.amp.GradScaler("cuda")' in text
+    assert "GradScaler" not in "\n".join(lines("bf16_autocast", "norm", phase="training"))
+    assert "GradScaler" not in "\n".join(lines("fp16_autocast", "norm", phase="training", scaler=False))
+    compile(text, "pasted", "exec")
+
+
+def test_names_that_would_be_patterns_are_escaped_and_quotes_survive() -> None:
+    text = "\n".join(lines("fp16_autocast", "odd[0]*", 'a"b'))
+    assert '"odd[[]0][*]"' in text
+    assert '"a\\"b"' in text
+    compile(text, "pasted", "exec")
+
+
+def test_many_names_have_a_line_each() -> None:
+    names = [f"encoder.layers.{place}.self_attention" for place in range(9)]
+    text = lines("fp16_pure", *names)
+    first = text.index("ampbench.keep_fp32(") + 1
+    assert text[first : first + 10] == ["    model,", *(f'    "{name}",' for name in names)]
+    assert text[first + 10 : first + 12] == ["    cast_back=True,", ")"]
+    assert max(map(len, text)) <= 100
+    compile("\n".join(text), "pasted", "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "precision", "kept"),
+    [
+        ("make", "fp16_autocast", ["norm", "odd[0]*"]),
+        ("make", "fp16_pure", ["body", "odd[0]*"]),
+        ("normed", "bf16_pure", ["norm", "body.head"]),
+        ("normed", "bf16_autocast", ["norm"]),
+        ("tokens", "bf16_pure", ["body.norm"]),
+        ("tokens", "fp16_pure", ["body"]),
+        ("named", "bf16_pure", ["body.norm"]),
+        ("named", "fp16_autocast", ["body.norm"]),
+    ],
+)
+def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
+    make: str, precision: str, kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ampbench.worker.worker import Worker
+
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    (source,) = find_workloads(f"model.py:{make}")
+    short = SHORT_DTYPES[PRECISIONS[precision].storage]
+    case: Case = structs.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
+    reply = Worker().serve(make_request("trial", source=source, case=case, kept=kept, threads=1))
+    tried = got("trial", reply)
+    assert tried.output_rel_l2
+
+    (tmp_path / "pasted.py").write_text(code(case, searched(*kept)))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "script.py", make], capture_output=True, text=True, env=environment, check=False, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == pytest.approx(tried.output_rel_l2, rel=1e-6)
+
+
+OTHER = make_case("bf16_pure", phase="training", input_dtype="bf16")
+
+
+def page(*found: Any, **options: Any) -> Material:
+    return material_of([], explanations=[keeping_run(*found, **options)])
+
+
+def test_the_page_draws_the_trials_with_their_budget_and_has_the_code() -> None:
+    material = page(on_page(*TIMED))
+    part = part_of("keep-fp32", material)
+    assert part is not None
+    rows = part.datasets["explanation-kept-trials"]
+    assert [(row["modules"], row["kind"]) for row in rows if row["limit"] is None] == [
+        (0, MISSES), (1, FOUND), (2, MEETS), (4, MEETS)
+    ]  # fmt: skip
+    assert [row["limit"] for row in rows if row["limit"]] == [2e-3]
+    pre = rendered_by(explanation, material).select_one("details.keep-fp32 pre.code")
+    assert 'ampbench.keep_fp32(model, "layer.2")' in pre.get_text()
+
+
+def test_the_page_and_markdown_tell_all_that_is_concluded() -> None:
+    material = page(on_page(*TIMED))
+    assert page_of(material).h1.get_text() == "linear_chain fp16_autocast: keep 1 of 4 modules in fp32: layer.2"
+    (told,) = part_of("keep-fp32", material).sentences
+    assert len(told[1]) > 4
+    text = make_markdown(material)
+    for sentence in told[1]:
+        assert escaped(as_sentence(sentence)) in text
+
+
+def test_a_page_of_several_searches_says_how_many_need_modules_kept() -> None:
+    part = part_of("keep-fp32", page(on_page(*TIMED), on_page(case=OTHER, kept=[]), cases=(FP16, OTHER)))
+    assert part.said == [
+        "Of 2 cases, 1 must keep modules in fp32: linear_chain fp16_autocast.",
+        "Of 2 cases, 1 need no module in fp32: linear_chain bf16_pure.",
+    ]
+    assert [detail.code != "" for detail in part.details] == [True, False]
+
+
+def test_a_search_that_broke_off_is_told_and_one_that_failed_says_why() -> None:
+    begun = keeping_run(cases=(FP16,))
+    assert "the search did not end: 4 trials made" in str(
+        part_of("keep-fp32", material_of([], explanations=[begun])).finding
+    )
+    begun.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="trial", cause="out of memory", message="")
+    failed = rendered_by(explanation, material_of([], explanations=[begun]))
+    assert failed.select_one("ul.failures").get_text().strip() == "linear_chain fp16_autocast: out of memory"
+    untried = rendered_by(explanation, page(trials=[]))
+    assert "not reached before the run ended" in untried.select_one("ul.failures").get_text()
+
+
+def test_hostile_names_stay_text_in_code_too() -> None:
+    name = "</code></pre><b>x</b>"
+    run = keeping_run(on_page(kept=[name]), trials=[*tried([], [name], errors=[3e-2, 1e-3]), *TRIED[3:]])
+    space = run.found["space"][FP16.case_id]
+    run.found["space"][FP16.case_id] = structs.replace(
+        space, units=[*space.units[:2], structs.replace(space.units[2], modules=[name, "layer.2"])]
+    )
+    assert "<b>x</b>" not in make_page(material_of([], explanations=[run]))
