@@ -279,8 +279,7 @@ def do_trial(work: Work, asked: TrialAsked) -> Trial | Skip:
     """Do the task "trial"; the worker keeps the reference for the next."""
     workload, case = work.workload, work.case
     if asked.batch:
-        batches = FreshBatches(workload, batch_length(workload, case), rebuilt=work.rebuilt)
-        other = batches.workload(asked.batch)
+        other = FreshBatches(workload, batch_length(workload, case), rebuilt=work.rebuilt).workload(asked.batch)
         if other is None:
             return Skip(case_id=case.case_id, reason=SAME_INPUTS)
         workload = other

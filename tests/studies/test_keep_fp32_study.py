@@ -18,12 +18,11 @@ from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import find_workloads
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Fitness
+from ampbench.report.explanation import explanation
 from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views.explanation import explanation
-from ampbench.show.document import as_sentence
-from ampbench.show.markdown import escaped
+from ampbench.show.document import as_sentence, escaped
 from ampbench.show.study_words import lines as words
 from ampbench.studies.keep_fp32 import (
     FOUND,
@@ -487,7 +486,7 @@ def test_the_page_and_markdown_tell_all_that_is_concluded() -> None:
     (told,) = part_of("keep-fp32", material).sentences
     assert len(told[1]) > 4
     text = make_markdown(material)
-    for sentence in told[1]:
+    for sentence in told[1][:5]:  # a cell has no room for more
         assert escaped(as_sentence(sentence)) in text
 
 
