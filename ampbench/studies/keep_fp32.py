@@ -307,10 +307,6 @@ def kept_names(kept: Sequence[str], most: int = NAMED) -> str:
     return "all" if kept == WHOLE else few(kept, most) if kept else "none"
 
 
-def _time_ratio(row: KeptSet) -> str:
-    return short_ratio(row.ratio) if row.ratio and row.trial.kept else UNDEFINED
-
-
 SETS: Sequence[Column[KeptSet]] = (
     Column(
         "kept", lambda row: "(all)" if row.trial.kept == WHOLE else " ".join(row.trial.kept), "kept",
@@ -325,7 +321,8 @@ SETS: Sequence[Column[KeptSet]] = (
     Column("meets_budget", lambda row: row.meets, "budget",
            said=lambda row: "met" if row.meets else "missed elsewhere" if row.refuted else "missed"),
     Column("seconds", lambda row: step_seconds(row.samples), "step", "s", rare=True),
-    Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio", _time_ratio, rare=True),
+    Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio",
+           lambda row: short_ratio(row.ratio) if row.ratio and row.trial.kept else UNDEFINED, rare=True),
     Column("ratio_low", lambda row: row.ratio and row.ratio.low),
     Column("ratio_high", lambda row: row.ratio and row.ratio.high),
     Column("peak_memory_bytes", lambda row: row.peak_bytes, "peak", "B", rare=True),

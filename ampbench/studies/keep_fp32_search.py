@@ -129,10 +129,9 @@ def suspected_first(space: SearchSpace) -> list[int]:
 
 
 def search_piece(session: Session[KeepAsked], channel: Channel, piece: Piece) -> KeepSearch | Failure | Skip:
-    """Search a case; its space and every trial are stored as soon as they are known.
+    """Search a case, storing its space and every trial at once; a worker that dies in a trial ends it.
 
-    A worker that dies in a trial ends the search of its case. Raises `UsageError` where the network of a search that
-    goes on is not the one that it began with.
+    Raises `UsageError` where the network of a search that goes on is not the one that it began with.
     """
     try:
         return _Search(session, channel, piece).ended()
