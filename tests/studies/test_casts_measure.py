@@ -97,7 +97,7 @@ def few_builds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tiny(case: MakeCase, name: str, precision: str, phase: str, device: str = "cpu") -> tuple[Case, WorkloadSource]:
-    parameters = dict(WORKLOADS[name].tiny)
+    parameters = dict(WORKLOADS[name].preset("tiny"))
     size = parameters.pop("batch_size")
     planned = case(precision, phase, workload=name, parameters=parameters, batch_size=size, device=device)
     return planned, builtin_source(WORKLOADS[name])
@@ -121,6 +121,7 @@ def test_a_timed_pass_has_the_seconds_of_ops_casts_and_step_and_the_peak(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "PATIENCE", 1000)
+    monkeypatch.setattr(timing, "PATIENCE", 1000)
     found = measure_casts(linear(), case("bf16_autocast"), QUICK)
     assert found.trace.timed
     assert found.traced_steps >= measure.FEWEST_TRACED

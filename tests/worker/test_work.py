@@ -39,7 +39,7 @@ def torchs(run: Callable[[], Any]) -> int:
 
 def step_of(name: str, case: Case) -> Step:
     spec = WORKLOADS[name]
-    return build_step(build_workload(builtin_source(spec), spec.tiny, 0), case, open_device("cpu"))
+    return build_step(build_workload(builtin_source(spec), spec.preset("tiny"), 0), case, open_device("cpu"))
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])

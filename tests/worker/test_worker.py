@@ -46,7 +46,7 @@ def make():
 
 
 def linear_case(case: MakeCase, precision: str = "bf16_pure", phase: str = "inference", **changes: object) -> Case:
-    parameters = {name: value for name, value in SPEC.tiny.items() if name != "batch_size"}
+    parameters = {name: value for name, value in SPEC.preset("tiny").items() if name != "batch_size"}
     values = {"workload": SPEC.name, "family": SPEC.family, "parameters": parameters, "batch_size": 8, **changes}
     return case(precision, phase, **values)
 
