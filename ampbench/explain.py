@@ -28,7 +28,10 @@ def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **opt
 
 
 def origin(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
-    """Return where the error of a precision begins: what each module adds, and what it inherits."""
+    """Return where the error of a precision begins: what becomes of it where each module alone is kept in fp32.
+
+    `own`: rank modules by what they err by themselves, which takes no pass for each.
+    """
     return _explained(kinds.ORIGIN, model_or_workload, inputs, loss, options)
 
 

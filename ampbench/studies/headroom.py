@@ -583,9 +583,8 @@ STUDY: Study[RangesAsked, RangePass] = Study(
     help="""\
 Watch fp32 steps: how near each module's values are to what fp16 and bf16 hold, and which loss scales fit.
 
-Without --phase, the steps are of training, where there is a loss. What would overflow, flush to zero or be
-swallowed by rounding is predicted, then seen in a step of each low precision. The run is stored: ampbench show RUN
-prints it again, with --all all of it.
+What would overflow, flush to zero or be swallowed by rounding is predicted, then seen in a step of each low
+precision. The run is stored: ampbench show RUN prints it again, with --all all of it.
 
 \b
 Examples:

@@ -17,7 +17,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, module_points, thinned, tooltip
 from ampbench.show.document import Column
 from ampbench.studies.predictions import FLUSHES, left_out
-from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks
 
 if TYPE_CHECKING:
     from ampbench.show.studies import Subject
@@ -233,9 +233,9 @@ STUDY: Study[OriginAsked, OriginPass] = Study(
     help="""\
 Keep each module in fp32 alone: those that lower the error of the output most come first.
 
-Each module takes a forward pass more; --own does without, and ranks by what modules err by themselves. Without
---phase, the step is one of inference. The module where an infinity or NaN begins is named, too. The run is stored:
-ampbench show RUN prints it again, with --all every module.
+Each module takes a forward pass more; --own does without, and ranks by what modules err by themselves. The module
+where an infinity or NaN begins is named, too. The run is stored: ampbench show RUN prints it again, with --all every
+module.
 
 \b
 Examples:
@@ -251,8 +251,8 @@ Examples:
     selects=Selects(
         question="explain the origin of the error",
         precision=AUTOCAST_HELP,
-        phase=INFERENCE_HELP,
-        phases=("inference",),
+        phase=ONE_PHASE_HELP,
+        one_phase=True,
         among=LOW,
         otherwise="origin tells where the error of a low precision begins, and {name} is none",
     ),

@@ -54,6 +54,25 @@ def trained():
     )
 
 
+class Mixing(nn.Module):
+    def __init__(self, cast_back):
+        super().__init__()
+        self.linear, self.cast_back = nn.Linear(16, 16), cast_back
+
+    def forward(self, x):
+        low = self.linear(x)
+        with torch.autocast("cpu", enabled=False):
+            return (low.to(x.dtype) if self.cast_back else low) @ torch.ones(16, 2)
+
+
+def mixing():
+    return Mixing(False), torch.randn(8, 16)
+
+
+def casting_back():
+    return Mixing(True), torch.randn(8, 16)
+
+
 class Sum(nn.Module):
     def forward(self, x):
         return x.sum()
@@ -69,10 +88,10 @@ def tell(tmp_path: Path, ampbench: Callable[..., Any]) -> Tell:
     """Run a command on networks of model.py, and return what it prints as data: its cases by network, or all of it."""
     (tmp_path / "model.py").write_text(MODEL)
 
-    def run(verb: str, *words: str, networks: tuple[str, ...] = ()) -> Any:
+    def run(verb: str, *words: str, networks: tuple[str, ...] = (), code: int = 0) -> Any:
         named = [f"model.py:{name}" for name in networks]
         said = ampbench(*verb.split(), *named, *words, "--threads", "1", "--json")
-        assert said.code == 0, said.err
+        assert said.code == code, said.err
         found = json.loads(said.out)
         return {each["case"]["workload"].split(":")[1]: each for each in found["cases"]} if named else found
 
@@ -121,6 +140,13 @@ def test_b6_tracing_within_autocast_fails_with_the_weight_cache(tell: Tell) -> N
     assert [(row["check"], row["outcome"]) for row in found["tables"]["outcomes"]] == [("jit-trace-cache", "defective")]
 
 
+def test_c1_a_product_is_half_and_raises_beside_fp32_outside_the_region_unless_it_is_cast_back(tell: Tell) -> None:
+    words = ("--precision", "bf16_autocast", "--phase", "inference")
+    cases = tell("explain casts", *words, networks=("mixing", "casting_back"), code=3)
+    assert "same dtype" in cases["mixing"]["reason"]
+    assert (cases["mixing"]["outcome"], cases["casting_back"]["outcome"]) == ("failed", "ok")
+
+
 def test_c2_a_sum_that_overflows_is_told_before_and_after_it_is_run(tell: Tell) -> None:
     case = tell("explain headroom", networks=("sixteens",))["sixteens"]
     overflows = {each["subject"]: each for each in case["statements"] if each["code"] == "headroom-overflows"}
@@ -135,3 +161,43 @@ def test_c3_products_and_copies_have_rates_of_their_own_in_each_dtype(tell: Tell
     measured = {(row["operation"], row["dtype"]) for row in found["tables"]["sizes"] if row["per_second"] > 0}
     assert measured == {(operation, dtype) for operation in ("matmul", "copy") for dtype in ("fp32", "bf16")}
     assert "ceiling-ratio" in {each["code"] for each in found["statements"]["cpu"]}
+
+
+def outcomes(found: Any) -> dict[tuple[str, str], str]:
+    """Return what each check came to on each device."""
+    return {(row["check"], row["device"]): row["outcome"] for row in found["tables"]["outcomes"]}
+
+
+def test_d1_what_the_document_claims_of_its_convolution_is_checked_here(tell: Tell) -> None:
+    claims = ["documented-bf16-inference", "documented-fp16-inference", "documented-training"]
+    found = outcomes(tell("check", *claims, "--device", "cpu"))
+    assert [found[claim, "cpu"] for claim in claims] == ["good", "good", "differs"]
+
+
+@pytest.mark.slow
+def test_d2_fp64_integers_in_place_and_out_are_left_alone(tell: Tell) -> None:
+    rows = tell("explain rules", "--device", "cpu")["tables"]["ops"]
+    addmm = [row for row in rows if (row["op"], row["overload"]) == ("aten::addmm", "")]
+    assert [row["observed"] for row in addmm] == ["lower_precision"] * 2
+    assert {row[variant] for row in addmm for variant in ("fp64", "integer", "in-place", "out=")} == {"unchanged"}
+
+
+@pytest.mark.slow
+def test_d3_documented_registered_and_observed_rules_are_compared(tell: Tell) -> None:
+    found = tell("explain rules", "--device", "xpu")
+    (statement,) = found["statements"].popitem()[1]
+    assert (statement["code"], statement["facts"]["device"]) == ("rules-disagree", "xpu")
+    (prelu,) = (row for row in found["tables"]["ops"] if (row["op"], row["dtype"]) == ("aten::prelu", "float16"))
+    assert (prelu["xpu_reference"], prelu["pytorch_page"], prelu["registered"], prelu["observed"]) == (
+        "lower_precision", "unlisted", True, "lower_precision"
+    )  # fmt: skip
+    assert prelu["disagreements"] == "undocumented"
+
+
+def test_d4_the_documented_spelling_is_not_there_and_default_dtypes_are_told(tell: Tell) -> None:
+    assert outcomes(tell("check", "documented-spelling", "documented-default-dtype")) == {
+        ("documented-spelling", "xpu"): "differs",
+        ("documented-default-dtype", "cpu"): "good",
+        ("documented-default-dtype", "cuda"): "differs",
+        ("documented-default-dtype", "xpu"): "differs",
+    }
