@@ -163,6 +163,19 @@ def test_c3_products_and_copies_have_rates_of_their_own_in_each_dtype(tell: Tell
     assert "ceiling-ratio" in {each["code"] for each in found["statements"]["cpu"]}
 
 
+def test_c4_settings_of_the_scaler_are_trained_beside_fp32(tell: Tell) -> None:
+    words = ("--steps", "20", "--seeds", "2", "--setting", "no scaling", "--setting", "default")
+    case = tell("study training", *words, "--precision", "fp16_autocast", networks=("trained",))["trained"]
+    by_setting = {training["setting"]["name"]: training for training in case["trainings"]}
+    assert by_setting.keys() == {"no scaling", "default"}
+    unscaled, scaled = by_setting["no scaling"], by_setting["default"]
+    assert (unscaled["scales"], unscaled["nonfinite"]) == ([], {})
+    assert scaled["scales"]
+    assert scaled["nonfinite"], "a scale of 2^16 overflows at first"
+    assert {"flushed", "nonzero", "rel_l2"} <= unscaled["looks"][0].keys()
+    assert unscaled["fits"][-1]["loss"] < scaled["fits"][-1]["loss"] < unscaled["fits"][0]["loss"]
+
+
 def outcomes(found: Any) -> dict[tuple[str, str], str]:
     """Return what each check came to on each device."""
     return {(row["check"], row["device"]): row["outcome"] for row in found["tables"]["outcomes"]}
