@@ -16,7 +16,16 @@ from ampbench.records import kinds
 if TYPE_CHECKING:
     from ampbench.trace.nonfinite import _Finder
 
-__all__ = ["headroom", "nonfinite", "origin", "rules"]
+__all__ = ["casts", "headroom", "nonfinite", "origin", "rules"]
+
+
+def casts(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
+    """Return every cast of a step: of what, for which op, what it costs, what could be saved.
+
+    `half_inputs`: floating inputs are stored in the dtype that autocast casts to; `sources`: find each op's line of
+    code; `check`: make the changes that save casts, and measure what they save.
+    """
+    return _explained(kinds.CASTS, model_or_workload, inputs, loss, options)
 
 
 def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:

@@ -36,3 +36,11 @@ def test_every_exit_code_that_is_documented_is_held_by_tests_that_there_are() ->
     assert {int(code) for code in re.findall(r"^  (\d+) ", main.EXIT_CODES, re.MULTILINE)} == EXIT_CODES.keys()
     assert all(EXIT_CODES.values())
     assert missing(name for names in EXIT_CODES.values() for name in names) == []
+
+
+def test_every_behaviour_has_a_test_of_the_command_that_shows_it() -> None:
+    rows = [
+        f"{area}{number}" for area, last in {"a": 3, "b": 6, "c": 4, "d": 4}.items() for number in range(1, last + 1)
+    ]
+    text = (TESTS / "cli" / "test_behaviours_by_command.py").read_text(encoding="utf-8")
+    assert re.findall(r"^def test_([a-d]\d)_", text, re.MULTILINE) == rows

@@ -31,7 +31,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import Drawing, Rows, label_expression, quantity, tooltip
 from ampbench.show.document import Column
 from ampbench.studies.paired import WIDEST, Timing, busy, compared_steps, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, SCALER_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, SCALER_HELP, Selects, Study, Table, View, asks
 
 if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece, Seen
@@ -649,8 +649,8 @@ STUDY: Study[CastsAsked, CastPass] = Study(
     help="""\
 Trace one step of each case: every cast, of what, for which op, what it costs, what could be saved.
 
-Without --phase, the step is one of inference. A device that is not here is stood in for by fake tensors: the casts
-are seen, no hardware is. The run is stored: ampbench show RUN prints it again, with --all every row.
+A device that is not here is stood in for by fake tensors: the casts are seen, no hardware is. The run is stored:
+ampbench show RUN prints it again, with --all every row.
 
 \b
 Examples:
@@ -666,10 +666,10 @@ Examples:
     selects=Selects(
         question="explain the casts",
         precision=AUTOCAST_HELP,
-        phase=INFERENCE_HELP,
+        phase=ONE_PHASE_HELP,
         path="compiled or traced: this graph, too, beside eager.",
         scaler=SCALER_HELP,
-        phases=("inference",),
+        one_phase=True,
         eager=False,
     ),
     refined=_refined,

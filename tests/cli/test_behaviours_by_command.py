@@ -102,6 +102,20 @@ def codes(said: Any) -> set[str]:
     return {each["code"] for each in said["statements"]}
 
 
+def test_a1_one_linear_casts_bias_weight_and_input_and_an_input_in_half_saves_one(tell: Tell) -> None:
+    words = ("--phase", "inference")
+    case = tell("explain casts", *words, networks=("linear",))["linear"]
+    assert [(row["what"], row["name"]) for row in case["tables"]["casts"]] == [
+        ("weight", "0.bias"), ("weight", "0.weight"), ("input", "input")
+    ]  # fmt: skip
+    assert [row["what"] for row in case["tables"]["savings"]] == ["weight", "input"]
+    assert [op["name"].removeprefix("aten.") for op in case["casts"]["trace"]["ops"]] == ["_to_copy"] * 3 + [
+        "t", "addmm"
+    ]  # fmt: skip
+    halved = tell("explain casts", *words, "--half-inputs", networks=("linear",))["linear"]
+    assert [row["what"] for row in halved["tables"]["casts"]] == ["weight", "weight"]
+
+
 def test_a2_inputs_in_half_lose_nothing_where_the_first_op_takes_half_and_something_where_it_is_one_of_fp32(
     tell: Tell,
 ) -> None:
@@ -120,6 +134,17 @@ def test_a2_inputs_in_half_lose_nothing_where_the_first_op_takes_half_and_someth
     assert low["output_rel_l2"] == full["output_rel_l2"]
 
 
+def test_a3_the_next_layer_takes_a_half_activation_as_it_is_and_an_fp32_op_casts_it_back(tell: Tell) -> None:
+    case = tell("explain casts", "--phase", "training", networks=("trained",))["trained"]
+    assert [
+        (row["name"], row["from_dtype"], row["to_dtype"], row["for_op"])
+        for row in case["tables"]["casts"]
+        if row["what"] == "activation"
+    ] == [("2", "bf16", "fp32", "aten.mse_loss")]
+    dtypes = {row["module"]: (row["inputs"], row["outputs"]) for row in case["tables"]["modules"]}
+    assert (dtypes["1"], dtypes["2"]) == (("bf16", "bf16"), ("bf16", "bf16"))
+
+
 def test_b1_each_scope_of_autocast_has_its_costs(tell: Tell) -> None:
     case = tell("study scope", "--steps", "3", "--seconds", "200ms", networks=("trained",))["trained"]
     rows = {row["scope"]: row for row in case["tables"]["scopes"]}
@@ -133,6 +158,47 @@ def test_b1_each_scope_of_autocast_has_its_costs(tell: Tell) -> None:
         assert min(row["later_casts"], row["output_rel_l2"]) > 0
         assert {"seconds", "peak_memory_bytes", "growth_bytes", "grad_rel_l2"} <= row.keys()
         assert row["output_dtype"] == "bf16"
+
+
+def test_b2_the_cache_holds_weights_in_training_and_nothing_under_inference_mode(tell: Tell) -> None:
+    uses = {}
+    for phase in ("training", "inference"):
+        case = tell("explain casts", "--phase", phase, networks=("twice",))["twice"]
+        uses[phase] = {row["name"]: (row["cast"], row["reused"]) for row in case["tables"]["weights"]}
+        (whole,) = case["tables"]["totals"]
+        assert whole["cache_bytes"] == (2 * (16 * 16 + 16) if phase == "training" else 0)
+    assert uses["training"] == {"0.weight": (1, 1), "0.bias": (1, 1)}
+    assert uses["inference"] == {"0.weight": (2, 0), "0.bias": (2, 0)}
+    found = tell("check", "stale-weight-cast", "--device", "cpu")
+    assert [row["outcome"] for row in found["tables"]["outcomes"]] == ["defective"]
+
+
+def test_b3_a_module_that_is_kept_runs_in_fp32_on_inputs_that_are_not_rounded(tell: Tell) -> None:
+    case = tell("explain casts", "--phase", "inference", networks=("island",))["island"]
+    dtypes = {row["module"]: (row["inputs"], row["outputs"]) for row in case["tables"]["modules"]}
+    assert dtypes["0"] == ("fp32", "fp32")
+    assert dtypes["1"] == ("fp32", "bf16")
+    assert {row["module"] for row in case["tables"]["casts"]} == {"1"}
+
+
+def test_b4_modules_tell_their_dtypes_and_softmax_stays_low_on_a_cpu_alone(tell: Tell) -> None:
+    for device, low, after in (("cpu", "bf16", "bf16"), ("cuda", "fp16", "fp32")):
+        words = ("--phase", "inference", "--device", device)
+        case = tell("explain casts", *words, networks=("head",))["head"]
+        dtypes = {row["kind"]: (row["inputs"], row["outputs"]) for row in case["tables"]["modules"]}
+        assert dtypes["Linear"] == ("fp32", low)
+        assert dtypes["Softmax"] == (low, after)
+
+
+def test_b5_every_cast_is_logged_and_other_graphs_show_theirs(tell: Tell) -> None:
+    case = tell("explain casts", "--phase", "training", networks=("trained",))["trained"]
+    rows = case["tables"]["casts"]
+    assert {row["what"] for row in rows} >= {"weight", "input", "gradient"}
+    assert {row["phase"] for row in rows} >= {"forward", "backward"}
+    assert case["tables"]["autograd"]
+    traced = tell("explain casts", "--phase", "inference", "--path", "traced", networks=("linear",))["linear"]
+    graphs = {each["subject"] for each in traced["statements"] if each["code"] == "casts-graph"}
+    assert graphs == {"traced"}
 
 
 def test_b6_tracing_within_autocast_fails_with_the_weight_cache(tell: Tell) -> None:

@@ -44,12 +44,12 @@ def traced(results: Path, channel: Scripted, asked: CastsAsked = ASKED, **select
     return read_run(writer.path)
 
 
-def test_unless_told_otherwise_inference_is_traced_in_the_devices_own_autocast_dtype(tmp_path: Path) -> None:
+def test_unless_told_otherwise_training_is_traced_in_the_devices_own_autocast_dtype(tmp_path: Path) -> None:
     run = traced(tmp_path, tracing(), devices=["cpu", "cuda", "xpu"])
     found = [(case.device, case.precision, case.phase, case.path) for case in run.cases.values()]
     assert found[:2] == [
-        ("cpu", "bf16_autocast", "inference", "eager"),
-        ("cuda", "fp16_autocast", "inference", "eager"),
+        ("cpu", "bf16_autocast", "training", "eager"),
+        ("cuda", "fp16_autocast", "training", "eager"),
     ]
     # this torch does not know the device, so not its default either
     assert [precision for _, precision, *_ in found[2:]] == AUTOCAST
