@@ -16,7 +16,7 @@ from ampbench.records import kinds
 if TYPE_CHECKING:
     from ampbench.trace.nonfinite import _Finder
 
-__all__ = ["casts", "headroom", "nonfinite", "origin", "rules"]
+__all__ = ["casts", "headroom", "keep_fp32", "nonfinite", "origin", "rules"]
 
 
 def casts(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -34,6 +34,15 @@ def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **opt
     `steps`: steps that are watched.
     """
     return _explained(kinds.HEADROOM, model_or_workload, inputs, loss, options)
+
+
+def keep_fp32(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
+    """Return a small set of modules to keep in fp32 so that the errors meet a budget, and what that costs.
+
+    `max_error` and `max_gradient_error` of the budget; `min_update_kept`: least share of an update that arrives, in
+    pure half; `max_trials`: most sets to try.
+    """
+    return _explained(kinds.KEEP_FP32, model_or_workload, inputs, loss, options)
 
 
 def origin(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, cast
 
 from ampbench.core.statement import Statement
@@ -16,7 +17,7 @@ from ampbench.show.terminal import document_lines
 from ampbench.studies.study import Study, instrument_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     import pandas as pd
     from rich.text import Text
@@ -70,10 +71,14 @@ class Findings(Shown):
         plain: dict[str, Any] = finite(self._document().data())
         return plain
 
-    def lines(self) -> "Iterable[Text]":
+    def lines(self) -> "Iterator[Text]":
         """Return the statements and tables, as the verb prints them."""
+        from rich.text import Text
+
         document = self._document()
-        return document_lines(document.sections(), document.missing, WIDTH)
+        yield from document_lines(document.sections(), document.missing, WIDTH)
+        for code in document.code:
+            yield from map(Text, ["", f"  {code.title}", *indent(code.text, "    ").splitlines()])
 
     def _document(self) -> Document:
         return registry.document(self.stored, list(self.stored.cases))

@@ -30,7 +30,7 @@ from ampbench.show.document import Column
 from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_seconds
 from ampbench.studies.study import (
     AUTOCAST_HELP,
-    INFERENCE_HELP,
+    ONE_PHASE_HELP,
     SCALER_HELP,
     Given,
     Selects,
@@ -564,8 +564,8 @@ def _made(given: Given) -> KeepAsked:
     Budget(output_rel_l2=asked.max_error, grad_rel_l2=asked.max_gradient_error)  # refuses what is no limit
     if max(asked.max_error, asked.max_gradient_error) > 1e150:  # as `ErrorSize` is bound
         raise UsageError("--max-error and --max-gradient-error are finite, of no more than 1e+150")
-    if "max_gradient_error" in given.typed and "training" not in given.selection.phases:
-        raise UsageError("--max-gradient-error bounds the gradients of training: add --phase training, or leave it out")
+    if "max_gradient_error" in given.typed and given.selection.phases == ["inference"]:
+        raise UsageError("--max-gradient-error bounds the gradients of training, and --phase inference has none")
     return asked
 
 
@@ -579,9 +579,8 @@ STUDY: Study[KeepAsked, Searched] = Study(
     help="""\
 Search a small set of modules to keep in fp32 so that the errors meet a budget, and measure what it costs.
 
-Without --phase, the step is one of inference. Each trial is a step with some modules kept, against fp64. It ends with
-a set from which no single module can be left out, its time and memory, and the code to paste. Every trial is stored:
-an interrupted search goes on with --resume.
+Each trial is a step with some modules kept, against fp64. It ends with a set from which no single module can be left
+out, its time and memory, and the code to paste. Every trial is stored: an interrupted search goes on with --resume.
 
 \b
 Examples:
@@ -596,10 +595,10 @@ Examples:
     made=_made,
     selects=Selects(
         precision=AUTOCAST_HELP,
-        phase=INFERENCE_HELP,
+        phase=ONE_PHASE_HELP,
         scaler=SCALER_HELP,
         question="search the modules",
-        phases=("inference",),
+        one_phase=True,
         among=LOW,
         otherwise="keep-fp32 asks what a low precision must leave in fp32, and {name} is none",
     ),

@@ -262,7 +262,10 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
         (["mlp", "--max-error", "1e300"], "--max-error and --max-gradient-error are finite, of no more than 1e+150"),
         (["mlp", "--max-error", "little"], "invalid value for '--max-error': give a number"),
         (["mlp", "--max-trials", "0"], "invalid value for '--max-trials': give at least 1"),
-        (["mlp", "--max-gradient-error", "0.1"], "--max-gradient-error bounds the gradients of training: add --phase"),
+        (
+            ["mlp", "--phase", "inference", "--max-gradient-error", "0.1"],
+            "--max-gradient-error bounds the gradients of training, and --phase inference has none",
+        ),
         (["mlp", "--max-eror", "0.1"], "unknown option --max-eror: did you mean --max-error"),
         (["mlp", "--resume", RUN], "--resume takes the selection and the settings from the run: leave workloads out"),
         (["--resume", RUN, "--max-error", "1"], "leave --max-error out"),
