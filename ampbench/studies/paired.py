@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.core.units import counted, format_seconds, format_share
+from ampbench.core.units import format_share
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Fitness
 
 WIDEST = 3.0
@@ -19,9 +19,6 @@ the middle may be off by as much as the precisions that are compared differ."""
 
 ALPHA = 0.025
 """The one-sided level of each end of a 95% interval."""
-
-BUSY = "not judged, as the machine was busy"
-"""Instead of a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +31,6 @@ class Ratio:
     value: float
     low: float | None = None
     high: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedTime:
-    """What a change saves a step: `seconds`, with its 95% interval (None: too few pairs of builds, or too noisy ones).
-
-    `seconds` is Hodges and Lehmann's estimate of the difference within a pair, `low` and `high` the bounds that belong
-    to it. `before` and `after` are medians over the `pairs` builds; those of one side differ by more than `WIDEST`
-    times where they are `noisy`.
-    """
-
-    before: float
-    after: float
-    seconds: float
-    low: float | None
-    high: float | None
-    pairs: int
-    noisy: bool
-
-    @property
-    def certain(self) -> bool:
-        """Whether the interval leaves no doubt that time is saved."""
-        return self.low is not None and self.low > 0
 
 
 def worth_of(builds: Iterable[Sequence[float]]) -> list[float]:
@@ -98,53 +72,10 @@ def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]
     return Ratio(value=value, low=low, high=high) if certain else Ratio(value=value)
 
 
-def ratio_said(ratio: Ratio) -> str:
-    """Return "1.04 times (95%: 1.02 to 1.06)", or that no interval is known."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f} times (without an interval)"
-    return f"{ratio.value:.2f} times (95%: {ratio.low:.2f} to {ratio.high:.2f})"
-
-
 def short_ratio(ratio: Ratio) -> str:
     """Return "1.04x 1.02–1.06", the 95% interval behind the ratio, where it is known."""
     between = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f}–{ratio.high:.2f}"
     return f"{ratio.value:.2f}x{between}"
-
-
-def saved_time(unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[float]]) -> SavedTime:
-    """Return what a change saves a step, from the samples of builds that stood in pairs."""
-    import numpy as np
-
-    from ampbench.core import stats
-
-    before, after = worth_of(unchanged), worth_of(changed)
-    ranks = stats.signed_ranks(np.array([np.subtract(before, after)]), (ALPHA,))
-    low, high = float(ranks.lows[0, 0]), float(ranks.highs[0, 0])
-    noisy = is_noisy(before) or is_noisy(after)
-    known = math.isfinite(low) and math.isfinite(high) and not noisy
-    return SavedTime(
-        before=stats.median(before),
-        after=stats.median(after),
-        seconds=float(ranks.estimates[0]),
-        low=low if known else None,
-        high=high if known else None,
-        pairs=len(before),
-        noisy=noisy,
-    )
-
-
-def saving_said(saved: SavedTime) -> str:
-    """Return "20.0 us → 15.0 us, 5.00 us saved (95%: 4.00 us to 6.00 us)", or that no saving is certain."""
-    took = f"{format_seconds(saved.before)} → {format_seconds(saved.after)}"
-    if saved.noisy:
-        return f"{took}, too noisy to say: builds of one step differ more than {WIDEST:g} times"
-    if saved.low is None or saved.high is None:
-        return f"{took}, without an interval (of {counted(saved.pairs, 'pair')} of builds)"
-    if saved.low <= 0 <= saved.high:
-        return f"{took}, no certain saving (95%: {format_seconds(saved.low)} to {format_seconds(saved.high)})"
-    low, high = sorted((abs(saved.low), abs(saved.high)))
-    word = "saved" if saved.certain else "lost"
-    return f"{took}, {format_seconds(abs(saved.seconds))} {word} (95%: {format_seconds(low)} to {format_seconds(high)})"
 
 
 class Timing(StrEnum):
@@ -174,13 +105,20 @@ def compared_steps(
     spoilt = busy(seen)
     if spoilt is not None or not unchanged or not changed:
         return [spoilt] if spoilt is not None else []
-    saved = saved_time(unchanged, changed)
-    if saved.noisy:
+    import numpy as np
+
+    from ampbench.core import stats
+
+    before, after = worth_of(unchanged), worth_of(changed)
+    if is_noisy(before) or is_noisy(after):
         return [state(Timing.NOISY, "", Severity.INFO, widest=WIDEST)]
-    facts: dict[str, float | str | None] = {"before": saved.before, "after": saved.after, "pairs": saved.pairs}
-    if saved.low is None or saved.high is None:
+    ranks = stats.signed_ranks(np.array([np.subtract(before, after)]), (ALPHA,))
+    low, high, seconds = float(ranks.lows[0, 0]), float(ranks.highs[0, 0]), float(ranks.estimates[0])
+    facts: dict[str, float | str | None] = {"before": stats.median(before), "after": stats.median(after)}
+    facts["pairs"] = len(before)
+    if not (math.isfinite(low) and math.isfinite(high)):
         return [state(Timing.FEW, "", Severity.INFO, **facts)]
-    low, high, seconds, code = saved.low, saved.high, saved.seconds, Timing.FASTER if saved.certain else Timing.SAME
+    code = Timing.FASTER if low > 0 else Timing.SAME
     if high < 0:
         low, high, seconds, code = -high, -low, -seconds, Timing.SLOWER
     return [state(code, "", Severity.INFO, **facts, low=low, high=high, seconds=seconds)]
