@@ -169,7 +169,7 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     ours = Path(__file__).parent
     libraries = [
         sysconfig.get_path("stdlib"),
-        *(str(ours / part) for part in ("worker", "trace", "instruments", "studies")),
+        *(str(ours / part) for part in ("worker", "trace", "studies")),
     ]
     if torch := sys.modules.get("torch"):
         libraries.append(str(Path(str(torch.__file__)).parent))

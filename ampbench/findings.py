@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from functools import cached_property
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ampbench.core.statement import Statement
-from ampbench.instruments import registry
 from ampbench.result import WIDTH, Shown
 from ampbench.show import studies
 from ampbench.show.charts import drawn
@@ -14,7 +13,7 @@ from ampbench.show.data import finite
 from ampbench.show.document import Document, records
 from ampbench.show.notebook import Plot, charts_in_one
 from ampbench.show.terminal import document_lines
-from ampbench.studies.study import Study, instrument_of
+from ampbench.studies.study import Study, study_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,7 @@ class Findings(Shown):
     @property
     def study(self) -> Study[Any, Any]:
         """The study of which this is a run."""
-        return cast("Study[Any, Any]", instrument_of(self.stored.header.explains))
+        return study_of(self.stored.header.explains)
 
     @cached_property
     def statements(self) -> list[Statement]:
@@ -81,7 +80,7 @@ class Findings(Shown):
             yield from map(Text, ["", f"  {code.title}", *indent(code.text, "    ").splitlines()])
 
     def _document(self) -> Document:
-        return registry.document(self.stored, list(self.stored.cases))
+        return studies.document(self.study, self.stored, list(self.stored.cases))
 
     @cached_property
     def _subjects(self) -> list[studies.Subject[Any]]:

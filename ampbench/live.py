@@ -43,7 +43,7 @@ from ampbench.records.run import Selection, Settings
 from ampbench.result import Result
 from ampbench.show.terminal import make_console
 from ampbench.store import StoredRun, read_run
-from ampbench.studies.study import SELECTING, asked_for, given_by, instrument_of
+from ampbench.studies.study import SELECTING, asked_for, given_by, study_of
 from ampbench.studies.work import begin
 from ampbench.worker.data import carried
 from ampbench.worker.machine import SWITCHES, Products
@@ -106,19 +106,19 @@ def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: An
     Leaves no trace, as `measure`; Ctrl-C returns what was seen until then, if anything was. Raises `AmpbenchError`, in
     one line, for what cannot be meant, and where every case failed.
     """
-    instrument = instrument_of(kind)
+    made = study_of(kind)
     options = {name: value for name, value in given.items() if name not in SELECTING}
     selecting = {name: value for name, value in given.items() if name in SELECTING}
-    workload = model_or_workload if instrument.selects is not None else ""
-    settings = Settings(isolation=instrument.selects is None)
+    workload = model_or_workload if made.selects is not None else ""
+    settings = Settings(isolation=made.selects is None)
     with no_trace(), contextlib.ExitStack() as stack:
         selection = _selected(stack, workload, inputs, loss, **selecting)
-        asked = asked_for(instrument, given_by(instrument, options, selection))
+        asked = asked_for(made, given_by(made, options, selection))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-")))
         command = [f"ampbench.{verb_of(kind).replace(' ', '.').replace('-', '_')}", *selection.workloads]
         done = begin(
-            instrument, selection, settings, asked, folder, "", command,
-            watching=functools.partial(_watching_pieces, instrument.doing),
+            made, selection, settings, asked, folder, "", command,
+            watching=functools.partial(_watching_pieces, made.doing),
             open_channel=None if settings.isolation else InProcess,
         )  # fmt: skip
         if done.problem is not None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Statement
 from ampbench.core.units import counted
-from ampbench.instruments import registry
 from ampbench.judge import frame, notes
 from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
 from ampbench.records.run import LATEST
 from ampbench.records.verdict import VERDICT_COLUMNS, Verdict
+from ampbench.show import studies
 from ampbench.show.data import finite
 from ampbench.show.document import written_out
 from ampbench.show.notebook import Plot, html_of, speed_against_error
@@ -109,7 +109,7 @@ class Result(Shown):
         """Return what is shown of some of the rows (None: all); `rest` is the command that shows everything."""
         shown = self.rows if rows is None else rows
         header, cases = self.stored.header, self.stored.cases
-        pointers = registry.pointers(self.stored)
+        pointers = studies.pointers(self.stored)
         notes = self.notes(shown)
         return Screen(
             header=header, cases=cases, rows=shown, takes=self.takes, notes=notes, pointers=pointers, rest=rest

@@ -44,7 +44,7 @@ KEYS = frozenset(
     }
 )  # fmt: skip
 """What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone
-without importing them. For a key that is not among them, an option of a new instrument, all verbs are asked."""
+without importing them. For a key that is not among them, an option of a new study, all verbs are asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,8 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import ampbench
 from ampbench.records import wire
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import KINDS, named
@@ -18,11 +16,9 @@ ROUND_ALONE = RoundAsked.__struct_fields__
 
 
 def _every_task() -> Mapping[str, Task[Any, Any]]:
-    """Return all that a worker can be asked to do, by name: rows of the core and of every instrument."""
-    rows = (Path(ampbench.__file__).parent / "instruments").glob("*/instrument.py")
-    modules = [importlib.import_module(f"ampbench.instruments.{path.parent.name}.instrument") for path in sorted(rows)]
-    studies = [row.study for row in KINDS.values() if row.study]
-    modules += [importlib.import_module(study.partition(":")[0]) for study in studies]
+    """Return all that a worker can be asked to do, by name: those of the core and of every study."""
+    studies = [row.study for row in KINDS.values()]
+    modules = [importlib.import_module(study.partition(":")[0]) for study in studies]
     found = [one for module in [wire, *modules] for one in vars(module).values() if isinstance(one, Task)]
     return {task.name: task for task in (*found, *(named(study).task for study in studies)) if task}
 

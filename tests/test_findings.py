@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 import ampbench
 from ampbench.cli.main import main
 from ampbench.records.kinds import CHECK, KEEP_FP32, KINDS
-from ampbench.studies.study import instrument_of, options_of
+from ampbench.studies.study import options_of, study_of
 from tests.test_live import Net, everything, interrupted, raising, rows
 
 STUDIES = [name for name, row in KINDS.items() if row.study]
-OF_CASES = [name for name in STUDIES if instrument_of(name).selects is not None]
+OF_CASES = [name for name in STUDIES if study_of(name).selects is not None]
 QUICK: dict[str, Any] = {"steps": 2, "seconds": 0.005, "seeds": 1, "setting": "default", "max_trials": 3}
 """What options of these names are given, so that a study takes seconds."""
 
@@ -31,8 +31,8 @@ def public(kind: str) -> Callable[..., ampbench.Findings]:
 
 
 def names_of(kind: str) -> list[str]:
-    own = [option.name for option in options_of(instrument_of(kind)) if not option.shown]
-    return own if instrument_of(kind).selects is not None else [*own, "device"]
+    own = [option.name for option in options_of(study_of(kind)) if not option.shown]
+    return own if study_of(kind).selects is not None else [*own, "device"]
 
 
 def quick(kind: str) -> dict[str, Any]:

@@ -135,9 +135,6 @@ ROWS = {
     Kind(
         "warmup", "study", "the warm-up of", (Lines("warmup", "ampbench.studies.warmup:WarmUp"),),
         summary="After how many steps the step time settles.",
-        study="ampbench.studies.warmup:STUDY",
-        asked="ampbench.studies.warmup:WarmUpAsked",
-        asks=("ampbench.studies.warmup:WarmUpAsked",),
         resumed=True,
     ),
 """,
@@ -145,8 +142,6 @@ ROWS = {
     Kind(
         "shapes", "explain", "the shapes in", (Lines("shapes", "ampbench.studies.shapes:ShapesPass"),),
         summary="The shape, the dtype and the bytes of what each module gives.",
-        study="ampbench.studies.shapes:STUDY",
-        asked="ampbench.records.wire:Nothing",
     ),
 """,
 }
@@ -265,7 +260,7 @@ def test_a_study_that_is_a_file_and_a_row_stands_to_the_checks_of_all(copy: Path
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     shared = [
-        "tests/instruments/test_registry.py", "tests/store/test_lines.py", "tests/test_settings.py",
+        "tests/studies/test_naming.py", "tests/store/test_lines.py", "tests/test_settings.py",
         "tests/records/test_wire.py",
     ]  # fmt: skip
     imports = "from importlinter.cli import lint_imports_command as run; run()"

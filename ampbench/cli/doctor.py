@@ -127,13 +127,13 @@ def _document(
 
 def _known(results: Path, environment: "Environment") -> list[str]:
     """Return in lines what the whole runs of a folder know of an environment."""
-    from ampbench.instruments import registry
+    from ampbench.show import studies
     from ampbench.store import list_runs, runs_with
 
     runs: dict[str, list[StoredRun]] = {}
-    for run in runs_with(list_runs(results), lambda header: header.explains in registry.DIAGNOSING):
+    for run in runs_with(list_runs(results), lambda header: header.explains in studies.DIAGNOSING):
         runs.setdefault(run.header.explains, []).append(run)
-    return registry.diagnoses(runs, environment)
+    return studies.diagnoses(runs, environment)
 
 
 def _sections(

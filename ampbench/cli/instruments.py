@@ -1,4 +1,4 @@
-"""The verbs of `ampbench explain` and `ampbench study`, each made of what its instrument asks and selects.
+"""The verbs of `ampbench explain` and `ampbench study`, each made of what its study asks and selects.
 
 Once its options are read, each plans, works, stores, tells and ends cleanly, or goes on with a run that broke off.
 """
@@ -44,7 +44,7 @@ from ampbench.records.run import LATEST, Selection, Settings
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
-    from ampbench.studies.study import Instrument, Option, Selects
+    from ampbench.studies.study import Option, Selects, Study
     from ampbench.studies.work import Watching, Worked
 
 
@@ -53,35 +53,35 @@ Against = Annotated[str, run_option("--against", "Say only what changed since th
 
 def command(kind: str) -> Callable[..., int | None]:
     """Return the verb that makes runs of a kind, as typer takes it."""
-    from ampbench.studies.study import instrument_of
+    from ampbench.studies.study import study_of
 
-    instrument = instrument_of(kind)
+    study = study_of(kind)
 
     def verb(context: typer.Context, **values: Any) -> int:
-        return _done(instrument, context, values)
+        return _done(study, context, values)
 
-    return with_parameters(verb, [option("context", typer.Context), *_parameters(instrument)], instrument.help)
+    return with_parameters(verb, [option("context", typer.Context), *_parameters(study)], study.help)
 
 
-def _parameters(instrument: "Instrument[Any]") -> list[Parameter]:
-    """Return the parameters of an instrument's verb, in their order."""
+def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
+    """Return the parameters of a study's verb, in their order."""
     from ampbench.studies.study import Study, options_of
 
-    selects, limits = instrument.selects, parameters_of(make_settings)
-    own = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(instrument)}
+    selects, limits = study.selects, parameters_of(make_settings)
+    own = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
     parameters = [own.pop(each.name, each) for each in parameters] + [*own.values()]
-    parameters += [option("against", Against, "")] if isinstance(instrument, Study) and instrument.since else []
-    parameters += [option("every", Verbose, False)] if instrument.lists_all else []
-    parameters += [option("timeout", PieceTimeout, instrument.timeout), limits["threads"]]
+    parameters += [option("against", Against, "")] if isinstance(study, Study) and study.since else []
+    parameters += [option("every", Verbose, False)] if study.lists_all else []
+    parameters += [option("timeout", PieceTimeout, study.timeout), limits["threads"]]
     parameters += [limits["seed"]] if selects is not None else []
     parameters += [option("results", Results, DEFAULT_RESULTS), option("label", Label, "")]
-    parameters += [option("resume", Resume, "")] if KINDS[instrument.kind].resumed else []
+    parameters += [option("resume", Resume, "")] if KINDS[study.kind].resumed else []
     return [*parameters, *parameters_of(chosen_format).values()]
 
 
 def _selecting(selects: "Selects") -> list[Parameter]:
-    """Return the parameters that select cases for an instrument, with what its help says of them."""
+    """Return the parameters that select cases for a study, with what its help says of them."""
     parameters = parameters_of(make_selection)
     for name in ("compile_mode", "sweep", *(() if selects.recipes else ("optimizer",))):
         del parameters[name]
@@ -120,7 +120,7 @@ def _annotation(option: "Option") -> Any:
     return Annotated[type_ | None if option.default is None else type_, info]
 
 
-def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[str, Any]) -> int:
+def _done(study: "Study[Any, Any]", context: typer.Context, values: dict[str, Any]) -> int:
     """Begin a run of what the options of a verb give, or go on with one, and return the exit code."""
     from ampbench.studies.study import Given, asked_for, options_of
 
@@ -128,30 +128,24 @@ def _done(instrument: "Instrument[Any]", context: typer.Context, values: dict[st
     everything = values.get("every", False)
     if values.get("resume"):
         refuse_beside_resume(context, WITH_RESUME)
-        return go_on(instrument, values["resume"], values["results"], told_as(chosen, everything=everything))
+        return go_on(study, values["resume"], values["results"], told_as(chosen, everything=everything))
     selection, settings = _made(make_selection, values), _made(make_settings, values)
-    options = options_of(instrument)
+    options = options_of(study)
     given = Given(
         values=values | {one.name: _typed(one, values[one.name]) for one in options},
         typed={one.name for one in options if is_typed(context, one.name)},
         selection=selection,
     )
-    instead = instrument.instead(given)
+    instead = study.instead(given)
     if instead is not None:
         sys.stdout.write(instead) if isinstance(instead, str) else print_document(instead, chosen)
         return 0
-    asked = asked_for(instrument, given)
+    asked = asked_for(study, given)
     if values.get("against"):
-        show = _changes_since(values["against"], values["results"], instrument, chosen)
+        show = _changes_since(values["against"], values["results"], study, chosen)
     else:
-        show = told_as(chosen, everything=everything, **instrument.showing(given, chosen))
-
-    def tell(stored: "StoredRun") -> None:
-        show(stored)
-        for line in instrument.noted(stored, given):
-            print_note(line)
-
-    return begin(instrument, selection, settings, asked, values["results"], values["label"], tell)
+        show = told_as(chosen, everything=everything)
+    return begin(study, selection, settings, asked, values["results"], values["label"], show)
 
 
 def _changes_since(name: str, results: Path, study: Any, format: OutputFormat) -> "Tell":
@@ -181,13 +175,15 @@ Tell = Callable[["StoredRun"], None]
 """Prints what is in a run."""
 
 
-def told_as(format: OutputFormat, *, everything: bool, **options: Any) -> Tell:
-    """Return what prints all of a run, as its instrument tells of it with `options`, and then its failures."""
-    from ampbench.instruments import registry
+def told_as(format: OutputFormat, *, everything: bool) -> Tell:
+    """Return what prints all of a run, as its study tells of it with `options`, and then its failures."""
+    from ampbench.show import studies
+    from ampbench.studies.study import study_of
 
     def tell(stored: "StoredRun") -> None:
-        print_document(registry.document(stored, list(stored.cases), everything=everything, **options), format)
-        for line in registry.pointers(stored):
+        study = study_of(stored.header.explains)
+        print_document(studies.document(study, stored, list(stored.cases), everything=everything), format)
+        for line in studies.pointers(stored):
             print_note(line)
         for failure in stored.failures.values() if format is OutputFormat.CSV else ():  # which has no place for them
             print_note(f"failed: {failure.case_id}: {failure.said}")
@@ -196,7 +192,7 @@ def told_as(format: OutputFormat, *, everything: bool, **options: Any) -> Tell:
 
 
 def begin(
-    instrument: "Instrument[Any]",
+    study: "Study[Any, Any]",
     selection: Selection,
     settings: Settings,
     asked: Any,
@@ -204,26 +200,26 @@ def begin(
     label: str,
     tell: Tell,
 ) -> int:
-    """Have an instrument work on what is selected into a new run file, `tell` of it, and return the exit code.
+    """Have a study work on what is selected into a new run file, `tell` of it, and return the exit code.
 
     What was seen is told even where it could not be stored, which is then raised; a run of nothing is not left behind.
     """
     from ampbench.studies import work
 
     command = ["ampbench", *sys.argv[1:]]
-    watching = _watching(instrument)
+    watching = _watching(study)
     try:
         done = work.begin(
-            instrument, selection, settings, asked, results, label, command, watching=watching, note=print_note
+            study, selection, settings, asked, results, label, command, watching=watching, note=print_note
         )
     except KeyboardInterrupt:
         print_note("interrupted: nothing was seen")
         return INTERRUPTED
-    return _told(instrument, done, tell, results)
+    return _told(study, done, tell, results)
 
 
-def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell) -> int:
-    """Go on with the run that `resume` names, one of the instrument's, and return the exit code.
+def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> int:
+    """Go on with the run that `resume` names, one of the study's, and return the exit code.
 
     One that lacks nothing is told as it is. Raises `UsageError` for a run of another kind.
     """
@@ -232,7 +228,7 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
     from ampbench.studies.study import Session
     from ampbench.studies.work import prepared, work_through
 
-    kind = instrument.kind
+    kind = study.kind
     if resume == LATEST:
         raise UsageError(f"--resume needs the id of a run of ampbench {verb_of(kind)}: latest is one that measured")
     file = store.find_run(resume, results)
@@ -242,10 +238,10 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
             f"run {header.run} {deed_of(header.explains)}: --resume goes on with a run of ampbench {verb_of(kind)}"
         )
     begun = store.read_run(file)
-    if not instrument.left(begun):
+    if not study.left(begun):
         print_note(f"run {header.run} is complete: nothing is left to do")
         tell(begun)
-        return _exit_code(instrument, begun)
+        return _exit_code(study, begun)
     if imports := resumed_imports(header):
         print_note(imports)
     writer, begun = store.RunWriter.reopen(file)
@@ -254,23 +250,23 @@ def go_on(instrument: "Instrument[Any]", resume: str, results: Path, tell: Tell)
             print_note(f"{file} {store.CUT}")
         asked, header = asked_of(begun), begun.header
         try:
-            with prepared(instrument, header.selection, header.settings, asked, begun) as planned:
+            with prepared(study, header.selection, header.settings, asked, begun) as planned:
                 session = Session(prepared=planned, asked=asked, begun=begun)
-                done, _ = work_through(instrument, session, header, writer, _watching(instrument))
+                done, _ = work_through(study, session, header, writer, _watching(study))
         except KeyboardInterrupt:
             print_note("interrupted: nothing was added to what was seen before")
-            _tell_left(instrument, begun, results)
+            _tell_left(study, begun, results)
             return INTERRUPTED
-    return _told(instrument, done, tell, results)
+    return _told(study, done, tell, results)
 
 
-def _watching(instrument: "Instrument[Any]") -> "Watching":
+def _watching(study: "Study[Any, Any]") -> "Watching":
     from ampbench.cli.progress import piece_progress
 
-    return lambda pieces: piece_progress(instrument.doing, pieces, instrument.progress)
+    return lambda pieces: piece_progress(study.doing, pieces, study.progress)
 
 
-def _told(instrument: "Instrument[Any]", done: "Worked", tell: Tell, results: Path) -> int:
+def _told(study: "Study[Any, Any]", done: "Worked", tell: Tell, results: Path) -> int:
     """Tell what is in a run, where it is and how to go on with what is left, and return the exit code.
 
     Raises the problem there was with seeing or storing it.
@@ -285,19 +281,19 @@ def _told(instrument: "Instrument[Any]", done: "Worked", tell: Tell, results: Pa
     interrupted = stored.ending == "interrupted"
     if interrupted:
         print_note("interrupted: what was seen until then is kept")
-    _tell_left(instrument, stored, results)
+    _tell_left(study, stored, results)
     if done.problem:
         raise done.problem
-    return INTERRUPTED if interrupted else _exit_code(instrument, stored)
+    return INTERRUPTED if interrupted else _exit_code(study, stored)
 
 
-def _tell_left(instrument: "Instrument[Any]", stored: "StoredRun", results: Path) -> None:
+def _tell_left(study: "Study[Any, Any]", stored: "StoredRun", results: Path) -> None:
     """Say how much of a run is left and how to go on with it, where that can be done."""
-    undone = len(instrument.left(stored)) if KINDS[instrument.kind].resumed else 0
+    undone = len(study.left(stored)) if KINDS[study.kind].resumed else 0
     if undone:
-        go_on = f"ampbench {verb_of(instrument.kind)} --resume {run_words(stored.path, results)}"
+        go_on = f"ampbench {verb_of(study.kind)} --resume {run_words(stored.path, results)}"
         print_note(f"{counted(undone, 'piece')} left; {go_on} goes on")
 
 
-def _exit_code(instrument: "Instrument[Any]", stored: "StoredRun") -> int:
-    return CASE_FAILED if stored.failures or instrument.failed(stored) else 0
+def _exit_code(study: "Study[Any, Any]", stored: "StoredRun") -> int:
+    return CASE_FAILED if stored.failures or study.failed(stored) else 0

@@ -1,7 +1,7 @@
 """The entry point: verbs, settings, and the one place where errors become a line on stderr and an exit code.
 
 A verb is the function `command` of a module of this package, or one of `ELSEWHERE`, which returns its exit code (None:
-0); those of `GROUPS` are made of instruments. Only the verb asked for is imported, and no verb's module imports
+0); those of `GROUPS` are made of studies. Only the verb asked for is imported, and no verb's module imports
 anything slow (torch, pandas, scipy, rich) at its top.
 """
 

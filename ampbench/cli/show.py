@@ -67,8 +67,9 @@ def command(
       verdict    ok; refused: a number over its limit; undecided: why nothing is known
     """
     from ampbench import store
-    from ampbench.instruments import registry
     from ampbench.records.case import matches
+    from ampbench.show import studies
+    from ampbench.studies.study import study_of
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
     if len(files) > 1:
@@ -84,7 +85,7 @@ def command(
     if not chosen_cases and (not what or KINDS[what].of_cases):
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
     if what:
-        found = registry.document(stored, chosen_cases, everything=verbose or bool(case))
+        found = studies.document(study_of(what), stored, chosen_cases, everything=verbose or bool(case))
         print_document(found, format)
     else:
         _print(stored, chosen_cases, format, budget, run_words(stored.path, results), case, verbose)

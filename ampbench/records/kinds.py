@@ -1,8 +1,8 @@
 """Every kind of run that explains or studies: a row each, of strings, so that whoever reads the table imports nothing.
 
 A kind has its name in the headers of its runs (`Header.explains`) and on the command line, where "explain" or "study"
-stands before it. Its row says which lines its runs hold and where all else of it is: verb, work, document, part of a
-page. Who stores, lists or shows runs goes through the rows and names no kind; to register another is to add a row.
+stands before it. Its row says which lines its runs hold; all else of it is in the study of its name. Who stores, lists
+or shows runs goes through the rows and names no kind; to register another is to add a row.
 """
 
 from collections.abc import Mapping
@@ -49,13 +49,9 @@ class Kind:
 
     All else are names, as "module:name":
 
-    * `study`, of which the verb is made, and all that is shown of its runs; or, where a kind is no `Study` yet:
-    * `instrument`, of which the verb is made;
-    * `asked`, the record of what a run was asked for, which its header keeps; `asks`, those that its workers are sent
-      (`records.wire.Task.asked`);
+    * `asks`, the records that its workers are sent where it has several tasks (`records.wire.Task.asked`);
     * `tasks`, without a module: what its workers do (`records.wire.Task.name`), where a failure says that it happened
       (none: the one that is called as the kind is);
-    * `document`, which makes what is shown of a run, and `part`, which makes its part of a report's page;
     * `told`, what of a run is told on a page ("": all that was found);
     * `points`, which states what is known of what befell cases of any run ("": nothing);
     * `diagnoses`, which states what runs of it know of an environment ("": nothing).
@@ -66,11 +62,6 @@ class Kind:
     contents: str
     lines: tuple[Lines, ...]
     summary: str
-    study: str = ""
-    document: str = ""
-    part: str = ""
-    instrument: str = ""
-    asked: str = ""
     asks: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     told: str = ""
@@ -78,6 +69,11 @@ class Kind:
     diagnoses: str = ""
     together: bool = False
     resumed: bool = False
+
+    @property
+    def study(self) -> str:
+        """Where the `Study` is of which the verb is made, and all that is shown of its runs."""
+        return f"ampbench.studies.{self.name.replace('-', '_')}:STUDY"
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -100,17 +96,11 @@ _ROWS = (
         HEADROOM, "explain", "the headroom of",
         (Lines("ranges", "ampbench.records.ranges:RangePass"),),
         summary="How large the values are: what would overflow, flush to zero or be swallowed in fp16 and bf16.",
-        study="ampbench.studies.headroom:STUDY",
-        asked="ampbench.records.ranges:RangesAsked",
-        asks=("ampbench.records.ranges:RangesAsked",),
         tasks=("ranges",),
     ),
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
         summary="Where the error of a precision begins: which module matters most, what each adds, what it inherits.",
-        study="ampbench.studies.origin:STUDY",
-        asked="ampbench.studies.origin:OriginAsked",
-        asks=("ampbench.studies.origin:OriginAsked",),
     ),
     Kind(
         KEEP_FP32, "explain", "what to keep in fp32 in",
@@ -120,8 +110,6 @@ _ROWS = (
             Lines("trial", "ampbench.studies.keep_fp32:Trial", several=True, after="space"),
         ),
         summary="A smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
-        study="ampbench.studies.keep_fp32:STUDY",
-        asked="ampbench.studies.keep_fp32:KeepAsked",
         asks=("ampbench.studies.keep_fp32:Limits", "ampbench.studies.keep_fp32:TrialAsked",
               "ampbench.studies.keep_fp32:TimingAsked"),
         tasks=("space", "trial", "timing"),
@@ -131,17 +119,11 @@ _ROWS = (
     Kind(
         CASTS, "explain", "the casts of", (Lines("casts", "ampbench.records.casts:CastPass"),),
         summary="Every cast of a step: of what, for which op, what it costs, what could be saved.",
-        study="ampbench.studies.casts:STUDY",
-        asked="ampbench.studies.casts:CastsAsked",
-        asks=("ampbench.records.casts:Tracing",),
     ),
     Kind(
         TRAINING, "study", "trainings of",
         (Lines("training", "ampbench.studies.training:Training", several=True),),
         summary="Whether each precision, or setting of GradScaler, trains as fp32 does: real steps, several seeds.",
-        study="ampbench.studies.training:STUDY",
-        asked="ampbench.studies.training:TrainingAsked",
-        asks=("ampbench.studies.training:ArmAsked",),
         together=True,
         resumed=True,
     ),
@@ -149,44 +131,30 @@ _ROWS = (
         SCOPE, "study", "the scope of autocast in",
         (Lines("scopes", "ampbench.studies.scope:ScopePass"),),
         summary="What entering autocast around more than forward and loss costs in time, memory and accuracy.",
-        study="ampbench.studies.scope:STUDY",
-        asked="ampbench.studies.scope:ScopeAsked",
-        asks=("ampbench.studies.scope:ScopeAsked",),
         resumed=True,
     ),
     Kind(
         INPUT_STORAGE, "study", "the storage of the inputs of",
         (Lines("storage", "ampbench.studies.input_storage:StoragePass"),),
         summary="What storing inputs in half saves, and whether it loses anything.",
-        study="ampbench.studies.input_storage:STUDY",
-        asked="ampbench.studies.input_storage:StorageAsked",
-        asks=("ampbench.studies.input_storage:StorageAsked",),
         resumed=True,
     ),
     Kind(
         RULES, "explain", "autocast's rules on",
         (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", once=True),),
         summary="What autocast does to each op, against what documents say of it.",
-        study="ampbench.studies.rules:STUDY",
-        asked="ampbench.records.wire:Nothing",
         resumed=True,
     ),
     Kind(
         CEILINGS, "study", "the ceilings of",
         (Lines("ceiling", "ampbench.studies.ceilings:Ceiling", several=True, of="device"),),
         summary="What this device attains at best: FLOP/s of products, convolutions and attention, bandwidth.",
-        study="ampbench.studies.ceilings:STUDY",
-        asked="ampbench.studies.ceilings:CeilingsAsked",
-        asks=("ampbench.studies.ceilings:CeilingAsked",),
         resumed=True,
     ),
     Kind(
         CHECK, "", "known defects on",
         (Lines("checked", "ampbench.studies.check:Checked", several=True, of="device"),),
         summary="Which known defects of mixed precision this torch has here, each shown by a small program.",
-        study="ampbench.studies.check:STUDY",
-        asked="ampbench.studies.check:ChecksAsked",
-        asks=("ampbench.studies.check:CheckAsked",),
         points="ampbench.studies.check:pointers",
         diagnoses="ampbench.studies.check:diagnosis",
         resumed=True,

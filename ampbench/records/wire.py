@@ -222,8 +222,9 @@ _NOT_FINITE = re.compile(r"got `null` - at `\$\.(?P<field>.+)`")
 def travelling() -> list[type]:
     """Return the records in requests and replies of core tasks and of every kind of run."""
     core = [each for task in (ENVIRONMENT, DESCRIBE, MEMORY, DIVERGENCE, ROUND) for each in (task.asked, task.gives)]
-    rows = KINDS.values()
-    return [*core, *(named(place) for row in rows for place in (*(each.record for each in row.lines), *row.asks))]
+    found = [named(place) for row in KINDS.values() for place in (*(each.record for each in row.lines), *row.asks)]
+    tasks = (named(row.study).task for row in KINDS.values())
+    return [*core, *found, *(task.asked for task in tasks if task is not None)]
 
 
 def ready_line() -> bytes:

@@ -1,27 +1,28 @@
 """What was measured, where, when and with what: the facts of runs and of their headers, as text.
 
-What was explained and studied of the runs on a page is handed to each instrument, case by case, for its part of it.
+What was explained and studied of the runs on a page is handed to each study, case by case, for its part of it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 from ampbench.core.precisions import ordered
 from ampbench.core.units import all_of, counted
-from ampbench.instruments import registry
 from ampbench.judge.notes import measured_devices
 from ampbench.records.changes import Comparison
 from ampbench.records.kinds import KINDS, Kind
 from ampbench.records.labels import NOT_REACHED, case_labels, outcomes_said, told_apart
 from ampbench.records.run import Header, short_commit
 from ampbench.report.material import Material, ShownCase
+from ampbench.show import studies
 from ampbench.show.comparison import explanation_lines
 from ampbench.show.page import Held, Part, Told, Untold, place_of, run_name
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun
+from ampbench.studies.study import study_of
 
 
 def where(header: Header, devices: Iterable[str]) -> str:
@@ -143,13 +144,13 @@ Passes = Sequence[tuple[StoredRun, str, Any]]
 
 @lru_cache(maxsize=1)
 def parts(material: Material) -> list[tuple[Kind, Part]]:
-    """Return what instruments say of the runs on the page, each with its kind; those with nothing are left out."""
-    found = [(kind, registry.part(kind, held(material, kind))) for kind in KINDS.values()]
+    """Return what studies say of the runs on the page, each with its kind; those with nothing are left out."""
+    found = [(kind, studies.part(study_of(kind.name), held(material, kind))) for kind in KINDS.values()]
     return [(kind, part) for kind, part in found if part is not None]
 
 
 def held(material: Material, kind: Kind) -> Held[Any]:
-    """Return what the page holds for the instrument of a kind of runs."""
+    """Return what the page holds for the study of a kind of runs."""
     passes = _passes(material, kind.name) if kind.of_cases else []
     return Held(
         told=_told(passes),
@@ -169,6 +170,10 @@ def runs_of(material: Material) -> list[StoredRun]:
     """Return the runs on the page, those that only explain among them, the oldest first."""
     every = [*(shown.stored for shown in material.shown), *material.explanations]
     return sorted(every, key=lambda one: one.header.started_at)
+
+
+def _told_of(kind: str, run: StoredRun) -> Mapping[str, Any]:
+    return studies.found_of(study_of(kind), run)
 
 
 def _told(passes: Passes) -> list[Told[Any]]:
@@ -194,7 +199,7 @@ def _untold(material: Material, kind: str) -> list[Untold]:
         }
     if not found:
         return []
-    known = {case_id for run in runs_of(material) for case_id in registry.told(kind, run)}
+    known = {case_id for run in runs_of(material) for case_id in _told_of(kind, run)}
     return [one for case_id, one in found.items() if case_id not in known]
 
 
@@ -227,7 +232,7 @@ def contents(material: Material) -> list[str]:
     said = [f"{KINDS[kind].contents} {counted(count, 'case')}" for kind, count in counts.items() if count]
     for kind, of in KINDS.items():
         if not of.of_cases and (
-            devices := dict.fromkeys(key for run in runs_of(material) for key in registry.told(kind, run))
+            devices := dict.fromkeys(key for run in runs_of(material) for key in _told_of(kind, run))
         ):
             said.append(f"{of.contents} {', '.join(devices)}")
     return said
@@ -252,7 +257,7 @@ def _passes(material: Material, kind: str) -> Passes:
     newest: dict[tuple[str, str, str], tuple[StoredRun, str, Any]] = {}
     for run in runs_of(material):
         wanted = shown.get(id(run))
-        for case_id, found in registry.told(kind, run).items():
+        for case_id, found in _told_of(kind, run).items():
             if wanted is None or case_id in wanted:
                 newest[*place_of(run), case_id] = run, case_id, found
     return list(newest.values())

@@ -126,9 +126,9 @@ class Untold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held(Generic[T]):
-    """What a page holds that an instrument makes its part of.
+    """What a page holds that a study makes its part of.
 
-    `told` are the cases in which runs of the instrument's kind found something, of several runs of one case, host and
+    `told` are the cases in which runs of the study's kind found something, of several runs of one case, host and
     torch version the newest, the oldest first; `untold` are those in which they did not. `elsewhere` says with which
     torch on which host they ran where nothing on the page was measured. `runs` are all runs on the page, the oldest
     first. `compared` are the runs that there are of the baseline, each before what is compared with it.

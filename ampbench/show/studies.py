@@ -1,7 +1,4 @@
-"""What is shown of a run that explains or studies: its document and its part of a page, made of what a `Study` holds.
-
-Instruments that are no studies yet make their documents of cases with `document_of_cases`.
-"""
+"""What is shown of a run that explains or studies: document and part of a page, made of what a `Study` holds."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity
-from ampbench.records.case import Case
+from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import KINDS, named
 from ampbench.records.labels import NOT_REACHED
 from ampbench.show import study_words
@@ -242,6 +239,22 @@ def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
         finding=lambda each: next(iter(study_words.lines(concluded[id(each)])), ""),
         first=of,
         what=f"{of}s" if KINDS[study.kind].of_cases else "devices",
+    )
+
+
+def pointers(stored: StoredRun) -> list[str]:
+    """Return in lines what studies know of what befell the cases of a run."""
+    return study_words.lines(each for row in KINDS.values() if row.points for each in named(row.points)(stored))
+
+
+DIAGNOSING = tuple(row.name for row in KINDS.values() if row.diagnoses)
+"""The kinds of runs that know of an environment what spoils more than a case."""
+
+
+def diagnoses(runs: Mapping[str, Sequence[StoredRun]], environment: Environment) -> list[str]:
+    """Return in lines what `runs`, by kind, know of an environment."""
+    return study_words.lines(
+        each for kind in DIAGNOSING for each in named(KINDS[kind].diagnoses)(runs.get(kind, ()), environment)
     )
 
 

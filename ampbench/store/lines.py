@@ -153,10 +153,10 @@ def decode_header(data: bytes) -> Header:
 
 
 def asked_in(header: Header) -> Any:
-    """Return what a run was asked for, as the record that the row of its kind names; None if it does not say.
+    """Return what a run was asked for, as the record that its study has for that; None if it does not say.
 
     Raises `msgspec.MsgspecError` for what is no such record.
     """
-    if header.asked is None or not header.explains or not KINDS[header.explains].asked:
+    if header.asked is None or not header.explains:
         return None
-    return msgspec.convert(header.asked, named(KINDS[header.explains].asked))
+    return msgspec.convert(header.asked, named(KINDS[header.explains].study).asked)

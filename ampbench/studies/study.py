@@ -1,4 +1,4 @@
-"""What a study is, and the instruments that are not studies yet: data and a few functions, of which all else is made.
+"""What a study is: data and a few functions, of which all else is made.
 
 A study is one module of this package, NAME.py, which never imports torch; where it measures much, NAME_measure.py does
 that. It holds:
@@ -10,7 +10,7 @@ that. It holds:
 * `conclusions`: what follows, most important first, as `Statement`s of codes and facts, never sentences: the words of
   a code are one line in `show/study_words.py`, and `OF_SEVERAL` there says for how many of several cases it holds;
 * at most two `charts`, made of the same records;
-* `STUDY = Study(...)`, which the row in `KINDS` names as "ampbench.studies.NAME:STUDY".
+* `STUDY = Study(...)`, which is found by the row in `KINDS` that has the name.
 
 Terminal, Markdown, JSON, CSV and the part of the page are made of that by `show.studies`; no study renders anything.
 The module may import records, core, `show.document` and `show.charts`, but `drive` only within functions: every worker
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 A = TypeVar("A")
-"""What an instrument is asked for beyond selection and settings: a record, which the header of a run keeps."""
+"""What a study is asked for beyond selection and settings: a record, which the header of a run keeps."""
 R = TypeVar("R")
 """The record of a study: what is stored of a case, or a list of them where a run holds several of one."""
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selects:
-    """Which cases an instrument is for; texts are the help of options, those with "" its verb does not have.
+    """Which cases a study is for; texts are the help of options, those with "" its verb does not have.
 
     Where no workload is named it is asked "`question` of which workload?", or `workloads` are taken; where no phase
     is, `phases` or, with `one_phase`, training where there is a loss and an optimizer, else inference. Precisions must
@@ -116,7 +116,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session(Generic[A]):
-    """An instrument at work: what is planned and asked for, and the run `begun` before that it goes on with.
+    """A study at work: what is planned and asked for, and the run `begun` before that it goes on with.
 
     `keep` stores what a piece of work saw before that piece is done.
     """
@@ -137,50 +137,6 @@ def _each_case(session: Session[Any]) -> "list[Piece]":
     from ampbench.drive.pieces import Piece
 
     return [Piece(planned) for planned in session.prepared.plan if not planned.skip]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instrument(Generic[A]):
-    """An instrument: `kind` is its name in `KINDS`, `doing` what progress calls its work ("tracing").
-
-    Of its verb, `help` is the text, `options` are those of its own; what they give is `made` into what is asked (None:
-    each is a field of the record that the row names). One that `lists_all` has `--all`, and a piece of its work may
-    take `timeout`.
-
-    `plan` finds the cases of a selection (None: those in autocast to the devices' default dtypes) after `refined` has
-    looked at it. One without cases has `require` instead, which raises `NothingToRunError` where nothing of what is
-    asked for can be done here, and the modules that its servers `preload`. `work` makes what has the `pieces` done, of
-    which several may be of one case; without it, each is asked for by the `task`.
-
-    `left` are the pieces that a run lacks, each as its `Piece.key`. `failed` counts what went wrong beside failed
-    cases.
-
-    `instead` is a document or a text that is all that was asked for. `showing` makes options of the document of what
-    was given and the format's name, `noted` lines to print beside it,
-    and `progress` what says of a piece at work how far it is, told of what it saw.
-    """
-
-    kind: str
-    doing: str
-    help: str = ""
-    lists_all: bool = True
-    task: Task[Any, Any] | None = None
-    work: "Callable[[Session[A]], Work] | None" = None
-    timeout: str = f"{Settings().timeout_seconds:g}"
-    options: Sequence[Option] = ()
-    made: Callable[[Given], A] | None = None
-    selects: Selects | None = None
-    refined: Callable[[Selection, A], Selection] = lambda selection, _: selection
-    plan: "Callable[[Selection, A, Environment, Channel, Settings], list[PlannedCase]] | None" = None
-    require: Callable[[Selection, A, Environment], None] | None = None
-    preload: Sequence[str] = ()
-    pieces: "Callable[[Session[A]], Sequence[Piece]]" = _each_case
-    left: "Callable[[StoredRun], Sequence[str]]" = unfinished
-    failed: "Callable[[StoredRun], int]" = lambda _: 0
-    instead: Callable[[Given], Document | str | None] = lambda _: None
-    showing: Callable[[Given, str], dict[str, Any]] = lambda *_: {}
-    noted: "Callable[[StoredRun, Given], list[str]]" = lambda *_: []
-    progress: "Callable[[], Callable[[Seen | None], str]]" = field(default=lambda: lambda _: "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,19 +181,53 @@ class Since(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study(Instrument[A], Generic[A, R]):
-    """A study: an instrument of which all that is shown is made of `tables`, `conclusions` and `charts`.
+class Study(Generic[A, R]):
+    """A study: `kind` is its name in `KINDS`, `doing` what progress calls its work ("tracing").
 
-    `asked` is the record whose fields are the options, `record` what a run stores. `title` and `caption` head its part
-    of a page, `done` is what was done to its cases there ("Trained"), `key` what its records are called in the JSON
-    (none: as their lines are). `heading` says what stands behind the name of a case, `remarks` what the
-    measuring noted, in sentences, `code` is Python to paste. Where several records are of a case, `lacks` are the ids
-    of cases and the names of what a run lacks of them. One whose `subject` is no case has `subjects`, which finds in
-    runs each of them, with a `name`, of certain cases (None: all): that is what tables, conclusions (of None) and
-    charts are made of. A run that is told `in_full` shows all rows unasked. `since` is what changed between two runs,
-    as the verb says with `--against`.
+    Of its verb, `help` is the text; its `options` are the fields of `asked`, the record of what is asked for, unless
+    they are given, and what they give is `made` into that. One that `lists_all` has `--all`, and a piece of its work
+    may take `timeout`.
+
+    `plan` finds the cases of a selection (None: those in autocast to the devices' default dtypes) after `refined` has
+    looked at it. One without cases has `require` instead, which raises `NothingToRunError` where nothing of what is
+    asked for can be done here, and the modules that its servers `preload`. `work` makes what has the `pieces` done, of
+    which several may be of one case; without it, each is asked for by the `task`.
+
+    `left` are the pieces that a run lacks, each as its `Piece.key`. `failed` counts what went wrong beside failed
+    cases.
+
+    `instead` is a document or a text that is all that was asked for, and `progress` says of a piece at work how far it
+    is, told of what it saw.
+
+    All that is shown is made of `tables`, `conclusions` and `charts`; `record` is what a run stores. `title` and
+    `caption` head its part of a page, `done` is what was done to its cases there ("Trained"), `key` what its records
+    are called in the JSON (none: as their lines are). `heading` says what stands behind the name of a case, `remarks`
+    what the measuring noted, in sentences, `code` is Python to paste. Where several records are of a case, `lacks` are
+    the ids of cases and the names of what a run lacks of them. One whose `subject` is no case has `subjects`, which
+    finds in runs each of them, with a `name`, of certain cases (None: all): that is what tables, conclusions (of None)
+    and charts are made of. A run that is told `in_full` shows all rows unasked. `since` is what changed between two
+    runs, as the verb says with `--against`.
     """
 
+    kind: str
+    doing: str
+    help: str = ""
+    lists_all: bool = True
+    task: Task[Any, Any] | None = None
+    work: "Callable[[Session[A]], Work] | None" = None
+    timeout: str = f"{Settings().timeout_seconds:g}"
+    options: Sequence[Option] = ()
+    made: Callable[[Given], A] | None = None
+    selects: Selects | None = None
+    refined: Callable[[Selection, A], Selection] = lambda selection, _: selection
+    plan: "Callable[[Selection, A, Environment, Channel, Settings], list[PlannedCase]] | None" = None
+    require: Callable[[Selection, A, Environment], None] | None = None
+    preload: Sequence[str] = ()
+    pieces: "Callable[[Session[A]], Sequence[Piece]]" = _each_case
+    left: "Callable[[StoredRun], Sequence[str]]" = unfinished
+    failed: "Callable[[StoredRun], int]" = lambda _: 0
+    instead: Callable[[Given], Document | str | None] = lambda _: None
+    progress: "Callable[[], Callable[[Seen | None], str]]" = field(default=lambda: lambda _: "")
     asked: type[A]
     record: type[Any]
     title: str
@@ -262,14 +252,14 @@ def asks(help: str, *, least: int | None = None, most: int | None = None, **opti
     return msgspec.Meta(description=help, ge=least, le=most, extra=option)
 
 
-def options_of(instrument: Instrument[Any]) -> Sequence[Option]:
-    """Return the options of an instrument's own; a study's are the fields of what it is asked for."""
-    if instrument.options or not isinstance(instrument, Study):
-        return instrument.options
+def options_of(study: Study[Any, Any]) -> Sequence[Option]:
+    """Return the options of a study's own."""
+    if study.options:
+        return study.options
     from msgspec import inspect
 
     options = []
-    for each in inspect.type_info(instrument.asked).fields:  # type: ignore[attr-defined]
+    for each in inspect.type_info(study.asked).fields:  # type: ignore[attr-defined]
         kind = each.type
         extra = kind.extra or {}
         default = f"{each.default:g}" if extra.get("seconds") else each.default
@@ -279,9 +269,9 @@ def options_of(instrument: Instrument[Any]) -> Sequence[Option]:
     return options
 
 
-def instrument_of(kind: str) -> Instrument[Any]:
-    """Return the instrument of a kind of run."""
-    found: Instrument[Any] = named(KINDS[kind].study or KINDS[kind].instrument)
+def study_of(kind: str) -> Study[Any, Any]:
+    """Return the study of a kind of run."""
+    found: Study[Any, Any] = named(KINDS[kind].study)
     return found
 
 
@@ -290,12 +280,12 @@ GIVEN = ("inputs", "loss", *SELECTING)
 """What programs give every study beside its own options."""
 
 
-def given_by(instrument: Instrument[Any], options: Mapping[str, Any], selection: Selection) -> Given:
+def given_by(study: Study[Any, Any], options: Mapping[str, Any], selection: Selection) -> Given:
     """Return what a program gives as its verb would be given it; `UsageError` for what cannot be meant."""
-    known = {option.name: option for option in options_of(instrument) if not option.shown}
+    known = {option.name: option for option in options_of(study) if not option.shown}
     for name in options:
         if name not in known:
-            raise UnknownNameError(f"option of {verb_of(instrument.kind)}", name, [*known, *GIVEN])
+            raise UnknownNameError(f"option of {verb_of(study.kind)}", name, [*known, *GIVEN])
     values = {name: _value(option, options.get(name, option.default)) for name, option in known.items()}
     return Given(values=values, typed=options, selection=selection)
 
@@ -314,10 +304,8 @@ def _value(option: Option, value: Any) -> Any:
         raise UsageError(f"{option.name}={value!r}: {error}") from None
 
 
-def asked_for(instrument: Instrument[A], given: Given) -> A:
-    """Return what an instrument is asked for by what its verb was given; `UsageError` for what cannot be meant."""
-    if instrument.made is not None:
-        return instrument.made(given)
-    record = named(KINDS[instrument.kind].asked)
-    found: A = record(**{one.name: given.values[one.name] for one in options_of(instrument) if not one.shown})
-    return found
+def asked_for(study: Study[A, Any], given: Given) -> A:
+    """Return what a study is asked for by what its verb was given; `UsageError` for what cannot be meant."""
+    if study.made is not None:
+        return study.made(given)
+    return study.asked(**{one.name: given.values[one.name] for one in options_of(study) if not one.shown})

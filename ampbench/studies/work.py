@@ -1,4 +1,4 @@
-"""Studies and instruments at work: cases are planned, or those found that a run lacks, and done piece by piece."""
+"""Studies at work: cases are planned, or those found that a run lacks, and done piece by piece."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Header, Selection, Settings
 from ampbench.records.wire import Task, ask
 from ampbench.store import RunWriter, StoredRun
-from ampbench.studies.study import Instrument, Session
+from ampbench.studies.study import Session, Study
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -52,7 +52,7 @@ R = TypeVar("R")
 
 @contextmanager
 def prepared(
-    instrument: Instrument[A],
+    study: Study[A, Any],
     selection: Selection,
     settings: Settings,
     asked: A,
@@ -64,13 +64,13 @@ def prepared(
 
     Everything that can be wrong is raised here. With `begun`, the run to go on with, whose selection, settings and
     `asked` these must be, only the cases that it lacks are planned. Raises `UsageError` where no workload is named, for
-    a path or a precision that the instrument is not for, and for a run that was begun in another environment or gives
-    other cases now; and what `make_plan` raises. Of an instrument without cases, `UnknownNameError` for a device that
+    a path or a precision that the study is not for, and for a run that was begun in another environment or gives
+    other cases now; and what `make_plan` raises. Of a study without cases, `UnknownNameError` for a device that
     there is not.
     """
-    selection, sources = _checked(instrument, selection, asked)
-    preload = [*instrument.preload]
-    if instrument.selects is not None:  # what looks at ops is a dispatch mode, for which torch imports torch._dynamo
+    selection, sources = _checked(study, selection, asked)
+    preload = [*study.preload]
+    if study.selects is not None:  # what looks at ops is a dispatch mode, for which torch imports torch._dynamo
         preload += dict.fromkeys(["torch._dynamo", *preload_modules(selection, sources)])
     open_new = open_channel or (lambda: ServerChannel(preload=preload))
     with opened_first(open_new, settings.threads) as first:
@@ -78,10 +78,10 @@ def prepared(
             settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         if begun is not None:
             check_same(begun.header.environment, first.environment, begun.header.run)
-        plan = _planned(instrument, selection, settings, asked, first)
-        if begun is not None and instrument.selects is not None:
+        plan = _planned(study, selection, settings, asked, first)
+        if begun is not None and study.selects is not None:
             check_same_cases(begun, plan)
-            left = set(instrument.left(begun))
+            left = set(study.left(begun))
             plan = [planned for planned in plan if planned.case.case_id in left]
         yield Prepared(
             selection=selection,
@@ -92,19 +92,19 @@ def prepared(
         )
 
 
-def _checked(instrument: Instrument[A], selection: Selection, asked: A) -> tuple[Selection, list[WorkloadSource]]:
+def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Selection, list[WorkloadSource]]:
     """Return what is selected where nothing else is named, and its workloads, once all that needs no torch is checked.
 
     Raises `UsageError` for what cannot be meant.
     """
-    selects = instrument.selects
+    selects = study.selects
     if selects is None:
         for name in selection.devices:
             if name not in DEVICES:
                 raise UnknownNameError("device", name, DEVICES)
         return selection, []
     if not selection.workloads and not selects.workloads:
-        verb = f"ampbench {verb_of(instrument.kind)}"
+        verb = f"ampbench {verb_of(study.kind)}"
         raise UsageError(
             f"{selects.question} of which workload? Name one, as in `{verb} mlp` or `{verb} model.py:make`; "
             "ampbench list workloads shows what there is"
@@ -116,23 +116,23 @@ def _checked(instrument: Instrument[A], selection: Selection, asked: A) -> tuple
     )
     sources = check_selection(selection)
     if selects.eager:
-        require_eager(selection, instrument.kind)
+        require_eager(selection, study.kind)
     if selects.among:
         require_among(selection, selects.among, selects.otherwise)
-    return instrument.refined(selection, asked), sources
+    return study.refined(selection, asked), sources
 
 
 def _planned(
-    instrument: Instrument[A], selection: Selection, settings: Settings, asked: A, first: Opened
+    study: Study[A, Any], selection: Selection, settings: Settings, asked: A, first: Opened
 ) -> list[PlannedCase]:
-    """Return the cases of a selection on the machine of a first server; none where an instrument is of no cases."""
-    selects = instrument.selects
+    """Return the cases of a selection on the machine of a first server; none where a study is of no cases."""
+    selects = study.selects
     if selects is None:
-        assert instrument.require is not None
-        instrument.require(selection, asked, first.environment)
+        assert study.require is not None
+        study.require(selection, asked, first.environment)
         return []
-    if instrument.plan is not None:
-        plan = instrument.plan(selection, asked, first.environment, first.channel, settings)
+    if study.plan is not None:
+        plan = study.plan(selection, asked, first.environment, first.channel, settings)
     else:
         plan = plan_default_autocast(selection, first.environment, first.channel, settings)
     if not selects.own_precisions:
@@ -140,9 +140,7 @@ def _planned(
     return in_one_phase(plan) if selects.one_phase and not selection.phases else plan
 
 
-def worked(
-    instrument: Instrument[A], session: Session[A], pieces: Sequence[Piece], writer: RunWriter, watch: Watch
-) -> str:
+def worked(study: Study[A, Any], session: Session[A], pieces: Sequence[Piece], writer: RunWriter, watch: Watch) -> str:
     """Have `pieces` of a session worked on one after another, as `do_pieces` does, and return how it ended."""
 
     def keep(piece: Piece, seen: Entry) -> None:
@@ -152,7 +150,7 @@ def worked(
 
     at_work = dataclasses.replace(session, keep=keep)
 
-    return do_pieces(session.prepared.open_channel, pieces, _work_of(instrument, at_work), writer, watch)
+    return do_pieces(session.prepared.open_channel, pieces, _work_of(study, at_work), writer, watch)
 
 
 Watching = Callable[[Sequence[Piece]], AbstractContextManager[Watch]]
@@ -191,7 +189,7 @@ class Worked:
 
 
 def begin(
-    instrument: Instrument[Any],
+    study: Study[Any, Any],
     selection: Selection,
     settings: Settings,
     asked: Any,
@@ -203,22 +201,22 @@ def begin(
     note: Callable[[str], object] = lambda _: None,
     open_channel: OpenChannel | None = None,
 ) -> Worked:
-    """Have an instrument work on what is selected into a new run file of the folder `results`.
+    """Have a study work on what is selected into a new run file of the folder `results`.
 
     `note` is told in sentences which precisions stand for others. Where the session ends before anything was seen, no
     run is left, and `KeyboardInterrupt`, or why no server could start, is raised.
     """
     settings = structs.replace(settings, rounds=1, builds=1)
     store.require_writable(results)
-    with prepared(instrument, selection, settings, asked, open_channel=open_channel) as planned:
-        if instrument.selects is not None:
+    with prepared(study, selection, settings, asked, open_channel=open_channel) as planned:
+        if study.selects is not None:
             require_work(planned)
         for sentence in meant(planned.selection, planned.plan):
             note(sentence)
         header = new_header(planned.selection, planned.settings, planned.environment, planned.plan, label, command)
-        header = structs.replace(header, explains=instrument.kind, asked=msgspec.to_builtins(asked))
+        header = structs.replace(header, explains=study.kind, asked=msgspec.to_builtins(asked))
         with RunWriter.create(results, header, [each.case for each in planned.plan]) as writer:
-            done, ended = work_through(instrument, Session(prepared=planned, asked=asked), header, writer, watching)
+            done, ended = work_through(study, Session(prepared=planned, asked=asked), header, writer, watching)
     if ended == "interrupted" and done.empty:
         done.path.unlink()  # a run of nothing would stand in every list
         raise done.problem or KeyboardInterrupt
@@ -226,14 +224,14 @@ def begin(
 
 
 def work_through(
-    instrument: Instrument[A], session: Session[A], header: Header, writer: RunWriter, watching: Watching
+    study: Study[A, Any], session: Session[A], header: Header, writer: RunWriter, watching: Watching
 ) -> tuple[Worked, str]:
     """Have all that is planned worked on, into the file of `writer`; return what came of it, and how it ended."""
     plan = session.prepared.plan
     seen: list[Entry] = list(planned_skips(plan))
     try:
         writer.append(*seen)
-        pieces = instrument.pieces(session)
+        pieces = study.pieces(session)
         with watching(pieces) as show:
 
             def watch(piece: Piece, entry: Entry | None) -> None:
@@ -241,7 +239,7 @@ def work_through(
                     seen.append(entry)
                 show(piece, entry)
 
-            ended = worked(instrument, session, pieces, writer, watch)
+            ended = worked(study, session, pieces, writer, watch)
     except StoreError as error:
         held = store.gathered(writer.path, header, [*(each.case for each in plan), *seen], session.begun)
         return Worked(path=writer.path, seen=seen, problem=error, unstored=held), ""
@@ -271,9 +269,9 @@ def ask_device(channel: Channel, device: str, settings: Settings, task: Task[B, 
     return reply.failure or reply.problem or "the worker gave no answer"
 
 
-def _work_of(instrument: Instrument[A], session: Session[A]) -> Work:
-    if instrument.work is not None:
-        return instrument.work(session)
-    task = instrument.task
+def _work_of(study: Study[A, Any], session: Session[A]) -> Work:
+    if study.work is not None:
+        return study.work(session)
+    task = study.task
     assert task is not None
     return lambda channel, piece: ask_case(channel, piece.planned, session.prepared.settings, task, session.asked)

@@ -1,6 +1,6 @@
 """Requests to replies: what one worker process does with one piece of work.
 
-A request names the function that does its task, which is imported for it and given a `Work`; of instruments, nothing is
+A request names the function that does its task, which is imported for it and given a `Work`; of studies, nothing is
 known here. The tasks of every run are done here, too: environment, description, memory, divergence, round.
 """
 
@@ -426,7 +426,7 @@ def failure_of(case_id: str, stage: str, error: BaseException) -> Failure:
     The innermost line of the user's own code is in the text, and among the frames however deep in torch it ended.
     """
     out_of_memory = is_out_of_memory(error)
-    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "instruments", "studies"))
+    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "studies"))
     every = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     frames = every[-FRAMES:]
     if (users := own_frames(error)) and users[-1] not in frames:

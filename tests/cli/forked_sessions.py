@@ -33,7 +33,7 @@ TOLD = {CHAIN: 32, servers.MARK: 16}
 """By the variable, how many characters it has."""
 IMPORTED = (
     *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.results", "ampbench.cli.report", "ampbench.report.page"),
-    *("ampbench.cli.ab", "ampbench.instruments.registry", "ampbench.worker.worker"),
+    *("ampbench.cli.ab", "ampbench.show.studies", "ampbench.worker.worker"),
     *("torch._dynamo", "torch.distributed.fsdp"),
 )
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

@@ -24,12 +24,12 @@ from ampbench.records.kinds import CHECK, KEEP_FP32, KINDS, verb_of
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, request_line
 from ampbench.store import list_runs, read_run
-from ampbench.studies.study import instrument_of, options_of
+from ampbench.studies.study import options_of, study_of
 from tests.stored_runs import RUN, make_case, write_run
 
 Run = Callable[..., Any]
-MADE = [name for name, row in KINDS.items() if row.study or row.instrument]
-"""The kinds whose verbs are tested: all that have an instrument."""
+MADE = list(KINDS)
+"""The kinds whose verbs are tested: all."""
 PIECES = [pytest.param(name, marks=pytest.mark.slow if name == KEEP_FP32 else ()) for name in MADE]
 """Those whose work is done; weighing sets of modules takes half a minute."""
 RESUMED = [name for name in MADE if KINDS[name].resumed]
@@ -47,7 +47,7 @@ def command(kind: str) -> list[str]:
     """A command of a kind that has two pieces of work at least."""
     words = verb_of(kind).split() + OWN.get(kind, [])
     words += ["mlp", "gru", "--preset", "tiny"] if of_cases(kind) else []
-    for option in options_of(instrument_of(kind)):
+    for option in options_of(study_of(kind)):
         if option.name in QUICK:
             words += [f"--{option.name}", QUICK[option.name]]
         elif option.name == "steps":
@@ -56,7 +56,7 @@ def command(kind: str) -> list[str]:
 
 
 def of_cases(kind: str) -> bool:
-    return instrument_of(kind).selects is not None
+    return study_of(kind).selects is not None
 
 
 class Replayed:
@@ -135,7 +135,7 @@ MISTAKES = (
 def mistakes(kind: str) -> Iterator[tuple[list[str], str]]:
     """Yield what cannot be meant of a kind, and what is said of it."""
     yield from (each for each in MISTAKES if of_cases(kind) != each[0][0].startswith("--"))
-    study = instrument_of(kind)
+    study = study_of(kind)
     if study.selects is not None and study.selects.question:
         yield [], f"{study.selects.question} of which workload? Name one, as in `ampbench {verb_of(kind)} mlp`"
     if study.selects is not None and study.selects.among and "fp32" not in study.selects.among:
@@ -197,7 +197,7 @@ def test_a_study_that_is_killed_goes_on_without_a_loss(kind: str, tmp_path: Path
     assert again.code == 0
     assert read_run(file).ended == "complete"
     assert file.read_text().startswith(kept[: kept.rindex("\n") + 1])
-    assert not instrument_of(kind).left(read_run(file))
+    assert not study_of(kind).left(read_run(file))
 
 
 def texts(folder: Path) -> list[str]:

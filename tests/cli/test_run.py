@@ -111,7 +111,7 @@ def test_a_server_that_starts_no_more_leaves_the_table_and_how_to_go_on(
     [
         (["run", "mlp", "--precision", "fp32", "--phase", "inference", *QUICK], "ampbench.cli.results.print_result"),
         (["study", "input-storage", "mlp", "--phase", "inference", "--seconds", "0.05"], "ampbench.store.read_run"),
-        (["explain", "origin", "mlp"], "ampbench.instruments.registry.document"),
+        (["explain", "origin", "mlp"], "ampbench.show.studies.document"),
     ],
 )
 def test_ctrl_c_while_the_finished_run_is_read_or_shown_says_that_it_is_stored(

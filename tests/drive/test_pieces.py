@@ -31,7 +31,7 @@ from ampbench.studies.ceilings import Ceiling
 from ampbench.studies.input_storage import StorageAsked
 from ampbench.studies.keep_fp32 import KeepAsked
 from ampbench.studies.scope import ScopeAsked
-from ampbench.studies.study import instrument_of, unfinished
+from ampbench.studies.study import study_of, unfinished
 from ampbench.studies.training import TrainingAsked
 from ampbench.studies.work import prepared
 from ampbench.workloads.index import WORKLOADS, source
@@ -88,7 +88,7 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
     verb: str, users_own: Selection
 ) -> None:
     def prepare(selection: Selection) -> AbstractContextManager[Prepared]:
-        return prepared(instrument_of(verb), selection, Settings(), ASKING[verb], open_channel=lambda: OWN)
+        return prepared(study_of(verb), selection, Settings(), ASKING[verb], open_channel=lambda: OWN)
 
     for _ in range(2):  # the second time it is known in this process
         with (
@@ -112,7 +112,7 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
 
 def test_a_study_of_trainings_trains_in_a_users_own(users_own: Selection) -> None:
     asked = TrainingAsked(steps=1, seeds=1)
-    with prepared(instrument_of("training"), users_own, Settings(), asked, open_channel=lambda: OWN) as found:
+    with prepared(study_of("training"), users_own, Settings(), asked, open_channel=lambda: OWN) as found:
         assert {planned.case.precision for planned in found.plan} == {"fp32", "fp16_autocast", "mine"}
 
 

@@ -19,7 +19,6 @@ from ampbench.core.budget import Budget
 from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Answer, Undecided
 from ampbench.errors import AmpbenchError
-from ampbench.instruments import registry
 from ampbench.judge import frame as frames
 from ampbench.judge import rounds as fitness
 from ampbench.judge.compare import compare
@@ -29,6 +28,8 @@ from ampbench.judge.verdict import takes_of
 from ampbench.records.changes import Comparison
 from ampbench.records.rules import RuleChange
 from ampbench.records.verdict import Status
+from ampbench.show import studies
+from ampbench.studies.study import study_of
 from ampbench.trend.building import make_trend
 from ampbench.trend.reducing import read_runs
 from ampbench.trend.series import tracked
@@ -104,7 +105,7 @@ def of_history(paths: Iterable[Path]) -> Tables:
 
 def _study(stored: Any) -> Tables:
     """Return the tables that machines read of a study: its flat rows, and those in its nested data."""
-    found = registry.document(stored, list(stored.cases), everything=True)
+    found = studies.document(study_of(stored.header.explains), stored, list(stored.cases), everything=True)
     parts = {"rows": found.rows(), **dict(nested_tables(found.data(), ""))}
     tables = {f"study, {name}": [(f"{n}", tokens(row)) for n, row in enumerate(rows)] for name, rows in parts.items()}
     return {_known_as(name): rows for name, rows in tables.items()} if stored.header.explains == "casts" else tables

@@ -9,7 +9,7 @@ import pytest
 import ampbench
 
 ROOT = Path(ampbench.__file__).parent
-PARTS = ("ab", "cli", "convert", "instruments", "judge", "pytest_plugin", "records", "report", "store", "trend")
+PARTS = ("ab", "cli", "convert", "judge", "pytest_plugin", "records", "report", "store", "trend")
 SENTENCES = frozenset(
     [
         "brief",

@@ -36,7 +36,7 @@ PRIMITIVES = {
 }
 
 RECORDS = [lines.record_of(line) for line in (*CORE, *LINES)]
-ASKED = [named(row.asked) for row in KINDS.values() if row.asked]
+ASKED = [named(row.study).asked for row in KINDS.values()]
 """What the header may hold beside its own fields."""
 
 

@@ -15,9 +15,9 @@ from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies.casts import STUDY, CastsAsked
 from ampbench.studies.work import prepared as prepare
-from tests.instruments.working import work
 from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import make_header
+from tests.studies.working import work
 
 ASKED = CastsAsked()
 Instead = Callable[[Request], Reply | None]

@@ -32,10 +32,10 @@ from ampbench.studies.ceilings import (
     wanted_of,
 )
 from ampbench.studies.study import Given, asked_for
-from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
 from tests.studies.ceiling_records import ceiling
+from tests.studies.working import work
 
 GPU = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp16": "native", "bf16": "unavailable"})
 ASKED = CeilingsAsked(seconds=0.5, operations=[MATMUL, COPY], dtypes=["fp32", "bf16"])

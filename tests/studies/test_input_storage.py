@@ -28,10 +28,10 @@ from ampbench.studies.input_storage import (
 )
 from ampbench.studies.paired import Timing, step_seconds
 from ampbench.studies.study import options_of
-from tests.instruments.working import work as done
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_case, make_header
 from tests.studies.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs
+from tests.studies.working import work as done
 
 Instead = Callable[[Request], Reply | None]
 

@@ -31,9 +31,9 @@ from ampbench.studies.keep_fp32 import (
 )
 from ampbench.studies.study import unfinished
 from ampbench.studies.work import prepared as prepare
-from tests.instruments.working import work
 from tests.scripted_channel import CPU, Scripted, asked_in, got, machine
 from tests.stored_runs import make_header
+from tests.studies.working import work
 
 ENVIRONMENT = machine(CPU)
 SPACE = SearchSpace(

@@ -16,9 +16,9 @@ from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import headroom, origin
 from ampbench.studies.work import prepared as prepare
-from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_header
+from tests.studies.working import work
 
 Instead = Callable[[Request], Reply | None]
 

@@ -20,9 +20,9 @@ from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import work as working
 from ampbench.studies.study import Session
 from ampbench.studies.training import SETTINGS, STUDY, Training, TrainingAsked, pieces, settings_of, unfinished
-from tests.instruments.working import work
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
+from tests.studies.working import work
 
 ENVIRONMENT = machine(CPU, NO_GPU)
 ASKED = TrainingAsked(steps=5, seeds=2)

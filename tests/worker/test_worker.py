@@ -72,7 +72,7 @@ def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_pat
     assert not any(frame.startswith(str(Path(ampbench.__file__).parent)) for frame in found.frames)
 
 
-@pytest.mark.parametrize("does", ["ampbench.instruments.fantasy.measure:do", "ampbench.worker.worker:do_fantasy"])
+@pytest.mark.parametrize("does", ["ampbench.studies.fantasy_measure:do", "ampbench.worker.worker:do_fantasy"])
 def test_a_task_that_a_worker_does_not_know_is_refused_and_measures_nothing(does: str, case: MakeCase) -> None:
     request = msgspec.structs.replace(ask("round", linear_case(case)), task="fantasy", does=does)
     reply = rounds.Worker().serve(request)
@@ -332,7 +332,7 @@ def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(
 def test_no_worker_waits_for_pandas_or_scipy_whatever_it_explains_or_studies() -> None:
     root = Path(ampbench.__file__).parents[1]
     package = root / "ampbench"
-    work = sorted([*package.glob("instruments/*/measure.py"), *package.glob("studies/*_measure.py")])
+    work = sorted(package.glob("studies/*_measure.py"))
     modules = [".".join(path.relative_to(root).with_suffix("").parts) for path in work]
     modules += ["ampbench.worker.worker", "ampbench.worker.origins"]
     assert len(modules) > 8

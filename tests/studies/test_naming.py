@@ -1,4 +1,4 @@
-"""What rows name: each place exists, and a page without runs has nothing of any instrument. Nobody else names one."""
+"""What rows name: each study is there, and a page without runs has nothing of any. Nobody else names one."""
 
 import ast
 import subprocess
@@ -9,25 +9,23 @@ from pathlib import Path
 import pytest
 
 import ampbench
-from ampbench.instruments import registry
 from ampbench.records import kinds
-from ampbench.records.kinds import KINDS, Kind, named
+from ampbench.records.kinds import KINDS, Kind
+from ampbench.show import studies
 from ampbench.show.page import Held
-from ampbench.studies.study import Study
-
-PLACES = [place for kind in KINDS.values() for place in (kind.study, kind.document, kind.part, kind.told) if place]
+from ampbench.studies.study import Study, study_of
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_what_a_row_names_is_a_study_or_a_function_of_an_instrument(place: str) -> None:
-    assert place.startswith(("ampbench.instruments.", "ampbench.studies."))
-    assert callable(named(place)) or isinstance(named(place), Study)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_finds_the_study_of_its_name(kind: str) -> None:
+    assert isinstance(study_of(kind), Study)
+    assert study_of(kind).kind == kind
 
 
 def test_documents_need_neither_torch_nor_pandas() -> None:
     code = (
         "import sys; from ampbench.records.kinds import KINDS, Kind, named\n"
-        "assert all([named(kind.study or kind.document) for kind in KINDS.values()])\n"
+        "assert all([named(kind.study) for kind in KINDS.values()])\n"
         "sys.exit(' '.join({'torch', 'pandas'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -35,13 +33,12 @@ def test_documents_need_neither_torch_nor_pandas() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_an_instrument_has_no_part_of_a_page_without_runs(kind: Kind) -> None:
-    assert registry.part(kind, Held()) is None
+def test_a_study_has_no_part_of_a_page_without_runs(kind: Kind) -> None:
+    assert studies.part(study_of(kind.name), Held()) is None
 
 
 PACKAGE = Path(ampbench.__file__).parent
-SLICES = {path.parent.name for path in PACKAGE.glob("instruments/*/__init__.py")}
-STUDIES = {kind.study.partition(":")[0] for kind in KINDS.values()} - {""}
+STUDIES = {kind.study.partition(":")[0] for kind in KINDS.values()}
 NAMES = {name for name, value in vars(kinds).items() if isinstance(value, str) and value in KINDS}
 """The constants that are names of kinds."""
 NAMING = {
@@ -56,18 +53,17 @@ NAMING = {
     "cli/doctor.py": "what ceilings showed stands for what a CPU's flags suggest, and says what products run through",
     "report/answers.py": "what ceilings showed stands for what a CPU's flags suggest",
 }
-"""The modules outside the folders of instruments that name one, and why."""
+"""The modules outside the studies that name one, and why."""
 
 
 def named_in(path: Path) -> Iterator[str]:
-    """The instruments that a module imports, and the constants of kinds."""
+    """The studies that a module imports, and the constants of kinds."""
     for node in ast.walk(ast.parse(path.read_text())):
         modules = [one.name for one in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             modules = [node.module or "", *(f"{node.module}.{one.name}" for one in node.names)]
         for module in modules:
-            head, _, rest = module.partition("ampbench.instruments.")
-            if (not head and rest.partition(".")[0] in SLICES) or module in STUDIES:
+            if module in STUDIES:
                 yield module
             head, _, rest = module.partition("ampbench.records.kinds.")
             if not head and rest in NAMES:
@@ -75,7 +71,6 @@ def named_in(path: Path) -> Iterator[str]:
 
 
 def test_no_module_names_a_kind_of_run_but_for_these() -> None:
-    own = {PACKAGE / "studies", *(PACKAGE / "instruments" / name for name in SLICES)}
-    others = [path for path in PACKAGE.rglob("*.py") if own.isdisjoint(path.parents)]
+    others = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "studies" not in path.parents]
     found = {str(path.relative_to(PACKAGE)): sorted(set(named_in(path))) for path in others}
     assert {name for name, seen in found.items() if seen} == set(NAMING), found

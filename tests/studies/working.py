@@ -1,16 +1,16 @@
-"""Any instrument at work, as its verb has it work, without a command line."""
+"""Any study at work, as its verb has it work, without a command line."""
 
 from collections.abc import Callable
 from typing import Any
 
 from ampbench.drive.session import Prepared
 from ampbench.store import RunWriter, StoredRun
-from ampbench.studies.study import Instrument, Session
+from ampbench.studies.study import Session, Study
 from ampbench.studies.work import worked
 
 
 def work(
-    instrument: Instrument[Any],
+    study: Study[Any, Any],
     prepared: Prepared,
     asked: Any,
     writer: RunWriter,
@@ -19,4 +19,4 @@ def work(
 ) -> str:
     """Have what is planned, and asked for, worked on, and return how that ended."""
     session = Session(prepared=prepared, asked=asked, begun=begun)
-    return worked(instrument, session, instrument.pieces(session), writer, watch)
+    return worked(study, session, study.pieces(session), writer, watch)

@@ -1,1 +1,0 @@
-"""One folder for each explanation and each study."""

@@ -1,5 +1,0 @@
-"""What tests of instruments share with those of measuring: a case, a network, a server."""
-
-from tests.worker.conftest import case, channel, classifier
-
-__all__ = ["case", "channel", "classifier"]
