@@ -163,7 +163,7 @@ def test_the_options_that_settings_may_not_give_exist() -> None:
     assert all(named <= program.options_of(verb).keys() for verb, named in settings.PROGRAMS.items())
 
 
-def test_the_keys_that_settings_know_are_options_and_those_of_all_verbs_but_of_some_instruments() -> None:
+def test_the_keys_that_settings_know_are_options_and_those_of_all_verbs_but_of_some_studies() -> None:
     found = {verb: program.options_of(verb).keys() - settings.PROGRAMS.get(verb, ()) for verb in program._verbs()}
     alone = {key for verb, keys in found.items() if verb.partition(" ")[0] not in program.GROUPS for key in keys}
     assert alone <= settings.KEYS <= {key for keys in found.values() for key in keys}

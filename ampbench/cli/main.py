@@ -392,9 +392,9 @@ def _verb(name: str) -> Callable[..., int | None]:
 
 def _kind_verb(name: str) -> Callable[..., int | None]:
     """Return the verb that makes runs of the kind with its name."""
-    from ampbench.cli import instruments
+    from ampbench.cli import studies
 
-    return instruments.command(name)
+    return studies.command(name)
 
 
 def _subverbs(verb: str) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""A session at a command line with an ampbench that has more instruments, in a process of its own.
+"""A session at a command line with an ampbench that has more studies, in a process of its own.
 
 Takes commands as JSON and gives, as JSON, the exit code and what was printed of each. A command that begins with
 "interrupted" ends by Ctrl-C once the first piece of its work is stored.
