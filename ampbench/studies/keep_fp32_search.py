@@ -161,9 +161,8 @@ class _Search:
 
     def ended(self) -> KeepSearch:
         """Return how the search ends: a set that misses the budget on another batch counts as one that failed."""
-        order = suspected_first(self._space)
         while True:
-            found = Smallest(order, self._share).run()
+            found = Smallest(suspected_first(self._space), self._share).run()
             if found.kept is None or self._holds(islands(self._space, found.kept)):
                 break
         kept = None if found.kept is None else islands(self._space, found.kept)
