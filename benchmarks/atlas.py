@@ -14,9 +14,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ampbench.errors import CASE_FAILED
-from ampbench.report.answers import advised_machines
-from ampbench.report.answers import networks as networks_of
 from ampbench.report.material import gather
+from ampbench.report.networks import advised_machines, networks_of
 from ampbench.show.document import Section, markdown
 from ampbench.show.networks import brought, missing, tables
 from ampbench.show.page import cut

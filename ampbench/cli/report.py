@@ -137,7 +137,7 @@ def check_installed() -> None:
 
 def _text(material: "Material", format: ReportFormat) -> str:
     if format is ReportFormat.MARKDOWN:
-        from ampbench.report.markdown import make_markdown
+        from ampbench.report.result import make_markdown
 
         return make_markdown(material)
     from ampbench.report.page import make_page

@@ -1,4 +1,4 @@
-"""The section of cases: each once, with its numbers, verdicts, failures and skips."""
+"""The section of cases: each that was measured or failed once, with its numbers and verdicts."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,22 +8,16 @@ from typing import NamedTuple
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS, ordered
 from ampbench.core.units import UNDEFINED, counted, times
-from ampbench.judge import notes
 from ampbench.judge.times import TIME
 from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.labels import common_traits
 from ampbench.report.facts import reasons
 from ampbench.report.material import Material, Shown, ShownCase
-from ampbench.show.changes import (
-    brief,
-    metric_label,
-    remarks,
-)
+from ampbench.show.changes import brief, metric_label, remarks
 from ampbench.show.comparison import WORST_FIRST
 from ampbench.show.page import View
 from ampbench.show.results import COLUMNS, Column, metric_column
 from ampbench.show.rows import Row, grouped, judged_error, number, precision_label
-from ampbench.show.wording import words
 
 LEAST_TIMES = math.log(2)
 """The scale of times is at least twofold, so that what hardly differs does not look far apart."""
@@ -145,23 +139,17 @@ class Line:
 
 
 def cases(material: Material) -> View | None:
-    """Return the view; None where there is no case at all."""
-    if not material.cases:
-        return None
+    """Return the view; None where no case was measured or failed."""
     lines: list[Line] = []
-    skips: list[tuple[str, list[ShownCase]]] = []
     measured = [one.row for one in material.cases if one.row["outcome"] == "ok"]
     shown_columns = columns_of(measured)
     by_run: dict[int, dict[str, ShownCase]] = {}
     for one in material.cases:
         by_run.setdefault(id(one.shown), {})[one.row["case_id"]] = one
     for shown in material.shown:
-        own, run = by_run.get(id(shown), {}), shown.name
-        aside = _set_aside(own)
-        prefix = f"{run}, " if len(material.shown) > 1 else ""
-        skips += [(prefix + said, [own[case_id] for case_id in ids]) for said, ids in aside]
-        hidden = {case_id for _, ids in aside for case_id in ids}
-        lines += _lines(shown, run, own, hidden, shown_columns)
+        lines += _lines(shown, by_run.get(id(shown), {}), shown_columns)
+    if not lines:
+        return None
     return View(
         id="cases",
         title="Cases",
@@ -175,39 +163,24 @@ def cases(material: Material) -> View | None:
             "width": max(len(shown_columns), 1),
             "filters": " ".join(FILTERS),
             "timed": any(cell.bar for line in lines for cell in line.cells),
-            "skips": skips,
         },
     )
 
 
 def _counted(rows: int, cases: Sequence[ShownCase]) -> str:
-    """Say how many cases the table has, what they share, and that others are told of below."""
+    """Say how many cases the table has, what they share, and where others are told of."""
     common = common_traits(one.case for one in cases)
     said, aside = counted(rows, "case"), ""
     if rows < len(cases):
         said = f"{rows:,} of {counted(len(cases), 'case')}"
-        aside = "; why the others were skipped stands below the table"
+        aside = "; why the others were skipped stands at the top"
     return f"{said}{', all ' if common else ''}{common}{aside}"
-
-
-def _set_aside(own: Mapping[str, ShownCase]) -> list[tuple[str, list[str]]]:
-    """Return lines that tell of skipped cases once, each with the ids of those that it tells of.
-
-    A skip that a comparison has more to say of than that nothing ran stays a row.
-    """
-    rows = [one.row for one in own.values() if all(finding.code is ChangeCode.NOT_RUN for finding in one.findings)]
-    reasons: dict[str, list[str]] = {}
-    for members in grouped(rows).values():
-        for row in members:
-            if row["outcome"] == "skipped":
-                reasons.setdefault(row["reason"], []).append(row["case_id"])
-    return list(zip(map(words, notes.skips(rows)), reasons.values(), strict=True))
 
 
 def _heads(material: Material, shown_columns: Sequence[Column]) -> list[Head]:
     known = ordered((*PRECISIONS, *(one.row["precision"] for one in material.cases)))
     heads = [Head("case", "case", text=True)]
-    heads += [Head("verdict", "verdict", "|".join(WORST_FIRST), text=True)] if material.comparisons else []
+    heads += [Head("verdict", "against the baseline", "|".join(WORST_FIRST), text=True)] if material.comparisons else []
     heads += [Head("run", "run", text=True)] if len(material.shown) > 1 else []
     heads.append(Head("precision", "precision", "|".join(known), text=True))
     for one in shown_columns:
@@ -221,13 +194,12 @@ def _key(column: Column) -> str:
     return column.head.partition("/")[0].replace(" ", "-") if column is not COLUMNS[-1] else "judged"
 
 
-def _lines(
-    shown: Shown,
-    run: str,
-    own: Mapping[str, ShownCase],
-    hidden: set[str],
-    shown_columns: Sequence[Column],
-) -> list[Line]:
+def _is_told_at_the_top(case: ShownCase) -> bool:
+    """Return whether a case was skipped, and a comparison says no more of it than that nothing ran."""
+    return case.row["outcome"] == "skipped" and all(one.code is ChangeCode.NOT_RUN for one in case.findings)
+
+
+def _lines(shown: Shown, own: Mapping[str, ShownCase], shown_columns: Sequence[Column]) -> list[Line]:
     """Return the rows of one run, group by group; of a comparison, those with the worst verdicts first."""
     lines = []
     groups = grouped(one.row for one in own.values())
@@ -238,9 +210,9 @@ def _lines(
         advice = shown.advice.get(group)
         first = True
         for row in members:
-            if row["case_id"] in hidden:
-                continue
             case, label, ok = own[row["case_id"]], precision_label(row), row["outcome"] == "ok"
+            if _is_told_at_the_top(case):
+                continue
             said = verdicts_of(case)
             verdicts = dict.fromkeys(one.verdict for one in said)
             if len(verdicts) > 1:
@@ -248,7 +220,7 @@ def _lines(
             lines.append(
                 Line(
                     case=case,
-                    run=run,
+                    run=shown.name,
                     precision=label,
                     advised=bool(advice and advice.case_id == row["case_id"]),
                     first=first,

@@ -1,46 +1,208 @@
-"""The section of networks: a row each with what to take and why nothing faster is, and what each precision brought.
+"""The runs shown by machine, and the section of networks: a row each with what to take and why nothing faster is.
 
 Where several machines measured, a row is of a network on a machine.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from ampbench.core.precisions import BASELINE
-from ampbench.core.units import counted, times
-from ampbench.judge.machines import alike, told_apart
+from ampbench.core.units import counted
+from ampbench.judge import notes
+from ampbench.judge.machines import alike
 from ampbench.judge.machines import networks as on_machines
-from ampbench.report.answers import Machine, across, advised_machines, row_names
-from ampbench.report.answers import networks as on_machine
+from ampbench.judge.machines import told_apart as machines_apart
+from ampbench.judge.verdict import across_tables
+from ampbench.records.labels import device_statement, told_apart
 from ampbench.report.material import Material, Shown
-from ampbench.report.tradeoff import LEAST_SPAN, SLOWEST, positive
-from ampbench.show.charts import Chart, Choice, middle_cut, precision_encoded, quantity, rule_at, tooltip
 from ampbench.show.document import Block, Section, cut
-from ampbench.show.networks import MANY, brought, side_by_side, tables
+from ampbench.show.networks import MANY, Network, brought, in_order, network_names, side_by_side, table_names, tables
+from ampbench.show.networks import heading as counted_takes
 from ampbench.show.page import Part, View, view_of_parts
+from ampbench.show.rows import Group, Row, Take, grouped, precision_label
+from ampbench.show.wording import words
+from ampbench.studies.ceilings import Ceiling
+from ampbench.studies.ceilings import shown as as_measured
+from ampbench.trend.building import place_of
+from ampbench.trend.series import Place
 
 AT_ONCE = 25
 """So many rows of a table are shown; the others are folded away."""
 MOST = 1_000
 """So many rows a table has at most."""
-_ROW_PIXELS = 22
-_LABEL_PIXELS = 215
-_LABEL_LENGTH = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What was measured in several precisions to be compared: the `rows` of a group, and the advice for it.
+
+    `label` tells it from the other tables of its machine. `shown` is the run that measured it, and `whole` all rows
+    that this has of the group.
+    """
+
+    group: Group
+    label: str
+    rows: Sequence[Row]
+    whole: Sequence[Row]
+    shown: Shown
+
+    @property
+    def advice(self) -> Take | None:
+        """The advice for it, which is of the whole run: the row advised may not be among those shown."""
+        return self.shown.advice.get(self.group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A device of a machine with one torch: what numbers on the page can be put together.
+
+    `name` is that of the device in a sentence ("this CPU (AMD EPYC)"), `title` tells it from other machines,
+    `statement` says how it computes.
+    """
+
+    name: str
+    title: str
+    statement: str
+    runs: Sequence[Shown]
+    tables: Sequence[Table]
+
+    @property
+    def advised(self) -> list[Table]:
+        """The tables for which there is advice: those in which anything was measured."""
+        return [table for table in self.tables if table.advice is not None]
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether these are so many that a row each stands for them."""
+        return len(self.advised) > MANY
+
+
+@lru_cache(maxsize=1)
+def machines(material: Material) -> list[Machine]:
+    """Return the machines of the runs shown, in order of appearance."""
+    runs: dict[Place, list[Shown]] = {}
+    for shown in material.shown:
+        for device in dict.fromkeys(row["device"] for row in shown.rows):
+            runs.setdefault(place_of(shown.stored.header, device, "commit"), []).append(shown)
+    return [_machine(place, members) for place, members in runs.items()]
+
+
+def advised_machines(material: Material) -> list[Machine]:
+    """Return the machines on which anything was measured."""
+    return [machine for machine in machines(material) if machine.advised]
+
+
+def networks_of(machine: Machine) -> list[Network]:
+    """Return what was measured of each network on a machine, in the order of `in_order`."""
+    found: list[Network] = []
+    for members in parts(machine).values():
+        known = [(table, advice) for table in members if (advice := table.advice) is not None]
+        labels = network_names([table.shown.stored.cases[table.rows[0]["case_id"]] for table, _ in known])
+        names = told_apart(labels, (table.shown.name for table, _ in known))
+        found += [
+            Network(name=name, rows=table.whole, take=advice)
+            for (table, advice), name in zip(known, names, strict=True)
+        ]
+    return in_order(found)
+
+
+def across(machine: Machine) -> list[str]:
+    """Return what is to be said of several tables of a machine together."""
+    swept = dict.fromkeys(name for shown in machine.runs for name in shown.stored.header.selection.sweeps)
+    takes = {table.group: table.advice for table in machine.tables if table.advice is not None}
+    hints = (hint for shown in machine.runs for hint in across_tables(shown.stored, shown.advice))
+    return [*map(words, hints), *map(words, notes.sweep_notes(takes, swept))]
+
+
+def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
+    found = [
+        (shown, group, members, whole[group])
+        for shown in runs
+        for whole in [grouped(shown.whole.values())]
+        for group, members in grouped(row for row in shown.rows if row["device"] == place.device).items()
+    ]
+    labels = table_names(one.stored.cases[members[0]["case_id"]] for one, _, members, _ in found)
+    names = told_apart(labels, (shown.name for shown, _, _, _ in found))
+    environment = runs[-1].stored.header.environment
+    described = environment.device(place.device)
+    ceilings = [one for shown in runs for one in shown.stored.every(Ceiling)]
+    ran = {row["precision"] for _, _, members, _ in found for row in members if row["outcome"] == "ok"}
+    model = place.device_name or (place.cpu if place.device == "cpu" else "")
+    kind = "this CPU" if place.device == "cpu" else f"this {place.device.upper()} device"
+    told = (
+        model or place.device,
+        place.device if model else "",
+        f"host {place.host}" if place.host else "",
+        counted(place.threads, "thread") if place.threads else "",
+        f"torch {place.torch_version}" if place.torch_version else "",
+        " ".join(f"{name}={value}" for name, value in place.settings),
+        f"imported from {place.program}" if runs[-1].stored.header.imported else "",
+    )
+    return Machine(
+        name=f"{kind} ({model})" if model else kind,
+        title=" · ".join(part for part in told if part),
+        statement=device_statement(as_measured(described, ceilings), environment, ran) if described is not None else "",
+        runs=runs,
+        tables=[
+            Table(
+                group=group,
+                label=name,
+                rows=members,
+                whole=whole,
+                shown=shown,
+            )
+            for (shown, group, members, whole), name in zip(found, names, strict=True)
+        ],
+    )
+
+
+def parts(machine: Machine) -> dict[str, list[Table]]:
+    """Return a machine's tables by phase and, where there are several, path: "training", "training · compiled"."""
+    paths = {table.group.path for table in machine.tables}
+    found: dict[str, list[Table]] = {}
+    for table in machine.tables:
+        part = f"{table.group.phase} · {table.group.path}" if len(paths) > 1 else table.group.phase
+        found.setdefault(part, []).append(table)
+    return found
+
+
+def row_names(tables: Iterable[Table]) -> Callable[[Row], str]:
+    """Return what calls the rows of `tables` by precision, with the dtype of the inputs where a table has several."""
+    several: set[str] = set()
+    for table in tables:
+        inputs: dict[str, set[str]] = {}
+        for row in table.whole:
+            inputs.setdefault(precision_label(row), set()).add(row["input_dtype"])
+        several |= {label for label, dtypes in inputs.items() if len(dtypes) > 1}
+
+    def name(row: Row) -> str:
+        label = precision_label(row)
+        return f"{label} in-{row['input_dtype']}" if label in several else label
+
+    return name
+
+
+def heading(machines: Sequence[Machine]) -> str:
+    """Return in one line which precision to take on machines, on all of which anything was measured."""
+    answer = counted_takes([network for machine in machines for network in networks_of(machine)])
+    if len(machines) == 1:
+        return f"on {machines[0].name}: {answer}"
+    torches = {machine.runs[-1].stored.header.environment.torch_version for machine in machines}
+    return f"on {len(machines)} {'devices' if len(torches) == 1 else 'devices or torch versions'}: {answer}"
 
 
 def networks(material: Material) -> View | None:
     """Return the view; None where nothing was measured."""
+    parts = [_part(str(place), section) for place, section in enumerate(network_sections(material))]
+    return view_of_parts("networks", "Networks", parts)
+
+
+def network_sections(material: Material) -> list[Section]:
+    """Return what to take of each network and what precisions brought, of machines side by side; [] of nothing."""
     machines = advised_machines(material)
-    together = _side_by_side(material)
-    few = [machine for machine in machines if not machine.is_ranked]
-    rows = [row for place, machine in enumerate(few) for row in _points(machine, str(place))]
-    drawn = Part(id="speed", title="", charts=[_chart(few, rows)], datasets={"networks": rows}) if rows else None
+    together = _side_by_side(material) if machines else []
     several = len(machines) > 1
-    own = [_of_machine(machine, titled=several, tabled=not together) for machine in machines]
-    parts = [_part(str(place), section) for place, section in enumerate([*together, *own])]
-    return view_of_parts("networks", "Networks", [drawn, *parts]) if machines else None
+    return [*together, *(_of_machine(machine, titled=several, tabled=not together) for machine in machines)]
 
 
 def _part(id: str, section: Section) -> Part:
@@ -58,7 +220,7 @@ def _folding(block: Block) -> list[Block]:
 
 def _of_machine(machine: Machine, *, titled: bool, tabled: bool) -> Section:
     """Return what is told of a machine: its networks where no other section has them, and what precisions brought."""
-    own = on_machine(machine)
+    own = networks_of(machine)
     blocks = [*(tables(own, explained=not machine.is_ranked) if tabled else []), brought(own)]
     said = [*([machine.statement] if titled and machine.statement else []), *across(machine)]
     return Section(machine.title if titled else "", [*(block for block in blocks if block.rows), *map(Block, said)])
@@ -69,7 +231,7 @@ def _side_by_side(material: Material) -> list[Section]:
     shown = [each for each in material.shown if each.rows]
     if len({_place(each) for each in shown}) < 2:
         return []
-    found = told_apart([(each.stored, each.rows, each.advice) for each in shown])
+    found = machines_apart([(each.stored, each.rows, each.advice) for each in shown])
     rows = [row for machine in found for row in machine.rows]
     own = on_machines(found)
     places = [machine.place for machine in found]
@@ -81,72 +243,3 @@ def _place(shown: Shown) -> tuple[object, ...]:
     environment = shown.stored.header.environment
     devices = tuple(sorted({case.device for case in shown.stored.cases.values()}))
     return environment.host, environment.cpu, environment.threads, devices
-
-
-def _points(machine: Machine, place: str) -> list[dict[str, Any]]:
-    """Return the points of the chart: the speed of every precision of each network of a machine."""
-    named = row_names(machine.tables)
-    return [
-        {
-            "machine": place,
-            "table": table.label,
-            "precision": row["precision"],
-            "name": named(row),
-            "speed": speed,
-            "said": f"{named(row)}: {times(speed)}",
-        }
-        for table in machine.tables
-        for row in table.rows
-        if row["outcome"] == "ok" and row["precision"] != BASELINE and (speed := positive(row["speedup_vs_fp32"]))
-    ]
-
-
-def _chart(machines: Sequence[Machine], rows: Sequence[dict[str, Any]]) -> Chart:
-    shown = {str(place): machine for place, machine in enumerate(machines)}
-    shown = {place: machine for place, machine in shown.items() if any(row["machine"] == place for row in rows)}
-    of = {place: [row for row in rows if row["machine"] == place] for place in shown}
-    several = len(shown) > 1
-    speeds = [row["speed"] for row in rows]
-    # what hardly differs does not look far apart, and what is emulated stands at the edge
-    domain = [max(SLOWEST, min(LEAST_SPAN[0], *speeds)), max(LEAST_SPAN[1], *speeds)]
-    scale = {"type": "log", "nice": False, "padding": 16, "clamp": True, "domain": domain}
-    # room for the labels is reserved: where the chart is drawn without a browser, they are wider than was reckoned
-    axis = {
-        "labelExpr": middle_cut(_LABEL_LENGTH),
-        "labelLimit": _LABEL_PIXELS,
-        "minExtent": 7.4 * min(_LABEL_LENGTH, max(len(row["table"]) for row in rows)),
-        "grid": True,
-        "labelOverlap": False,
-    }
-    encoding = {
-        "x": quantity("speed", "times the speed of fp32", scale, {"format": "~g", "tickCount": 6}),
-        "y": {"field": "table", "type": "nominal", "sort": None, "title": None, "axis": axis},
-        **precision_encoded(row["precision"] for row in rows),
-        "tooltip": tooltip(table="table", said="speed"),
-    }
-    return Chart(
-        id="networks-speed",
-        title="Speed of each precision, times that of fp32",
-        alt="" if several else " ".join(map(_fastest, of.values())),
-        spec={"layer": [{"mark": {"type": "point"}, "encoding": encoding}, rule_at("x", 1)]},
-        dataset="networks",
-        height=_ROW_PIXELS * (max(len({row["table"] for row in own}) for own in of.values()) + 1),
-        choose="machine" if several else "",
-        choices=[
-            Choice(value=place, label=machine.title, alt=f"{machine.title}: {_fastest(of[place])}")
-            for place, machine in shown.items()
-            if several
-        ],
-    )
-
-
-def _fastest(rows: Sequence[dict[str, Any]]) -> str:
-    """Return in words which precision is the fastest in how many tables."""
-    best: dict[str, tuple[float, str]] = {}
-    for row in rows:
-        best[row["table"]] = max(best.get(row["table"], (1.0, BASELINE)), (row["speed"], row["name"]))
-    counts = Counter(name for _, name in best.values()).most_common()
-    said = ", ".join(f"{name} in {count:,}" for name, count in counts)
-    slow = sum(row["speed"] < SLOWEST for row in rows)
-    edge = f" At the left edge: {counted(slow, 'point')} slower than {times(SLOWEST)}." if slow else ""
-    return f"Fastest of {counted(len(best), 'table')}: {said}.{edge}"

@@ -32,18 +32,14 @@ from ampbench.errors import NothingComparableError, NothingToRunError, StoreErro
 from ampbench.judge.notes import measured_devices
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit
-from ampbench.report.answers import advised_machines
-from ampbench.report.answers import networks as networks_of
 from ampbench.report.cases import cases
 from ampbench.report.distributions import distributions
 from ampbench.report.explanation import explanation, studies
-from ampbench.report.facts import contents
+from ampbench.report.facts import contents, environment, method
 from ampbench.report.material import Material, Sources, assigned, find_sources, find_trends, material_of
-from ampbench.report.method import environment, method
-from ampbench.report.networks import networks
+from ampbench.report.networks import advised_machines, networks, networks_of
 from ampbench.report.result import banner
-from ampbench.report.sweeps import sweeps
-from ampbench.report.tradeoff import tradeoff
+from ampbench.report.speeds import sweeps, tradeoff
 from ampbench.report.trends import trends
 from ampbench.show import comparison as sentences
 from ampbench.show.changes import control_line

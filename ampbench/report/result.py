@@ -1,25 +1,27 @@
-"""What a report says first: the verdict or the advice, what changed, cases without a result, and what is behind them.
+"""What a report says first (the verdict or the advice, what changed, what has no result) and, as Markdown, in short.
 
 Beside numbers stands what is to be said of the runs: what no reader may miss (`warnings`), and the rest (`remarks`).
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
+from ampbench import __version__
 from ampbench.core.units import all_of, counted
 from ampbench.judge import frame, notes
 from ampbench.records.kinds import KINDS
 from ampbench.records.labels import few
-from ampbench.report import answers
-from ampbench.report.answers import Machine, machines
-from ampbench.report.facts import contents, facts, first_finding, over_versions
+from ampbench.report.facts import contents, facts, first_finding, over_versions, parts
 from ampbench.report.material import Material
+from ampbench.report.networks import Machine, advised_machines, machines, network_sections
+from ampbench.report.networks import heading as heading_of
 from ampbench.show import comparison as sentences
-from ampbench.show.document import Block, Section, as_sentence, cut
+from ampbench.show.document import Block, Section, as_sentence, block_text, cut, escaped
 from ampbench.show.networks import missing
-from ampbench.show.page import View
+from ampbench.show.page import Part, View
 from ampbench.show.wording import Line, lines
+from ampbench.trend.show import trend_document
 
 NAMED = 3
 """So many runs of which the same is to be said are named."""
@@ -100,7 +102,7 @@ def result(material: Material) -> Result:
     if material.comparisons:
         heading = sentences.verdict(*material.comparisons)
     elif any(one.row["outcome"] == "ok" for one in material.cases):
-        heading = answers.heading(answers.advised_machines(material))
+        heading = heading_of(advised_machines(material))
     else:
         heading, about = _unmeasured(material)
     versions = {one.stored.header.environment.torch_version for one in material.shown}
@@ -140,3 +142,80 @@ def _unmeasured(material: Material) -> tuple[str, str]:
 def _without_result(outcomes: Counter[str]) -> str:
     """Return how many cases failed and how many were skipped; "" where none did."""
     return ", ".join(f"{counted(outcomes[name], 'case')} {name}" for name in ("failed", "skipped") if outcomes[name])
+
+
+LONGEST = 65_536
+"""So many characters does a comment on GitHub hold."""
+ROWS = 100
+"""A table has at most so many rows: who wants more reads the page."""
+_FOOT = 400
+"""Characters kept free for what is said below the tables."""
+
+
+def make_markdown(material: Material) -> str:
+    """Return the report as Markdown of at most `LONGEST` characters, which says what was cut.
+
+    Its numbers and sentences are those of the page.
+    """
+    said = result(material)
+    facts = "\n".join(f"* {name}: {escaped(' / '.join(values))}" for name, values in said.facts.items())
+    head = [
+        f"## {escaped(said.heading)}",
+        escaped(said.about),
+        *(f"> {escaped(text)}" for text in said.warnings),
+        facts,
+    ]
+    return _assembled([text for text in head if text], _blocks(material))
+
+
+def _blocks(material: Material) -> Iterator[Block]:
+    """Yield the tables and sentences below the head, the most important first."""
+    said, quiet = result(material), bool(material.comparisons)
+    for section in said.comparisons:
+        yield from [Block(section.title), *(block for block in section.blocks if not block.folded)]
+    for section in network_sections(material):
+        for block in section.blocks:
+            title = ": ".join(filter(None, [section.title, block.title]))
+            yield replace(block, title=title, folded=quiet) if block.headers else block
+    yield said.missing
+    for _, part in parts(material):
+        yield replace(_of_study(part), folded=quiet)
+    for trend in material.trends:
+        for section in trend_document(trend, show_all=False).sections():
+            yield from [Block(section.title), *section.blocks]
+    yield from map(Block, said.said)
+    yield from (block for section in said.comparisons for block in section.blocks if block.folded)
+
+
+def _of_study(part: Part) -> Block:
+    """Return what a study says of each case, and why it says nothing of others."""
+    rows = [(name, " ".join(sentences)) for name, sentences in part.sentences]
+    rows += [(one.name, f"without a result: {one.reason}") for one in part.untold]
+    return Block(part.title, [part.what, "found"], rows)
+
+
+def _assembled(texts: list[str], blocks: Iterable[Block]) -> str:
+    """Return all in one text; of what finds no room as much as does, and how much does not."""
+    room = LONGEST - _FOOT - sum(len(text) + 2 for text in texts)
+    lost = 0
+    for block in blocks:
+        if not block.headers or block.rows:
+            text = _fitted(block, room)
+            lost += not text
+            texts += [text] if text else []
+            room -= len(text) + 2 if text else 0
+    if lost:
+        texts.append(f"Left out to keep this short: {lost} more. The page that `ampbench report` writes has all.")
+    return "\n\n".join([*texts, f"ampbench {__version__}"]) + "\n"
+
+
+def _fitted(block: Block, room: int) -> str:
+    """Return a block with as many rows as fit `room` characters, at most `ROWS`; "" where none does."""
+    rows = min(len(block.rows), ROWS)
+    while True:
+        text = block_text(cut(block, rows), 3)
+        if len(text) + 2 <= room:
+            return text
+        if rows <= 1:
+            return ""
+        rows = rows * 3 // 4

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ampbench.core.precisions import ordered
 from ampbench.core.units import FORMATS
@@ -145,14 +145,6 @@ _SIZES: Mapping[float, str] = MappingProxyType({1024**3: "GiB", 1024**2: "MiB", 
 def tooltip(**titles: str) -> list[dict[str, str]]:
     """Return the tooltip that tells the fields `titles` as they stand in the data, each under its title."""
     return [{"field": field, "type": "nominal", "title": title} for field, title in titles.items()]
-
-
-def rule_at(axis: Literal["x", "y"], value: float) -> dict[str, Any]:
-    """Return the layer that draws one dashed line across a chart, where `axis` has this value.
-
-    It has data of its own: with the chart's, a line would be drawn for each of its rows, all in one place.
-    """
-    return {"data": {"values": [{}]}, "mark": dict(DASHED), "encoding": {axis: {"datum": value}}}
 
 
 def budget_rule(limit: float) -> list[dict[str, Any]]:

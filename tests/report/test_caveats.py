@@ -15,9 +15,8 @@ from ampbench.judge.verdict import takes_of
 from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Imported, Selection
-from ampbench.report.markdown import make_markdown
 from ampbench.report.networks import networks
-from ampbench.report.result import banner, result
+from ampbench.report.result import banner, make_markdown, result
 from ampbench.show.document import as_sentence
 from ampbench.show.wording import CAUSES, answer, lines
 from ampbench.store import StoredRun
@@ -86,10 +85,6 @@ KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
         "above the ceiling": lambda: holding(
             with_memory(flops={"fp32": 3_000_000}, flops_by_operation={"matmul": {"fp32": 3_000_000}}),
             make_ceiling("fp32", 1e9),
-        ),
-        "ceilings of a busy machine": lambda: holding(
-            with_memory(flops={"fp32": 100_000}, flops_by_operation={"matmul": {"fp32": 100_000}}),
-            structs.replace(make_ceiling("fp32", 1e9), fitness=Fitness(other_share=0.7)),
         ),
     }
 )

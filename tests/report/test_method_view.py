@@ -10,8 +10,8 @@ from ampbench.core.budget import Budget
 from ampbench.records.case import DeviceDescription, OwnPrecision
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Footer, Header, Imported, Selection, Settings
+from ampbench.report.facts import environment, method
 from ampbench.report.material import Material
-from ampbench.report.method import environment, method
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy, rounds_of
 from tests.compared_runs import environment as with_environment

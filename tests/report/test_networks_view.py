@@ -3,19 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from bs4 import BeautifulSoup
 from msgspec import structs
 
 from ampbench.records.case import Case
-from ampbench.report.answers import machines
-from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, gather
-from ampbench.report.networks import AT_ONCE, networks
-from ampbench.report.page import drawn
-from ampbench.report.tradeoff import SLOWEST
+from ampbench.report.networks import AT_ONCE, machines, networks
+from ampbench.report.result import make_markdown
 from ampbench.show.page import View
 from ampbench.show.wording import why
 from ampbench.store import StoredRun, read_run
@@ -80,10 +76,9 @@ def test_every_table_has_a_label_of_its_own(page: BeautifulSoup) -> None:
     assert len(labels) == len(set(labels)) > 2
 
 
-def test_many_networks_have_codes_and_no_chart_and_few_have_sentences(zoo: Material, readme_run: Material) -> None:
+def test_many_networks_have_codes_and_few_have_sentences(zoo: Material, readme_run: Material) -> None:
     view, few = networks(zoo), viewed(readme_run)
     assert view is not None
-    assert not view.charts
     assert "no gain" in section_of(view, zoo).get_text()
     text = " ".join(section_of(few, readme_run).get_text(" ").split())
     for take in readme_run.shown[0].advice.values():
@@ -135,31 +130,6 @@ def test_a_row_and_a_precision_have_their_numbers() -> None:
     ]  # fmt: skip
 
 
-def test_the_chart_draws_every_speed_and_says_what_is_fastest() -> None:
-    view = viewed(make_material(speeding({"one": 0.5, "two": 2.0, "three": 0.03})))
-    (chart,) = view.charts
-    drawn_rows = [(row["table"], row["precision"], row["speed"]) for row in view.datasets["networks"]]
-    assert drawn_rows[:2] == [("one", "bf16_pure", pytest.approx(0.5)), ("two", "bf16_pure", pytest.approx(2.0))]
-    assert chart.alt == ("Fastest of 3 tables: fp32 in 2, bf16_pure in 1. At the left edge: 1 point slower than 0.25x.")
-    assert chart.spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [SLOWEST, pytest.approx(2.0)]
-    alike = viewed(make_material(speeding({"one": 1.01}))).charts[0]
-    assert alike.spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0.5, 1.5]
-
-
-def test_a_long_name_in_the_chart_loses_its_middle_and_not_what_tells_rows_apart() -> None:
-    long = "a_character_level_model_with_a_long_name"
-    pairs = [
-        (make_case(name, workload=long, batch_size=8, phase=phase), [1e-3 / speed] * 4)
-        for phase in ("inference", "training")
-        for name, speed in (("fp32", 1.0), ("bf16_pure", 2.0))
-    ]
-    view = viewed(make_material(make_run(Times(*pairs))))
-    (chart,) = view.charts
-    svg = ElementTree.fromstring(drawn(chart, view.datasets["networks"]))
-    labels = [text for text in svg.itertext() if "…" in text]  # and none is cut at its end
-    assert labels == ["a_characte…long_name inference", "a_characte…_long_name training"]
-
-
 def test_torch_versions_are_never_put_together() -> None:
     newer = environment(make_header(run="b"), torch_version="2.16.0")
     second = replace(speeding({"two": 4.0}), header=newer)
@@ -179,14 +149,12 @@ def test_what_sweeps_say_is_said() -> None:
     assert "by batch_size, linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in text
 
 
-def test_machines_have_a_row_each_and_the_chart_lets_the_reader_choose() -> None:
+def test_machines_have_a_row_each() -> None:
     other = environment(make_header(run="b"), host="elsewhere", cpu="Xeon")
     material = make_material(speeding({"one": 2.0}), replace(speeding({"one": 4.0}), header=other))
     assert [row[:4] for row in cells(material, "take")] == [
         ["one", "elsewhere", "bf16_pure", "best"], ["one", "bench", "bf16_pure", ""],
     ]  # fmt: skip
-    (chart,) = viewed(material).charts
-    assert [choice.label for choice in chart.choices] == [machine.title for machine in machines(material)]
 
 
 def test_without_a_measured_case_there_is_no_section() -> None:
@@ -194,8 +162,7 @@ def test_without_a_measured_case_there_is_no_section() -> None:
     assert networks(make_material(make_run(Times((FP32, []))))) is None
 
 
-def test_a_run_without_fp32_has_errors_and_no_chart() -> None:
+def test_a_run_without_fp32_has_errors() -> None:
     material = make_material(make_run(Times((BF16, [1e-3] * 4))))
-    assert not viewed(material).charts
     (row,) = cells(material, "what each precision brought")
     assert (row[0], row[3], row[-1]) == ("bf16_autocast", "", "4.0e-03")

@@ -11,8 +11,8 @@ from jinja2 import UndefinedError
 
 from ampbench.report import page as pages
 from ampbench.report.cases import cases as table_of_cases
+from ampbench.report.facts import environment
 from ampbench.report.material import Material
-from ampbench.report.method import environment
 from ampbench.report.page import VIEWS, make_page, render
 from ampbench.show.page import View
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy

@@ -178,7 +178,7 @@ def test_on_a_site_what_explains_stands_on_the_page_of_the_newest_run_before_it(
         "",
         "the casts of 1 case",
     ]
-    assert files[f"{run_id(6)}.html"].h1.get_text() == "Nothing was measured; this page explains the casts of 1 case"
+    assert files[f"{run_id(6)}.html"].h1.get_text().startswith("linear_chain bf16_autocast: ")  # what was found of it
     line = next(row.get_text() for row in files["index.html"].select("#runs tbody tr") if run_id(6) in row.get_text())
     assert "the casts of 1 case" in line
 

@@ -9,9 +9,9 @@ from bs4 import BeautifulSoup
 from ampbench.records.measured import Failure, Score, Skip
 from ampbench.report.explanation import studies
 from ampbench.report.facts import contents
-from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, matching, material_of
 from ampbench.report.page import chart_payload, make_page, packed
+from ampbench.report.result import make_markdown
 from ampbench.show.charts import CHOICES, MARKED, POINTS, ROWS_OF_THE_PAGE, marked, series_encoded, thinned_curve
 from ampbench.show.page import DETAILED, LISTED
 from ampbench.store import StoredRun

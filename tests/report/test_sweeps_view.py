@@ -10,7 +10,7 @@ from ampbench.records.measured import Failure
 from ampbench.records.run import Selection
 from ampbench.report.material import Material
 from ampbench.report.page import drawn
-from ampbench.report.sweeps import MARGIN, sweeps
+from ampbench.report.speeds import MARGIN, sweeps
 from ampbench.show.page import View
 from ampbench.store import StoredRun
 from tests.compared_runs import rounds_of

@@ -12,10 +12,10 @@ from msgspec import structs
 from ampbench.core.budget import Budget
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.measured import Failure
-from ampbench.report.answers import machines
 from ampbench.report.material import Material
+from ampbench.report.networks import machines
 from ampbench.report.page import drawn
-from ampbench.report.tradeoff import JOINED, tradeoff
+from ampbench.report.speeds import JOINED, tradeoff
 from ampbench.show.page import View
 from ampbench.store import StoredRun
 from tests.report.materials import make_material, section_of

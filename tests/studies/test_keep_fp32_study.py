@@ -19,9 +19,9 @@ from ampbench.drive.planning import find_workloads
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Fitness
 from ampbench.report.explanation import explanation
-from ampbench.report.markdown import make_markdown
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
+from ampbench.report.result import make_markdown
 from ampbench.show.document import as_sentence, escaped
 from ampbench.show.study_words import lines as words
 from ampbench.studies.keep_fp32 import (
