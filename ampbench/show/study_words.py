@@ -252,10 +252,9 @@ TEMPLATES: Mapping[str, str] = {
     ),
     "rules-same": "no rule of autocast changed on {devices}",
     "rules-apart": "no type of device was probed in both runs",
-    "training-flat": f"does not learn: it reaches {_REACHED}{_LONGER}",
-    "training-unreadable": (
-        f"reaches {_REACHED}: the loss falls by a few spacings of the numbers that it is computed in, no training is "
-        "judged by it"
+    "training-flat": (
+        "does not learn{falls:only|, its loss falls by a few spacings of the numbers it is computed in}: "
+        f"it reaches {_REACHED}{_LONGER}"
     ),
     "training-no-end": "comes to no end, so that nothing can be compared",
     "training-hardly": f"hardly falls, by {{fall:.2g}}% of the loss{_LONGER}",
@@ -277,18 +276,19 @@ TEMPLATES: Mapping[str, str] = {
         "training loss ends at {ratio:.3g} times fp32's{low:if| (90%: |.3g|}{high:if| to |.3g|)}"
         "{lag:if|, |share| of its fall is missing}"
     ),
-    "training-within": (
-        "{metric} within {margin:.2g}{unit}{of_fall:only|, a tenth of what fp32's falls by}"
-        "{loss:if|, training loss within |.2g|%}"
+    "training-within": "{metric} within {margin:.2g}{unit}{loss:if|, training loss within |.2g|%}",
+    "training-seeds": (
+        "{seeds:if|about || seeds would decide}"
+        "{margin:if|too near the margin of |.2g|}{unit}{margin:if| for any number of seeds}"
     ),
-    "training-seeds": "{seeds:if|about ||}{more:if|more than ||} seeds would decide",
-    "training-too-near": "too near the margin of {margin:.2g}{unit} for any number of seeds",
-    "training-no-fp32": "fp32 has no training to compare with",
-    "training-no-pair": "no seed was trained to its end in fp32 and in this precision",
+    "training-no-pair": (
+        "{trained:only|no seed was trained to its end in fp32 and in this precision}"
+        "{trained:else|fp32 has no training to compare with}"
+    ),
     "training-other-start": "its {what} are not those that fp32 was trained with",
-    "training-one-seed": "one seed shows no spread: it takes two, better three or more (--seeds)",
-    "training-same-start": (
-        "every seed gave the same weights and batches: do not seed in the function that makes the workload"
+    "training-one-start": (
+        "{one:only|one seed shows no spread: it takes two, better three or more (--seeds)}"
+        "{one:else|every seed gave the same weights and batches: do not seed in the function that makes the workload}"
     ),
     "training-no-ratio": "fp32's loss ends at 0, or does not fall: no ratio to judge by",
     "training-way": (
@@ -307,8 +307,7 @@ TEMPLATES: Mapping[str, str] = {
         f"reaches {_REACHED}{{sd:if|; seeds alone move that by |.2f| (SD)}}"
         "{rounding:if|; rounding alone by |.2f|}{unit}"
     ),
-    "training-control-fires": f"no verdict is given, as its {_DIFFERS}",
-    "training-fp64": f"ends elsewhere than fp32, which is no exact measure here: {_DIFFERS}",
+    "training-inexact": f"{{control:only|no verdict is given, as it }}ends elsewhere than fp32: {_DIFFERS}",
     "training-short": "not all of {seeds:counted;seed} were trained in {names}",
 }
 

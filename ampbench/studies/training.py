@@ -48,13 +48,9 @@ from ampbench.studies.training_verdict import (
     Learned,
     Metric,
     Row,
-    Trouble,
     conclude,
     conclusions,
-    flushed_share,
     mean_of,
-    median_error,
-    skipped_first,
     trouble,
 )
 
@@ -141,14 +137,14 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return [step - 1 for (_, scale), (step, after) in pairwise(self.scales) if after < scale]
 
     @property
+    def last_scale(self) -> float | None:
+        """The loss scale at the end; None without a scaler."""
+        return self.scales[-1][1] if self.scales else None
+
+    @property
     def broke_off(self) -> bool:
         """Whether it was given up or ended with an error."""
         return self.ended_at is not None or bool(self.error)
-
-    @property
-    def collapsed(self) -> bool:
-        """Whether GradScaler lowered its scale until the training was given up."""
-        return self.ended_at is not None and bool(self.scales)
 
 
 class TrainingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -183,19 +179,11 @@ ALL = "all"
 
 
 def learned_in(runs: "Iterable[StoredRun]", case_ids: Collection[str] | None = None) -> list[Learned]:
-    """Return what `learned` does of runs, the oldest first; of a workload that a newer one has whole, only that."""
-    kept: list[tuple[StoredRun, Learned, str]] = []
-    newer: list[tuple[tuple[str, str], set[tuple[str, str]]]] = []
-    for run in reversed(list(runs)):
-        for workload in reversed(learned(run, case_ids)):
-            rows = {(row.case_id, row.name) for row in workload.rows}
-            if not any(place_of(run) == place and rows <= known for place, known in newer):
-                kept.append((run, workload, workload.rows[0].case_id))
-                newer.append((place_of(run), rows))
-    kept.reverse()
-    labels = case_labels((run.cases[case_id] for run, _, case_id in kept), precision=False)
-    names = told_apart([labels[case_id] for _, _, case_id in kept], (run_name(run) for run, _, _ in kept))
-    return [replace(workload, name=name) for name, (_, workload, _) in zip(names, kept, strict=True)]
+    """Return what `learned` does of runs, the oldest first, each by a name of its own."""
+    known = [(run, workload, workload.rows[0].case_id) for run in runs for workload in learned(run, case_ids)]
+    labels = case_labels((run.cases[case_id] for run, _, case_id in known), precision=False)
+    names = told_apart([labels[case_id] for _, _, case_id in known], (run_name(run) for run, _, _ in known))
+    return [replace(workload, name=name) for name, (_, workload, _) in zip(names, known, strict=True)]
 
 
 def learned(stored: "StoredRun", case_ids: Collection[str] | None = None) -> list[Learned]:
@@ -211,11 +199,10 @@ def learned(stored: "StoredRun", case_ids: Collection[str] | None = None) -> lis
             groups.setdefault((case.group, case.device), {})[case_id] = case
     found = []
     for (workload, device), cases in groups.items():
-        shown = [case_id for case_id in cases if trained.get(case_id) and (case_ids is None or case_id in case_ids)]
-        if shown:
-            whole = conclude(workload, device, _planned(cases, trained, asked), asked.seeds, stored.given_up)
-            fp32 = [case_id for case_id, case in cases.items() if case.precision == BASELINE]
-            found.append(replace(whole, rows=[row for row in whole.rows if row.case_id in [*shown, *fp32]]))
+        if any(trained.get(case_id) and (case_ids is None or case_id in case_ids) for case_id in cases):
+            whole = conclude(workload, device, _planned(cases, trained, asked), asked.seeds)
+            rows = [row for row in whole.rows if case_ids is None or row.case_id in case_ids or not row.judged]
+            found.append(replace(whole, rows=rows))
     return found
 
 
@@ -242,14 +229,17 @@ def _arms(case: Case, settings: Sequence[ScalerSetting]) -> list[tuple[str, Scal
 
 def heading(learned: Learned) -> str:
     """Return what was trained, in one line."""
-    seeds = counted(learned.asked, "seed")
-    if len(learned.seeds) < learned.asked:
-        seeds = f"{len(learned.seeds):,} of {seeds}{' so far' if learned.left else ''}"
+    trained, asked = len(learned.seeds), counted(learned.asked, "seed")
     rate = "" if learned.last_rate is None else f" to {learned.last_rate:.2g} of the learning rate"
     named = "its own schedule" if learned.schedule == OWN else f"{learned.schedule} schedule"
-    schedule = "" if learned.schedule == CONSTANT else f"{named}{rate}"
-    scaled = SCALED[0] if any(row.setting for row in learned.rows) else ""
-    parts = [learned.workload, scaled, learned.device, counted(learned.steps, "step"), schedule, seeds]
+    parts = [
+        learned.workload,
+        SCALED[0] if any(row.setting for row in learned.rows) else "",
+        learned.device,
+        counted(learned.steps, "step"),
+        "" if learned.schedule == CONSTANT else f"{named}{rate}",
+        f"{trained:,} of {asked}" if trained < learned.asked else asked,
+    ]
     return " · ".join(filter(None, parts))
 
 
@@ -269,86 +259,32 @@ def format_change(value: float | None, metric: Metric) -> str:
 
 
 class Made(NamedTuple):
-    """A training of what was learned, the row that it is of, and that of fp32 with the same seed."""
+    """A training of what was learned, and the row that it is of."""
 
     of: Learned
     row: Row
     training: Training
-    fp32: Training | None
-
-    @property
-    def ended(self) -> tuple[Trouble, int | None] | None:
-        """Why it has no final value."""
-        return trouble(self.training, self.of.metric)
-
-    @property
-    def last(self) -> Score | None:
-        """The score of the weights that it hands over; None where it ended early."""
-        scores = [] if self.training.broke_off else self.of.metric.seen_in(self.training)
-        return next((score for score in scores if score.step == self.training.steps), None)
-
-    @property
-    def drift(self) -> Drift | None:
-        """How far its weights are from others at the end; None where it ended early."""
-        return self.training.drift[-1] if self.training.drift and not self.training.broke_off else None
-
-
-def trainings(learned: Learned) -> list[Made]:
-    """Return the trainings of what was learned."""
-    own = {} if learned.baseline is None else learned.baseline.by_seed
-    return [Made(learned, row, training, own.get(training.seed)) for row in learned.rows for training in row.trainings]
-
-
-def _training(key: str, head: str = "", unit: str = "", said: Callable[[Made], str] | None = None) -> Column[Made]:
-    return Column(key, lambda made: getattr(made.training, key), head, unit, said, rare=True)
-
-
-def _part(of: Callable[[Made], Any], *keys: str) -> list[Column[Made]]:
-    """Return columns of fields of a part of a training; None where there is none."""
-    return [Column(key, lambda made, key=key: getattr(of(made), key, None)) for key in keys]  # type: ignore[misc]
 
 
 def _ended_words(made: Made) -> str:
-    ended = made.ended
-    return "" if ended is None else ended[0] if ended[1] is None else f"{ended[0]} from step {ended[1]:,}"
-
-
-def _if_scaled(of: Callable[[Training], Any]) -> Callable[[Made], Any]:
-    return lambda made: of(made.training) if made.training.scales else None
+    what, step = trouble(made.training, made.of.metric) or ("", None)
+    return what if step is None else f"{what} from step {step:,}"
 
 
 TRAININGS: Sequence[Column[Made]] = (
     Column("case_id", lambda made: made.row.case_id),
     Column("precision", lambda made: made.row.name, "precision"),
-    Column("arm", lambda made: made.row.arm),
-    _training("seed", "seed", "whole", lambda made: f"{made.training.seed}"),
-    _training("steps"),
-    Column("metric", lambda made: made.of.metric.name),
-    Column("held_out", lambda made: made.of.metric.held_out),
+    Column("seed", lambda made: made.training.seed, "seed", "whole", lambda made: f"{made.training.seed}"),
     Column(
         "metric_value", lambda made: made.of.metric.final(made.training), "score", "loss",
         lambda made: format_metric(made.of.metric.final(made.training), made.of.metric),
     ),
-    Column("fp32_value", lambda made: made.of.metric.final(made.fp32) if made.fp32 else None),
-    *_part(lambda made: made.last, "loss", "correct", "decisions"),
     Column("training_loss", lambda made: made.of.fit.final(made.training)),
-    *_part(lambda made: made.drift, "from_fp32", "from_fp64", "way_rel_l2", "way_kept"),
-    _training("ended_at"),
-    Column("ended", lambda made: made.ended[0] if made.ended else None, "ended", said=_ended_words, rare=True),
-    Column("reason", lambda made: made.training.error),
-    Column("scaler_scale", _if_scaled(lambda each: each.scales[-1][1]), "scale", "count", rare=True),
-    Column("skipped_steps", _if_scaled(lambda each: len(each.skipped)), "skipped steps", "whole", rare=True),
-    Column("skipped_first", _if_scaled(skipped_first)),
-    Column("flushed_share", lambda made: flushed_share([made.training])),
-    Column("grad_rel_l2", lambda made: median_error([made.training])),
+    Column("skipped_steps", lambda made: made.row.skipped_in([made.training]), "skipped steps", "whole", rare=True),
+    Column("scaler_scale", lambda made: made.training.last_scale, "scale", "count", rare=True),
+    Column("ended", lambda made: _ended_words(made) or None, "ended", said=_ended_words, rare=True),
 )  # fmt: skip
-"""Of a training: case, seed and arm ("control" and "reference" are those of fp32), how it ended, and fp32's of its
-seed.
-
-`metric` is "accuracy" or "loss", `loss` that of the last score; `from_fp32` and `from_fp64` are of the weights and
-`way_rel_l2` and `way_kept` of the way, at the end. `ended_at` counts from 0, as in the records; `reason` is the error
-that a step raised.
-"""
+"""Of a training: its case, precision, setting or arm of fp32, and seed, and how it ended."""
 
 
 def _interval(ending: Ending, said: Callable[[float | None], str]) -> str:
@@ -391,7 +327,6 @@ def precisions(learned: Learned) -> list[Column[Row]]:
     return [
         Column("precision", lambda row: row.name, "precision"),
         Column("case_id", lambda row: row.case_id),
-        Column("seeds", lambda row: len(row.by_seed)),
         Column(
             "mean", lambda row: row.first.mean, metric.name, "loss", lambda row: format_metric(row.first.mean, metric)
         ),
@@ -403,8 +338,6 @@ def precisions(learned: Learned) -> list[Column[Row]]:
         Column("low", lambda row: row.first.low, "90% interval", "share", lambda row: _interval(row.first, change)),
         Column("high", lambda row: row.first.high),
         Column("verdict", lambda row: row.first.verdict, "verdict", said=lambda row: row.first.verdict or ""),
-        Column("reason", lambda row: next((each.code for each in row.first.why), None)),
-        Column("seeds_needed", lambda row: row.first.seeds_needed),
         Column("training_loss", lambda row: row.fit.mean, "loss", "loss"),
         Column(
             "training_loss_ratio", lambda row: None if row.fit.difference is None else 1 + row.fit.difference,
@@ -415,63 +348,48 @@ def precisions(learned: Learned) -> list[Column[Row]]:
             lambda row: _interval(row.fit, _ratio),
         ),
         Column("training_loss_high", lambda row: None if row.fit.high is None else 1 + row.fit.high),
-        Column(
-            "lag", lambda row: row.fit.lag, "of the fall missing", "share",
-            lambda row: _lag(row.fit.lag),
-        ),
+        Column("lag", lambda row: row.fit.lag, "of the fall missing", "share", lambda row: _lag(row.fit.lag)),
         Column(
             "training_loss_verdict", lambda row: row.fit.verdict, "verdict",
             said=lambda row: _NO_WORSE.get(row.fit.verdict, row.fit.verdict) if row.fit.verdict else "",
         ),
-        Column("training_loss_reason", lambda row: next((each.code for each in row.fit.why), None)),
         Column("trains_as_fp32", lambda row: row.trains),
-        Column("last_scale", lambda row: row.trainings[0].scales[-1][1] if row.scaled else None, "scale", said=_scales),
-        Column("skipped_steps", lambda row: row.skipped_steps, "skipped steps", "whole"),
+        Column("last_scale", lambda row: row.trainings[0].last_scale, "scale", said=_scales),
+        Column("skipped_steps", lambda row: row.skipped_in(row.trainings), "skipped steps", "whole"),
         Column("flushed_share", lambda row: row.flushed, "flushed", "share"),
         Column("grad_rel_l2", lambda row: row.grad_rel_l2, "error", "error"),
-        Column("weights_from_fp32", lambda row: row.distance("from_fp32"), "from fp32", "error"),
-        Column("weights_from_fp64", lambda row: row.distance("from_fp64"), "from fp64", "error"),
-        Column("way_rel_l2", lambda row: row.way and row.way.error, "of the way aside", "error", rare=True),
-        Column(
-            "way_kept", lambda row: row.way and row.way.kept, "of the way gone", "kept",
-            lambda row: UNDEFINED if row.way is None else f"{100 * row.way.kept:.1f}%", rare=True,
-        ),
-        Column(
-            "way_slope", lambda row: row.way and row.way.slope, "grows as", "ratio",
-            lambda row: f"k^{row.way.slope:.2f}" if row.way and row.way.slope is not None else UNDEFINED, rare=True,
-        ),
-        Column("way_grows", lambda row: row.way and row.way.grows, "like", rare=True),
     ]  # fmt: skip
 
 
 WORKLOADS: Sequence[Column[Learned]] = (
-    *(Column(name, lambda learned, name=name: getattr(learned, name))  # type: ignore[misc]
-      for name in ("workload", "device", "steps", "schedule", "last_rate", "seeds", "rounding")),
+    Column("workload", lambda learned: learned.workload),
+    Column("device", lambda learned: learned.device),
+    Column("steps", lambda learned: learned.steps),
+    Column("schedule", lambda learned: learned.schedule),
+    Column("seeds", lambda learned: learned.seeds),
     Column("seeds_asked", lambda learned: learned.asked),
-    *(Column(key, lambda learned, name=name: getattr(learned.metric, name))  # type: ignore[misc]
-      for key, name in (("metric", "name"), *((name, name) for name in (
-          "before", "learns", "held_out", "decisions", "margin")))),
+    Column("metric", lambda learned: learned.metric.name),
+    Column("held_out", lambda learned: learned.metric.held_out),
+    Column("before", lambda learned: learned.metric.before),
+    Column("learns", lambda learned: learned.metric.learns),
+    Column("margin", lambda learned: learned.metric.margin),
     Column("loss_margin", lambda learned: learned.fit.margin if learned.fit.learns else None),
-)  # fmt: skip
+)
 
 
-def overflowing(learned: Learned) -> list[tuple[str, int, str]]:
-    """Return the parameters whose gradients were not finite, in how many steps, and in how many of each row."""
-    counts: dict[str, Counter[str]] = {}
-    for row in learned.rows:
-        for training in row.trainings:
-            counts.setdefault(row.name, Counter()).update(training.nonfinite)
-    totals = sum(counts.values(), Counter())
+def overflowing(learned: Learned) -> list[tuple[str, str, int]]:
+    """Return of each row the parameters whose gradients were not finite, and in how many steps of all seeds."""
     return [
-        (name, total, ", ".join(f"{row} {own[name]:,}" for row, own in counts.items() if own[name]))
-        for name, total in totals.most_common()
+        (row.name, parameter, steps)
+        for row in learned.rows
+        for parameter, steps in sum((Counter(each.nonfinite) for each in row.trainings), Counter()).most_common()
     ]
 
 
-OVERFLOWS: Sequence[Column[tuple[str, int, str]]] = (
-    Column("parameter", lambda row: row[0], "parameter"),
-    Column("steps", lambda row: row[1], "steps", "whole"),
-    Column("rows", lambda row: row[2], "of"),
+OVERFLOWS: Sequence[Column[tuple[str, str, int]]] = (
+    Column("precision", lambda row: row[0], "precision"),
+    Column("parameter", lambda row: row[1], "parameter"),
+    Column("steps", lambda row: row[2], "steps", "whole"),
 )
 
 
@@ -491,15 +409,10 @@ def _scales_over_time(learned: Learned) -> Iterator[tuple[str, list[float | None
     for row in learned.rows:
         training = next((each for each in row.trainings if each.scales), None)
         if training is not None:
-            ends = [*(step for step, _ in training.scales[1:]), (training.ended_at or training.steps - 1) + 1]
-            yield (
-                row.name,
-                [
-                    math.log2(scale) if scale else None
-                    for (step, scale), end in zip(training.scales, ends, strict=True)
-                    for _ in range(step, end)
-                ],
-            )
+            end = training.steps if training.ended_at is None else training.ended_at + 1
+            spans = pairwise([*training.scales, (end, 0.0)])
+            powers = [(math.log2(scale) if scale else None, after - step) for (step, scale), (after, _) in spans]
+            yield row.name, [power for power, steps in powers for _ in range(steps)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -589,7 +502,7 @@ class _Trainer:
     failed: list[tuple[ToTrain, Failure]] = field(default_factory=list)
 
     def train(self, channel: "Channel", piece: "Piece") -> Training | Failure | Skip:
-        """Return what came of a training, after those that it is compared with."""
+        """Return what came of a training, after those that it is compared with; it fails where one of these does."""
         planned, start = piece.planned, piece.part
         for first in start.compared_with:
             if first not in self.known and not self._failure(start):
@@ -608,19 +521,18 @@ class _Trainer:
         from ampbench.drive.pieces import ask_case
         from ampbench.drive.session import check_same_network
 
-        session, case = self.session, planned.case
-        settings = structs.replace(session.prepared.settings, seed=start.seed)
-        asked = ArmAsked(steps=session.asked.steps, arm=start.arm, setting=start.setting)
+        begun, case = self.session.begun, planned.case
+        settings = structs.replace(self.session.prepared.settings, seed=start.seed)
+        asked = ArmAsked(steps=self.session.asked.steps, arm=start.arm, setting=start.setting)
         found = ask_case(channel, planned, settings, TASK, asked, fresh=False)
         if not isinstance(found, Training):
             self.known.clear()
-            if isinstance(found, Failure):
-                self.failed.append((start, found))
+            self.failed += [(start, found)] if isinstance(found, Failure) else []
             return found
-        for before in session.begun.every(Training) if session.begun is not None else ():
-            was = session.begun.cases[before.case_id]  # type: ignore[union-attr]
+        for before in begun.every(Training) if begun is not None else ():
+            was = begun.cases[before.case_id]  # type: ignore[union-attr]
             if (was.group, was.device, before.seed) == (case.group, case.device, found.seed):
-                check_same_network(session.begun.header.run, case.workload, before, found)  # type: ignore[union-attr]
+                check_same_network(begun.header.run, case.workload, before, found)  # type: ignore[union-attr]
         self.known = [known for known in self.known if known.weights == start.weights] + [start]
         return found
 
@@ -806,15 +718,8 @@ Examples:
         Table(
             key="trainings",
             columns=TRAININGS,
-            rows=trainings,
-            views=[
-                View(
-                    title="Each seed",
-                    keys="precision seed metric_value skipped_steps scaler_scale ended",
-                    shown=0,
-                    folded=True,
-                )
-            ],
+            rows=lambda learned: [Made(learned, row, each) for row in learned.rows for each in row.trainings],
+            views=[View(title="Each seed", shown=0, folded=True)],
         ),
         Table(
             key="precisions",
@@ -837,15 +742,9 @@ Examples:
                     title="Gradients and loss scale",
                     keys="precision last_scale skipped_steps flushed_share grad_rel_l2",
                     note="flushed: share of fp32's gradients that are zero in the training; error: median",
-                    only=lambda row: row.judged and (row.scaled or row.grad_rel_l2 is not None),
-                ),
-                View(
-                    title="Weights at the end",
-                    keys="precision weights_from_fp32 weights_from_fp64 way_rel_l2 way_kept way_slope way_grows",
-                    note="relative L2 distances, medians over seeds; way: what weights moved by, against fp64's: bias "
-                    "adds up with the steps k, noise with their root",
-                    only=lambda row: any(training.drift for training in row.trainings),
-                    folded=True,
+                    only=lambda row: (
+                        row.judged and (row.grad_rel_l2 is not None or row.skipped_in(row.trainings) is not None)
+                    ),
                 ),
             ],
         ),

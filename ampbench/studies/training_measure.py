@@ -117,9 +117,9 @@ class Readout:
 
     @torch.no_grad()
     def _load(self, step: TrainingStep) -> None:
-        for own, given in ((self._step.stored(), step.stored()), *_buffers(self._step, step)):
-            for name, tensor in own.items():
-                tensor.copy_(given[name])
+        given = step.stored() | dict(step.module.named_buffers())
+        for name, tensor in (self._step.stored() | dict(self._step.module.named_buffers())).items():
+            tensor.copy_(given[name])
 
     def _score(self, number: int, batches: Sequence[tuple[Any, Any]], *, training: bool) -> Score:
         """Return the mean loss of batches and, of a classifier, its decisions; buffers are put back by `_load`."""
@@ -141,10 +141,6 @@ class Readout:
             return Score(step=number, loss=mean)
         correct, decisions = (sum(column) for column in zip(*counts, strict=True))
         return Score(step=number, loss=mean, correct=correct, decisions=decisions)
-
-
-def _buffers(own: TrainingStep, given: TrainingStep) -> list[tuple[Tensors, Tensors]]:
-    return [(dict(own.module.named_buffers()), dict(given.module.named_buffers()))]
 
 
 @dataclass(slots=True)

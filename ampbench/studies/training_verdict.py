@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampbench.core.precisions import BASELINE
 from ampbench.core.recipes import CONSTANT
@@ -31,7 +31,7 @@ from ampbench.core.units import all_of
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.labels import few
 from ampbench.records.measured import Score
-from ampbench.records.ranges import format_scale, nonfinite_sentence
+from ampbench.records.ranges import format_scale
 from ampbench.records.run import ScalerSetting
 
 if TYPE_CHECKING:
@@ -180,42 +180,11 @@ def _about_means(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
     return squares / total, total * 4 / (len(several) + 3)
 
 
-class Differences:
-    """Differences from fp32 by the names of rows; the `exact` ones tell what rounding alone does, unless they differ.
-
-    `controls` are the verdicts on these themselves, `rounding` the differences of those that do not differ.
-    """
-
-    def __init__(
-        self, by_row: Mapping[str, list[float]], exact: Collection[str], margin: float, resolution: float = 0.0
-    ):
-        self._judge = partial(judge, margin=margin, resolution=resolution)
-        null = {name: by_row[name] for name in exact if by_row.get(name)}
-        self._others = {name: values for name, values in by_row.items() if values and name not in null}
-        self.controls: dict[str, Judged] = {}
-        for name, values in null.items():
-            rest = [value for other, each in null.items() if other != name for value in each]
-            self.controls |= self._judge({name: values}, rest, alpha=CONTROL_ALPHA)
-        self.rounding = [value for name, values in null.items() if not self.fires(name) for value in values]
-
-    def fires(self, row: str) -> bool:
-        """Return whether an exact row is itself said to differ from fp32."""
-        return row in self.controls and self.controls[row].fires
-
-    def verdicts(self, without: Collection[str] = ()) -> dict[str, Judged]:
-        """Return the verdicts on all rows, but for those `without` one."""
-        return self.controls | self._judge(
-            {name: values for name, values in self._others.items() if name not in without}, self.rounding
-        )
-
-
 class Learns(StrEnum):
     """What trainings of a workload say: of fp32, of loss scaling, of precisions and why, and of what is missing."""
 
     FLAT = "training-flat"
-    """fp32 ends no better than it began."""
-    UNREADABLE = "training-unreadable"
-    """fp32's loss falls by no more than a few spacings of the numbers that it is read in."""
+    """fp32 ends no better than it began, or by no more than a few spacings of the numbers that it is read in."""
     NO_END = "training-no-end"
     HARDLY = "training-hardly"
     NEEDED = "training-scale-needed"
@@ -236,12 +205,12 @@ class Learns(StrEnum):
     LOSS = "training-loss"
     WITHIN = "training-within"
     SEEDS = "training-seeds"
-    TOO_NEAR = "training-too-near"
-    NO_FP32 = "training-no-fp32"
+    """How many seeds would decide, or that no number would."""
     NO_PAIR = "training-no-pair"
+    """fp32 was not trained, or to its end from no seed of these."""
     OTHER_START = "training-other-start"
-    ONE_SEED = "training-one-seed"
-    SAME_START = "training-same-start"
+    ONE_START = "training-one-start"
+    """One seed, or several that change nothing, show no spread."""
     NO_RATIO = "training-no-ratio"
     """fp32's loss ends at 0, or does not fall, or is not known."""
     WAY = "training-way"
@@ -249,8 +218,8 @@ class Learns(StrEnum):
     COMES_DOWN = "training-scale-comes-down"
     SKIPS_AGAIN = "training-scale-skips-again"
     REACHES = "training-reaches"
-    CONTROL_FIRES = "training-control-fires"
-    FP64 = "training-fp64"
+    INEXACT = "training-inexact"
+    """The control, or fp64, ends elsewhere than fp32."""
     SHORT = "training-short"
 
 
@@ -267,8 +236,6 @@ class Trouble(StrEnum):
 
 DEFAULT = "default"
 """The setting of GradScaler as PyTorch makes it."""
-MANY_SEEDS = 50
-"""More seeds than this are not worth recommending."""
 ACCURACY, LOSS = "accuracy", "loss"
 """What trainings are judged by: the share of decisions that are the targets', else the loss."""
 MARGIN_OF_ACCURACY, MARGIN_OF_LOSS, MARGIN_OF_FIT = 0.005, 0.01, 0.05
@@ -284,8 +251,6 @@ LAST = 0.75
 """From this share of the steps on, scores are those of the end."""
 FEWEST_LOOKS = 3
 """A slope is told of no fewer distances."""
-GROWS = ((0.25, "settles"), (0.75, "noise"), (1.25, "bias"), (math.inf, "parts"))
-"""How a distance grows with the steps k: as k^0, k^0.5, k^1 or faster, whichever its slope is nearest to."""
 FLUSHES = 0.01
 """The share of gradient elements at zero from which they are said to flush."""
 MANY_SKIPPED = 3
@@ -345,21 +310,15 @@ class Metric:
         return (self.after - self.before) * self.sign > least
 
     @property
-    def usual_margin(self) -> float:
-        """The largest difference that counts as none where fp32's loss falls by much."""
-        if self.name == ACCURACY:
-            return MARGIN_OF_ACCURACY
-        return MARGIN_OF_LOSS if self.held_out else MARGIN_OF_FIT
-
-    @property
     def margin(self) -> float:
         """The largest difference that counts as none: of an accuracy, one decision at least.
 
         Of a loss, relative to fp32's: the smaller of the usual one and `OF_FALL` of fp32's own fall, where it falls.
         """
-        if self.fall is not None and self.learns:
-            return min(self.usual_margin, OF_FALL * self.fall)
-        return max(self.usual_margin, self.resolution)
+        if self.name == ACCURACY:
+            return max(MARGIN_OF_ACCURACY, self.resolution)
+        usual = MARGIN_OF_LOSS if self.held_out else MARGIN_OF_FIT
+        return min(usual, OF_FALL * self.fall) if self.fall is not None and self.learns else usual
 
     def seen_in(self, training: "Training") -> list[Score]:
         """Return the scores of a training that it is about."""
@@ -441,7 +400,7 @@ def _broke(trainings: "Sequence[Training]", metric: Metric, subject: str = "") -
     if not broken:
         return None
     (what, step), training = min(broken, key=lambda each: math.inf if each[0][1] is None else each[0][1])
-    first = nonfinite_sentence(training.first_nonfinite) if training.first_nonfinite else None
+    first = str(training.first_nonfinite) if training.first_nonfinite else None
     earliest = int(step is not None and len({known for known, _ in broken}) > 1)
     facts = {"step": step, "earliest": earliest, "seeds": len(broken), "of": len(trainings)}
     return state(Learns.BROKE, subject, what=what, error=training.error or None, first=first, **facts)
@@ -459,11 +418,6 @@ class Way:
     error: float
     kept: float
     slope: float | None = None
-
-    @property
-    def grows(self) -> str | None:
-        """The word for the slope, of `GROWS`."""
-        return next((word for most, word in GROWS if self.slope is not None and self.slope < most), None)
 
 
 def way_of(trainings: "Sequence[Training]") -> Way | None:
@@ -500,8 +454,8 @@ class Ending:
 
     `mean` and `sd` are those of the final value over seeds, None where undefined. `difference` from fp32 is a mean by
     seed, of an accuracy as a share, of a loss relative to fp32's (positive: larger), with its 90% interval; `lag` is it
-    as a share of what fp32's loss falls by. `verdict`
-    is None for fp32 and its arms, `why` its reasons; of the training loss unchanged says that it is no worse.
+    as a share of what fp32's loss falls by. `verdict` is None for fp32 and its arms, `why` its reasons; of the training
+    loss unchanged says that it is no worse.
     """
 
     mean: float | None = None
@@ -512,7 +466,6 @@ class Ending:
     high: float | None = None
     verdict: ChangeStatus | None = None
     why: Sequence[Statement] = ()
-    seeds_needed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -554,52 +507,24 @@ class Row:
         as_good = all(verdict in (ChangeStatus.UNCHANGED, ChangeStatus.IMPROVED) for verdict in verdicts)
         return True if as_good else None
 
-    @property
-    def scaled(self) -> bool:
-        """Whether GradScaler scales its losses."""
-        return any(training.scales for training in self.trainings)
-
-    @property
-    def collapsed(self) -> bool:
-        """Whether the scale collapses in every training."""
-        return bool(self.by_seed) and all(training.collapsed for training in self.trainings)
-
-    @property
-    def skipped_steps(self) -> int | None:
-        """How many steps GradScaler skipped, of all seeds."""
-        return sum(len(training.skipped) for training in self.trainings) if self.scaled else None
+    @staticmethod
+    def skipped_in(trainings: "Sequence[Training]") -> int | None:
+        """Return how many steps GradScaler skipped in trainings; None where it scales none of their losses."""
+        scaled = any(training.scales for training in trainings)
+        return sum(len(training.skipped) for training in trainings) if scaled else None
 
     @property
     def flushed(self) -> float | None:
         """The share of the gradient elements looked at that are zero though they are not in fp32."""
-        return flushed_share(self.trainings)
+        looks = [look for training in self.trainings for look in training.looks]
+        nonzero = sum(look.nonzero for look in looks)
+        return sum(look.flushed for look in looks) / nonzero if nonzero else None
 
     @property
     def grad_rel_l2(self) -> float | None:
         """The median over the looks of the gradients' error."""
-        return median_error(self.trainings)
-
-    @property
-    def way(self) -> Way | None:
-        """How far they went astray."""
-        return way_of(self.trainings)
-
-    def distance(self, name: str) -> float | None:
-        """Return the median of the weights' distance from another training at the end, a field of `Drift`."""
-        ends = [each.drift[-1] for each in self.trainings if each.drift and not each.broke_off]
-        return mean_of((getattr(drift, name) for drift in ends), statistics.median)
-
-
-def flushed_share(trainings: "Iterable[Training]") -> float | None:
-    """Return the share of gradient elements looked at that are zero though they are not in fp32; None without any."""
-    looks = [look for training in trainings for look in training.looks]
-    nonzero = sum(look.nonzero for look in looks)
-    return sum(look.flushed for look in looks) / nonzero if nonzero else None
-
-
-def median_error(trainings: "Iterable[Training]") -> float | None:
-    """Return the median error of gradients over the looks of trainings; None where it is undefined."""
-    return mean_of((look.rel_l2 for training in trainings for look in training.looks), statistics.median)
+        errors = (look.rel_l2 for training in self.trainings for look in training.looks)
+        return mean_of(errors, statistics.median)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -609,9 +534,8 @@ class Learned:
     `rows` are fp32 with its arms, then the precisions in the order of every table, then settings. `metric` is what they
     are judged by first, `fit` the loss on the training batches. `last_rate` is what the schedule left of the first
     step's rate in fp32's last, `rounding` what rounding alone does to the metric: the root mean square of the
-    differences of control and fp64 from fp32. `asked` is how many seeds
-    there were to be, `left` whether a training is missing that can yet be made. None: not known. `remarks` are on
-    control, fp64 and what is missing.
+    differences of control and fp64 from fp32 (None: not known). `asked` is how many seeds there were to be, `remarks`
+    are on control, fp64 and what is missing.
     """
 
     name: str = ""
@@ -624,7 +548,6 @@ class Learned:
     last_rate: float | None = None
     seeds: list[int]
     asked: int
-    left: bool = False
     rows: list[Row]
     rounding: float | None = None
     remarks: Sequence[Statement] = ()
@@ -646,21 +569,36 @@ class Learned:
 
 
 class _Compared:
-    """What the rows of a workload come to by one metric, against `own`, the trainings of fp32 that came to an end."""
+    """What the rows of a workload come to by one metric, against `own`, the trainings of fp32 that came to an end.
+
+    `controls` are the verdicts on the arms of fp32, which tell what rounding alone does unless they differ: `rounding`.
+    """
 
     def __init__(self, metric: Metric, rows: Sequence[Row], own: "Mapping[int, Training]"):
         self.metric = metric
-        by_row = {
-            row.name: [
-                change * metric.sign
-                for seed, training in row.by_seed.items()
-                if seed in own
-                and (change := metric.change(metric.final(training), metric.final(own[seed]))) is not None
-            ]
-            for row in rows
-            if row.name != BASELINE
-        }
-        self.differences = Differences(by_row, NAMES.values(), metric.margin, metric.resolution)
+        self._judge = partial(judge, margin=metric.margin, resolution=metric.resolution)
+        by_row = {row.name: self._differences(row, own) for row in rows if row.name != BASELINE}
+        exact = {name: by_row[name] for name in NAMES.values() if by_row.get(name)}
+        self._others = {name: values for name, values in by_row.items() if values and name not in exact}
+        self.controls: dict[str, Judged] = {}
+        for name, values in exact.items():
+            rest = [value for other, each in exact.items() if other != name for value in each]
+            self.controls |= self._judge({name: values}, rest, alpha=CONTROL_ALPHA)
+        self.rounding = [value for name, values in exact.items() if not self.fires(name) for value in values]
+
+    def _differences(self, row: Row, own: "Mapping[int, Training]") -> list[float]:
+        final, seeds = self.metric.final, [seed for seed in row.by_seed if seed in own]
+        changes = [self.metric.change(final(row.by_seed[seed]), final(own[seed])) for seed in seeds]
+        return [change * self.metric.sign for change in changes if change is not None]
+
+    def fires(self, arm: str) -> bool:
+        """Return whether an arm of fp32 is itself said to differ from fp32."""
+        return arm in self.controls and self.controls[arm].fires
+
+    def verdicts(self, without: Collection[str]) -> dict[str, Judged]:
+        """Return the verdicts on all rows, but for those `without` one."""
+        others = {name: values for name, values in self._others.items() if name not in without}
+        return self.controls | self._judge(others, self.rounding)
 
     def ending(self, row: Row, judged: Judged | None, held: "_Withheld | None", *, told: bool) -> Ending:
         """Return how a row ends; the interval of its difference where that is `told`."""
@@ -683,22 +621,23 @@ class _Compared:
 
         The training loss is no worse where the one-sided bound at 5% is within the margin (non-inferiority).
         """
-        verdict, metric = ChangeStatus.INCONCLUSIVE, self.metric
+        metric = self.metric
         if judged is None or not metric.learns:
-            return replace(ending, verdict=verdict, why=(state(Learns.NO_RATIO),))
-        if self.differences.fires(NAMES[CONTROL]):
-            return replace(ending, verdict=verdict)
+            return replace(ending, verdict=ChangeStatus.INCONCLUSIVE, why=(state(Learns.NO_RATIO),))
+        if self.fires(NAMES[CONTROL]):
+            return replace(ending, verdict=ChangeStatus.INCONCLUSIVE)
         verdict = judged.verdict
         if verdict is ChangeStatus.INCONCLUSIVE and metric.is_fit and judged.low >= -metric.margin:
             verdict = ChangeStatus.UNCHANGED
         why = [] if verdict is ChangeStatus.UNCHANGED else [_apart(ending, metric)]
         if verdict is ChangeStatus.INCONCLUSIVE:
-            why.append(_seeds(judged, metric))
-        return replace(ending, verdict=verdict, why=why, seeds_needed=judged.seeds_needed)
+            needed = judged.seeds_needed
+            facts = {"margin": 100 * metric.margin, "unit": metric.unit} if needed is None else {"seeds": needed}
+            why.append(state(Learns.SEEDS, "", Severity.ADVICE, **facts))
+        return replace(ending, verdict=verdict, why=why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Withheld:
+class _Withheld(NamedTuple):
     """A verdict that numbers do not decide, and why; `without_numbers` where a difference would mislead.
 
     Without a reason, fp32's own trainings are why, which is said once of all precisions.
@@ -706,34 +645,30 @@ class _Withheld:
 
     verdict: ChangeStatus = ChangeStatus.INCONCLUSIVE
     why: Statement | None = None
-    without_numbers: bool = False
+    without_numbers: bool = True
 
 
-def conclude(workload: str, device: str, planned: Sequence[Row], asked: int, given_up: Collection[str]) -> Learned:
-    """Return what the trainings of rows that differ in their precision come to.
-
-    `asked` is from how many seeds there were to be; of cases that are `given_up` no more are made.
-    """
+def conclude(workload: str, device: str, planned: Sequence[Row], asked: int) -> Learned:
+    """Return what the trainings of rows that differ in their precision come to; `asked` is from how many seeds."""
     rows = [row for row in planned if row.by_seed]
     own = next((row.by_seed for row in rows if row.name == BASELINE), {})
     trainings = list(own.values()) or [training for row in rows for training in row.trainings]
-    metric, fit = metrics_of(trainings)
+    metrics = metric, fit = metrics_of(trainings)
     ended = {seed: training for seed, training in own.items() if trouble(training, metric) is None}
-    first, of_fit = _Compared(metric, rows, ended), _Compared(fit, rows, ended)
-    held = {row.name: _withheld(row, own, ended, first) for row in rows if row.judged}
+    both = [_Compared(each, rows, ended) for each in metrics]
+    held = {row.name: _withheld(row, own, ended, both[0]) for row in rows if row.judged}
     without = {name for name, each in held.items() if each is not None and each.without_numbers}
-    verdicts = [compared.differences.verdicts(without) for compared in (first, of_fit)]
+    verdicts = [compared.verdicts(without) for compared in both]
     judged = []
     for row in rows:
-        told, why = _only_one(row.by_seed, ended) is None, held.get(row.name)
-        endings = [
+        told, why = not _one_start(row.by_seed, ended), held.get(row.name)
+        first, of_fit = (
             compared.ending(row, each.get(row.name), why, told=told)
-            for compared, each in zip((first, of_fit), verdicts, strict=True)
-        ]
-        of_fp32 = why is not None and why.why is None
-        judged.append(replace(row, first=endings[0], fit=endings[1], of_fp32=of_fp32))
+            for compared, each in zip(both, verdicts, strict=True)
+        )
+        judged.append(replace(row, first=first, fit=of_fit, of_fp32=why is not None and why.why is None))
     seeds = sorted({seed for row in rows for seed in row.by_seed})
-    rounding = first.differences.rounding
+    rounding = both[0].rounding
     return Learned(
         workload=workload,
         device=device,
@@ -744,10 +679,9 @@ def conclude(workload: str, device: str, planned: Sequence[Row], asked: int, giv
         last_rate=trainings[0].last_rate,
         seeds=seeds,
         asked=max(asked, len(seeds)),
-        left=any(len(row.by_seed) < asked and row.case_id not in given_up for row in planned),
         rows=judged,
         rounding=math.sqrt(statistics.fmean(value * value for value in rounding)) if rounding else None,
-        remarks=list(_remarks(planned, asked, first, whole=bool(ended))),
+        remarks=list(_remarks(planned, asked, both[0], whole=bool(ended))),
     )
 
 
@@ -755,54 +689,40 @@ def _withheld(
     row: Row, own: "Mapping[int, Training]", ended: "Mapping[int, Training]", compared: _Compared
 ) -> _Withheld | None:
     """Return the verdict on a row that its differences do not decide; None where they do."""
-    incomparable = partial(_Withheld, verdict=ChangeStatus.INCOMPARABLE, without_numbers=True)
-    if not own:
-        return incomparable(why=state(Learns.NO_FP32))
-    if not ended:
-        return _Withheld(without_numbers=True)
     pairs = [(training, ended[seed]) for seed, training in row.by_seed.items() if seed in ended]
+    if own and not ended:
+        return _Withheld()
     if not pairs:
-        return _Withheld(why=state(Learns.NO_PAIR), without_numbers=True)
+        verdict = ChangeStatus.INCONCLUSIVE if own else ChangeStatus.INCOMPARABLE
+        return _Withheld(verdict, state(Learns.NO_PAIR, trained=int(bool(own))))
     for what, digest in (("weights", "weights_digest"), ("batches", "inputs_digest")):
         if any(getattr(training, digest) != getattr(fp32, digest) for training, fp32 in pairs):
-            return incomparable(why=state(Learns.OTHER_START, what=what))
+            return _Withheld(ChangeStatus.INCOMPARABLE, state(Learns.OTHER_START, what=what))
     if (broke := _broke([training for training, _ in pairs], compared.metric)) is not None:
-        return _Withheld(verdict=ChangeStatus.REGRESSED, why=broke, without_numbers=True)
-    if compared.metric.learns is False or compared.differences.fires(NAMES[CONTROL]):
-        return _Withheld()
-    alone = _only_one(row.by_seed, ended)
-    return None if alone is None else _Withheld(why=state(alone))
+        return _Withheld(ChangeStatus.REGRESSED, broke)
+    if compared.metric.learns is False or compared.fires(NAMES[CONTROL]):
+        return _Withheld(without_numbers=False)
+    if _one_start(row.by_seed, ended):
+        return _Withheld(why=state(Learns.ONE_START, one=int(len(pairs) == 1)), without_numbers=False)
+    return None
 
 
-def _only_one(seeds: Iterable[int], own: "Mapping[int, Training]") -> Learns | None:
-    """Return why trainings beside those of fp32 show no spread, which leaves no interval either; None where they do."""
-    starts = [(own[seed].weights_digest, own[seed].inputs_digest) for seed in seeds if seed in own]
-    if len(starts) == 1:
-        return Learns.ONE_SEED
-    return Learns.SAME_START if len({*starts}) == 1 else None
+def _one_start(seeds: Iterable[int], own: "Mapping[int, Training]") -> bool:
+    """Return whether trainings beside those of fp32 show no spread, which leaves no interval either."""
+    return len({(own[seed].weights_digest, own[seed].inputs_digest) for seed in seeds if seed in own}) == 1
 
 
 def _apart(ending: Ending, metric: Metric, code: Learns | None = None, subject: str = "") -> Statement:
     """Return by how much a metric differs from fp32's."""
-    difference, low, high = ending.difference or 0.0, ending.low, ending.high
+    difference, ends = ending.difference or 0.0, (ending.low, ending.high)
     if metric.is_fit and code is None:
         lag = ending.lag if HARDLY <= (ending.lag or 0.0) <= 1 else None
-        ends = [None if value is None else 1 + value for value in (low, high)]
-        return state(Learns.LOSS, subject, Severity.ADVICE, ratio=1 + difference, low=ends[0], high=ends[1], lag=lag)
-    ends = [None if value is None else 100 * value for value in (low, high)]
-    facts: dict[str, float | str | None] = {"metric": metric.name, "unit": metric.unit, "low": ends[0], "high": ends[1]}
+        low, high = (None if value is None else 1 + value for value in ends)
+        return state(Learns.LOSS, subject, Severity.ADVICE, ratio=1 + difference, low=low, high=high, lag=lag)
+    low, high = (None if value is None else 100 * value for value in ends)
+    facts: dict[str, float | str | None] = {"metric": metric.name, "unit": metric.unit, "low": low, "high": high}
     facts |= {"by": abs(100 * difference), "lower": int(difference < 0)}
     return state(code or Learns.SCORE, subject, Severity.ADVICE, **facts)
-
-
-def _seeds(judged: Judged, metric: Metric) -> Statement:
-    """Return how many seeds would decide what is open."""
-    if judged.seeds_needed is None:
-        unit = "% of the loss" if metric.is_fit else metric.unit
-        return state(Learns.TOO_NEAR, "", Severity.ADVICE, margin=100 * metric.margin, unit=unit)
-    few_enough = judged.seeds_needed <= MANY_SEEDS
-    facts = {"seeds": judged.seeds_needed} if few_enough else {"more": MANY_SEEDS}
-    return state(Learns.SEEDS, "", Severity.ADVICE, **facts)
 
 
 def mean_of(values: Iterable[float | None], how: Callable[[list[float]], float] = statistics.fmean) -> float | None:
@@ -816,11 +736,12 @@ def _remarks(planned: Sequence[Row], asked: int, compared: _Compared, *, whole: 
 
     That fp32 came to no end from any seed (it is not `whole`) is no remark: it is said first.
     """
-    metric, differences = compared.metric, compared.differences
-    for arm, code in ((CONTROL, Learns.CONTROL_FIRES), (REFERENCE, Learns.FP64)):
-        if differences.fires(NAMES[arm]):
-            judged = differences.controls[NAMES[arm]]
-            yield _apart(Ending(difference=judged.difference * metric.sign), metric, code, NAMES[arm])
+    metric = compared.metric
+    for arm in ARMS:
+        if compared.fires(NAMES[arm]):
+            ending = Ending(difference=compared.controls[NAMES[arm]].difference * metric.sign)
+            apart = _apart(ending, metric, Learns.INEXACT, NAMES[arm])
+            yield replace(apart, facts={**apart.facts, "control": int(arm == CONTROL)})
     if short := [row.name for row in planned if len(row.by_seed) < asked]:
         yield state(Learns.SHORT, "", Severity.ADVICE, seeds=asked, names=few(short))
     for row in planned:
@@ -833,8 +754,7 @@ def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
     """Yield what to conclude of loss scaling and each precision, what fp32 reaches and how much seeds move that."""
     own, metric = learned.baseline, learned.metric
     if own is not None and metric.learns is False:
-        unreadable = metric.name == LOSS and (metric.fall or 0.0) > 0
-        yield _reached(Learns.UNREADABLE if unreadable else Learns.FLAT, learned, own)
+        yield _reached(Learns.FLAT, learned, own)
     ends = own is not None and own.first.mean is not None
     if own is not None and not ends and (broke := _broke(own.trainings, metric, BASELINE)) is not None:
         yield from (state(Learns.NO_END, BASELINE), broke)
@@ -850,22 +770,20 @@ def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
 
 
 def _reached(code: Learns, learned: Learned, own: Row) -> Statement:
-    """Return what fp32 reaches, and what seeds and rounding move that by, as shares."""
-    metric, ending, scale = learned.metric, own.first, 100 if learned.metric.name == ACCURACY else 1
-    sd = None if ending.sd is None or not ending.mean else ending.sd / (1 if scale > 1 else abs(ending.mean))
-    return state(
-        code,
-        BASELINE,
-        Severity.INFO if code is Learns.REACHES else Severity.ADVICE,
-        metric=metric.name,
-        held_out=int(metric.held_out),
-        value=None if ending.mean is None else scale * ending.mean,
-        before=None if metric.before is None else scale * metric.before,
-        percent=int(scale > 1),
-        unit=None if sd is learned.rounding is None else metric.unit,
-        sd=None if sd is None else 100 * sd,
-        rounding=None if learned.rounding is None else 100 * learned.rounding,
-    )
+    """Return what fp32 reaches, and what seeds and rounding move that by, in points or percent of the loss."""
+    metric, mean, sd = learned.metric, own.first.mean, own.first.sd
+    percent = metric.name == ACCURACY
+    facts: dict[str, float | str | None] = {"metric": metric.name, "unit": metric.unit, "rounding": learned.rounding}
+    facts |= {"held_out": int(metric.held_out), "percent": int(percent)}
+    facts |= {"sd": None if sd is None or not mean else sd if percent else sd / abs(mean)}
+    facts |= {"value": mean, "before": metric.before}
+    shares = ["rounding", "sd", *(["value", "before"] if percent else [])]
+    facts |= {name: 100 * value for name in shares if isinstance(value := facts[name], float)}
+    if facts["sd"] is learned.rounding is None:
+        facts |= {"unit": None}
+    if code is Learns.FLAT:
+        facts |= {"falls": int(metric.name == LOSS and (metric.fall or 0.0) > 0)}
+    return state(code, BASELINE, Severity.INFO if code is Learns.REACHES else Severity.ADVICE, **facts)
 
 
 def _of_scaling(rows: Sequence[Row]) -> Iterator[Statement]:
@@ -873,7 +791,7 @@ def _of_scaling(rows: Sequence[Row]) -> Iterator[Statement]:
     unscaled = next((row for row in rows if row.setting is not None and not row.setting.enabled), None)
     scaled = [row for row in rows if row.setting is not None and row.setting.enabled]
     serving = sorted((row for row in scaled if row.trains), key=lambda row: row.name != DEFAULT)
-    if scaled and all(row.collapsed for row in scaled):
+    if scaled and all(each.ended_at is not None and each.scales for row in scaled for each in row.trainings):
         yield state(Learns.USELESS)
     elif unscaled is not None and unscaled.trains is False and serving:
         yield state(Learns.NEEDED, setting=serving[0].name)
@@ -886,55 +804,47 @@ def _of_gradients(row: Row) -> Iterator[Statement]:
     if row.flushed is not None and row.flushed >= FLUSHES:
         yield state(Learns.FLUSHED, row.name, Severity.INFO, flushed=row.flushed, error=row.grad_rel_l2)
     last = max(row.trainings, key=lambda training: len(training.skipped))
-    if not last.skipped or last.broke_off or len(last.skipped) == last.steps:
+    skipped, steps = last.skipped, last.steps
+    if not skipped or last.broke_off or len(skipped) == steps:
         return
-    first = skipped_first(last)
-    facts: dict[str, float | str | None] = {"steps": last.steps, "began": format_scale(last.scales[0][1])}
+    first = next((place for place, step in enumerate(skipped) if place != step), len(skipped))
     if first >= MANY_SKIPPED:
+        began = format_scale(last.scales[0][1])
         settled = format_scale(next(scale for step, scale in last.scales if step == first)).replace("^", "**")
-        yield state(Learns.COMES_DOWN, row.name, Severity.ADVICE, first=first, settled=settled, **facts)
-    later = len(last.skipped) - first
-    if later > max(OFTEN_SKIPPED * last.steps, 1):
-        yield state(Learns.SKIPS_AGAIN, row.name, Severity.ADVICE, skipped=later, **facts)
-
-
-def skipped_first(training: "Training") -> int:
-    """Return how many steps GradScaler skipped before the first that was taken."""
-    return next((place for place, step in enumerate(training.skipped) if place != step), len(training.skipped))
+        yield state(
+            Learns.COMES_DOWN, row.name, Severity.ADVICE, first=first, steps=steps, began=began, settled=settled
+        )
+    later = len(skipped) - first
+    if later > max(OFTEN_SKIPPED * steps, 1):
+        yield state(Learns.SKIPS_AGAIN, row.name, Severity.ADVICE, skipped=later, steps=steps)
 
 
 def _of_precisions(learned: Learned) -> Iterator[Statement]:
     """Yield the verdicts on rows with their reasons, of those that share both at once, and ways gone astray."""
-    alike: list[tuple[list[Statement], list[str]]] = []
-    for row in learned.judged:
-        own = _of_row(row, learned)
-        names = next((names for statements, names in alike if statements == own), None)
-        if own and names is None:
-            alike.append((own, [row.name]))
-        elif names is not None:
-            names.append(row.name)
+    of_rows = [(row.name, _of_row(row, learned)) for row in learned.judged if not row.of_fp32]
+    alike: list[list[Statement]] = []
+    for _, statements in of_rows:
+        alike += [statements] if statements not in alike else []
     codes = list(Learns)
-    for statements, names in sorted(alike, key=lambda each: codes.index(Learns(each[0][0].code))):
+    for statements in sorted(alike, key=lambda each: codes.index(Learns(each[0].code))):
+        names = [name for name, own in of_rows if own == statements]
         for statement in statements:
             yield replace(statement, subject=all_of(names), facts={**statement.facts, "count": len(names)})
 
 
 def _of_row(row: Row, learned: Learned) -> list[Statement]:
-    """Return the verdict on a row and its reasons, of one that fails also how far it went astray and how that grows;
-    nothing where fp32 is why.
-    """
-    if row.of_fp32:
-        return []
+    """Return the verdict on a row and its reasons, of one that fails also how far it went astray and how that grows."""
     metric, verdict, within, why = learned.metric, row.first.verdict, [], list(row.first.why)
     of_fit = [each for each in row.fit.why if each not in why]
     if verdict is ChangeStatus.UNCHANGED:
-        facts: dict[str, float | str | None] = {"metric": metric.name, "margin": 100 * metric.margin}
-        facts |= {"unit": metric.unit, "of_fall": int(metric.margin < metric.usual_margin)}
-        facts |= {"loss": 100 * learned.fit.margin if row.trains and not metric.is_fit else None}
-        within = [state(Learns.WITHIN, "", Severity.INFO, **facts)]
+        loss = 100 * learned.fit.margin if row.trains and not metric.is_fit else None
+        margin = 100 * metric.margin
+        within = [
+            state(Learns.WITHIN, "", Severity.INFO, metric=metric.name, margin=margin, unit=metric.unit, loss=loss)
+        ]
     if row.trains is False:
         code, why = Learns.FAILS, why if verdict is ChangeStatus.REGRESSED else [*of_fit, *why, *within]
-        if way := row.way:
+        if way := way_of(row.trainings):
             why.append(state(Learns.WAY, kept=way.kept, error=way.error, slope=way.slope))
     elif verdict is ChangeStatus.UNCHANGED:
         code, why = (Learns.TRAINS, within) if row.trains else (Learns.SCORES, [*within, *of_fit])
