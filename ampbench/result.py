@@ -13,7 +13,7 @@ from ampbench.judge import frame, notes
 from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
 from ampbench.records.run import LATEST
 from ampbench.records.verdict import VERDICT_COLUMNS, Verdict
-from ampbench.show import studies
+from ampbench.show import study_words
 from ampbench.show.data import finite
 from ampbench.show.document import written_out
 from ampbench.show.notebook import Plot, html_of, speed_against_error
@@ -22,6 +22,7 @@ from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, w
 from ampbench.show.terminal import LAYOUT
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
+from ampbench.studies import check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +110,7 @@ class Result(Shown):
         """Return what is shown of some of the rows (None: all); `rest` is the command that shows everything."""
         shown = self.rows if rows is None else rows
         header, cases = self.stored.header, self.stored.cases
-        pointers = studies.pointers(self.stored)
+        pointers = study_words.lines(check.pointers(self.stored))
         notes = self.notes(shown)
         return Screen(
             header=header, cases=cases, rows=shown, takes=self.takes, notes=notes, pointers=pointers, rest=rest

@@ -14,13 +14,13 @@ from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format
 from ampbench.cli.printing import OutputFormat, print_document
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
+from ampbench.records.kinds import CHECK
 from ampbench.show.data import record_data
 
 if TYPE_CHECKING:
     from ampbench.drive.fitness import Spoiler
     from ampbench.records.case import DeviceDescription, Environment
     from ampbench.show.document import Block, Section
-    from ampbench.store import StoredRun
     from ampbench.studies.ceilings import Ceiling
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
@@ -127,13 +127,12 @@ def _document(
 
 def _known(results: Path, environment: "Environment") -> list[str]:
     """Return in lines what the whole runs of a folder know of an environment."""
-    from ampbench.show import studies
+    from ampbench.show import study_words
     from ampbench.store import list_runs, runs_with
+    from ampbench.studies.check import diagnosis
 
-    runs: dict[str, list[StoredRun]] = {}
-    for run in runs_with(list_runs(results), lambda header: header.explains in studies.DIAGNOSING):
-        runs.setdefault(run.header.explains, []).append(run)
-    return studies.diagnoses(runs, environment)
+    runs = runs_with(list_runs(results), lambda header: header.explains == CHECK)
+    return study_words.lines(diagnosis(list(runs), environment))
 
 
 def _sections(

@@ -40,7 +40,7 @@ from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.core.units import counted
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.records.kinds import KINDS, deed_of, verb_of
-from ampbench.records.run import LATEST, Selection, Settings
+from ampbench.records.run import LATEST
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -65,14 +65,15 @@ def command(kind: str) -> Callable[..., int | None]:
 
 def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
     """Return the parameters of a study's verb, in their order."""
-    from ampbench.studies.study import Study, options_of
+    from ampbench.studies.study import options_of
 
     selects, limits = study.selects, parameters_of(make_settings)
     own = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
     parameters = [own.pop(each.name, each) for each in parameters] + [*own.values()]
-    parameters += [option("against", Against, "")] if isinstance(study, Study) and study.since else []
-    parameters += [option("every", Verbose, False)] if study.lists_all else []
+    parameters += [option("against", Against, "")] if study.since else []
+    if any(view.shown is not None for table in study.tables for view in table.views):
+        parameters += [option("every", Verbose, False)]
     parameters += [option("timeout", PieceTimeout, study.timeout), limits["threads"]]
     parameters += [limits["seed"]] if selects is not None else []
     parameters += [option("results", Results, DEFAULT_RESULTS), option("label", Label, "")]
@@ -104,7 +105,6 @@ def _annotation(option: "Option") -> Any:
         return Annotated[list[str] | None, info]
     if option.names:
         return Annotated[list[str] | None, many_names(flag, option.help)]
-    type_ = option.type or type(option.default)
     if option.seconds:
         info = typer.Option(flag, metavar="SECONDS", help=f"{option.help}, {DURATION}.")
         return Annotated[str, info]
@@ -114,21 +114,24 @@ def _annotation(option: "Option") -> Any:
         min=option.least,
         max=option.most,
         help=option.help,
-        show_default=option.default_said or True,
         autocompletion=option.known,
     )
-    return Annotated[type_ | None if option.default is None else type_, info]
+    return Annotated[type(option.default), info]
 
 
 def _done(study: "Study[Any, Any]", context: typer.Context, values: dict[str, Any]) -> int:
-    """Begin a run of what the options of a verb give, or go on with one, and return the exit code."""
+    """Begin a run of what the options of a verb give, or go on with one, tell of it, and return the exit code.
+
+    What was seen is told even where it could not be stored, which is then raised; a run of nothing is not left behind.
+    """
+    from ampbench.studies import work
     from ampbench.studies.study import Given, asked_for, options_of
 
-    chosen = chosen_format(values["format"], values["json"])
-    everything = values.get("every", False)
+    chosen, results = chosen_format(values["format"], values["json"]), values["results"]
+    tell = told_as(chosen, everything=values.get("every", False))
     if values.get("resume"):
         refuse_beside_resume(context, WITH_RESUME)
-        return go_on(study, values["resume"], values["results"], told_as(chosen, everything=everything))
+        return go_on(study, values["resume"], results, tell)
     selection, settings = _made(make_selection, values), _made(make_settings, values)
     options = options_of(study)
     given = Given(
@@ -142,10 +145,16 @@ def _done(study: "Study[Any, Any]", context: typer.Context, values: dict[str, An
         return 0
     asked = asked_for(study, given)
     if values.get("against"):
-        show = _changes_since(values["against"], values["results"], study, chosen)
-    else:
-        show = told_as(chosen, everything=everything)
-    return begin(study, selection, settings, asked, values["results"], values["label"], show)
+        tell = _changes_since(values["against"], results, study, chosen)
+    command, watching = ["ampbench", *sys.argv[1:]], _watching(study)
+    try:
+        done = work.begin(
+            study, selection, settings, asked, results, values["label"], command, watching=watching, note=print_note
+        )
+    except KeyboardInterrupt:
+        print_note("interrupted: nothing was seen")
+        return INTERRUPTED
+    return _told(study, done, tell, results)
 
 
 def _changes_since(name: str, results: Path, study: Any, format: OutputFormat) -> "Tell":
@@ -177,45 +186,19 @@ Tell = Callable[["StoredRun"], None]
 
 def told_as(format: OutputFormat, *, everything: bool) -> Tell:
     """Return what prints all of a run, as its study tells of it with `options`, and then its failures."""
-    from ampbench.show import studies
+    from ampbench.show import studies, study_words
+    from ampbench.studies.check import pointers
     from ampbench.studies.study import study_of
 
     def tell(stored: "StoredRun") -> None:
         study = study_of(stored.header.explains)
         print_document(studies.document(study, stored, list(stored.cases), everything=everything), format)
-        for line in studies.pointers(stored):
+        for line in study_words.lines(pointers(stored)):
             print_note(line)
         for failure in stored.failures.values() if format is OutputFormat.CSV else ():  # which has no place for them
             print_note(f"failed: {failure.case_id}: {failure.said}")
 
     return tell
-
-
-def begin(
-    study: "Study[Any, Any]",
-    selection: Selection,
-    settings: Settings,
-    asked: Any,
-    results: Path,
-    label: str,
-    tell: Tell,
-) -> int:
-    """Have a study work on what is selected into a new run file, `tell` of it, and return the exit code.
-
-    What was seen is told even where it could not be stored, which is then raised; a run of nothing is not left behind.
-    """
-    from ampbench.studies import work
-
-    command = ["ampbench", *sys.argv[1:]]
-    watching = _watching(study)
-    try:
-        done = work.begin(
-            study, selection, settings, asked, results, label, command, watching=watching, note=print_note
-        )
-    except KeyboardInterrupt:
-        print_note("interrupted: nothing was seen")
-        return INTERRUPTED
-    return _told(study, done, tell, results)
 
 
 def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> int:

@@ -45,16 +45,14 @@ class Kind:
 
     `lines` are what such a run holds, first what was found, then what led there; `contents` says what that is before a
     number of cases or the devices. `summary` is a line on its verb. With `resumed`, the verb goes on with a run that
-    broke off. What is found of the cases of a workload on a device may be judged `together`.
+    broke off.
 
     All else are names, as "module:name":
 
     * `asks`, the records that its workers are sent where it has several tasks (`records.wire.Task.asked`);
     * `tasks`, without a module: what its workers do (`records.wire.Task.name`), where a failure says that it happened
       (none: the one that is called as the kind is);
-    * `told`, what of a run is told on a page ("": all that was found);
-    * `points`, which states what is known of what befell cases of any run ("": nothing);
-    * `diagnoses`, which states what runs of it know of an environment ("": nothing).
+    * `told`, what of a run is told on a page ("": all that was found).
     """
 
     name: str
@@ -65,9 +63,6 @@ class Kind:
     asks: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     told: str = ""
-    points: str = ""
-    diagnoses: str = ""
-    together: bool = False
     resumed: bool = False
 
     @property
@@ -89,6 +84,11 @@ class Kind:
     def of_cases(self) -> bool:
         """Whether what is found is of cases, not of devices."""
         return self.found.of == "case_id"
+
+    @property
+    def together(self) -> bool:
+        """Whether what is found of the cases of a workload on a device is judged together."""
+        return self.of_cases and self.found.several
 
 
 _ROWS = (
@@ -124,7 +124,6 @@ _ROWS = (
         TRAINING, "study", "trainings of",
         (Lines("training", "ampbench.studies.training:Training", several=True),),
         summary="Whether each precision, or setting of GradScaler, trains as fp32 does: real steps, several seeds.",
-        together=True,
         resumed=True,
     ),
     Kind(
@@ -155,8 +154,6 @@ _ROWS = (
         CHECK, "", "known defects on",
         (Lines("checked", "ampbench.studies.check:Checked", several=True, of="device"),),
         summary="Which known defects of mixed precision this torch has here, each shown by a small program.",
-        points="ampbench.studies.check:pointers",
-        diagnoses="ampbench.studies.check:diagnosis",
         resumed=True,
     ),
 )  # fmt: skip

@@ -2,22 +2,21 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity
-from ampbench.records.case import Case, Environment
+from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, named
 from ampbench.records.labels import NOT_REACHED
 from ampbench.show import study_words
 from ampbench.show.data import finite, record_data
-from ampbench.show.document import Block, Code, Column, Document, Section, as_sentence, picked, records, table
+from ampbench.show.document import Block, Code, Document, Section, as_sentence, picked, records, table
 from ampbench.show.page import Held, Part, of_several, told_part
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
-    from ampbench.studies.study import Since, Study, Table, View
+    from ampbench.studies.study import Since, Study, Table, Telling, View
 
 Found = TypeVar("Found")
 """What was seen of a case."""
@@ -37,15 +36,20 @@ def document(
     """Return what a study says of the cases `case_ids` of a run; `everything`: all rows of its tables."""
     if study.subjects is not None:
         return _of_subjects(study, stored, case_ids, everything=everything)
-    first = study.tables[0]
-    assert not callable(first.columns)
-    key = study.key or KINDS[study.kind].found.line
+    columns, rows = study.tables[0].columns, study.tables[0].rows
+    assert not callable(columns)
+    key, passes = study.key or KINDS[study.kind].found.line, found_of(study, stored)
+    cases = [(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
+
+    def missing(case: Case) -> list[str]:
+        failure = stored.failures.get(case.case_id)
+        return [f"The rest was not measured: {failure.said}."] if failure else []
 
     def data(case: Case, record: Found) -> dict[str, Any]:
         statements = list(study.conclusions(case, record))
         return {
             "sentences": study_words.lines(statements),
-            **({"missing": missing[case.case_id]} if missing.get(case.case_id) else {}),
+            **({"missing": missing(case)} if missing(case) else {}),
             **({"code": code} if (code := study.code(case, record)) else {}),
             "statements": [asdict(each) for each in statements],
             "tables": {
@@ -56,23 +60,18 @@ def document(
 
     def shown(case: Case, record: Found) -> Section:
         made = section(study, case, record, everything=everything)
-        return Section(made.title, [*made.blocks, *map(Block, missing.get(case.case_id, []))])
+        return Section(made.title, [*made.blocks, *map(Block, missing(case))])
 
-    missing: dict[str, list[str]] = {}
-    for case_id, failure in stored.failures.items():
-        missing[case_id] = [f"The rest was not measured: {failure.said}."]
-    for case_id, name in study.lacks(stored):
-        missing.setdefault(case_id, []).append(f"{name}: {NOT_REACHED}.")
-    passes = found_of(study, stored)
-    told = [(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
-    return document_of_cases(
-        stored, case_ids, passes,
-        section=shown,
-        data=data,
-        columns=first.columns,
-        rows=first.rows,
-        code=list(_codes(study, told)),
-    )  # fmt: skip
+    return Document(
+        sections=lambda: [shown(case, record) for case, record in cases],
+        data=lambda: nested_data(stored, case_ids, passes, data),
+        columns=["case_id", *(column.key for column in columns)],
+        rows=lambda: [
+            {"case_id": case.case_id, **row} for case, record in cases for row in records(columns, rows(record))
+        ],
+        missing=missing_said(stored, case_ids, passes),
+        code=list(_codes(study, cases)),
+    )
 
 
 def _listed(data: Any) -> list[Any]:
@@ -123,7 +122,7 @@ def _of_subjects(study: "Study[Any, Any]", stored: StoredRun, case_ids: Sequence
 
 
 def _of_named(
-    study: "Study[Any, Any] | Since[Any]",
+    study: "Telling[Any]",
     subjects: Sequence[Any],
     known: Callable[[], Mapping[str, Any]],
     *,
@@ -153,9 +152,7 @@ def _of_named(
     )
 
 
-def section(
-    study: "Study[Any, Found] | Since[Found]", case: Case | None, record: Found, *, everything: bool = False
-) -> Section:
+def section(study: "Telling[Found]", case: Case | None, record: Found, *, everything: bool = False) -> Section:
     """Return what a study says of a case: its conclusions, its tables, and what the measuring noted."""
     said = study_words.lines(study.conclusions(case, record))
     tables = [_block(each, view, record, everything) for each in study.tables for view in each.views]
@@ -242,58 +239,9 @@ def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
     )
 
 
-def pointers(stored: StoredRun) -> list[str]:
-    """Return in lines what studies know of what befell the cases of a run."""
-    return study_words.lines(each for row in KINDS.values() if row.points for each in named(row.points)(stored))
-
-
-DIAGNOSING = tuple(row.name for row in KINDS.values() if row.diagnoses)
-"""The kinds of runs that know of an environment what spoils more than a case."""
-
-
-def diagnoses(runs: Mapping[str, Sequence[StoredRun]], environment: Environment) -> list[str]:
-    """Return in lines what `runs`, by kind, know of an environment."""
-    return study_words.lines(
-        each for kind in DIAGNOSING for each in named(KINDS[kind].diagnoses)(runs.get(kind, ()), environment)
-    )
-
-
-def document_of_cases(
-    stored: StoredRun,
-    case_ids: Sequence[str],
-    passes: Mapping[str, Found],
-    *,
-    section: Callable[[Case, Found], Section],
-    data: Callable[[Case, Found], Mapping[str, Any]],
-    columns: Sequence[Column[Row]],
-    rows: Callable[[Found], Sequence[Row]],
-    begun: Mapping[str, str] = MappingProxyType({}),
-    code: Sequence[Code] = (),
-) -> Document:
-    """Return what a run saw, `passes`, of each of the cases `case_ids`, and what became of those without one.
-
-    For people each is a `section`, then comes `code`. Nested data have the fields of `data` beside what the case is and
-    what became of it; flat ones the `columns` of its `rows`, the case's id first. `begun` says how far cases got that
-    have no pass because the run ended before.
-    """
-    seen = [case_id for case_id in case_ids if case_id in passes]
-    return Document(
-        sections=lambda: [section(stored.cases[case_id], passes[case_id]) for case_id in seen],
-        data=lambda: nested_data(stored, case_ids, passes, data, begun),
-        columns=["case_id", *(column.key for column in columns)],
-        rows=lambda: [
-            {"case_id": case_id, **row} for case_id in seen for row in records(columns, rows(passes[case_id]))
-        ],
-        missing=missing_said(stored, case_ids, passes, begun),
-        code=code,
-    )
-
-
-def missing_said(
-    stored: StoredRun, case_ids: Iterable[str], passes: Collection[str], begun: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
+def missing_said(stored: StoredRun, case_ids: Iterable[str], passes: Collection[str]) -> list[str]:
     """Return a line for each case without a pass: what became of it, and why."""
-    found = outcomes(stored, case_ids, passes, begun)
+    found = _outcomes(stored, case_ids, passes)
     return [f"{case_id}: {outcome}: {reason}" for case_id, outcome, reason in found if reason]
 
 
@@ -302,11 +250,10 @@ def nested_data(
     case_ids: Sequence[str],
     passes: Mapping[str, Found],
     data: Callable[[Case, Found], Mapping[str, Any]],
-    begun: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return a run as plain data: each case's pass, with the fields of its `data`, or why it has none."""
     cases = []
-    for case_id, outcome, reason in outcomes(stored, case_ids, passes, begun):
+    for case_id, outcome, reason in _outcomes(stored, case_ids, passes):
         case = stored.cases[case_id]
         known = {"case_id": case_id, "case": record_data(case), "outcome": outcome, "reason": reason or None}
         cases.append({**known, **(data(case, passes[case_id]) if case_id in passes else {})})
@@ -315,9 +262,7 @@ def nested_data(
     return {name: finite(value) for name, value in told.items()}
 
 
-def outcomes(
-    stored: StoredRun, case_ids: Iterable[str], passes: Collection[str], begun: Mapping[str, str]
-) -> Iterator[tuple[str, str, str]]:
+def _outcomes(stored: StoredRun, case_ids: Iterable[str], passes: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Yield the id of each case, its outcome and, unless that is "ok", the reason."""
     for case_id in case_ids:
         failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
@@ -325,8 +270,6 @@ def outcomes(
             yield case_id, "ok", ""
         elif failure is not None:
             yield case_id, "failed", failure.said
-        elif case_id in begun and skip is None:
-            yield case_id, "interrupted", begun[case_id]
         else:
             yield case_id, "skipped", skip.reason if skip else NOT_REACHED
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -158,25 +158,16 @@ def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
                 yield state(code, "", Severity.INFO, device=place, number=len(names), names=few(names, NAMED))
 
 
-COLUMNS: Sequence[Column[Checked]] = (
-    Column("check", lambda row: row.check),
-    Column("device", lambda row: row.device),
-    Column("area", lambda row: check_of(row).area),
-    Column("outcome", lambda row: row.outcome),
-    Column("title", lambda row: check_of(row).title),
-    Column("expected", lambda row: row.expected),
-    Column("seen", lambda row: row.seen),
-    Column("remedy", lambda row: check_of(row).remedy),
-    Column("mended", lambda row: check_of(row).mended),
-    Column("matters", lambda row: ", ".join(check_of(row).matters)),
-    Column("why", lambda row: row.why),
-    Column("how", lambda row: row.how),
-    Column("threads", lambda row: ", ".join(check_of(row).threads)),
-    Column("said", lambda row: "; ".join(row.said)),
-    Column("warned", lambda row: "; ".join(row.warned)),
-    Column("seconds", lambda row: row.seconds),
-    Column("program", lambda row: row.program),
+def _held(name: str, row: Checked) -> Any:
+    """Return a field of a result or, where it has none of this name, of its check, as a cell has it."""
+    held = getattr(row if hasattr(row, name) else check_of(row), name)
+    return "; ".join(held) if isinstance(held, list) else ", ".join(held) if isinstance(held, tuple) else held
+
+
+_SHOWN = (
+    "check device area outcome title expected seen remedy mended matters why how threads said warned seconds program"
 )
+COLUMNS: Sequence[Column[Checked]] = [Column(name, partial(_held, name)) for name in _SHOWN.split()]
 """Of a check on a device: what it came to, what was expected and seen, and what to do."""
 Alike = Sequence[Checked]
 """Results of a check that came to the same on several devices, for the same reason."""
@@ -562,7 +553,6 @@ Examples:
     key="checks",
     subject="torch",
     subjects=lambda runs, _: torches(runs),
-    heading=lambda torch: torch.name,
     in_full=lambda stored: bool(stored.asked and stored.asked.checks),
     tables=(
         Table(key="outcomes", columns=COLUMNS, rows=lambda torch: torch.results),

@@ -209,7 +209,6 @@ Examples:
   ampbench study input-storage --resume 1f9a3c       an interrupted study, by its id
 """,
     doing="comparing",
-    lists_all=False,
     asked=StorageAsked,
     record=StoragePass,
     task=Task(INPUT_STORAGE, StorageAsked, StoragePass, "ampbench.studies.input_storage_measure:do_storage"),

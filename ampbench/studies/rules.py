@@ -557,7 +557,6 @@ Examples:
     key="probes",
     subject="torch",
     subjects=lambda runs, _: torches(runs),
-    heading=lambda torch: torch.name,
     conclusions=conclusions,
     tables=(
         Table(key="ops", columns=OBSERVED, rows=observed),

@@ -60,9 +60,9 @@ class Option:
     """An option of a verb: `--` and its `name`, its `default`, which also tells its type, and its `help`.
 
     `least` and `most` bound a number. One of `seconds` is typed as a duration, "90" or "2m"; one of `names` is typed
-    once for each, or with commas, and is a list; with `argument` without any option before it. `default_said` stands
-    for the default in the help. A shell is offered the names that are `known`, and what each is. What is `shown`
-    chooses what is printed of a run, not what the run is.
+    once for each, or with commas, and is a list; with `argument` without any option before it. A shell is offered
+    the names that are `known`, and what each is. What is `shown` chooses what is printed of a run, not what the run
+    is.
     """
 
     name: str
@@ -74,8 +74,6 @@ class Option:
     seconds: bool = False
     names: bool = False
     argument: bool = False
-    type: Any = None
-    default_said: str = ""
     known: Callable[[], Sequence[tuple[str, str]]] | None = None
     shown: bool = False
 
@@ -170,23 +168,33 @@ class Table(Generic[R, T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Since(Generic[R]):
-    """What is shown of two runs of a study, the earlier first: `of` finds what is compared, each with a `name`."""
+class Telling(Generic[R]):
+    """What is shown of records: their `tables` and `conclusions`.
 
-    of: "Callable[[StoredRun, StoredRun], Sequence[R]]"
+    `heading` says what stands behind the name of a case, else the record's own name; `remarks` what the measuring
+    noted, in sentences.
+    """
+
     tables: Sequence[Table[R, Any]]
     conclusions: Callable[[Any, R], Iterable[Statement]]
-    heading: Callable[[R], str] = lambda compared: str(getattr(compared, "name", ""))
-    remarks: Callable[[R], Sequence[str]] = lambda _: ()
+    heading: Callable[[R], str] = lambda record: str(getattr(record, "name", ""))
+    remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study(Generic[A, R]):
+class Since(Telling[R]):
+    """What is shown of two runs of a study, the earlier first: `of` finds what is compared, each with a `name`."""
+
+    of: "Callable[[StoredRun, StoredRun], Sequence[R]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study(Telling[R], Generic[A, R]):
     """A study: `kind` is its name in `KINDS`, `doing` what progress calls its work ("tracing").
 
     Of its verb, `help` is the text; its `options` are the fields of `asked`, the record of what is asked for, unless
-    they are given, and what they give is `made` into that. One that `lists_all` has `--all`, and a piece of its work
-    may take `timeout`.
+    they are given, and what they give is `made` into that. A piece of its work may take
+    `timeout`.
 
     `plan` finds the cases of a selection (None: those in autocast to the devices' default dtypes) after `refined` has
     looked at it. One without cases has `require` instead, which raises `NothingToRunError` where nothing of what is
@@ -201,18 +209,15 @@ class Study(Generic[A, R]):
 
     All that is shown is made of `tables`, `conclusions` and `charts`; `record` is what a run stores. `title` and
     `caption` head its part of a page, `done` is what was done to its cases there ("Trained"), `key` what its records
-    are called in the JSON (none: as their lines are). `heading` says what stands behind the name of a case, `remarks`
-    what the measuring noted, in sentences, `code` is Python to paste. Where several records are of a case, `lacks` are
-    the ids of cases and the names of what a run lacks of them. One whose `subject` is no case has `subjects`, which
-    finds in runs each of them, with a `name`, of certain cases (None: all): that is what tables, conclusions (of None)
-    and charts are made of. A run that is told `in_full` shows all rows unasked. `since` is what changed between two
-    runs, as the verb says with `--against`.
+    are called in the JSON (none: as their lines are). `code` is Python to paste. One whose `subject` is no case has
+    `subjects`, which finds in runs each of them, with a `name`, of certain cases (None: all): that is what tables,
+    conclusions (of None) and charts are made of. A run that is told `in_full` shows all rows unasked. `since` is what
+    changed between two runs, as the verb says with `--against`.
     """
 
     kind: str
     doing: str
-    help: str = ""
-    lists_all: bool = True
+    help: str
     task: Task[Any, Any] | None = None
     work: "Callable[[Session[A]], Work] | None" = None
     timeout: str = f"{Settings().timeout_seconds:g}"
@@ -236,14 +241,9 @@ class Study(Generic[A, R]):
     subject: str = "case"
     subjects: "Callable[[Iterable[StoredRun], Collection[str] | None], Sequence[R]] | None" = None
     key: str = ""
-    tables: Sequence[Table[R, Any]]
-    conclusions: Callable[[Any, R], Iterable[Statement]]
     charts: "Sequence[Drawing[Subject[R]]]" = ()
-    lacks: "Callable[[StoredRun], Sequence[tuple[str, str]]]" = lambda _: ()
     in_full: "Callable[[StoredRun], bool]" = lambda _: False
     since: "Since[Any] | None" = None
-    heading: Callable[[R], str] = lambda _: ""
-    remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
     code: Callable[[Any, R], str] = lambda *_: ""
 
 
@@ -294,12 +294,12 @@ def _value(option: Option, value: Any) -> Any:
     """Return the value of an option as its verb gives it."""
     if option.names:
         return [value] if isinstance(value, str) else [*(value or ())]
-    kind = float if option.seconds else option.type or type(option.default)
+    kind = float if option.seconds else type(option.default)
     bounds = msgspec.Meta(gt=0) if option.seconds else msgspec.Meta(ge=option.least, le=option.most)
     meant = Annotated[kind, bounds] if bounds != msgspec.Meta() else kind
     try:
         seconds = parse_seconds(value) if option.seconds and isinstance(value, str) else value
-        return msgspec.convert(seconds, meant | None if option.default is None else meant)
+        return msgspec.convert(seconds, meant)
     except (UsageError, msgspec.ValidationError) as error:
         raise UsageError(f"{option.name}={value!r}: {error}") from None
 
