@@ -379,9 +379,10 @@ def explanation(
     concerned = concerned_rules(changed_names(changes), rules, case.device)
     used = concerned_rules(used_names(before.trace, after.trace), rules, case.device)
     lines = change_sentences(changes, [bare_name(rule.op) for rule in concerned])
-    if changes.nothing and not measured:
-        ops, casts = after.trace.ops, after.trace.casts
-        lines = [f"the same: {counted(len(ops), 'op')}, {counted(len(casts), 'cast')}"]
+    if changes.nothing:
+        same = f"{counted(len(after.trace.ops), 'op')}, {counted(len(after.trace.casts), 'cast')}"
+        unexplained = f"unexplained: the same ops, dtypes and casts on both sides ({same})"
+        lines = [unexplained if measured else f"the same: {same}"]
     if case.path != "eager":
         lines.append(f"traced in eager mode, measured {case.path}")
     faked = [name for name, side in (("the baseline", before), ("the candidate", after)) if side.how == FAKE]

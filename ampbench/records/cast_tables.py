@@ -17,6 +17,7 @@ from ampbench.records.casts import (
     Cast,
     CastTrace,
     Operation,
+    Promotion,
     is_view,
 )
 from ampbench.records.labels import few
@@ -40,6 +41,11 @@ class Saving:
     bytes_moved: int
     seconds: float | None
     advice: str
+
+
+def bytes_moved(made: Iterable[Cast | Promotion]) -> int:
+    """Return the bytes that casts, or conversions inside ops, read and write."""
+    return sum(each.bytes_moved for each in made)
 
 
 def cache_bytes(trace: CastTrace) -> int:
@@ -74,7 +80,7 @@ def savings(trace: CastTrace) -> list[Saving]:
             what=what,
             names=tuple(dict.fromkeys(cast.name for cast in casts)),
             casts=tuple(cast.index for cast in casts),
-            bytes_moved=sum(cast.bytes_moved for cast in casts),
+            bytes_moved=bytes_moved(casts),
             seconds=sum(cast.seconds or 0.0 for cast in casts) if trace.timed else None,
             advice=_advice(kind, casts),
         )

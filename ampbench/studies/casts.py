@@ -21,7 +21,16 @@ from ampbench.core.units import UNDEFINED, format_bytes, format_seconds, one_of
 from ampbench.errors import UsageError
 from ampbench.records import casts as terms
 from ampbench.records.case import PATHS, Case, Environment
-from ampbench.records.cast_tables import CAST_COLUMNS, Saving, cache_bytes, cast_users, casts_inside, op_rows, savings
+from ampbench.records.cast_tables import (
+    CAST_COLUMNS,
+    Saving,
+    bytes_moved,
+    cache_bytes,
+    cast_users,
+    casts_inside,
+    op_rows,
+    savings,
+)
 from ampbench.records.casts import Cast, CastPass, CastTrace, GraphCast, GraphTrace, ModuleCalls, Operation, Tracing
 from ampbench.records.kinds import CASTS
 from ampbench.records.labels import few
@@ -116,9 +125,9 @@ def totals(record: CastPass) -> Totals:
         ops=len(trace.ops),
         casts=len(trace.casts),
         could_be_saved=sum(len(saving.casts) for saving in savings(trace)),
-        bytes_moved=_bytes(trace.casts),
+        bytes_moved=bytes_moved(trace.casts),
         promotions=len(trace.promotions),
-        promotion_bytes=_bytes(trace.promotions),
+        promotion_bytes=bytes_moved(trace.promotions),
         cache_bytes=cache_bytes(trace),
         step_seconds=step,
         traced_seconds=traced,
@@ -217,9 +226,12 @@ def stood_for(trace: CastTrace, device: str) -> Iterator[Statement]:
 
 
 class CastRow(NamedTuple):
-    """A cast, the op that it is, and the op that it was made for (None: it is for no op, a copy that is stored)."""
+    """A cast, the op that it is, and the op that it was made for (None: it is for no op, a copy that is stored).
 
-    cast: Cast
+    A promotion is inside the op that it is for.
+    """
+
+    cast: Any
     op: Operation
     user: Operation | None
 
@@ -246,45 +258,45 @@ class Group(NamedTuple):
 
 def by_origin(record: CastPass) -> list[Group]:
     """Return the casts by what was cast and who asked, in the order of `SUBJECTS`."""
-    groups = _grouped(record, [((row.cast.what, row.cast.origin), row.cast, row.op) for row in cast_rows(record)])
+    groups = _grouped(record, lambda row: (row.cast.what, row.cast.origin))
     return sorted(groups, key=lambda group: terms.SUBJECTS.index(group.first))
 
 
 def by_op(record: CastPass) -> list[Group]:
     """Return the casts by the op that they were made for, "" where it was none, and the function that called it."""
-    rows = ((row.user.name if row.user else "", row.user or row.op, row) for row in cast_rows(record))
-    return _grouped(record, [((name, asking.function or ""), row.cast, row.op) for name, asking, row in rows])
+    return _grouped(record, _asking)
+
+
+def _asking(row: CastRow) -> tuple[str, str]:
+    return row.user.name if row.user else "", (row.user or row.op).function or ""
 
 
 def by_tensor(record: CastPass) -> list[Group]:
     """Return the casts by what was cast and its name."""
-    return _grouped(record, [((row.cast.what, row.cast.name), row.cast, row.op) for row in cast_rows(record)])
+    return _grouped(record, lambda row: (row.cast.what, row.cast.name))
 
 
 def by_promoting_op(record: CastPass) -> list[Group]:
     """Return what ops convert inside, by the op and the function that called it; nothing times that alone."""
-    inside = [(promotion, record.trace.ops[promotion.operation]) for promotion in record.trace.promotions]
-    return _grouped(record, [((op.name, op.function or ""), promotion, op) for promotion, op in inside], timed=False)
+    ops = record.trace.ops
+    inside = [CastRow(each, ops[each.operation], ops[each.operation]) for each in record.trace.promotions]
+    return _grouped(record, _asking, inside)
 
 
 def _grouped(
-    record: CastPass, made: Iterable[tuple[tuple[str, str], Any, Operation]], *, timed: bool = True
+    record: CastPass, key: Callable[[CastRow], tuple[str, str]], inside: list[CastRow] | None = None
 ) -> list[Group]:
-    """Return conversions by what they have in common, the most expensive first."""
-    found: dict[tuple[str, str], list[tuple[Any, str]]] = {}
-    for key, each, op in made:
-        found.setdefault(key, []).append((each, op.phase))
+    """Return the casts, or what is converted `inside` ops, by what they have in common, the most expensive first."""
+    found: dict[tuple[str, str], list[CastRow]] = {}
+    for row in cast_rows(record) if inside is None else inside:
+        found.setdefault(key(row), []).append(row)
     groups = []
-    for key, members in found.items():
-        own, phases = [each for each, _ in members], Counter(phase for _, phase in members)
-        seconds = _seconds(own) if timed and record.trace.timed else None
+    for common, rows in found.items():
+        own, phases = [row.cast for row in rows], Counter(row.op.phase for row in rows)
+        seconds = _seconds(own) if inside is None and record.trace.timed else None
         ways = ", ".join(dict.fromkeys(f"{each.from_dtype} → {each.to_dtype}" for each in own))
-        groups.append(Group(*key, len(own), phases["forward"], phases["backward"], _bytes(own), seconds, ways))
+        groups.append(Group(*common, len(own), phases["forward"], phases["backward"], bytes_moved(own), seconds, ways))
     return sorted(groups, key=lambda group: (-(group.seconds or 0.0), -group.bytes_moved, group.first, group.second))
-
-
-def _bytes(made: Iterable[Any]) -> int:
-    return sum(each.bytes_moved for each in made)
 
 
 def _seconds(made: Iterable[Any]) -> float:
@@ -316,7 +328,7 @@ def by_weight(record: CastPass) -> list[WeightRow]:
     for name in dict.fromkeys(use.name for use in record.trace.weights):
         kept = {cast.to_dtype: cast.bytes_written for cast in casts.get(name, ()) if cast.cached}
         made, reused, idle = (uses[name, status] for status in (terms.CAST, terms.REUSED, terms.NOT_NEEDED))
-        rows.append(WeightRow(name, made, reused, idle, _bytes(casts.get(name, ())), sum(kept.values())))
+        rows.append(WeightRow(name, made, reused, idle, bytes_moved(casts.get(name, ())), sum(kept.values())))
     return rows
 
 
@@ -350,7 +362,7 @@ def by_module(record: CastPass, *, collapsed: bool = False) -> list[ModuleRow]:
         own = [cast for each in alike for cast in casts.pop(each.module, [])]
         seconds = _seconds(own) if record.trace.timed else None
         names, times = tuple(dict.fromkeys(each.module for each in alike)), sum(each.calls for each in alike)
-        rows.append(ModuleRow(names, alike[0].kind, *_sides(alike[0]), times, len(own), _bytes(own), seconds))
+        rows.append(ModuleRow(names, alike[0].kind, *_sides(alike[0]), times, len(own), bytes_moved(own), seconds))
     return rows
 
 
@@ -528,12 +540,7 @@ MODULES: Sequence[Column[ModuleRow]] = (
     _column("casts", "casts", "whole"),
     _column("cast_bytes", "moved", "B", _if_some("cast_bytes", "casts", format_bytes)),
     _column("cast_seconds", "traced", "s", _if_some("cast_seconds", "casts", format_seconds), rare=True),
-    Column(
-        "module",
-        lambda row: ", ".join(row.modules),
-        "module",
-        said=lambda row: few([name or "the model itself" for name in row.modules], 2),
-    ),
+    Column("module", lambda row: ", ".join(row.modules), "module", said=_modules),
 )
 WEIGHTS: Sequence[Column[WeightRow]] = (
     _column("cast", "cast", "whole"),
