@@ -160,7 +160,7 @@ def casts_inside(trace: CastTrace) -> Counter[tuple[str, tuple[str, ...], tuple[
     casts = {cast.index for cast in trace.casts}
     found: Counter[tuple[str, tuple[str, ...], tuple[str, ...]]] = Counter()
     for operation in trace.ops:
-        given, made = _floating(operation.inputs), _floating(operation.outputs)
+        given, made = floating(operation.inputs), floating(operation.outputs)
         if operation.index in casts or not given or not made or set(given) & set(made):
             continue
         name = operation.name.partition(".")[2] or operation.name
@@ -169,7 +169,8 @@ def casts_inside(trace: CastTrace) -> Counter[tuple[str, tuple[str, ...], tuple[
     return found
 
 
-def _floating(dtypes: Iterable[str]) -> tuple[str, ...]:
+def floating(dtypes: Iterable[str]) -> tuple[str, ...]:
+    """Return those of autocast and mixed precision, each once."""
     return tuple(dict.fromkeys(dtype for dtype in dtypes if dtype in FLOATING))
 
 

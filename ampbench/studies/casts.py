@@ -28,6 +28,7 @@ from ampbench.records.cast_tables import (
     cache_bytes,
     cast_users,
     casts_inside,
+    floating,
     op_rows,
     savings,
 )
@@ -320,15 +321,15 @@ class WeightRow(NamedTuple):
 def by_weight(record: CastPass) -> list[WeightRow]:
     """Return a row per weight, in the order of first use."""
     uses = Counter((use.name, use.status) for use in record.trace.weights)
-    casts: dict[str, list[Cast]] = {}
+    casts: dict[str, list[Cast]] = {use.name: [] for use in record.trace.weights}
     for cast in record.trace.casts:
-        if cast.what == terms.WEIGHT:
-            casts.setdefault(cast.name, []).append(cast)
+        if cast.what == terms.WEIGHT and cast.name in casts:
+            casts[cast.name].append(cast)
     rows = []
-    for name in dict.fromkeys(use.name for use in record.trace.weights):
-        kept = {cast.to_dtype: cast.bytes_written for cast in casts.get(name, ()) if cast.cached}
+    for name, own in casts.items():
+        kept = {cast.to_dtype: cast.bytes_written for cast in own if cast.cached}
         made, reused, idle = (uses[name, status] for status in (terms.CAST, terms.REUSED, terms.NOT_NEEDED))
-        rows.append(WeightRow(name, made, reused, idle, bytes_moved(casts.get(name, ())), sum(kept.values())))
+        rows.append(WeightRow(name, made, reused, idle, bytes_moved(own), sum(kept.values())))
     return rows
 
 
@@ -428,7 +429,7 @@ def _last_dtypes(ops: Iterable[Operation]) -> dict[str, str]:
     """Return the dtype that each module's last op which computes with floating numbers gives in the forward pass."""
     found: dict[str, str] = {}
     for op in ops:
-        given, made = ([dtype for dtype in side if dtype in terms.FLOATING] for side in (op.inputs, op.outputs))
+        given, made = floating(op.inputs), floating(op.outputs)
         if op.phase == "forward" and given and made and terms.plain_name(op.name) not in MOVES:
             found[op.module] = made[0]
     return found
