@@ -51,7 +51,9 @@ NAMING = {
     "judge/notes.py": "ceilings of which a run tells shares may be disturbed, or none",
     "cli/run.py": "ceilings that are known are copied into a run that measures",
     "cli/doctor.py": "what ceilings showed stands for what a CPU's flags suggest, and says what products run through",
-    "report/answers.py": "what ceilings showed stands for what a CPU's flags suggest",
+    "cli/studies.py": "a line points to the check that looks for what befell a case",
+    "result.py": "a line points to the check that looks for what befell a case",
+    "report/networks.py": "what ceilings showed stands for what a CPU's flags suggest",
 }
 """The modules outside the studies that name one, and why."""
 
