@@ -107,8 +107,7 @@ def _document(
     ceilings: "list[Ceiling]",
     stored: Mapping[str, str | None] | None,
 ) -> dict[str, Any]:
-    from ampbench.show import study_words
-    from ampbench.studies.ceilings import of_libraries, shown
+    from ampbench.studies.ceilings import shown
 
     devices = [] if environment is None else environment.devices
     document: dict[str, Any] = {
@@ -118,7 +117,6 @@ def _document(
         "findings": [asdict(finding) for finding in findings],
         "known": known,
         "arithmetic": {device.type: shown(device, ceilings).arithmetic for device in devices if device.available},
-        "libraries": [line for device in devices for line in study_words.lines(of_libraries(ceilings, device.type))],
     }
     if stored is not None:
         document["results"] = stored
@@ -234,11 +232,9 @@ def _capability(device: "DeviceDescription", dtype: str) -> str:
 
 
 def _device_remarks(environment: "Environment", ceilings: "list[Ceiling]") -> list[str]:
-    """Return what is to be said of devices: absent, emulating, and in which libraries they multiply."""
+    """Return what is to be said of devices: absent, or emulating."""
     from ampbench.records.labels import emulated_halves
-    from ampbench.show import study_words
-    from ampbench.show.document import as_sentence
-    from ampbench.studies.ceilings import best, of_libraries, shown
+    from ampbench.studies.ceilings import best, shown
 
     remarks = []
     for device in environment.devices:
@@ -258,7 +254,4 @@ def _device_remarks(environment: "Environment", ceilings: "list[Ceiling]") -> li
             remarks.append(
                 f"that {' and '.join(told)} is emulated is known by {by}: ampbench study ceilings measures it"
             )
-        remarks += [
-            f"{device.type}: {as_sentence(line)}" for line in study_words.lines(of_libraries(ceilings, device.type))
-        ]
     return remarks

@@ -79,10 +79,6 @@ TEMPLATES: Mapping[str, str] = {
     "ceiling-missed": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}; promised {promise:ratio} by {by}: missed",
     "ceiling-traffic-halved": "as many values are copied in {ratio:ratio} the time of fp32: traffic is halved",
     "ceiling-traffic-not-halved": "as many values are copied in {ratio:ratio} the time of fp32: traffic is not halved",
-    "ceiling-library": (
-        "products run in {library}, at {ratio:ratio} of fp32's in {taken}: "
-        "{owed:if||ratio| by the library, }{own:ratio} by the dtype"
-    ),
     "ceiling-disturbed": (
         "other work used up to {share:share} of the CPU during {which:if|||}{which:else|all measurements}: do not "
         "trust them, measure again"

@@ -47,8 +47,6 @@ ATTENTIONS = {
 """Attention of a sequence to itself as in transformers: (sequences, heads, length, features of a head)."""
 COPIES = {"cpu": (18, 20, 22, 24, 26, 28), "": (20, 24, 26, 28, 30)}
 """Bytes that are copied, or read, as powers of two: from what a cache holds to what only the main memory does."""
-MKL, ONEDNN = "MKL", "oneDNN"
-"""The libraries that multiply matrices on a CPU, besides others that torch may be built with."""
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 _TILE = 1 << 16
@@ -58,31 +56,25 @@ _TILE = 1 << 16
 class Task:
     """One size of an operation: `work` FLOPs or bytes each time it is run; `build` makes what runs it.
 
-    Tasks of one `series` differ in size only. `library` is as in `Attained`.
+    Tasks of one `series` differ in size only.
     """
 
     series: str
     size: str
     work: int
     build: Callable[[MakeTensor], Callable[[], object]]
-    library: str = ""
 
 
 def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]]:
     """Return the tasks of an operation in a dtype on a type of device, each series from small to large.
 
     FLOPs are counted as `torch.utils.flop_counter` does, a multiplication and an addition as two; the bytes of a copy
-    are those read and those written. On a CPU, products of fp32 are those of the library that torch multiplies them
-    with, and those of oneDNN, in which convolutions and half precision run.
+    are those read and those written. On a CPU, products of fp32 run in oneDNN, too, as inductor has them.
     """
     kind = device if device in SQUARES else ""
     if operation == MATMUL:
-        library = _library(dtype) if device == "cpu" else ""
-        series = [
-            [_square(edge, library) for edge in SQUARES[kind]],
-            [_layer(*shape, library) for shape in LAYERS[kind]],
-        ]
-        if device == "cpu" and dtype is torch.float32 and _has_onednn():
+        series = [[_square(edge) for edge in SQUARES[kind]], [_layer(*shape) for shape in LAYERS[kind]]]
+        if device == "cpu" and dtype is torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             series.append([_onednn_layer(*shape) for shape in LAYERS[kind]])
         return series
     if operation == CONV:
@@ -95,38 +87,19 @@ def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]
     return [[_copy(1 << power, dtype.itemsize) for power in COPIES[kind]]]
 
 
-def _library(dtype: torch.dtype) -> str:
-    """Return which library multiplies matrices of `dtype` on this CPU; "" where it is not known.
-
-    As `use_mkldnn_matmul` of ATen/native/mkldnn/Matmul.cpp decides in torch 2.15 on x86, with fp32 not rounded: oneDNN
-    has half precision where the CPU has the instructions that it asks for, a BLAS all else. ONEDNN_VERBOSE=1 shows it.
-    """
-    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
-        return ""
-    asks = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}.get(dtype, "")
-    supported = getattr(torch.ops.mkldnn, asks, None) if asks and _has_onednn() else None
-    if dtype is torch.float32:
-        return MKL
-    return ONEDNN if supported is not None and supported() else ""
-
-
-def _has_onednn() -> bool:
-    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-
-
-def _square(edge: int, library: str) -> Task:
+def _square(edge: int) -> Task:
     def build(make: MakeTensor) -> Callable[[], object]:
         left, right = make(edge, edge), make(edge, edge)
         return partial(torch.mm, left, right, out=torch.empty_like(left))
 
-    return Task("square", f"{edge}x{edge}x{edge}", 2 * edge**3, build, library)
+    return Task("square", f"{edge}x{edge}x{edge}", 2 * edge**3, build)
 
 
-def _layer(rows: int, inputs: int, outputs: int, library: str) -> Task:
+def _layer(rows: int, inputs: int, outputs: int) -> Task:
     def build(make: MakeTensor) -> Callable[[], object]:
         return partial(F.linear, make(rows, inputs), make(outputs, inputs), make(outputs))
 
-    return Task("linear", f"linear {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build, library)
+    return Task("linear", f"linear {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build)
 
 
 def _onednn_layer(rows: int, inputs: int, outputs: int) -> Task:
@@ -136,8 +109,7 @@ def _onednn_layer(rows: int, inputs: int, outputs: int) -> Task:
         given = make(rows, inputs), make(outputs, inputs), make(outputs)
         return partial(torch.ops.mkldnn._linear_pointwise, *given, "none", [], "")
 
-    size = f"onednn {rows}x{inputs}x{outputs}"
-    return Task("onednn", size, 2 * rows * inputs * outputs, build, ONEDNN)
+    return Task("onednn", f"onednn {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build)
 
 
 def _attention(sequences: int, heads: int, length: int, features: int) -> Task:
@@ -249,7 +221,7 @@ def _grow(
         except Exception as error:  # noqa: BLE001 - whatever a device raises at what it does not support
             device.release()
             return found, said_of(error)
-        found.append(Attained(size=task.size, work=task.work, samples=samples, library=task.library))
+        found.append(Attained(size=task.size, work=task.work, samples=samples))
         device.release()
     return found, ""
 

@@ -89,17 +89,16 @@ def compare(
     references: Sequence[torch.Tensor],
     on: Device | None = None,
     *,
-    what: str = "output",
     against: str = "fp64",
 ) -> Distance:
     """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes, taken as one vector.
 
-    `what` they are, and what they are held `against`, is for words. With `on` they may lie anywhere in any dtype: each
+    What they are held `against` is for words. With `on` they may lie anywhere in any dtype: each
     pair is brought there, into fp64, in its turn. Elements that are infinite in both, with one sign, are left out, as
     masks are. What is not finite in one alone, or NaN in the reference, makes the distance undefined and is counted; so
     do a reference of zeros and one without elements. Raises `ValueError` for other shapes.
     """
-    return compare_each(values, references, on, what=what, against=against)[0]
+    return compare_each(values, references, on, against=against)[0]
 
 
 def compare_each(
@@ -110,7 +109,7 @@ def compare_each(
     what: str = "output",
     against: str = "fp64",
 ) -> tuple[Distance, list[Distance]]:
-    """Return what `compare` does, and the distance of each tensor from its reference."""
+    """Return what `compare` does, and the distance of each tensor from its reference; `what` they are is for words."""
     if [value.shape for value in values] != [reference.shape for reference in references]:
         raise ValueError(
             f"the {what}s' shapes differ from the reference's: {[tuple(v.shape) for v in values]} "

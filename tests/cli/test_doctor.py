@@ -11,11 +11,9 @@ from msgspec import structs
 from ampbench.drive.fitness import Spoiler
 from ampbench.errors import AmpbenchError
 from ampbench.records.case import Environment
-from ampbench.studies.ceilings import Attained
 from tests import stored_runs
 
 Run = Callable[..., Any]
-LIBRARIES = {"MKL": 100, "oneDNN": 200}
 FINDING = Spoiler(name="load", what="the load is 9", why="threads wait", remedy="wait until it has gone", grave=True)
 
 
@@ -110,18 +108,3 @@ def test_what_ceilings_of_this_machine_show_comes_before_what_flags_suggest(
     assert "cpu emulates bf16" in out
     assert "its flags" not in out
     assert json.loads(ampbench("doctor", "--json").out)["arithmetic"]["cpu"]["fp16"] == "native"
-
-
-def test_a_speedup_of_half_precision_that_is_a_library_s_is_said_to_be(
-    machine: Run, ampbench: Run, environment: Environment
-) -> None:
-    by_library = [Attained(size=f"{rate}", work=rate, samples=[1.0], library=name) for name, rate in LIBRARIES.items()]
-    half = [Attained(size="8x8x8", work=500, samples=[1.0], library="oneDNN")]
-    ceilings = [
-        stored_runs.make_ceiling(dtype, 1, attained=attained, threads=environment.threads)
-        for dtype, attained in (("fp32", by_library), ("bf16", half))
-    ]
-    stored_runs.write_run(Path("results"), [], *ceilings, environment=environment, explains="ceilings")
-    said = "2.00x by the library, 2.50x by the dtype"
-    assert said in " ".join(ampbench("doctor").out.split())
-    assert said in json.loads(ampbench("doctor", "--json").out)["libraries"][0]

@@ -5,8 +5,7 @@ import torch
 
 from ampbench.cli.main import main
 from ampbench.store import StoredRun, list_runs, read_run
-from ampbench.studies.ceilings import Ceiling, bandwidth, best, share
-from ampbench.studies.datasheets import datasheet_of
+from ampbench.studies.ceilings import Ceiling, bandwidth, best, datasheet_of, share
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 

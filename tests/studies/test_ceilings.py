@@ -23,19 +23,17 @@ from ampbench.studies.ceilings import (
     bandwidth,
     bandwidth_of,
     best,
-    by_library,
     conclusions,
     copy_ratio,
+    datasheet_of,
     described,
     device_ceilings,
-    of_libraries,
     rate,
     share,
     shown,
     sizes,
     top,
 )
-from ampbench.studies.datasheets import datasheet_of
 from tests.report.materials import part_of
 from tests.report.studied_runs import ceilings_run
 from tests.scripted_channel import machine
@@ -124,33 +122,6 @@ def test_a_ceiling_shows_what_is_emulated_and_flags_only_where_it_decides_nothin
     assert shown(flagged, between).arithmetic == flagged.arithmetic
     busy = [structs.replace(one, fitness=Fitness(other_share=0.5)) for one in CEILINGS]
     assert shown(flagged, busy).arithmetic == flagged.arithmetic
-
-
-LIBRARIES = [
-    ceiling(
-        MATMUL,
-        "fp32",
-        attained=[
-            Attained(size="8x8x8", work=100, samples=[1.0], library="MKL"),
-            Attained(size="9x9x9", work=80, samples=[1.0], library="MKL"),
-            Attained(size="onednn 8x8x8", work=200, samples=[1.0], library="oneDNN"),
-        ],
-    ),
-    ceiling(MATMUL, "bf16", attained=[Attained(size="8x8x8", work=500, samples=[1.0], library="oneDNN")]),
-]
-
-
-def test_a_speedup_that_is_another_library_s_is_told_apart_from_that_of_the_dtype() -> None:
-    assert by_library(LIBRARIES, "cpu", "fp32") == {"MKL": 100, "oneDNN": 200}
-    (owed,) = of_libraries(LIBRARIES, "cpu")
-    assert (owed.subject, owed.facts) == (
-        "bf16",
-        {"library": "oneDNN", "taken": "MKL", "ratio": 5, "owed": 2, "own": 2.5},
-    )
-    slower = structs.replace(LIBRARIES[0].attained[2], work=100)
-    alike = structs.replace(LIBRARIES[0], attained=[*LIBRARIES[0].attained[:2], slower])
-    assert "owed" not in next(of_libraries([alike, LIBRARIES[1]], "cpu")).facts
-    assert list(of_libraries(CEILINGS, "cpu")) == []
 
 
 def test_what_fits_a_cache_moves_at_that_cache_s_speed() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampbench.studies.datasheets import DATASHEETS, INSTRUCTIONS, datasheet_of, instruction_of
+from ampbench.studies.ceilings import DATASHEETS, INSTRUCTIONS, datasheet_of, instruction_of
 
 
 @pytest.mark.parametrize(
