@@ -11,8 +11,8 @@ from ampbench.core.statement import Statement
 from ampbench.core.units import counted
 from ampbench.judge import frame, notes
 from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
+from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
-from ampbench.records.verdict import VERDICT_COLUMNS, Verdict
 from ampbench.show import study_words
 from ampbench.show.data import finite
 from ampbench.show.document import written_out

@@ -27,8 +27,7 @@ from torch.utils._pytree import tree_leaves
 import ampbench
 from ampbench import live
 from ampbench.drive.planning import find_workloads
-from ampbench.records.changes import ChangeStatus
-from ampbench.records.verdict import Evidence, Status
+from ampbench.records.changes import ChangeStatus, Evidence, Status
 from ampbench.workloads.index import WORKLOADS
 
 QUICK: dict[str, Any] = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "budget": 0.3}

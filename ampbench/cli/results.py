@@ -10,9 +10,9 @@ from ampbench.core.metrics import COLUMNS
 from ampbench.core.units import counted
 from ampbench.drive.rounds import Table, table_of
 from ampbench.judge import frame
+from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry
-from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.result import Result
 from ampbench.show import networks
 from ampbench.show.data import csv_text, json_text

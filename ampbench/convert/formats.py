@@ -32,10 +32,9 @@ from ampbench.errors import NothingToRunError, UsageError
 from ampbench.judge import frame
 from ampbench.judge.frame import Array, judged
 from ampbench.records.case import matches
-from ampbench.records.changes import Change, ChangeStatus, Comparison
+from ampbench.records.changes import VERDICT_COLUMNS, Change, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels
 from ampbench.records.run import Header
-from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.show.changes import control_line, reason, remarks
 from ampbench.show.comparison import notes
 from ampbench.show.rows import Row

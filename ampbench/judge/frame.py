@@ -20,9 +20,9 @@ from ampbench.core.metrics import COLUMNS, Column, reach
 from ampbench.core.precisions import BASELINE, DEFAULT
 from ampbench.errors import UsageError
 from ampbench.judge.rounds import OK, MeasuredRun
+from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.labels import NONE_NAMED, attention_said, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
-from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.store import StoredRun, measured_files, not_measured, once
 from ampbench.store.lines import no_garbage_collection
 from ampbench.studies.ceilings import Bounds, Ceiling

@@ -24,8 +24,8 @@ from ampbench.core.budget import (
 )
 from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Refusal, Statement, Undecided
+from ampbench.records.changes import Evidence, Status, Verdict
 from ampbench.records.measured import LOWEST_BIN, Divergence, Update
-from ampbench.records.verdict import Evidence, Status, Verdict
 from ampbench.show.rows import TODAYS, Row, judged_error, number
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from ampbench.judge.compare import compare
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.verdict import takes_of, trainings_beside, verdicts_of
 from ampbench.records.case import kind_of
-from ampbench.records.changes import ChangeStatus, Comparison
+from ampbench.records.changes import ChangeStatus, Comparison, Interval
 from ampbench.records.labels import few
-from ampbench.records.verdict import Interval
 from ampbench.show.document import Document
 from ampbench.show.networks import Network, Place, network_names, side_by_side
 from ampbench.show.rows import Group, Row, Take, grouped, number, taken_of, with_verdicts

@@ -15,11 +15,11 @@ from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, state
 from ampbench.judge.looks import OF_GRADIENTS, Seen, judge
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
+from ampbench.records.changes import Cause, Interval, Status, Verdict
 from ampbench.records.kinds import TRAINING
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence
 from ampbench.records.run import ScalerSetting
-from ampbench.records.verdict import Cause, Interval, Status, Verdict
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
 from ampbench.studies.predictions import hints_of
 

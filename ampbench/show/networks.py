@@ -18,8 +18,8 @@ from ampbench.core.precisions import BASELINE, rank
 from ampbench.core.statement import Answer, Flaw, Statement
 from ampbench.core.units import format_error, times
 from ampbench.records.case import Case
+from ampbench.records.changes import VERDICT_COLUMNS, Interval, Status
 from ampbench.records.labels import case_labels, few
-from ampbench.records.verdict import VERDICT_COLUMNS, Interval, Status
 from ampbench.show.document import Block, Column, Document, Section, records, table
 from ampbench.show.rows import (
     TODAYS,

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.units import counted
-from ampbench.records.verdict import Status, Verdict
+from ampbench.records.changes import Status, Verdict
 from ampbench.show.charts import (
     Chart,
     Rows,

@@ -23,10 +23,10 @@ from ampbench.core.statement import Note, Refusal, Severity, Statement
 from ampbench.core.stats import round_value
 from ampbench.core.units import counted, format_error, format_quantity, format_seconds, times
 from ampbench.records.case import Case
+from ampbench.records.changes import VERDICT_COLUMNS, Evidence
 from ampbench.records.labels import NONE_NAMED, outcome_said
 from ampbench.records.measured import Round
 from ampbench.records.run import Header
-from ampbench.records.verdict import VERDICT_COLUMNS, Evidence
 from ampbench.show.document import escaped, markdown_table
 from ampbench.show.rows import Group, Row, Take, described, grouped, judged_error, number, precision_label
 from ampbench.show.terminal import wrapped

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ampbench.core.precisions import BASELINE, DEFAULT, rank
 from ampbench.core.statement import Answer, Statement
-from ampbench.records.verdict import Status, Verdict
+from ampbench.records.changes import Status, Verdict
 
 Row = Mapping[str, Any]
 """One row of the frame: its columns by name, None or NaN where undefined."""

@@ -21,9 +21,8 @@ from ampbench.core.units import (
     times,
 )
 from ampbench.records.case import Case
-from ampbench.records.changes import GateCode
+from ampbench.records.changes import Cause, GateCode, Status
 from ampbench.records.labels import FP32_INSTEAD, case_labels, few
-from ampbench.records.verdict import Cause, Status
 
 _TRAINED = "{precision}{optimizer:if| with ||: }"
 _GROUPS = "{many:if| in |,|}{groups:if| of |counted;parameter group|}"

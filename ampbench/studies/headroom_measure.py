@@ -45,13 +45,12 @@ from ampbench.worker.data import (
     weights_digest,
 )
 from ampbench.worker.distances import Fp32Check, dense, is_finite, outputs_in
-from ampbench.worker.draws import seed_all, seeded_step, unfused
 from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.optimizer import is_named, recipe_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.outputs import batch_length
-from ampbench.worker.step import Step, TrainingStep
+from ampbench.worker.step import Step, TrainingStep, seed_all, seeded_step, unfused
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 

@@ -18,13 +18,12 @@ from ampbench.trace.keep_fp32 import is_kept
 from ampbench.trace.modules import ModuleRun, watch_runs
 from ampbench.worker.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
 from ampbench.worker.distances import Fp32Check, compare, compare_each
-from ampbench.worker.draws import seed_all, seeded_step, unfused
 from ampbench.worker.machine import Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, one_batch, said_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.outputs import batch_length
 from ampbench.worker.reference import Reference, References, run_step, trusted_reference
-from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.step import Step, TrainingStep, build_step, seed_all, seeded_step, unfused
 from ampbench.worker.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
 from ampbench.worker.updates import measure_update
 from ampbench.worker.worker import Work

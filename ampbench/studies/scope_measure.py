@@ -33,10 +33,9 @@ from ampbench.studies.scope import (
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import trace_casts
 from ampbench.worker.distances import compare, floating_in, kept_outputs
-from ampbench.worker.draws import seed_all, switch_off_dropout
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source, said_of
-from ampbench.worker.step import SETTLING_STEPS, build_training
+from ampbench.worker.step import SETTLING_STEPS, build_training, seed_all, switch_off_dropout
 from ampbench.worker.timing import FitnessWatch, Settled, side_by_side
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload

@@ -30,10 +30,9 @@ from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import trace_casts
 from ampbench.worker.data import tensors_of
 from ampbench.worker.distances import floating_in, identical
-from ampbench.worker.draws import seed_all
 from ampbench.worker.machine import Device
 from ampbench.worker.memory import one_batch
-from ampbench.worker.step import Step, TrainingStep, build_step
+from ampbench.worker.step import Step, TrainingStep, build_step, seed_all
 from ampbench.worker.timing import Settled, settled_peaks, side_by_side, warm_up
 from ampbench.workload import Workload
 

@@ -23,8 +23,8 @@ from ampbench.records.ranges import FirstNonfinite
 from ampbench.trace.modules import named_tensors_in, tensors_in
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.data import named_tensors, plain_parts
-from ampbench.worker.draws import seeded_step
 from ampbench.worker.machine import Device, precision_flags
+from ampbench.worker.step import seeded_step
 from ampbench.workload import Workload
 
 NEGLIGIBLE_GRADIENT = 1e-6

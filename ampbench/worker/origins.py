@@ -15,11 +15,10 @@ from ampbench.trace.errors import Given, watch_errors
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import SAMPLE, Samples, sample_outputs, total_errors
 from ampbench.worker.distances import Distance, Fp32Check, compare, is_finite, kept_outputs, outputs_in
-from ampbench.worker.draws import EqualDraws, seeded_step, unfused
 from ampbench.worker.machine import Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.outputs import compared_outputs
-from ampbench.worker.step import Step
+from ampbench.worker.step import EqualDraws, Step, seeded_step, unfused
 from ampbench.workload import Workload
 
 SAMPLES = 1 << 22

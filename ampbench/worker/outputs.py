@@ -34,10 +34,9 @@ from ampbench.worker.distances import (
     outputs_in,
     scaled,
 )
-from ampbench.worker.draws import EqualDraws, seed_all, switch_off_dropout
 from ampbench.worker.machine import Cpu, Device, precision_flags
 from ampbench.worker.memory import said_of
-from ampbench.worker.step import TrainingStep, build_step
+from ampbench.worker.step import EqualDraws, TrainingStep, build_step, seed_all, switch_off_dropout
 from ampbench.workload import Workload
 
 LOGITS, LOG_PROBABILITIES, PROBABILITIES = "logits", "log-probabilities", "probabilities"

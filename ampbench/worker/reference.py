@@ -27,12 +27,21 @@ from ampbench.worker.distances import (
     named_outputs,
     outputs_in,
 )
-from ampbench.worker.draws import EQUAL_DRAWS, EqualDraws, random_states, seed_all, switch_off_dropout
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
 from ampbench.worker.optimizer import is_named, misses, recipe_of, statistics_stall
 from ampbench.worker.outputs import compared_outputs
-from ampbench.worker.step import InferenceStep, OwnStep, TrainingStep, build_step
+from ampbench.worker.step import (
+    EQUAL_DRAWS,
+    EqualDraws,
+    InferenceStep,
+    OwnStep,
+    TrainingStep,
+    build_step,
+    random_states,
+    seed_all,
+    switch_off_dropout,
+)
 from ampbench.worker.updates import (
     Gradients,
     Intended,

@@ -32,9 +32,9 @@ from ampbench.worker.data import (
     named_tensors,
     tensors_of,
 )
-from ampbench.worker.draws import seed_all
 from ampbench.worker.machine import users_switches, written
 from ampbench.worker.optimizer import check_class
+from ampbench.worker.step import seed_all
 from ampbench.workload import Workload
 from ampbench.workloads import index
 

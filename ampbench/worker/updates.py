@@ -23,11 +23,18 @@ from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
 from ampbench.trace.dtypes import short_dtype
 from ampbench.worker.data import named_tensors, stored_dtype
 from ampbench.worker.distances import dense, is_finite, real_parts
-from ampbench.worker.draws import random_states, seed_all, switch_off_dropout
 from ampbench.worker.machine import Device, fp64_device, precision_flags
 from ampbench.worker.memory import said_of
 from ampbench.worker.optimizer import default_optimizer, is_named, with_settings
-from ampbench.worker.step import SETTLING_STEPS, OwnStep, TrainingStep, build_training
+from ampbench.worker.step import (
+    SETTLING_STEPS,
+    OwnStep,
+    TrainingStep,
+    build_training,
+    random_states,
+    seed_all,
+    switch_off_dropout,
+)
 from ampbench.worker.work import count_flops
 from ampbench.workload import Workload
 

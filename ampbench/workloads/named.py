@@ -36,7 +36,7 @@ from ampbench.records.case import ParameterValue
 from ampbench.records.labels import few
 from ampbench.records.wire import Description, NamedNetwork
 from ampbench.worker.data import Generator, called_with, placed
-from ampbench.worker.draws import seed_all
+from ampbench.worker.step import seed_all
 from ampbench.workload import Workload
 from ampbench.workloads.index import LIMITS, RANDOM, check_parameter
 from ampbench.workloads.weights import ACTIVE, class_loss

@@ -30,8 +30,7 @@ from ampbench.records.rules import DTYPES, short_name
 from ampbench.records.run import Selection
 from ampbench.studies.casts import Casts, stood_for
 from ampbench.studies.casts_measure import measure_casts, trace_absent
-from ampbench.studies.ceilings import COPY, Ceiling, bandwidth, described, share
-from ampbench.studies.datasheets import datasheet_of
+from ampbench.studies.ceilings import COPY, Ceiling, bandwidth, datasheet_of, described, share
 from ampbench.studies.rules import compare_rules, unobserved
 from ampbench.studies.rules_measure import probe_rules
 from ampbench.trace.dtypes import is_present

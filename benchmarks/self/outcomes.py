@@ -39,10 +39,10 @@ from ampbench.drive.planning import lack
 from ampbench.judge import frame
 from ampbench.judge.verdict import scale_hint, verdicts_of
 from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.changes import Status
 from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import SCHEMA, Header, Selection, Settings
-from ampbench.records.verdict import Status
 from ampbench.show.document import markdown_table
 from ampbench.show.wording import refusal
 from ampbench.store import StoredRun, gathered
@@ -52,12 +52,11 @@ from ampbench.studies.training import ArmAsked, Training, learned
 from ampbench.studies.training_measure import Trajectories, train
 from ampbench.studies.training_verdict import CONTROL
 from ampbench.worker.divergence import measure_divergence
-from ampbench.worker.draws import seed_all
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device, precision_flags
 from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload
-from ampbench.worker.step import build_training
+from ampbench.worker.step import build_training, seed_all
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from benchmarks.self.trainings import HELD_OUT, NETWORKS, PROOF, RECIPES, Proof, Setting

@@ -12,8 +12,8 @@ import pytest
 from rich.cells import cell_len
 
 from ampbench.core.metrics import COLUMNS
+from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.measured import Failure
-from ampbench.records.verdict import VERDICT_COLUMNS
 from tests import stored_runs
 from tests.report.large_runs import write_zoo_run
 

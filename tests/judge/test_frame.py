@@ -12,9 +12,9 @@ from ampbench.core.metrics import COLUMNS, METRICS
 from ampbench.errors import StoreError
 from ampbench.judge.frame import FUNCTIONS, Frame, run_rows
 from ampbench.judge.rounds import MeasuredRun, control_ratio
+from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.measured import Failure, OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip, Update
 from ampbench.records.run import Footer
-from ampbench.records.verdict import VERDICT_COLUMNS
 from ampbench.show.rows import described, grouped
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import (

@@ -17,8 +17,8 @@ from ampbench.judge.looks import LOOKS, Seen, below, is_chance, judge
 from ampbench.judge.rounds import TimedRound
 from ampbench.judge.verdict import Speeds, choose
 from ampbench.records.case import Case
+from ampbench.records.changes import Evidence, Status, Verdict
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update
-from ampbench.records.verdict import Evidence, Status, Verdict
 from ampbench.show.rows import TODAYS, Take
 from ampbench.studies.training import Trained
 from ampbench.worker.divergence import measure_divergence

@@ -9,9 +9,9 @@ from ampbench.core.statement import Answer, Flaw, Note, Severity, Statement, sta
 from ampbench.judge import frame
 from ampbench.judge.notes import NOTES, skipped, statements, sweep_notes, swept_value
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
+from ampbench.records.changes import Status, Verdict
 from ampbench.records.labels import Pending
 from ampbench.records.run import Imported, Selection
-from ampbench.records.verdict import Status, Verdict
 from ampbench.show.rows import Group, Take
 from ampbench.show.wording import TEMPLATES, lines
 from ampbench.store import StoredRun

@@ -15,7 +15,7 @@ from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Hint, Refusal, Undecided
 from ampbench.judge.looks import Seen, judge
 from ampbench.judge.verdict import takes_of, verdicts_of
-from ampbench.records.verdict import Status, Verdict
+from ampbench.records.changes import Status, Verdict
 from ampbench.store import read_run
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu

@@ -13,9 +13,9 @@ from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Refusal, Sta
 from ampbench.core.units import times
 from ampbench.judge import frame
 from ampbench.judge.verdict import across_tables, choose, takes_of, verdicts_of
+from ampbench.records.changes import Cause, Status
 from ampbench.records.measured import Round, Update
 from ampbench.records.run import Entry, ScalerSetting
-from ampbench.records.verdict import Cause, Status
 from ampbench.show.rows import Take, grouped
 from ampbench.store import StoredRun, read_run
 from ampbench.studies.predictions import hints_of

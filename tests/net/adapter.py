@@ -25,9 +25,8 @@ from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge, read_policy
 from ampbench.judge.looks import LOOKS
 from ampbench.judge.verdict import takes_of
-from ampbench.records.changes import Comparison
+from ampbench.records.changes import Comparison, Status
 from ampbench.records.rules import RuleChange
-from ampbench.records.verdict import Status
 from ampbench.show import studies
 from ampbench.studies.study import study_of
 from ampbench.trend.building import make_trend

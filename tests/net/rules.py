@@ -13,7 +13,7 @@ a column that goes:
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ampbench.records.verdict import VERDICT_COLUMNS
+from ampbench.records.changes import VERDICT_COLUMNS
 from tests.net.comparing import MISSING, Difference
 
 SEEN = (

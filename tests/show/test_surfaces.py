@@ -18,7 +18,7 @@ from ampbench.convert.formats import cases_of
 from ampbench.core.budget import Budget
 from ampbench.judge import machines, verdict
 from ampbench.pytest_plugin.measuring import Seen
-from ampbench.records.verdict import VERDICT_COLUMNS, Status, Verdict
+from ampbench.records.changes import VERDICT_COLUMNS, Status, Verdict
 from ampbench.report.cases import cases
 from ampbench.report.material import material_of
 from ampbench.result import Result

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Statement, Undecided, state
-from ampbench.records.verdict import Cause, Evidence
+from ampbench.records.changes import Cause, Evidence
 from ampbench.show.wording import BRIEFLY, CAUSES, TEMPLATES, answer, briefly, gains, verdict_words, why, words
 
 COMPOSED = {Answer.TAKE, Answer.SAVE, Answer.REFUSED, Answer.UNDECIDED}

@@ -32,8 +32,8 @@ from ampbench.trace.keep_fp32 import keep_fp32
 from ampbench.worker import distances
 from ampbench.worker.data import SAME_INPUTS
 from ampbench.worker.distances import MEANT, UNKNOWN
-from ampbench.worker.draws import NO_DROPOUT
 from ampbench.worker.machine import Cpu
+from ampbench.worker.step import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, Function, Scaled, small_conv_net, small_encoder
 

@@ -25,8 +25,8 @@ from ampbench.studies.scope import (
     ScopeRun,
 )
 from ampbench.studies.scope_measure import Loop, measure_scopes, split_by_step
-from ampbench.worker.draws import NO_DROPOUT
 from ampbench.worker.machine import Cpu
+from ampbench.worker.step import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
 

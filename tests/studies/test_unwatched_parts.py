@@ -10,9 +10,9 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from ampbench.records.case import Case
 from ampbench.studies.headroom_measure import UNREAD, UNSEEN, measure_ranges
-from ampbench.worker.draws import COMPILED
 from ampbench.worker.machine import Cpu
 from ampbench.worker.origins import measure_origin
+from ampbench.worker.step import COMPILED
 from ampbench.workload import Workload
 from tests.trace.test_higher_order import Attending, Branching, Looping
 

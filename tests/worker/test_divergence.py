@@ -31,10 +31,10 @@ from ampbench.worker.distances import (
     worst_gradient,
 )
 from ampbench.worker.divergence import batch_targets, measure_divergence
-from ampbench.worker.draws import EQUAL_DRAWS
 from ampbench.worker.machine import Cpu
 from ampbench.worker.optimizer import recipe_of
 from ampbench.worker.reference import NOT_DECIDED, Reference, References, trusted_reference
+from ampbench.worker.step import EQUAL_DRAWS
 from ampbench.workload import Workload
 from ampbench.workloads.linear import linear_stack
 from tests.stored_runs import change_divergence, make_divergence

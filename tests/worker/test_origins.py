@@ -16,9 +16,9 @@ from ampbench.records.ranges import ModuleError, OriginPass, ranked
 from ampbench.trace.keep_fp32 import keep_fp32
 from ampbench.trace.ranges import SAMPLE
 from ampbench.worker import origins
-from ampbench.worker.draws import NO_DROPOUT
 from ampbench.worker.machine import Cpu
 from ampbench.worker.origins import measure_origin
+from ampbench.worker.step import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, Function, small_conv_net
 

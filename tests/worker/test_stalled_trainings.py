@@ -15,7 +15,7 @@ from torch import nn
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Refusal
 from ampbench.judge.verdict import verdicts_of
-from ampbench.records.verdict import Status
+from ampbench.records.changes import Status
 from ampbench.store import read_run
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import open_device

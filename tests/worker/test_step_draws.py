@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ampbench.worker import draws
+from ampbench.worker import step
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_is_drawn_is_what_torch_draws_from_that_seed(told: list[int]) -> None:
     for seed in (3, 0, 2**40, 3):
         drawn = torch.rand(4, generator=torch.Generator().manual_seed(seed))
-        draws.seed_all(seed)
+        step.seed_all(seed)
         assert torch.equal(torch.rand(4), drawn)
         assert np.random.rand() == np.random.RandomState(seed % 2**32).rand()
 
@@ -27,7 +27,7 @@ def test_what_is_drawn_is_what_torch_draws_from_that_seed(told: list[int]) -> No
 def test_without_an_accelerator_torch_notes_no_seed_for_one(told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     for seed in (1, 2, 3):
-        draws.seed_all(seed)
+        step.seed_all(seed)
     assert told == []
 
 
@@ -37,5 +37,5 @@ def test_an_accelerator_is_told_every_seed_whether_it_is_in_use_yet_or_not(
     """It begins with the last one that it was told: with an earlier one, dropout would depend on what ran before."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     for seed in (1, 2, 3):
-        draws.seed_all(seed)
+        step.seed_all(seed)
     assert told == [1, 2, 3]
