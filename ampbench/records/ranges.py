@@ -65,9 +65,9 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     error of its floating outputs against its own in fp32, over elements finite in both (None: there are none, or fp32's
     are zero). Of `elements` (0: not compared, for the reason in `note`), `overflowed` are not finite and `flushed` are
     zero unlike in fp32. `inputs_overflowed` are not finite in the low dtype: then the overflow began before.
-    `total_rel_l2` is its error in the whole low-precision run, partly inherited, on `sampled` elements at most, the
-    same in both runs. `kept_rel_l2` is that of the network's output in a run with this module alone kept in fp32
-    (None: not tried, or undefined).
+    `total_rel_l2` is its error in the whole low-precision run, partly inherited, on a sample of its outputs.
+    `kept_rel_l2` is that of the network's output in a run with this module alone kept in fp32 (None: not tried, or
+    undefined).
     """
 
     module: str
@@ -78,19 +78,8 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     flushed: Count = 0
     inputs_overflowed: Count = 0
     total_rel_l2: ErrorSize | None = None
-    sampled: Count = 0
     kept_rel_l2: ErrorSize | None = None
     note: str = ""
-
-    @property
-    def inherited(self) -> float | None:
-        """The part of its total error that came with its inputs: roundings are independent, so errors add in squares.
-
-        0 if its own error is the larger.
-        """
-        if self.own_rel_l2 is None or self.total_rel_l2 is None:
-            return None
-        return math.sqrt(max(self.total_rel_l2**2 - self.own_rel_l2**2, 0.0))
 
 
 class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -161,21 +150,6 @@ class LowRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(f"an unknown precision, {self.precision!r}")
 
 
-ANOTHER_BATCH, ANOTHER_SEED = "another batch", "another seed"
-"""Values that predictions are tested on: other inputs; or other weights, too, if these come from the seed."""
-
-
-class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Modules on exact inputs of another batch, or of another seed (`on`), in each low precision.
-
-    `low_runs` are without whole steps, and lower what the pass itself does. `note` says why there are none.
-    """
-
-    on: str
-    low_runs: list[LowRun] = []
-    note: str = ""
-
-
 class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Magnitudes in `steps` fp32 steps of a case, and what low precisions made of as many.
 
@@ -188,7 +162,6 @@ class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     swallowed: list[Swallowed] = []
     low_runs: list[LowRun] = []
     recipe: Recipe | None = None
-    validations: list[Validation] = []
     notes: list[str] = []
 
 
@@ -237,8 +210,3 @@ def format_scale(scale: float) -> str:
     """Return a loss scale as "2^16", one that is no power of two as "1000"."""
     mantissa, power = math.frexp(scale)
     return f"2^{power - 1}" if mantissa == 0.5 and scale != 1 else f"{scale:g}"
-
-
-def nonfinite_sentence(found: FirstNonfinite) -> str:
-    """Return where the first value that is not finite was made; steps count from 1."""
-    return str(found)

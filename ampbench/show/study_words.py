@@ -113,11 +113,10 @@ TEMPLATES: Mapping[str, str] = {
     "headroom-nonfinite": "outputs are not finite from step {step:,} on, and no op makes that of finite values",
     "headroom-finite": "all values of the whole step are finite",
     "headroom-unseen": "the whole step was not seen",
-    "headroom-gradients-too": "so are gradients of {count:,} of {parameters:counted;parameter}",
     "headroom-not-compared": "no module was compared",
     "headroom-none": "no overflow or flushing predicted, none seen",
     "headroom-score": (
-        "{precision:if|||: }{event} {predicted:,} predicted, {seen:,} seen"
+        "{event} {predicted:,} predicted, {seen:,} seen"
         "{right:if| (|,| right, }{false:if||,| false, }{missed:if||,| missed}{near:if|, |,| of them near it}"
         "{wrong:only|)}"
     ),
@@ -127,8 +126,6 @@ TEMPLATES: Mapping[str, str] = {
         "{nonfinite:if|, seen in |,|}"
     ),
     "headroom-unchecked": "{count:,} of {modules:counted;module} could not be checked: {reasons}",
-    "headroom-untested": "not tested: {note}",
-    "headroom-right": "right for all of {modules:counted;module} in {names}",
     "headroom-optimizer": "trained by {optimizer}",
     "origin-nothing": "nothing could be compared: no module gave a floating value",
     "origin-output": "the output errs by {error:error} against {reference} (relative L2 error)",
@@ -155,10 +152,6 @@ TEMPLATES: Mapping[str, str] = {
     "origin-calm": "none of {modules:counted;module} overflows or flushes on exact inputs",
     "origin-first": "in the whole run {first}",
     "origin-left-out": "{count:,} of {modules:counted;module} not compared: {reasons}",
-    "origin-forward": (
-        "these are values of the forward pass; of gradients, `ampbench run` finds the parameter that errs most, and "
-        "`ampbench show RUN --case CASE` names it"
-    ),
     "keep-found": "keep {units:,} of {modules:counted;module} in fp32: {names}",
     "keep-nothing": "no module need be kept in fp32",
     "keep-whole": "run the network in fp32: nothing less meets the budget",

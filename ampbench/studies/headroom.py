@@ -36,11 +36,13 @@ from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_po
 from ampbench.show.document import Column
 from ampbench.studies.predictions import (
     FLUSHES,
+    FLUSHING,
     MARGIN,
+    OVERFLOW,
+    Events,
     Fit,
     GradientOutcome,
     Outcome,
-    Prediction,
     by_running_module,
     fit,
     flushed_together,
@@ -95,23 +97,19 @@ class Headroom(StrEnum):
     NONFINITE = "headroom-nonfinite"
     FINITE = "headroom-finite"
     UNSEEN = "headroom-unseen"
-    GRADIENTS_TOO = "headroom-gradients-too"
-    """After a forward pass that overflows, gradients are not finite either."""
     NOT_COMPARED = "headroom-not-compared"
     NONE = "headroom-none"
     SCORE = "headroom-score"
     """How many were predicted to overflow or flush, and how many did."""
     GRADIENTS = "headroom-gradients"
     UNCHECKED = "headroom-unchecked"
-    UNTESTED = "headroom-untested"
-    RIGHT = "headroom-right"
     OPTIMIZER = "headroom-optimizer"
 
 
 def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
     """Yield what would overflow and flush in fp16 and bf16 and which loss scale serves, then what each precision did.
 
-    Then how the predictions did on other values, and what arithmetic knows of the optimizer.
+    Then what arithmetic knows of the optimizer.
     """
     modules = by_running_module(record.magnitudes)
     if not modules:
@@ -123,7 +121,6 @@ def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
             yield state(Headroom.STRANGE, "fp32", Severity.INFO, names=few(strange))
     for low in record.low_runs:
         yield from _of_low_run(record, low)
-    yield from _tested(record)
     if record.recipe is not None:
         yield state(Headroom.OPTIMIZER, "", Severity.INFO, optimizer=optimizer_name(record.recipe))
         for dtype in FORMATS:
@@ -134,8 +131,8 @@ def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
 def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype: str) -> Iterator[Statement]:
     """Yield what pure half would do to the values of modules."""
     predictions = {name: predict(rows, dtype) for name, rows in modules.items()}
-    overflowing = [name for name, row in predictions.items() if row.overflows]
-    flushing = [name or ROOT for name, row in predictions.items() if row.flushes]
+    overflowing = [name for name, row in predictions.items() if row[OVERFLOW].predicted]
+    flushing = [name or ROOT for name, row in predictions.items() if row[FLUSHING].predicted]
     known = [row for name in overflowing or modules if (row := telling(modules[name])) is not None]
     worst = max(known, key=lambda row: row.largest or 0.0, default=None)
     reach = (fit(worst, dtype).reach if worst else None) or 0.0
@@ -149,12 +146,9 @@ def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype:
         yield state(Headroom.FITS, dtype, Severity.INFO, modules=len(modules), flush=int(not flushing), **near)
     if flushing:
         yield state(Headroom.FLUSHES, dtype, Severity.ADVICE, count=len(flushing), names=few(flushing))
-    for what, names in (
-        ("overflow", [name or ROOT for name, row in predictions.items() if row.near_overflow]),
-        ("flushing", [name or ROOT for name, row in predictions.items() if row.near_flush]),
-    ):
-        if names:
-            facts = {"names": few(names), "what": what}
+    for event in (OVERFLOW, FLUSHING):
+        if names := [name or ROOT for name, row in predictions.items() if row[event].near]:
+            facts = {"names": few(names), "what": event}
             yield state(Headroom.NEAR, dtype, Severity.ADVICE, count=len(names), margin=MARGIN, **facts)
     yield from _scales(record, dtype)
     rows = [row for row in record.swallowed if row.dtype == dtype]
@@ -187,20 +181,18 @@ def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
     gradients = predicted_gradients(record, low)
     nonfinite = sum(row.nonfinite > 0 for row in gradients)
     yield _whole_step(low)
-    if (overflowed := forward_overflows(low)) and nonfinite:
-        yield state(Headroom.GRADIENTS_TOO, name, count=nonfinite, parameters=len(gradients))
     if not outcomes:
         yield state(Headroom.NOT_COMPARED, name, Severity.INFO)
-    elif any(row.overflow_seen is not None for row in outcomes):
+    elif any(row.events[OVERFLOW].seen is not None for row in outcomes):
         yield from list(_scores(name, outcomes)) or [state(Headroom.NONE, name, Severity.INFO)]
-    if gradients and not overflowed:
+    if gradients and not forward_overflows(low):
         scale = format_scale(low.scaler_scale) if low.scaler_scale is not None else None
         predicted, flushed = flushed_together(gradients)
         overflow = sum(row.overflows for row in gradients)
         facts = {"overflow": overflow, "nonfinite": nonfinite, "parameters": len(gradients)}
         known = facts if overflow or nonfinite else {}
         yield state(Headroom.GRADIENTS, name, Severity.INFO, scale=scale, predicted=predicted, seen=flushed, **known)
-    left = [row.error.note for row in outcomes if row.overflow_seen is None]
+    left = [row.error.note for row in outcomes if row.events[OVERFLOW].seen is None]
     if left:
         counts = {"count": len(left), "modules": len(outcomes)}
         yield state(Headroom.UNCHECKED, name, Severity.INFO, reasons=left_out(left), **counts)
@@ -228,38 +220,16 @@ def forward_overflows(low: LowRun) -> bool:
     return stored or (low.first_nonfinite is not None and low.first_nonfinite.phase == "forward")
 
 
-def _scores(
-    subject: str, outcomes: Sequence[Outcome], precision: str | None = None, *, wrong_alone: bool = False
-) -> Iterator[Statement]:
+def _scores(precision: str, outcomes: Sequence[Outcome]) -> Iterator[Statement]:
     """Yield of overflow and of flushing how often it was predicted and seen, where it was."""
     for event, score in scores(outcomes).items():
         wrong = score.false + score.missed
-        if wrong or ((score.predicted or score.seen) and not wrong_alone):
+        if score.predicted or score.seen:
             facts: dict[str, Any] = {"predicted": score.predicted, "seen": score.seen}
             if wrong:
                 facts |= {"wrong": wrong, "right": score.right, "false": score.false, "missed": score.missed}
                 facts |= {"near": score.near or None}
-            yield state(Headroom.SCORE, subject, Severity.ADVICE, precision=precision, event=event, **facts)
-
-
-def _tested(record: RangePass) -> Iterator[Statement]:
-    """Yield how the predictions did on values that they were not made from."""
-    for test in record.validations:
-        subject = f"predictions on {test.on}"
-        if test.note:
-            yield state(Headroom.UNTESTED, subject, Severity.INFO, note=test.note)
-        right, wrong = dict[str, int](), list[Statement]()
-        for low in test.low_runs:
-            outcomes = predicted_and_seen(record, low)
-            checked = sum(row.overflow_seen is not None and row.flush_seen is not None for row in outcomes)
-            failing = list(_scores(subject, outcomes, low.precision, wrong_alone=True))
-            wrong += failing
-            if checked and not failing:
-                right[low.precision] = checked
-        if right:
-            names = ", ".join(right)
-            yield state(Headroom.RIGHT, subject, Severity.INFO, modules=max(right.values()), names=names)
-        yield from wrong
+            yield state(Headroom.SCORE, precision, Severity.ADVICE, event=event, **facts)
 
 
 class Fits(NamedTuple):
@@ -311,7 +281,7 @@ class Module(NamedTuple):
     kind: str
     values: Magnitudes
     outputs: Fit
-    predictions: Mapping[str, Prediction]
+    predictions: Mapping[str, Events]
 
 
 def modules(record: RangePass) -> list[Module]:
@@ -324,21 +294,19 @@ def modules(record: RangePass) -> list[Module]:
             rows.append(Module(name, values[0].kind, worst, outputs, predictions))
 
     def harmless(row: Module) -> tuple[bool | float, ...]:
-        half = row.predictions["fp16"]
-        events = (half.overflows, half.flushes, half.near_overflow, half.near_flush)
-        return *(not each for each in events), -(row.values.largest or 0.0)
+        events = row.predictions["fp16"].values()
+        worst = (*(not event.predicted for event in events), *(not event.near for event in events))
+        return *worst, -(row.values.largest or 0.0)
 
     return sorted(rows, key=harmless)
 
 
 def _would(row: Module) -> str:
     """Return "overflow, nearly flush": what is predicted in fp16, or near, and in brackets in bf16."""
-    half, other = row.predictions["fp16"], row.predictions["bf16"]
     said = []
-    for what, sure, near in (("overflow", "overflows", "near_overflow"), ("flush", "flushes", "near_flush")):
-        here, there = (
-            what if getattr(each, sure) else f"nearly {what}" if getattr(each, near) else "" for each in (half, other)
-        )
+    for name, what in ((OVERFLOW, "overflow"), (FLUSHING, "flush")):
+        events = [row.predictions[dtype][name] for dtype in ("fp16", "bf16")]
+        here, there = (what if event.predicted else f"nearly {what}" if event.near else "" for event in events)
         said.append(f"{here} (bf16{', too' if here == there else f' {there}'})".strip() if there else here)
     return ", ".join(filter(None, said))
 
@@ -365,41 +333,33 @@ def seen(record: RangePass) -> list[Checked]:
 
 def failed(record: RangePass) -> list[Checked]:
     """Return what was predicted and not seen, or seen and not predicted."""
-    return [each for each in seen(record) if _overflow_failing(each) or _flush_failing(each)]
+    return [row for row in seen(record) if any(event.failure for event in row[1].events.values())]
 
 
-def _failing(predicted: str, near: str, happened: bool | None) -> str:
-    """Return "missed" or "false" with the values that said so, "" where a prediction came true or nothing was seen."""
-    if happened is None or bool(predicted) == happened:
-        return ""
-    return f"false ({predicted})" if predicted else "missed, near" if near else "missed"
+def _event_columns(event: str, key: str, outputs: str) -> list[Column[Checked]]:
+    """Return the columns of an event whose names begin with `key`; `outputs`: what a module's outputs then are."""
 
+    def share(row: Checked) -> float | None:
+        error = row[1].error
+        return getattr(error, outputs) / error.elements if error.elements else None
 
-def _overflow_failing(row: Checked) -> str:
-    return _failing(row[1].predicted.overflows, row[1].predicted.near_overflow, row[1].overflow_seen)
+    def failure(row: Checked) -> str:
+        return row[1].events[event].failure
 
-
-def _flush_failing(row: Checked) -> str:
-    return _failing(row[1].predicted.flushes, row[1].predicted.near_flush, row[1].flush_seen)
-
-
-def _of_outputs(what: str) -> Callable[[Checked], float | None]:
-    """Return a function to the share of a module's outputs of which something is true."""
-    return lambda row: getattr(row[1].error, what) / row[1].error.elements if row[1].error.elements else None
+    return [
+        Column(f"{key}_predicted", lambda row: row[1].events[event].predicted, event, said=failure, rare=True),
+        Column(f"{key}_near", lambda row: row[1].events[event].near),
+        Column(f"{key}_seen", lambda row: row[1].events[event].seen),
+        Column("", share, outputs, "share"),
+    ]
 
 
 SEEN: Sequence[Column[Checked]] = (
     Column("precision", lambda row: row[0], "precision"),
     Column("module", lambda row: row[1].error.module, "module", said=lambda row: row[1].error.module or ROOT),
     Column("kind", lambda row: row[1].error.kind, "kind"),
-    Column("overflow_predicted", lambda row: row[1].predicted.overflows, "overflow", said=_overflow_failing, rare=True),
-    Column("overflow_seen", lambda row: row[1].overflow_seen),
-    Column("", _of_outputs("overflowed"), "overflowed", "share"),
-    Column("flush_predicted", lambda row: row[1].predicted.flushes, "flushing", said=_flush_failing, rare=True),
-    Column("flush_seen", lambda row: row[1].flush_seen),
-    Column("", _of_outputs("flushed"), "flushed", "share"),
-    Column("overflow_near", lambda row: row[1].predicted.near_overflow),
-    Column("flush_near", lambda row: row[1].predicted.near_flush),
+    *_event_columns(OVERFLOW, "overflow", "overflowed"),
+    *_event_columns(FLUSHING, "flush", "flushed"),
     Column("own_rel_l2", lambda row: row[1].error.own_rel_l2, "own", "error"),
     Column("note", lambda row: row[1].error.note),
 )
@@ -434,11 +394,11 @@ def remarks(record: RangePass) -> list[str]:
 
 
 FITTING, OVERFLOWING, NONFINITE = "largest value", "largest value, overflows fp16", "not all finite in fp32"
-FLUSHING = f"largest value, {FLUSHES:.0%} or more become zero in fp16"
+FLUSHED = f"largest value, {FLUSHES:.0%} or more become zero in fp16"
 _LOOKS = {
     FITTING: ("--ink", "circle"),
     OVERFLOWING: ("--regressed", "triangle-up"),
-    FLUSHING: ("--inconclusive", "triangle-down"),
+    FLUSHED: ("--inconclusive", "triangle-down"),
     NONFINITE: ("--incomparable", "diamond"),
 }
 """Colour and shape of each point."""
@@ -462,7 +422,7 @@ def _chart_rows(case: "Subject[RangePass]") -> dict[str, list[dict[str, Any]]]:
         if values.largest:
             fits_half = row.formats["fp16"]
             mark = OVERFLOWING if fits_half.overflow else FITTING
-            mark = FLUSHING if (fits_half.flushed or 0.0) >= FLUSHES and mark == FITTING else mark
+            mark = FLUSHED if (fits_half.flushed or 0.0) >= FLUSHES and mark == FITTING else mark
             drawn = {
                 "module": values.module or ROOT,
                 "place": place,

@@ -18,8 +18,6 @@ from ampbench.records.case import Case
 from ampbench.records.casts import BUFFER, WEIGHT
 from ampbench.records.labels import few
 from ampbench.records.ranges import (
-    ANOTHER_BATCH,
-    ANOTHER_SEED,
     ROOT,
     LowRun,
     ModuleError,
@@ -27,7 +25,6 @@ from ampbench.records.ranges import (
     RangePass,
     RangesAsked,
     SeenGradient,
-    Validation,
 )
 from ampbench.studies.origin import OriginAsked
 from ampbench.trace.dtypes import short_dtype, watch_dtypes
@@ -35,21 +32,12 @@ from ampbench.trace.errors import Given, watch_errors
 from ampbench.trace.ledger import trace_casts
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import watch_ranges
-from ampbench.worker.data import (
-    SAME_INPUTS,
-    FreshBatches,
-    Rebuilt,
-    inputs_digest,
-    is_wrapper,
-    named_tensors,
-    weights_digest,
-)
+from ampbench.worker.data import is_wrapper, named_tensors
 from ampbench.worker.distances import Fp32Check, dense, is_finite, outputs_in
 from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.optimizer import is_named, recipe_of
 from ampbench.worker.origins import measure_origin
-from ampbench.worker.outputs import batch_length
 from ampbench.worker.step import Step, TrainingStep, seed_all, seeded_step, unfused
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
@@ -65,14 +53,7 @@ _Mask = npt.NDArray[np.uint8]
 """Of which elements of a gradient something is true: a bit for each."""
 
 
-def measure_ranges(
-    workload: Workload,
-    case: Case,
-    device: Device,
-    steps: int,
-    precisions: Sequence[str],
-    rebuilt: Rebuilt | None = None,
-) -> RangePass:
+def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, precisions: Sequence[str]) -> RangePass:
     """Return the magnitudes of `steps` fp32 steps of `case` (0: one for each batch), and a run in each low precision.
 
     All begin with the workload's own weights and take the same batches as often; in training each goes its own way
@@ -81,8 +62,7 @@ def measure_ranges(
     exists at a time, and of the fp32 gradients only where they are zero is kept. Raises `WorkloadError` where fp32
     gives outputs, a loss or gradients that are not finite, with the op that begins it, `UsageError` for a precision
     that is not low, and what the network raises in fp32; what it raises in a low precision, unless memory ran out, is
-    recorded. With `rebuilt`, which gives the workload of another seed, each module is tried in the low precisions on
-    another batch and with that seed, too.
+    recorded.
     """
     case = structs.replace(case, path="eager")
     notes: list[str] = []
@@ -122,8 +102,7 @@ def measure_ranges(
         magnitudes=magnitudes,
         swallowed=swallowed,
         recipe=recipe,
-        low_runs=[low for low, _ in ran],
-        validations=[] if rebuilt is None else _validations(workload, case, device, ran, rebuilt),
+        low_runs=ran,
         notes=notes,
     )
 
@@ -136,11 +115,8 @@ def _run_low(
     nonzero: Sequence[Mapping[str, _Mask]],
     *,
     masked: bool,
-) -> tuple[LowRun, Given]:
-    """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole.
-
-    Beside it are the dtypes that modules were given.
-    """
+) -> LowRun:
+    """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole."""
     device.release()
     low = getattr(torch, row.autocast or row.storage)
     whole = _Whole(partial(seeded_step, workload, case, device, precision=row), low, masked)
@@ -157,7 +133,7 @@ def _run_low(
             whole.end(raised)
     device.release()
     modules = _own_errors(workload, case, device, row, whole.given, len(nonzero))
-    return LowRun(precision=row.name, modules=modules, notes=whole.notes, **whole.seen), whole.given
+    return LowRun(precision=row.name, modules=modules, notes=whole.notes, **whole.seen)
 
 
 @dataclass(slots=True)
@@ -258,47 +234,6 @@ class _Whole:
                     self.seen["first_nonfinite"] = structs.replace(found.first, step=turn)
 
 
-def _validations(
-    workload: Workload, case: Case, device: Device, ran: Sequence[tuple[LowRun, Given]], rebuilt: Rebuilt
-) -> list[Validation]:
-    """Return what modules do on a batch that nothing was predicted from, and as another seed makes the workload."""
-
-    def reseeded() -> Workload | None:
-        other = rebuilt(1)
-        same = weights_digest(other) == weights_digest(workload) and inputs_digest(other) == inputs_digest(workload)
-        return None if same else other
-
-    fresh = FreshBatches(workload, batch_length(workload, case), rebuilt=rebuilt)
-    makers: dict[str, tuple[Callable[[], Workload | None], str]] = {
-        ANOTHER_BATCH: (lambda: fresh.workload(1), SAME_INPUTS),
-        ANOTHER_SEED: (reseeded, "it changes neither weights nor inputs"),
-    }
-    found = []
-    for on, (make, same) in makers.items():
-        try:
-            other = make()
-            runs = []
-            if other is not None:
-                runs = [
-                    LowRun(
-                        precision=low.precision,
-                        modules=_own_errors(other, case, device, PRECISIONS[low.precision], given, 1),
-                        lowered=low.lowered,
-                        lowered_weights=low.lowered_weights,
-                        error=low.error,
-                    )
-                    for low, given in ran
-                ]
-        except Exception as raised:
-            if is_out_of_memory(raised):
-                raise
-            found.append(Validation(on=on, note=first_line(raised)))
-        else:
-            found.append(Validation(on=on, low_runs=runs, note=same if other is None else ""))
-        device.release()
-    return found
-
-
 def _own_errors(
     workload: Workload, case: Case, device: Device, row: Precision, given: Given, steps: int
 ) -> list[ModuleError]:
@@ -348,7 +283,7 @@ def _mask(chosen: torch.Tensor) -> _Mask:
 
 def do_ranges(work: Work, asked: RangesAsked) -> RangePass:
     """Do the task "ranges"."""
-    return measure_ranges(work.workload, work.case, work.device, asked.steps, asked.precisions, work.rebuilt)
+    return measure_ranges(work.workload, work.case, work.device, asked.steps, asked.precisions)
 
 
 def do_origin(work: Work, asked: OriginAsked) -> OriginPass:

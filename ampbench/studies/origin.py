@@ -14,7 +14,7 @@ from ampbench.records.kinds import ORIGIN
 from ampbench.records.labels import few
 from ampbench.records.ranges import ROOT, ModuleError, OriginPass, ranked
 from ampbench.records.wire import Task
-from ampbench.show.charts import MODULES, Drawing, Rows, module_points, thinned, tooltip
+from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_points, thinned, tooltip
 from ampbench.show.document import Column
 from ampbench.studies.predictions import FLUSHES, left_out
 from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks
@@ -57,11 +57,9 @@ class Origin(StrEnum):
     """No module overflows or flushes."""
     FIRST = "origin-first"
     LEFT_OUT = "origin-left-out"
-    FORWARD = "origin-forward"
-    """A training's gradients are not looked at."""
 
 
-def conclusions(case: Case, record: OriginPass) -> Iterator[Statement]:
+def conclusions(_: Case, record: OriginPass) -> Iterator[Statement]:
     """Yield how far the output errs, which modules do that, and what overflows or flushes."""
     if not record.modules and record.output_rel_l2 is None:
         yield state(Origin.NOTHING)
@@ -89,8 +87,6 @@ def conclusions(case: Case, record: OriginPass) -> Iterator[Statement]:
     if reasons := left_out([row.note for row in record.modules if not row.elements]):
         left = len(record.modules) - len(compared)
         yield state(Origin.LEFT_OUT, "", Severity.INFO, count=left, modules=len(record.modules), reasons=reasons)
-    if case.phase == "training":
-        yield state(Origin.FORWARD, "", Severity.INFO)
 
 
 def _kept(record: OriginPass) -> Iterator[Statement]:
@@ -155,17 +151,15 @@ COLUMNS: Sequence[Column[Placed]] = (
     Column("kept_rel_l2", lambda row: row[1].kept_rel_l2, "kept", "error", rare=True),
     Column("own_rel_l2", lambda row: row[1].own_rel_l2, "own", "error"),
     Column("total_rel_l2", lambda row: row[1].total_rel_l2, "total", "error"),
-    Column("inherited", lambda row: row[1].inherited, "inherited", "error"),
     Column("overflowed", lambda row: row[1].overflowed, "overflowed", "share", _of_outputs("overflowed")),
     Column("flushed", lambda row: row[1].flushed, "flushed", "share", _of_outputs("flushed")),
     Column("inputs_overflowed", lambda row: row[1].inputs_overflowed),
-    Column("sampled", lambda row: row[1].sampled),
     Column(
         "note", lambda row: row[1].note, "remark",
         said=lambda row: row[1].note or ("given inf" if row[1].inputs_overflowed else ""), rare=True,
     ),
 )  # fmt: skip
-"""Of a module: what the output errs with it kept in fp32, its own, total and inherited error, and what is beside."""
+"""Of a module: what the output errs with it kept in fp32, its own and total error, and what is beside."""
 
 
 def placed(record: OriginPass) -> list[Placed]:
@@ -180,52 +174,42 @@ def worst_first(record: OriginPass) -> list[Placed]:
     return [rows[name] for name in dict.fromkeys([*names, *rows])]
 
 
-OWN, TOTAL, OVERFLOWING, INPUTS_OVERFLOW = "own", "total", "overflows", "inputs overflow"
-_LOOKS = {
-    TOTAL: ("--ink", "square"),
-    OWN: ("--link", "circle"),
-    OVERFLOWING: ("--regressed", "triangle-up"),
-    INPUTS_OVERFLOW: ("--inconclusive", "triangle-down"),
-}
+FITTING, OVERFLOWING = "does not overflow", "overflows"
+_LOOKS = {FITTING: ("--link", "circle"), OVERFLOWING: ("--regressed", "triangle-up")}
 """Colour and shape of what is drawn."""
 
 
 def _chart_rows(case: "Subject[OriginPass]") -> dict[str, list[dict[str, Any]]]:
-    """Return the modules first to keep in fp32, in the order of running; none where no module has an error."""
-    modules = case.found.modules
-    if not any(row.elements or row.total_rel_l2 is not None for row in modules):
+    """Return what the output errs with each module kept in fp32, in the order of running, then with none kept."""
+    kept = [(place, row, row.kept_rel_l2) for place, row in placed(case.found) if row.kept_rel_l2 is not None]
+    if not kept:
         return {}
-    order = {row.module: rank for rank, (_, row) in enumerate(worst_first(case.found))}
-    return {
-        "": [
-            {
-                "module": row.module or ROOT,
-                "place": place,
-                "class": row.kind,
-                OWN: row.own_rel_l2 or None,
-                TOTAL: row.total_rel_l2 or None,
-                "own_kind": OWN if row.own_rel_l2 else None,
-                "total_kind": TOTAL if row.total_rel_l2 else None,
-                "mark": (INPUTS_OVERFLOW if row.inputs_overflowed else OVERFLOWING) if row.overflowed else None,
-                "own_text": format_error(row.own_rel_l2),
-                "total_text": format_error(row.total_rel_l2),
-            }
-            for place, row in thinned(placed(case.found), lambda row: -order[row[1].module])
-        ]
-    }
+    rows: list[dict[str, Any]] = [
+        {
+            "module": row.module,
+            "place": place,
+            "class": row.kind,
+            "kept": error,
+            "error": format_error(error),
+            "mark": OVERFLOWING if row.overflowed else FITTING,
+            "limit": None,
+            "text": None,
+        }
+        for place, row, error in thinned(kept, lambda drawn: -drawn[2])
+    ]
+    if (error := case.found.output_rel_l2) is not None:
+        rows.append({**dict.fromkeys(rows[0]), "limit": error, "text": f"{format_error(error)}: none kept"})
+    return {"": rows}
 
 
 def _spec(rows: Rows) -> dict[str, Any]:
     y = {
         "type": "quantitative",
-        "title": "relative L2 error (log scale)",
-        "scale": {"type": "log", "padding": 12, "nice": False},
-        "axis": {"format": ".0e", "tickCount": 5, "minExtent": 40},
+        "title": "error of the output (relative L2)",
+        "axis": {"format": ".1e", "tickCount": 5, "minExtent": 46},
     }
-    told = tooltip(module="module", **{"class": "kind"}, own_text="own error", total_text="total")
-    total, own, top = {**y, "field": TOTAL}, {**y, "field": OWN}, {"value": 6}
-    places: dict[str, dict[str, Any]] = {"total_kind": total, "own_kind": own, "mark": top}
-    return {"layer": module_points(rows, places, _LOOKS, told)}
+    told = tooltip(module="module", **{"class": "kind"}, error="kept")
+    return {"layer": [*module_points(rows, {"mark": {**y, "field": "kept"}}, _LOOKS, told), *limit_layers(y)]}
 
 
 STUDY: Study[OriginAsked, OriginPass] = Study(
@@ -270,8 +254,7 @@ Examples:
                 View(
                     title="Modules to keep in fp32 first",
                     note="#: in the order of running; kept: error of the output with this module alone in fp32, a "
-                    "forward pass each; own: on exact inputs, against itself in fp32; total: in the whole run; "
-                    "inherited: what of it came with the inputs",
+                    "forward pass each; own: on exact inputs, against itself in fp32; total: in the whole run",
                     shown=12,
                 )
             ],
@@ -281,14 +264,12 @@ Examples:
     charts=(
         Drawing(
             name="explanation-origins",
-            title="Errors by module",
-            alt="Own errors are those that a module makes of exact inputs, against itself in fp32; total ones are "
-            "those of the whole run. A module that makes no error has no point. Of more than "
-            f"{MODULES} modules, those first to keep in fp32 are drawn.",
+            title="Error of the output with each module kept in fp32",
+            alt=f"The lower, the sooner to keep. Of more than {MODULES} modules, the lowest are drawn.",
             rows=_chart_rows,
             spec=_spec,
             height=320,
-            marked=("total_kind", "own_kind", "mark"),
+            marked=("mark",),
         ),
     ),
 )

@@ -16,7 +16,7 @@ most twice that.
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -74,18 +74,30 @@ class Fit:
     swallowed: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """Whether a module would overflow or flush in a format, and which of its values say so ("" where it does not).
+OVERFLOW, FLUSHING = "overflow", "flushing"
 
-    Where it does not, `near_overflow` and `near_flush` are the values that would say so if they were `MARGIN` times as
-    large, or as small (""): none would.
+
+class Event(NamedTuple):
+    """Overflow, or flushing, of a module: which of its values foretell it, and whether it was `seen`.
+
+    "" where none foretell it; then `near` are those that would if they were `MARGIN` times as large, or as small ("":
+    none). Not to be seen (None), it is neither right nor false.
     """
 
-    overflows: str = ""
-    flushes: str = ""
-    near_overflow: str = ""
-    near_flush: str = ""
+    predicted: str = ""
+    near: str = ""
+    seen: bool | None = None
+
+    @property
+    def failure(self) -> str:
+        """Return "missed" or "false" with the values that said so; "" where it came true or was not to be seen."""
+        if self.seen is None or bool(self.predicted) == self.seen:
+            return ""
+        return f"false ({self.predicted})" if self.predicted else "missed, near" if self.near else "missed"
+
+
+Events = Mapping[str, Event]
+"""What a module does, by `OVERFLOW` and `FLUSHING`."""
 
 
 def fit(values: Magnitudes, dtype: str, scale: float = 1.0) -> Fit:
@@ -137,7 +149,7 @@ def predict(
     *,
     computes_low: bool = True,
     lowered_weights: Container[str] | None = None,
-) -> Prediction:
+) -> Events:
     """Return whether a module would overflow or flush if inputs, weights and outputs were in `dtype`.
 
     As in pure half, all are; with autocast, inputs and outputs only if the module `computes_low`, and of its parameters
@@ -160,12 +172,9 @@ def predict(
     over = _overflowing(used, kind, form)
     mean_low = lowered_weights is None and any(part in kind for part in _STORES_MEAN)
     zeros = _flushing(used, values, kind, form, mean_low=mean_low)
-    return Prediction(
-        overflows=over,
-        flushes=zeros,
-        near_overflow="" if over else _overflowing(used, kind, form, MARGIN),
-        near_flush="" if zeros else _flushing(used, values, kind, form, mean_low=mean_low, scale=1 / MARGIN),
-    )
+    nearly_over = "" if over else _overflowing(used, kind, form, MARGIN)
+    nearly_zeros = "" if zeros else _flushing(used, values, kind, form, mean_low=mean_low, scale=1 / MARGIN)
+    return {OVERFLOW: Event(over, nearly_over), FLUSHING: Event(zeros, nearly_zeros)}
 
 
 def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes]]:
@@ -331,18 +340,11 @@ _FUSED = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "Transforme
 """Modules that, in inference, may run as one op in which none of those within them is seen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a module was predicted to do in a low precision, and what it did.
-
-    What was seen is None where it was not to be seen, and the note of its `error` says why; such a prediction is
-    neither right nor false.
-    """
+class Outcome(NamedTuple):
+    """What a module was predicted to do in a low precision, and what it did; where not seen, its `error` notes why."""
 
     error: ModuleError
-    predicted: Prediction
-    overflow_seen: bool | None = None
-    flush_seen: bool | None = None
+    events: Events
 
 
 class Score(NamedTuple):
@@ -435,25 +437,19 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
         note = (unknown if prediction is None else row.note) if row.elements else row.note or "it was not compared"
         seen = row.elements > 0 and prediction is not None
         surely = prediction is not None and (row.module == first or row.module in alone)
-        outcomes.append(
-            Outcome(
-                error=replace(row, note=note),
-                predicted=prediction or Prediction(),
-                overflow_seen=True if surely else row.overflowed > 0 if seen else None,
-                flush_seen=row.flushed >= FLUSHES * row.elements if seen else None,
-            )
-        )
+        happened = {
+            OVERFLOW: True if surely else row.overflowed > 0 if seen else None,
+            FLUSHING: row.flushed >= FLUSHES * row.elements if seen else None,
+        }
+        foretold = prediction or dict.fromkeys(happened, Event())
+        events = {event: foretold[event]._replace(seen=happened[event]) for event in happened}
+        outcomes.append(Outcome(replace(row, note=note), events))
     return outcomes
 
 
 def scores(outcomes: Sequence[Outcome]) -> dict[str, Score]:
-    """Return by event, "overflow" and "flushing", how good predictions are, over what could be seen."""
-    return {
-        "overflow": _score(
-            (row.predicted.overflows, row.overflow_seen, row.predicted.near_overflow) for row in outcomes
-        ),
-        "flushing": _score((row.predicted.flushes, row.flush_seen, row.predicted.near_flush) for row in outcomes),
-    }
+    """Return by event how good predictions are, over what could be seen."""
+    return {event: _score([row.events[event] for row in outcomes]) for event in (OVERFLOW, FLUSHING)}
 
 
 def predicted_gradients(found: RangePass, low: LowRun) -> list[GradientOutcome]:
@@ -504,7 +500,7 @@ def left_out(reasons: Iterable[str]) -> str:
     return few(f"{reason} ({count:,})" for reason, count in counts)
 
 
-def _predicted(low: LowRun, values: list[Magnitudes]) -> Prediction | None:
+def _predicted(low: LowRun, values: list[Magnitudes]) -> Events | None:
     """Return what is predicted of a module by its values; None where no step says what is lowered."""
     dtype = low_dtype(low.precision)
     if _is_pure(low):
@@ -519,10 +515,10 @@ def _is_pure(low: LowRun) -> bool:
     return find_precision(low.precision).autocast is None
 
 
-def _score(events: Iterable[tuple[str, bool | None, str]]) -> Score:
-    known = [(bool(predicted), seen, bool(near)) for predicted, seen, near in events]
-    pairs = Counter(each[:2] for each in known)
-    return Score(pairs[True, True], pairs[True, False], pairs[False, True], near=known.count((False, True, True)))
+def _score(events: Sequence[Event]) -> Score:
+    pairs = Counter((bool(event.predicted), event.seen) for event in events)
+    near = sum(bool(event.seen and event.near) for event in events)
+    return Score(pairs[True, True], pairs[True, False], pairs[False, True], near)
 
 
 EMA_DECAY = 0.999

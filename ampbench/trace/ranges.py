@@ -253,20 +253,21 @@ def _sampled(tensor: torch.Tensor, count: int) -> torch.Tensor:
     return values.to("cpu", torch.float64, copy=True)
 
 
-def total_errors(reference: Samples, low: Samples) -> Mapping[str, tuple[float | None, int]]:
-    """Return, by module, the relative L2 error of the run `low` against `reference`, and of how many elements.
+def total_errors(reference: Samples, low: Samples) -> Mapping[str, float]:
+    """Return, by module, the relative L2 error of the run `low` against `reference`.
 
-    None where it is undefined: a value is not finite, all of the reference's are zero, or the two runs returned other
-    shapes.
+    Left out is where it is undefined: a value is not finite, all of the reference's are zero, or the two runs returned
+    other shapes.
     """
-    errors: dict[str, tuple[float | None, int]] = dict.fromkeys(reference, (None, 0))
+    errors = {}
     for path, values in reference.items():
         others = low.get(path, [])
         if values and list(map(len, values)) == list(map(len, others)):
-            exact, other = torch.cat(values), torch.cat(others)
+            exact = torch.cat(values)
             norm = float(torch.linalg.vector_norm(exact))
-            error = float(torch.linalg.vector_norm(other - exact)) / norm if norm else math.nan
-            errors[path] = (error if math.isfinite(error) else None, len(exact))
+            error = float(torch.linalg.vector_norm(torch.cat(others) - exact)) / norm if norm else math.nan
+            if math.isfinite(error):
+                errors[path] = error
     return errors
 
 

@@ -55,12 +55,7 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
         device.release()
         first = _first_nonfinite(workload, case, device, notes)
     totals = total_errors(exact.samples, low.samples)
-    modules = [
-        structs.replace(row, total_rel_l2=totals[row.module][0], sampled=totals[row.module][1])
-        if row.module in totals
-        else row
-        for row in modules
-    ]
+    modules = [structs.replace(row, total_rel_l2=totals.get(row.module)) for row in modules]
     erring = [row for row in modules if row.elements and row.module and row.own_rel_l2 != 0]
     ablated = erring if ablate and distance is not None else []
     tried = {row.module: _kept_alone(workload, case, device, row, exact) for row in ablated}

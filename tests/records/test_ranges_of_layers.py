@@ -1,5 +1,3 @@
-import pytest
-
 from ampbench.records.ranges import ModuleError, ranked
 
 
@@ -13,12 +11,6 @@ def error(module, own=None, total=None, overflowed=0, elements=100, **fields):
         overflowed=overflowed,
         **fields,
     )
-
-
-def test_inherited_and_own_errors_add_in_squares():
-    assert error("a", 3e-3, 5e-3).inherited == pytest.approx(4e-3)
-    assert error("b", 5e-3, 3e-3).inherited == 0.0
-    assert error("c", None, 1.0).inherited is error("d", 1.0).inherited is None
 
 
 def test_overflow_comes_first_then_what_is_handed_it_then_the_own_error():

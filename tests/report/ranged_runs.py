@@ -42,7 +42,7 @@ def low_run(*modules: ModuleError, precision: str = "fp16_autocast", **changes: 
 
 
 def erring(module: str, own: float | None = 1e-3, total: float | None = 2e-3, **changes: Any) -> ModuleError:
-    fields: dict[str, Any] = {"kind": "Linear", "elements": 1000, "sampled": 1000}
+    fields: dict[str, Any] = {"kind": "Linear", "elements": 1000}
     return ModuleError(module=module, own_rel_l2=own, total_rel_l2=total, **fields | changes)
 
 

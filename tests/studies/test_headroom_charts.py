@@ -8,7 +8,7 @@ from ampbench.report.explanation import explanation
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import chart_payload, make_page, packed
 from ampbench.show.charts import MODULES, thinned
-from ampbench.studies.headroom import FITTING, FLUSHING, NONFINITE, OVERFLOWING
+from ampbench.studies.headroom import FITTING, FLUSHED, NONFINITE, OVERFLOWING
 from tests.report.materials import page_of, part_of, rendered_by
 from tests.report.ranged_runs import FP32, erring, headroom_run, low_run, ranged, spread
 from tests.stored_runs import make_case
@@ -38,7 +38,7 @@ def test_what_overflows_flushes_or_is_not_finite_has_marks_of_its_own():
     )  # fmt: skip
     rows = rows_of(only(found))
     assert {name: (row["peak"], row["mark"]) for name, row in rows.items()} == {
-        "high": (17, OVERFLOWING), "small": (-20, FLUSHING), "fine": (2, FITTING), "broken": (2, NONFINITE),
+        "high": (17, OVERFLOWING), "small": (-20, FLUSHED), "fine": (2, FITTING), "broken": (2, NONFINITE),
     }  # fmt: skip
     shapes = [layer for layer in headroom(only(found)).charts[0].spec["layer"] if "shape" in layer["encoding"]]
     domain = shapes[0]["encoding"]["shape"]["scale"]

@@ -13,6 +13,8 @@ from ampbench.errors import UnknownNameError
 from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes
 from ampbench.studies.predictions import (
     FLUSHES,
+    FLUSHING,
+    OVERFLOW,
     Fit,
     fit,
     predict,
@@ -118,7 +120,7 @@ def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a
         inputs = structs.replace(inputs, together=together)
         found = predict([*rows, inputs, magnitudes([1.0], kind="BatchNorm2d")], "fp16")
         share = normalised_to_zero(inputs, rows, FORMATS["fp16"], True, 1.0)
-        assert found.flushes == (INPUT if share >= FLUSHES else "")
+        assert found[FLUSHING].predicted == (INPUT if share >= FLUSHES else "")
         return share
 
     mean, bias = (magnitudes([0.0, value], WEIGHT, "BatchNorm2d", f"layer.{name}") for name, value in
@@ -137,7 +139,7 @@ def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a
 def test_a_batch_normalisation_in_pure_half_loses_the_mean_of_small_values_too(kind, lowered, share):
     small = structs.replace(magnitudes([2.0**-30] * 50 + [2.0**-23] * 50, INPUT, kind), together=[])
     found = predict([small, magnitudes([1.0], kind=kind)], "fp16", lowered_weights=lowered)
-    assert found.flushes == (INPUT if share else "")
+    assert found[FLUSHING].predicted == (INPUT if share else "")
 
 
 def test_a_batch_normalisation_stores_its_mean_in_the_dtype_of_its_weights():
@@ -185,8 +187,8 @@ def test_another_dtype_is_refused():
 )
 def test_what_a_module_is_predicted_to_do_in_fp16(rows, overflows, flushes):
     found = predict(rows, "fp16")
-    assert (found.overflows, found.flushes) == (overflows, flushes)
-    assert predict(rows, "bf16").flushes == ""
+    assert (found[OVERFLOW].predicted, found[FLUSHING].predicted) == (overflows, flushes)
+    assert predict(rows, "bf16")[FLUSHING].predicted == ""
 
 
 @pytest.mark.parametrize(
@@ -207,9 +209,9 @@ def test_what_a_module_is_predicted_to_do_in_fp16(rows, overflows, flushes):
 )
 def test_what_is_within_a_factor_of_eight_is_near(rows, near_overflow, near_flush):
     found = predict(rows, "fp16")
-    assert (found.near_overflow, found.near_flush) == (near_overflow, near_flush)
+    assert (found[OVERFLOW].near, found[FLUSHING].near) == (near_overflow, near_flush)
     far = predict(rows, "bf16")
-    assert (far.near_overflow, far.near_flush) == ("", "")
+    assert (far[OVERFLOW].near, far[FLUSHING].near) == ("", "")
 
 
 @given(
@@ -221,11 +223,11 @@ def test_near_is_what_eight_times_the_values_or_an_eighth_of_them_would_do(value
     near = predict([magnitudes(values)], dtype)
     exact = torch.tensor(values, dtype=torch.float32).double()
     over, under = (8 * exact).to(DTYPES[dtype]), (exact / 8).to(DTYPES[dtype])
-    assert bool(near.overflows or near.near_overflow) == bool(over.isinf().any())
+    assert bool(near[OVERFLOW].predicted or near[OVERFLOW].near) == bool(over.isinf().any())
     border = 8 * FORMATS[dtype].flush
     if not bool(((exact.abs() / border - 1).abs() < 2.0**-9).any()):
         flushed = float(((under == 0) & (exact != 0)).double().mean())
-        assert bool(near.flushes or near.near_flush) == (flushed >= FLUSHES)
+        assert bool(near[FLUSHING].predicted or near[FLUSHING].near) == (flushed >= FLUSHES)
 
 
 def test_a_share_below_the_threshold_is_no_flushing():

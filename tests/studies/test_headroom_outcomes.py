@@ -15,6 +15,8 @@ from ampbench.records.ranges import (
     SeenGradient,
 )
 from ampbench.studies.predictions import (
+    FLUSHING,
+    OVERFLOW,
     Score,
     by_running_module,
     flushed_together,
@@ -48,7 +50,7 @@ def outcome(found, low, module=""):
 def test_a_module_that_overflows_is_found():
     low = low_run(error("a", None, overflowed=3), error("b"))
     rows = predicted_and_seen(passed(values("a", TOO_LARGE), values("b", 1.0), low=low), low)
-    assert [(row.error.module, row.predicted.overflows, row.overflow_seen) for row in rows] == [
+    assert [(row.error.module, row.events[OVERFLOW].predicted, row.events[OVERFLOW].seen) for row in rows] == [
         ("a", ACTIVATION, True),
         ("b", "", False),
     ]
@@ -69,15 +71,15 @@ def test_predictions_are_right_false_or_missed():
 
 def test_a_module_flushes_from_one_per_cent_of_its_outputs_on():
     found = passed(values("", SMALL, 1.0))
-    assert outcome(found, low_run(error("", elements=1000, flushed=9))).flush_seen is False
+    assert outcome(found, low_run(error("", elements=1000, flushed=9))).events[FLUSHING].seen is False
     flushing = outcome(found, low_run(error("", elements=1000, flushed=10)))
-    assert (flushing.predicted.flushes, flushing.flush_seen) == (ACTIVATION, True)
+    assert (flushing.events[FLUSHING].predicted, flushing.events[FLUSHING].seen) == (ACTIVATION, True)
 
 
 def test_what_was_not_compared_is_neither_right_nor_false():
     low = low_run(error("", None, elements=0, note="it draws random numbers"), error("b", None, elements=0))
     rows = predicted_and_seen(passed(values("", TOO_LARGE), values("b", SMALL)), low)
-    assert [(row.overflow_seen, row.flush_seen) for row in rows] == [(None, None)] * 2
+    assert [(row.events[OVERFLOW].seen, row.events[FLUSHING].seen) for row in rows] == [(None, None)] * 2
     assert [row.error.note for row in rows] == ["it draws random numbers", "it was not compared"]
     assert scores(rows) == {"overflow": Score(), "flushing": Score()}
 
@@ -90,7 +92,7 @@ def test_an_empty_pass_has_no_outcome():
 
 
 def test_a_module_without_magnitudes_is_predicted_nothing():
-    assert outcome(passed(), low_run(error("", overflowed=1))).predicted.overflows == ""
+    assert outcome(passed(), low_run(error("", overflowed=1))).events[OVERFLOW].predicted == ""
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,10 @@ def test_with_autocast_outputs_overflow_only_where_a_module_computes_in_the_low_
         values("a", TOO_LARGE),
         values("b", 1.0),
     )
-    assert outcome(found, autocast(error("a"), lowered=lowered, weights=weights), "a").predicted.overflows == predicted
+    assert (
+        outcome(found, autocast(error("a"), lowered=lowered, weights=weights), "a").events[OVERFLOW].predicted
+        == predicted
+    )
 
 
 def test_with_autocast_only_weights_that_are_cast_overflow():
@@ -121,33 +126,35 @@ def test_with_autocast_only_weights_that_are_cast_overflow():
     )
     for weight, predicted in (("a.large", WEIGHT), ("a.small", "")):
         assert (
-            outcome(found, autocast(error("a"), lowered=["a"], weights=[weight]), "a").predicted.overflows == predicted
+            outcome(found, autocast(error("a"), lowered=["a"], weights=[weight]), "a").events[OVERFLOW].predicted
+            == predicted
         )
-    assert outcome(found, low_run(error("a")), "a").predicted.overflows == WEIGHT
+    assert outcome(found, low_run(error("a")), "a").events[OVERFLOW].predicted == WEIGHT
 
 
 def test_inputs_of_a_module_that_gives_fp32_are_told_of_where_they_come_from():
     found = passed(values("softmax", TOO_LARGE, what=INPUT, kind="Softmax"), values("softmax", 1.0, kind="Softmax"))
-    assert outcome(found, autocast(error("softmax", 0.0)), "softmax").predicted.overflows == ""
-    assert outcome(found, autocast(error("softmax"), lowered=["softmax"]), "softmax").predicted.overflows == INPUT
+    assert outcome(found, autocast(error("softmax", 0.0)), "softmax").events[OVERFLOW].predicted == ""
+    assert (
+        outcome(found, autocast(error("softmax"), lowered=["softmax"]), "softmax").events[OVERFLOW].predicted == INPUT
+    )
 
 
 def test_the_whole_step_shows_which_module_overflows_first():
     low = autocast(error("square", 0.0), lowered=["square"], first_nonfinite=first("square"))
     found = passed(values("square", TOO_LARGE))
-    assert outcome(found, low, "square").overflow_seen is True
+    assert outcome(found, low, "square").events[OVERFLOW].seen is True
     backward = structs.replace(low, first_nonfinite=first("square", "backward"))
-    assert outcome(found, backward, "square").overflow_seen is False
+    assert outcome(found, backward, "square").events[OVERFLOW].seen is False
 
 
 def test_a_container_that_overflows_first_comes_last():
     found = passed(values("block", TOO_LARGE, kind="Block"), values("block.fc", 1.0))
     low = low_run(error("block.fc"), first_nonfinite=first("block"))
     inner, container = predicted_and_seen(found, low)
-    assert inner.overflow_seen is False
-    assert (container.error.module, container.error.kind, container.overflow_seen, container.flush_seen) == (
-        "block", "Block", True, None,
-    )  # fmt: skip
+    assert inner.events[OVERFLOW].seen is False
+    assert (container.error.module, container.error.kind) == ("block", "Block")
+    assert [event.seen for event in container.events.values()] == [True, None]
     assert scores([inner, container])["overflow"] == Score(right=1)
     unforeseen = predicted_and_seen(passed(values("block.fc", 1.0)), low)
     assert scores(unforeseen)["overflow"] == Score(missed=1)
@@ -157,10 +164,10 @@ def test_nothing_is_held_against_a_step_that_does_not_say_what_was_cast():
     found = passed(values("a", TOO_LARGE))
     for ended in ({"error": "RuntimeError: no kernel"}, {"notes": ["modules compiled by torch.compile"]}):
         row = outcome(found, autocast(error("a", overflowed=1), **ended), "a")
-        assert (row.predicted.overflows, row.overflow_seen) == ("", None)
+        assert (row.events[OVERFLOW].predicted, row.events[OVERFLOW].seen) == ("", None)
         assert "not known" in row.error.note
-    assert outcome(found, autocast(error("a", overflowed=1)), "a").overflow_seen is True  # nothing was lowered
-    assert outcome(found, low_run(error("a", overflowed=1), error="no kernel"), "a").overflow_seen is True
+    assert outcome(found, autocast(error("a", overflowed=1)), "a").events[OVERFLOW].seen is True  # nothing was lowered
+    assert outcome(found, low_run(error("a", overflowed=1), error="no kernel"), "a").events[OVERFLOW].seen is True
 
 
 def test_weights_of_parts_that_do_not_run_belong_to_the_module_around_them():
@@ -173,9 +180,9 @@ def test_weights_of_parts_that_do_not_run_belong_to_the_module_around_them():
     assert list(by_running_module(rows)) == ["attention"]
     assert by_running_module(rows)["attention"] == rows[:2]
     found = passed(*rows)
-    assert outcome(found, low_run(error("attention")), "attention").predicted.overflows == WEIGHT
+    assert outcome(found, low_run(error("attention")), "attention").events[OVERFLOW].predicted == WEIGHT
     low = autocast(error("attention"), lowered=["attention"], weights=["attention.in_proj_weight"])
-    assert outcome(found, low, "attention").predicted.overflows == ""
+    assert outcome(found, low, "attention").events[OVERFLOW].predicted == ""
     assert by_running_module([values("", 1.0), rows[-1]])[""] == [values("", 1.0), rows[-1]]
 
 
@@ -251,7 +258,7 @@ def test_larger_values_never_take_an_overflow_back(rows, kind, power, dtype, com
             values("layer", *(number * factor for number in numbers), what=what, kind=kind, name=name)
             for what, name, numbers in rows
         ]
-        return predict(made, dtype, computes_low=computes_low, lowered_weights=weights).overflows
+        return predict(made, dtype, computes_low=computes_low, lowered_weights=weights)[OVERFLOW].predicted
 
     if predicted(1.0):
         assert predicted(2.0**power)
@@ -262,5 +269,5 @@ def test_larger_values_never_take_an_overflow_back(rows, kind, power, dtype, com
 def test_what_autocast_lowers_less_of_overflows_no_more(columns, computes_low, weights):
     rows = [values("a", *column, what=what) for column, what in zip(columns, (WEIGHT, INPUT, ACTIVATION), strict=False)]
     less = predict(rows, "fp16", computes_low=computes_low, lowered_weights=weights)
-    if less.overflows:
-        assert predict(rows, "fp16").overflows
+    if less[OVERFLOW].predicted:
+        assert predict(rows, "fp16")[OVERFLOW].predicted

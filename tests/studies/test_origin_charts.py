@@ -7,7 +7,7 @@ from ampbench.report.explanation import explanation
 from ampbench.report.material import Material, material_of
 from ampbench.show.charts import MODULES
 from ampbench.show.document import ROWS
-from ampbench.studies.origin import INPUTS_OVERFLOW, OVERFLOWING, OWN, TOTAL
+from ampbench.studies.origin import FITTING, OVERFLOWING
 from tests.report.materials import part_of, rendered_by
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
 from tests.stored_runs import make_case
@@ -25,30 +25,20 @@ def only(*passes, **options) -> Material:
 rendered = partial(rendered_by, explanation)
 
 
-def rows_of(material: Material) -> dict[str, dict]:
-    return {row["module"]: row for row in origin(material).datasets[CHART]}
-
-
-def test_each_module_has_its_own_and_total_error_in_the_order_of_running():
-    rows = rows_of(only(originating(erring("b", 3e-3, 5e-3), erring("a", 1e-3, 1e-3))))
-    assert [(row["module"], row["place"]) for row in rows.values()] == [("b", 0), ("a", 1)]
-    assert (rows["b"][OWN], rows["b"][TOTAL]) == (3e-3, 5e-3)
-    assert rows["a"]["mark"] is None
-
-
-def test_what_overflows_is_marked_by_shape_and_apart_from_what_is_handed_such_inputs():
-    found = originating(erring("a"), erring("b", overflowed=3), erring("c", overflowed=3, inputs_overflowed=9))
-    rows = rows_of(only(found))
-    assert [row["mark"] for row in rows.values()] == [None, OVERFLOWING, INPUTS_OVERFLOW]
+def test_each_module_has_the_error_left_with_it_kept_in_the_order_of_running_beside_that_with_none_kept():
+    found = originating(erring("b", kept_rel_l2=0.0), erring("a", kept_rel_l2=1e-3, overflowed=1), erring("untried"))
+    *rows, none = origin(only(found)).datasets[CHART]
+    assert [(row["module"], row["place"], row["kept"], row["error"], row["mark"]) for row in rows] == [
+        ("b", 0, 0.0, "0", FITTING), ("a", 1, 1e-3, "1.0e-03", OVERFLOWING),
+    ]  # fmt: skip
+    assert none["limit"] == 2e-3
     svg = rendered(only(found)).select_one(f"#chart-{CHART} svg").get_text()
-    assert all(name in svg for name in ("total", "own", OVERFLOWING, INPUTS_OVERFLOW, "relative L2 error (log scale)"))
+    assert all(name in svg for name in (FITTING, OVERFLOWING, "error of the output (relative L2)", "none kept"))
 
 
-def test_an_error_that_is_undefined_or_zero_has_no_point():
-    found = originating(erring("a", None, None), erring("b", 0.0, 0.0), erring("c"))
-    rows = rows_of(only(found))
-    assert [(row[OWN], row[TOTAL]) for row in rows.values()] == [(None, None), (None, None), (1e-3, 2e-3)]
-    assert [row["own_text"] for row in rows.values()] == ["–", "0", "1.0e-03"]
+def test_where_the_error_with_none_kept_is_undefined_no_line_is_drawn():
+    found = originating(erring("a", kept_rel_l2=1e-3), output_rel_l2=None)
+    assert [row["limit"] for row in origin(only(found)).datasets[CHART]] == [None]
 
 
 def test_a_case_is_told_with_the_worst_first_and_where_the_first_nonfinite_value_was_made():
@@ -69,19 +59,19 @@ def test_of_several_cases_those_that_overflow_come_first():
 
 
 def test_long_tables_and_charts_keep_the_worst():
-    found = originating(*(erring(f"m{number}", 1e-3 + number * 1e-6) for number in range(1000)))
+    found = originating(*(erring(f"m{number}", kept_rel_l2=1e-3 - number * 1e-6) for number in range(1000)))
     part = origin(only(found))
-    rows = rows_of(only(found))
-    assert len(rows) == MODULES
-    assert "m999" in rows
-    assert "m0" not in rows
+    names = [row["module"] for row in part.datasets[CHART] if row["limit"] is None]
+    assert len(names) == MODULES
+    assert "m999" in names
+    assert "m0" not in names
     (table,) = (block for block in part.details[0].blocks if block.headers)
     assert len(table.rows) == ROWS
     assert f"{ROWS} of 1,000" in table.note
 
 
-def test_modules_that_were_not_compared_and_empty_passes_are_told_without_a_chart():
+def test_modules_that_were_not_kept_alone_and_empty_passes_are_told_without_a_chart():
     uncompared = originating(erring("a", None, None, elements=0, note="it returns no tensor"))
-    for found in (originating(), uncompared):
+    for found in (originating(), uncompared, originating(erring("a"))):
         assert origin(only(found)).charts == []
         assert rendered(only(found)).select_one("details.origin") is not None

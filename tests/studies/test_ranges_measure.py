@@ -16,8 +16,6 @@ from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.ranges import (
     ACTIVATION,
-    ANOTHER_BATCH,
-    ANOTHER_SEED,
     GRADIENT,
     UPDATE,
     LowRun,
@@ -27,10 +25,9 @@ from ampbench.records.ranges import (
 from ampbench.studies import headroom_measure as ranges
 from ampbench.studies.headroom import Headroom, conclusions
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.predictions import Score, predicted_and_seen, predicted_gradients, scores
+from ampbench.studies.predictions import FLUSHING, OVERFLOW, predicted_and_seen, predicted_gradients, scores
 from ampbench.trace.keep_fp32 import keep_fp32
 from ampbench.worker import distances
-from ampbench.worker.data import SAME_INPUTS
 from ampbench.worker.distances import MEANT, UNKNOWN
 from ampbench.worker.machine import Cpu
 from ampbench.worker.step import NO_DROPOUT
@@ -81,56 +78,6 @@ def test_a_training_pass_has_all_kinds_of_values_and_leaves_the_workload_alone(
         assert {row.parameter for row in low.gradients} == {name for name, _ in classifier.module.named_parameters()}
         assert (low.error, low.first_nonfinite, low.notes) == ("", None, [])
     assert all(torch.equal(before[name], tensor) for name, tensor in classifier.module.state_dict().items())
-
-
-def seeded(seed: int, *, of_weights: bool = True) -> Workload:
-    """A layer whose outputs overflow fp16 for inputs of even seeds."""
-    torch.manual_seed(seed if of_weights else 0)
-    layer = nn.Linear(16, 4)
-    return Workload(module=nn.Sequential(layer), inputs=torch.full((4, 16), 1e6 if seed % 2 == 0 else 1.0))
-
-
-def test_predictions_are_held_against_another_batch_and_another_seed(case: MakeCase) -> None:
-    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure", "bf16_autocast"], seeded)
-    assert msgspec.json.decode(msgspec.json.encode(found), type=RangePass) == found
-    assert [(one.on, one.note) for one in found.validations] == [(ANOTHER_BATCH, ""), (ANOTHER_SEED, "")]
-    for one in found.validations:
-        pure, mixed = (scores(predicted_and_seen(found, low))["overflow"] for low in one.low_runs)
-        assert pure.false == 1  # the inputs of seed 1 are small
-        assert mixed == Score()
-    assert scores(predicted_and_seen(found, found.low_runs[0]))["overflow"].right == 1
-    tested = concluded(found, case(), "predictions on another batch")
-    assert tested[Headroom.RIGHT] == {"modules": 1, "names": "bf16_autocast"}
-    assert tested[Headroom.SCORE].items() >= {"precision": "fp16_pure", "predicted": 1, "seen": 0, "false": 1}.items()
-
-
-def test_another_batch_is_on_the_same_weights_and_another_seed_on_others(case: MakeCase) -> None:
-    def rebuilt(seed: int) -> Workload:
-        other = seeded(2)
-        other.module[0].weight.data.mul_(1e9)
-        return dataclasses.replace(other, inputs=torch.ones(4, 16))
-
-    small = dataclasses.replace(seeded(1), inputs=torch.zeros(4, 16))
-    batch, seed = measure_ranges(small, case(), Cpu(), 0, ["fp16_pure"], rebuilt).validations
-    assert batch.low_runs[0].modules[0].overflowed == 0
-    assert seed.low_runs[0].modules[0].overflowed == 16
-
-
-def test_where_a_seed_changes_nothing_predictions_are_not_held_against_it(case: MakeCase) -> None:
-    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure"], lambda _: seeded(0))
-    assert [one.note for one in found.validations] == [SAME_INPUTS, "it changes neither weights nor inputs"]
-    assert list(concluded(found, case(), "predictions on another seed")) == [Headroom.UNTESTED]
-    several = dataclasses.replace(seeded(0), inputs=[torch.ones(4, 16), torch.full((4, 16), 1e6)])
-    batch, _ = measure_ranges(several, case(), Cpu(), 1, ["fp16_pure"], lambda _: several).validations
-    assert batch.low_runs[0].modules[0].overflowed == 16  # the second batch of its own
-
-
-def test_what_another_seed_raises_is_a_note(case: MakeCase) -> None:
-    def rebuilt(_: int) -> Workload:
-        raise ValueError("no data\nfor it")
-
-    found = measure_ranges(seeded(0), case(), Cpu(), 0, ["fp16_pure"], rebuilt)
-    assert [one.note for one in found.validations] == ["ValueError: no data"] * 2
 
 
 def test_an_inference_pass_has_neither_gradients_nor_a_scale(case: MakeCase, classifier: Workload) -> None:
@@ -500,7 +447,7 @@ def test_batch_statistics_keep_values_off_zero_that_flushed_before(case: MakeCas
     for phase, seen in (("inference", True), ("training", False)):
         found = measure(Workload(module=norm, inputs=inputs, loss=mean_square), case("fp32", phase), "fp16_pure")
         row = next(row for row in predicted_and_seen(found, found.low_runs[0]) if row.error.module == "1")
-        assert (bool(row.predicted.flushes), row.flush_seen) == (seen, seen)
+        assert (bool(row.events[FLUSHING].predicted), row.events[FLUSHING].seen) == (seen, seen)
 
 
 @pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
@@ -513,9 +460,9 @@ def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: 
         encoder.layers[1].linear2.weight.mul_(1e-6)
     found = measure(Workload(module=encoder, inputs=torch.randn(2, 6, 32)), case(), precision)
     outcomes = predicted_and_seen(found, found.low_runs[0])
-    right = {row.error.module for row in outcomes if row.predicted.overflows and row.overflow_seen}
+    right = {row.error.module for row in outcomes if row.events[OVERFLOW].predicted and row.events[OVERFLOW].seen}
     assert "layers.1.linear1" in right
-    assert not [row for row in outcomes if bool(row.predicted.overflows) != bool(row.overflow_seen)]
+    assert not [row for row in outcomes if bool(row.events[OVERFLOW].predicted) != bool(row.events[OVERFLOW].seen)]
     assert torch.backends.mha.get_fastpath_enabled()
 
 

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.predictions import FLUSHES, Score, by_running_module, predict, predicted_and_seen, scores
+from ampbench.studies.predictions import (
+    FLUSHES,
+    FLUSHING,
+    OVERFLOW,
+    Score,
+    by_running_module,
+    predict,
+    predicted_and_seen,
+    scores,
+)
 from ampbench.trace.errors import watch_errors
 from ampbench.trace.ranges import watch_ranges
 from ampbench.worker.machine import Cpu
@@ -31,8 +40,8 @@ def compare(model, x):
     for row in errors.modules:
         assert not row.note
         predicted = predict(rows[row.module], "fp16")
-        found["overflows", bool(predicted.overflows), row.overflowed > 0] += 1
-        found["flushes", bool(predicted.flushes), row.flushed >= FLUSHES * row.elements] += 1
+        found["overflows", bool(predicted[OVERFLOW].predicted), row.overflowed > 0] += 1
+        found["flushes", bool(predicted[FLUSHING].predicted), row.flushed >= FLUSHES * row.elements] += 1
     return found
 
 
