@@ -141,16 +141,16 @@ def only(run: StoredRun) -> KeepSearch:
     return search
 
 
-def test_unless_told_otherwise_inference_in_the_devices_own_autocast_dtype_is_searched(tmp_path: Path) -> None:
+def test_unless_told_otherwise_training_in_the_devices_own_autocast_dtype_is_searched(tmp_path: Path) -> None:
     run = searched(tmp_path, network())
     assert [(case.precision, case.phase, case.path) for case in run.cases.values()] == [
-        ("bf16_autocast", "inference", "eager")
+        ("bf16_autocast", "training", "eager")
     ]
 
 
 def test_what_is_found_is_minimal_and_timed_beside_none_and_all(tmp_path: Path) -> None:
     channel = network()
-    run = searched(tmp_path, channel)
+    run = searched(tmp_path, channel, phases=["inference"])
     search = only(run)
     assert (search.kept, search.minimal) == (["layer.2", "layer.5"], True)
     assert run.of(SearchSpace)[search.case_id].limits == Limits(max_error=1e-2)
@@ -179,7 +179,7 @@ def on_batch(batch: int, *kept: str, error: float) -> Callable[[Request], Reply 
 
 
 def test_what_is_found_is_tried_on_three_batches_that_the_search_did_not_see(tmp_path: Path) -> None:
-    run = searched(tmp_path, network(on_batch(2, "layer.2", "layer.5", error=9e-3)))
+    run = searched(tmp_path, network(on_batch(2, "layer.2", "layer.5", error=9e-3)), phases=["inference"])
     assert only(run).kept == ["layer.2", "layer.5"]
     assert [(trial.batch, trial.kept) for batch in (1, 2, 3) for trial in trials_of(run, batch)] == [
         (batch, ["layer.2", "layer.5"]) for batch in (1, 2, 3)
@@ -188,7 +188,7 @@ def test_what_is_found_is_tried_on_three_batches_that_the_search_did_not_see(tmp
 
 
 def test_a_set_that_misses_the_budget_on_another_batch_gives_way_to_the_next(tmp_path: Path) -> None:
-    run = searched(tmp_path, network(on_batch(3, "layer.2", "layer.5", error=1.1e-2)))
+    run = searched(tmp_path, network(on_batch(3, "layer.2", "layer.5", error=1.1e-2)), phases=["inference"])
     search = only(run)
     assert search.kept is not None
     assert search.minimal
@@ -206,7 +206,7 @@ def test_where_every_set_fails_on_another_batch_none_is_found(tmp_path: Path) ->
         assert request.case is not None
         return reply_with(Trial(case_id=request.case.case_id, kept=asked_in(request).kept, output_rel_l2=0.5, batch=1))
 
-    run = searched(tmp_path, network(instead), structs.replace(WANTED, max_trials=12))
+    run = searched(tmp_path, network(instead), structs.replace(WANTED, max_trials=12), phases=["inference"])
     assert only(run) == KeepSearch(case_id=only(run).case_id, kept=None)
     assert len(trials_of(run)) <= 12
 
@@ -223,9 +223,10 @@ def test_without_another_batch_what_is_found_is_told_not_to_be_confirmed(tmp_pat
 
 def test_a_resumed_search_refutes_the_same_sets(tmp_path: Path) -> None:
     fails = on_batch(1, "layer.2", "layer.5", error=1.1e-2)
-    whole = only(searched(tmp_path / "whole", network(fails)))
+    whole = only(searched(tmp_path / "whole", network(fails), phases=["inference"]))
     broken = interrupt_at("trial", 8)
-    run = searched(tmp_path / "broken", network(lambda request: broken(request) or fails(request)))
+    failing = network(lambda request: broken(request) or fails(request))
+    run = searched(tmp_path / "broken", failing, phases=["inference"])
     assert only(resumed(run, network(fails))) == whole
 
 
@@ -397,7 +398,7 @@ def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> 
 
 
 def test_a_search_whose_cases_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
-    broken = searched(tmp_path, network(interrupt_at("trial", 2)))
+    broken = searched(tmp_path, network(interrupt_at("trial", 2)), phases=["inference"])
     selection = structs.replace(broken.header.selection, phases=["training"])
     with (
         pytest.raises(UsageError, match="its selection now gives other cases"),

@@ -314,7 +314,7 @@ def test_training_that_cannot_be_compiled_is_the_cases_failure(case: MakeCase, m
         assert re.fullmatch(r"RuntimeError: backend fell over \(test_worker.py, line \d+\)", failure.message)
 
 
-@pytest.mark.parametrize(("rate", "nonfinite"), [(1e-4, 0), (1e30, 20)])
+@pytest.mark.parametrize(("rate", "nonfinite"), [(1e-4, 0), (float("inf"), 20)])
 def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(
     rate: float, nonfinite: int, case: Callable[..., Case]
 ) -> None:
