@@ -37,7 +37,8 @@ class Big(torch.nn.Module):
 
 def make():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), Big(), torch.nn.LayerNorm(8))
-    return model, [torch.randn(4, 8) * 10 for _ in range(2)], lambda output: output.square().mean()
+    batches = [torch.randn(4, 8) * 10 for _ in range(2)]
+    return model, batches, lambda output: output.square().mean(), torch.optim.SGD(model.parameters(), lr=1e-9)
 
 def nan():
     return torch.nn.Sequential(torch.nn.Linear(8, 8), Log()), torch.randn(4, 8)
@@ -175,7 +176,7 @@ def test_a_run_is_printed_stored_labelled_and_listed(verb: str, ends: Ends, tmp_
     assert ampbench("show", run.stem).out == said.out
     assert read_run(run).header.explains == verb
     (row,) = json.loads(ampbench("list", "runs", "--json").out)
-    of = {"headroom": "fp32 training", "origin": "bf16_autocast inference"}[verb]
+    of = {"headroom": "fp32 training", "origin": "bf16_autocast training"}[verb]
     assert (row["label"], row["explains"]) == ("before", verb)
     assert row["outcome"] == f"explains {verb} of mlp {of}: 1 ok"
 

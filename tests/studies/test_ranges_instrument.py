@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.core.precisions import LOW, PRECISIONS, SCALED
-from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS
+from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS, NOT_TRAINED
 from ampbench.errors import NothingToRunError
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
@@ -74,15 +74,15 @@ def test_unless_told_otherwise_training_is_watched_in_fp32_and_every_low_precisi
     assert (seen.steps, seen.notes) == (3, ["dropout is off"])
 
 
-@pytest.mark.parametrize(("has_loss", "phase"), [(True, "training"), (False, "inference")])
-def test_a_workload_without_a_loss_is_watched_in_inference_and_the_pass_says_so(
-    has_loss: bool, phase: str, tmp_path: Path
+@pytest.mark.parametrize("has_loss", [True, False])
+def test_a_workload_without_a_loss_or_an_optimizer_is_watched_in_inference_and_the_pass_says_so(
+    has_loss: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "model.py").touch()
     run = watched(tmp_path, seeing(has_loss=has_loss), workloads=[f"{tmp_path}/model.py:make"])
-    assert [case.phase for case in run.cases.values()] == [phase]
+    assert [case.phase for case in run.cases.values()] == ["inference"]
     (seen,) = run.of(RangePass).values()
-    assert any(NO_LOSS in note for note in seen.notes) == (not has_loss)
+    assert any(NOT_TRAINED in note for note in seen.notes)
     assert not run.skips
 
 
@@ -91,7 +91,7 @@ def test_a_librarys_network_without_a_head_is_watched_in_inference_and_not_said_
 ) -> None:
     (seen,) = watched(tmp_path, seeing(has_loss=False), workloads=["timm:net"]).of(RangePass).values()
     assert any(FEATURES_ALONE in note for note in seen.notes)
-    assert not any(NO_LOSS in note for note in seen.notes)
+    assert not any(NOT_TRAINED in note for note in seen.notes)
 
 
 def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> Non
     assert seen.notes == ["dropout is off", *(f"{name}: skipped: {lacking[name]}" for name in LOW if name in lacking)]
 
 
-def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_inference(tmp_path: Path) -> None:
+def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_training(tmp_path: Path) -> None:
     channel = seeing()
     run = found(tmp_path, channel)
-    assert [(case.precision, case.phase) for case in run.cases.values()] == [("bf16_autocast", "inference")]
+    assert [(case.precision, case.phase) for case in run.cases.values()] == [("bf16_autocast", "training")]
     assert [request.task for request in channel.asked] == ["origin"]
     assert list(run.of(OriginPass)) == list(run.cases)
 
