@@ -29,14 +29,14 @@ A settings file belongs to the folder, which may be somebody else's.
 
 KEYS = frozenset(
     {
-        "against", "all", "anchor", "area", "backoff_factor", "baseline", "blocks", "burst", "case",
+        "against", "all", "anchor", "area", "baseline", "blocks", "burst", "case",
         "check", "compile_mode",
-        "control", "device", "dry_run", "dtype", "format", "gate", "growth_factor",
-        "growth_interval", "half_inputs", "init_scale", "json", "keep_flags", "keyword", "label", "lanes",
+        "control", "device", "dry_run", "dtype", "format", "gate",
+        "half_inputs", "json", "keep_flags", "keyword", "label", "lanes",
         "list", "max_error", "max_flushed_share", "max_gradient_error", "max_kl",
         "max_kl_p99", "max_loss_error", "max_sample_error", "max_time", "max_trials", "max_worst_sample_error",
         "memory_format", "memory_limit", "metric", "min_argmax_agreement", "min_decided", "min_run_time",
-        "min_update_kept", "no_isolation", "nodes", "objective", "on", "only", "op", "operation", "optimizer", "output",
+        "min_update_kept", "no_isolation", "nodes", "on", "only", "operation", "optimizer", "output",
         "over", "path", "phase",
         "policy", "precision", "preset", "ray", "report", "results", "resume", "rounds", "scaler",
         "sdpa", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site", "sources",

@@ -162,12 +162,3 @@ def test_training_without_a_loss_names_the_workload_and_what_is_missing(tmp_path
     said = explain(ampbench, "model.py:make", "--phase", "training")
     assert said.code == 5
     assert "no loss given: a workload that trains returns (module, inputs, loss) (model.py:make)" in said.err
-
-
-def test_a_probe_whose_file_cannot_be_written_does_not_begin(ampbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampbench.drive.servers.ServerChannel", lambda: pytest.fail("a worker was started"))
-    said = ampbench("explain", "rules", "-o", "nowhere/rules.jsonl.gz")
-    assert (said.code, said.out) == (2, "")
-    assert said.err == (
-        "ampbench: error: cannot write nowhere/rules.jsonl.gz: No such file or directory; choose another -o\n"
-    )

@@ -32,7 +32,7 @@ def test_a_file_with_a_comma_in_its_name_is_one_workload(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("verb", "subverb"),
     [("run", None), ("ab", None), ("trend", None), ("explain", "casts"), ("explain", "rules"), ("explain", "headroom"),
-     ("study", "scaler"), ("study", "ceilings"), ("study", "input-storage")],
+     ("study", "ceilings"), ("study", "input-storage")],
 )  # fmt: skip
 def test_every_list_of_names_takes_commas(verb: str, subverb: str | None) -> None:
     command = build(verb, subverb).commands[verb]
