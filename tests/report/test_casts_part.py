@@ -157,6 +157,7 @@ def test_many_traced_cases_stay_few_on_the_page():
     assert part is not None
     assert (len(part.overview.rows), len(part.details), part.left_out) == (LISTED, DETAILED, 10)
     assert len(part.charts[0].choices) <= CHOICES
+    assert any("the first ones" in said for said in part.said)
     assert "Of 180 more cases only the table above tells" in rendered(material).get_text()
 
 

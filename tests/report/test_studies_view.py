@@ -12,7 +12,7 @@ from ampbench.report.facts import contents
 from ampbench.report.material import Material, matching, material_of
 from ampbench.report.page import chart_payload, make_page, packed
 from ampbench.report.result import make_markdown
-from ampbench.show.charts import CHOICES, MARKED, POINTS, ROWS_OF_THE_PAGE, marked, series_encoded, thinned_curve
+from ampbench.show.charts import MARKED, POINTS, marked, series_encoded, thinned_curve
 from ampbench.show.page import DETAILED, LISTED
 from ampbench.store import StoredRun
 from ampbench.studies.training import SETTINGS, Training
@@ -184,9 +184,6 @@ def test_very_many_cases_are_cut_and_counted():
     assert len(part.overview.rows) == LISTED
     assert len(part.details) == DETAILED
     assert (part.left_out, part.undetailed) == (5, LISTED - DETAILED)
-    assert all(len(rows) <= ROWS_OF_THE_PAGE + 5 * 200 for rows in part.datasets.values())
-    assert all(len(chart.choices) <= CHOICES for chart in part.charts)
-    assert any("the first ones" in said for said in part.said)
 
 
 def test_the_page_carries_no_raw_trainings():
