@@ -89,7 +89,7 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
     "overflow and underflow are predicted from fp32 and confirmed": (
         "test_an_overflowing_and_a_flushing_layer_are_predicted",
         "test_predictions_on_ten_networks_are_precise_and_complete",
-        "test_predictions_are_held_against_another_batch_and_another_seed",
+        "test_predictions_and_what_is_seen_are_of_the_same_batches",
     ),
     "products and copies have rates and bytes of their own in each dtype": (
         "test_a_copy_is_as_many_bytes_in_every_dtype_read_and_written",
