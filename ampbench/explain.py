@@ -20,12 +20,12 @@ __all__ = ["casts", "headroom", "keep_fp32", "nonfinite", "origin", "rules"]
 
 
 def casts(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
-    """Return every cast of a step: of what, for which op, what it costs, what could be saved.
+    """Return every cast of a step with its tensor, op, bytes and time, and the casts that could be saved.
 
     `half_inputs`: floating inputs are stored in the dtype that autocast casts to; `sources`: find each op's line of
     code; `check`: make the changes that save casts, and measure what they save.
     """
-    return _explained(kinds.CASTS, model_or_workload, inputs, loss, options)
+    return studied(kinds.CASTS, model_or_workload, inputs, loss, options)
 
 
 def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -33,7 +33,7 @@ def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **opt
 
     `steps`: steps that are watched.
     """
-    return _explained(kinds.HEADROOM, model_or_workload, inputs, loss, options)
+    return studied(kinds.HEADROOM, model_or_workload, inputs, loss, options)
 
 
 def keep_fp32(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -42,7 +42,7 @@ def keep_fp32(model_or_workload: Any, inputs: Any = None, loss: Any = None, **op
     `max_error` and `max_gradient_error` of the budget; `min_update_kept`: least share of an update that arrives, in
     pure half; `max_trials`: most sets to try.
     """
-    return _explained(kinds.KEEP_FP32, model_or_workload, inputs, loss, options)
+    return studied(kinds.KEEP_FP32, model_or_workload, inputs, loss, options)
 
 
 def origin(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -50,7 +50,7 @@ def origin(model_or_workload: Any, inputs: Any = None, loss: Any = None, **optio
 
     `own`: rank modules by what they err by themselves, which takes no pass for each.
     """
-    return _explained(kinds.ORIGIN, model_or_workload, inputs, loss, options)
+    return studied(kinds.ORIGIN, model_or_workload, inputs, loss, options)
 
 
 def rules(**options: Any) -> Findings:
@@ -58,7 +58,7 @@ def rules(**options: Any) -> Findings:
 
     `device`: one or a list, here or not (default: all). Each is looked at by a process of its own.
     """
-    return _explained(kinds.RULES, None, None, None, options)
+    return studied(kinds.RULES, None, None, None, options)
 
 
 @contextmanager
@@ -73,7 +73,8 @@ def nonfinite(model: Any) -> Iterator["_Finder"]:
         yield found
 
 
-def _explained(kind: str, model_or_workload: Any, inputs: Any, loss: Any, options: dict[str, Any]) -> Findings:
+def studied(kind: str, model_or_workload: Any, inputs: Any, loss: Any, options: dict[str, Any]) -> Findings:
+    """Return what a kind of study finds of a network, with the options of its verb; torch is imported here first."""
     from ampbench import live
 
     return live.study(kind, model_or_workload, inputs, loss, **options)

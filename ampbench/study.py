@@ -7,6 +7,7 @@ in this process, on a copy, and leaves no trace. Other keywords are the options 
 
 from typing import Any
 
+from ampbench.explain import studied
 from ampbench.findings import Findings
 from ampbench.records import kinds
 
@@ -18,7 +19,7 @@ def training(model_or_workload: Any, inputs: Any = None, loss: Any = None, **opt
 
     `steps` from each of `seeds`; `setting`: of GradScaler by name, "all" or "init_scale=1024", one or a list.
     """
-    return _studied(kinds.TRAINING, model_or_workload, inputs, loss, options)
+    return studied(kinds.TRAINING, model_or_workload, inputs, loss, options)
 
 
 def scope(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -26,7 +27,7 @@ def scope(model_or_workload: Any, inputs: Any = None, loss: Any = None, **option
 
     `steps` of training in each scope; `seconds` of timing per case, as 20 or "2m".
     """
-    return _studied(kinds.SCOPE, model_or_workload, inputs, loss, options)
+    return studied(kinds.SCOPE, model_or_workload, inputs, loss, options)
 
 
 def input_storage(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -34,7 +35,7 @@ def input_storage(model_or_workload: Any, inputs: Any = None, loss: Any = None, 
 
     `seconds` of timing per case, as 20 or "2m".
     """
-    return _studied(kinds.INPUT_STORAGE, model_or_workload, inputs, loss, options)
+    return studied(kinds.INPUT_STORAGE, model_or_workload, inputs, loss, options)
 
 
 def ceilings(**options: Any) -> Findings:
@@ -43,7 +44,7 @@ def ceilings(**options: Any) -> Findings:
     `operation` and `dtype`: names, or lists of them (default: all); `seconds` of timing for each. It is measured in
     processes of its own.
     """
-    return _studied(kinds.CEILINGS, None, None, None, options)
+    return studied(kinds.CEILINGS, None, None, None, options)
 
 
 def check(*names: str, **options: Any) -> Findings:
@@ -52,10 +53,4 @@ def check(*names: str, **options: Any) -> Findings:
     `names` of checks, or `area`, one or a list (default: all fast ones); `device`: one or a list, here or not. Each is
     run by a process of its own.
     """
-    return _studied(kinds.CHECK, None, None, None, {"names": names, **options})
-
-
-def _studied(kind: str, model_or_workload: Any, inputs: Any, loss: Any, options: dict[str, Any]) -> Findings:
-    from ampbench import live
-
-    return live.study(kind, model_or_workload, inputs, loss, **options)
+    return studied(kinds.CHECK, None, None, None, {"names": names, **options})

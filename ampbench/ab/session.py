@@ -327,7 +327,7 @@ def _writer(arm: PreparedArm, role: str, name: str, results: Path, label: str, c
 
 
 MOST_CASES = 10
-"""So many cases are traced, those that regressed most."""
+"""The number of regressed cases that are traced, worst first."""
 TRACING = Tracing(time=True, seconds=1.0)
 
 
@@ -344,7 +344,7 @@ class TracedSide:
 
 
 def regressed_cases(findings: Sequence[Change], kinds: Collection[str]) -> list[str]:
-    """Return the ids of the cases of which something of `kinds` regressed, the worst first.
+    """Return the ids of the cases with a regression of one of the `kinds`, worst first.
 
     Findings are sorted by what matters. A case that fails now cannot be traced and is not among them.
     """
@@ -358,7 +358,7 @@ def explain_sides(sides: Sequence[TracedSide], case_ids: Sequence[str], devices:
 
     Where their torch differs, the rules are probed and known defects looked for on `devices`.
 
-    What cannot be traced or probed is told, and so is what ends it all: what was compared is not lost by it. Raises
+    A case that cannot be traced or probed is reported; the comparison is kept in any case. Raises
     `StoreError` where what was seen cannot be kept.
     """
     try:

@@ -122,7 +122,7 @@ def _annotation(option: "Option") -> Any:
 def _done(study: "Study[Any, Any]", context: typer.Context, values: dict[str, Any]) -> int:
     """Begin a run of what the options of a verb give, or go on with one, tell of it, and return the exit code.
 
-    What was seen is told even where it could not be stored, which is then raised; a run of nothing is not left behind.
+    Results are printed even if storing them failed; that error is raised afterwards. An empty run file is removed.
     """
     from ampbench.studies import work
     from ampbench.studies.study import Given, asked_for, options_of
@@ -204,7 +204,7 @@ def told_as(format: OutputFormat, *, everything: bool) -> Tell:
 def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> int:
     """Go on with the run that `resume` names, one of the study's, and return the exit code.
 
-    One that lacks nothing is told as it is. Raises `UsageError` for a run of another kind.
+    A complete run is printed as it is. Raises `UsageError` for a run of another kind.
     """
     from ampbench import store
     from ampbench.drive.pieces import asked_of

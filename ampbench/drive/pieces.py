@@ -1,4 +1,4 @@
-"""Studies driven: their pieces of work done one after another, what is planned by default, and what is refused."""
+"""The driver of studies: pieces of work done in their order, the default plan, and refusals."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress

@@ -324,7 +324,7 @@ def take_shard(
     plan, and what was measured before.
     Tables stay whole, for speeds are compared within them. Each shard is meant to take as long as the others, by what
     rounds took in the `stored` runs: those of whole plans, so that what other shards measure meanwhile changes nothing.
-    Tables of which nothing can run are in the first. Raises `NothingToRunError` for a shard that nothing is left for.
+    Tables without a case that can run are in the first. Raises `NothingToRunError` for a shard without work.
     """
     number, count = part
     seen = seconds_seen(run for run in stored if run.header.shard is None)
@@ -351,7 +351,7 @@ def digest_of(plan: Iterable[PlannedCase]) -> str:
 
 
 def shared_out(seconds: Mapping[T, float], count: int) -> list[set[T]]:
-    """Return `count` parts of what takes so many `seconds` each, of about the same length together.
+    """Return `count` parts of items that take `seconds` each; the parts take about the same time.
 
     The longest comes first, and each goes to the part that is the shortest so far: the longest part is at most 4/3 of
     what it would be at best (Graham 1969, Bounds on multiprocessing timing anomalies).

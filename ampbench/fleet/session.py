@@ -58,7 +58,7 @@ class Deal:
 
     @classmethod
     def of(cls, cases: Iterable[Case], rounds: int, *, shared: bool) -> "Deal":
-        """Return the deal of all `cases`, measured in so many `rounds`; one that is not `shared` is a piece."""
+        """Return the work items of all `cases`, each measured in `rounds`; a case that is not `shared` is one item."""
         deal = cls(rounds, shared)
         for case in cases:
             deal.tables.setdefault(table_of(case), []).append(case.case_id)
@@ -66,7 +66,7 @@ class Deal:
         return deal
 
     def take(self, lane: str, lanes: int) -> list[str]:
-        """Return the ids of the cases of the next piece, for one of so many `lanes`; none where nothing is left."""
+        """Return the ids of the cases of the next work item, for one of `lanes` lanes; none when all are done."""
         if not self.left:
             return []
         equal = math.ceil(len(self.left) / max(lanes, 1))
@@ -76,7 +76,7 @@ class Deal:
         return [case_id for table in self.dealt[lane] for case_id in self.tables[table]]
 
     def finish(self, lane: str, seconds: float) -> None:
-        """Note that `lane` did its piece, in so many `seconds`."""
+        """Record that `lane` finished its work item in `seconds`."""
         self.done += len(self.dealt.pop(lane, ()))
         self.seconds += seconds
 

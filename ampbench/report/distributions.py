@@ -23,7 +23,7 @@ ARMS: Mapping[str, str] = MappingProxyType(
 )
 """Each arm's shape; its colour is `--arm-NAME` of distributions.css."""
 EDGE = 1.25
-"""A band is drawn to so many times beyond the rounds of its case: with three rounds it can be far wider."""
+"""The widest band drawn, in ranges of the rounds of its case: with three rounds an interval can be far wider."""
 BLANK: Mapping[str, Any] = dict.fromkeys(("low", "left", "right", "high", "line", "place", "unfit"))
 """What not every row of the chart has. A row without a `line` is a run's median, with the ends of its interval and
 where the band is drawn; one with it is a round."""
@@ -143,7 +143,7 @@ def _middle(side: Side, edge: float, limit: float) -> dict[str, Any]:
 
 
 def _spec(arms: set[str], longest: int) -> dict[str, Any]:
-    """Return the chart: bands and medians behind, then rounds; the longest label drawn first has so many letters."""
+    """Return the chart: bands and medians behind, then rounds. The width of labels is that of the longest."""
     domain = [arm for arm in ARMS if arm in arms]
     field = {"field": "arm", "type": "nominal", "legend": {"symbolOpacity": 1} if len(domain) > 1 else None}
     colour = {"color": {**field, "scale": {"domain": domain, "range": [f"var(--arm-{arm})" for arm in domain]}}}

@@ -15,7 +15,7 @@ from ampbench.show.results import written
 from ampbench.show.rows import number, precision_label
 
 NAMED = 3
-"""So many of the cases that share a failure or a note are named."""
+"""The number of cases named for a failure or a note that several share."""
 GRADIENTS = (
     "grad_rel_l2", "grad_not_finite", "grad_worst_parameter", "grad_flushed_share", "loss_rel_error", "scaler_scale",
 )  # fmt: skip

@@ -27,9 +27,9 @@ from ampbench.trend.building import place_of
 from ampbench.trend.series import Place
 
 AT_ONCE = 25
-"""So many rows of a table are shown; the others are folded away."""
+"""The number of rows of a table that are not folded."""
 MOST = 1_000
-"""So many rows a table has at most."""
+"""The most rows of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Machine:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether these are so many that a row each stands for them."""
+        """Whether there are enough networks for a table with a row each."""
         return len(self.advised) > MANY
 
 
@@ -219,7 +219,7 @@ def _folding(block: Block) -> list[Block]:
 
 
 def _of_machine(machine: Machine, *, titled: bool, tabled: bool) -> Section:
-    """Return what is told of a machine: its networks where no other section has them, and what precisions brought."""
+    """Return the blocks of a machine: its networks, unless another section has them, and the gains of precisions."""
     own = networks_of(machine)
     blocks = [*(tables(own, explained=not machine.is_ranked) if tabled else []), brought(own)]
     said = [*([machine.statement] if titled and machine.statement else []), *across(machine)]

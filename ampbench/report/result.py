@@ -145,9 +145,9 @@ def _without_result(outcomes: Counter[str]) -> str:
 
 
 LONGEST = 65_536
-"""So many characters does a comment on GitHub hold."""
+"""The most characters of a comment on GitHub."""
 ROWS = 100
-"""A table has at most so many rows: who wants more reads the page."""
+"""The most rows of a table in Markdown; the page has all."""
 _FOOT = 400
 """Characters kept free for what is said below the tables."""
 

@@ -24,9 +24,9 @@ scale that shows that, nobody can tell 1.2 from 1.5."""
 LEAST_SPAN = (0.5, 1.5)
 """What axes of ratios show at least, so that what hardly differs does not look far apart."""
 LEAST_ERRORS = 10.0
-"""The axis of errors reaches at least so many times below and above their middle: two decades."""
+"""The least reach of the axis of errors, as a factor below and above their middle: two decades in all."""
 JOINED = 40
-"""The points of so many tables are joined and have their intervals; the lines of more cannot be told apart."""
+"""Up to this number of tables, points are joined and have intervals; more lines could not be distinguished."""
 
 _POINT = {"type": "point", "filled": False, "size": 36, "strokeWidth": 1.5, "opacity": 1}
 """Hollow, so that points on top of each other can be told apart; few and short attributes: there may be 10,000."""
@@ -161,7 +161,7 @@ def _finding(plane: _Plane, points: Sequence[dict[str, Any]], measured: int, lim
 
 BATCH_SIZE = "batch_size"
 MARGIN = 1.5
-"""Intervals are drawn to so many times beyond the throughputs measured: a wide one would flatten all curves."""
+"""Intervals are cut at this factor beyond the measured throughputs: a wide one would flatten all curves."""
 
 SWEEPS_SAID = (
     "Items per second as one parameter grows, with 95% intervals, cut where they reach far beyond all throughputs."

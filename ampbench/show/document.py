@@ -154,7 +154,7 @@ def first_rows(block: Block, most: int) -> Block:
 
 
 ROWS = 40
-"""So many rows does a table of one case have on a page, those that say most."""
+"""The most rows of a table of one case on a page, in order of importance."""
 
 
 def cut(block: Block, most: int = ROWS) -> Block:
@@ -177,7 +177,7 @@ def written_out(text: str, keep: str = "") -> str:
 
 
 LONGEST = 500
-"""So many characters of a text are shown: a comment on GitHub holds 65,536, and no reason needs more."""
+"""The most characters of a text: a comment on GitHub holds 65,536, and no reason needs more."""
 
 _SPECIAL = re.compile(
     r"[\\`*|~$]"  # code, emphasis, columns, struck-out text, formulas

@@ -154,7 +154,7 @@ def place_of(run: StoredRun) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What is told of one case: a line of it, what to say and show, what is folded, by title, and `code` as it is.
+    """What a page shows of one case: its line, sentences and tables, folded blocks by title, and `code` unchanged.
 
     Only one that is `open` shows more than its line at first.
     """

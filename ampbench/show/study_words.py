@@ -281,8 +281,8 @@ TEMPLATES: Mapping[str, str] = {
     ),
     "training-no-ratio": "fp32's loss ends at 0, or does not fall: no ratio to judge by",
     "training-way": (
-        "{kept:kept} of the way that fp64 went is gone, and {error:error} of it aside"
-        "{slope:if|; that grows as k^|.2g| with the steps k (a bias: k, noise: k^0.5)}"
+        "its weights moved {kept:kept} as far along fp64's path and end {error:error} of its length away"
+        "{slope:if|; the distance grows as k^|.2g| with the steps k (a bias: k, noise: k^0.5)}"
     ),
     "training-flushed": "{flushed:share} of gradients flush to zero{error:if|; gradients err by |error|}",
     "training-scale-comes-down": (
@@ -293,8 +293,8 @@ TEMPLATES: Mapping[str, str] = {
         "fewer"
     ),
     "training-reaches": (
-        f"reaches {_REACHED}{{sd:if|; seeds alone move that by |.2f| (SD)}}"
-        "{rounding:if|; rounding alone by |.2f|}{unit}"
+        f"reaches {_REACHED}{{sd:if|; it varies over seeds (SD) by |.2f|}}"
+        "{rounding:if|, by rounding alone by |.2f|}{unit}"
     ),
     "training-inexact": f"{{control:only|no verdict is given, as it }}ends elsewhere than fp32: {_DIFFERS}",
     "training-short": "not all of {seeds:counted;seed} were trained in {names}",

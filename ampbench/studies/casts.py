@@ -1,4 +1,4 @@
-"""What a step casts: of what, for which op, at what cost, what could be saved, and what other graphs make of it.
+"""The casts of a step: tensor, op, cost, those that could be saved, and those of other graphs.
 
 One table holds the casts; per op, per tensor and per origin are groups of its rows. Seconds of ops and casts are
 *traced*: tracing adds some microseconds to each op, so they never stand for those of the untraced step.
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts", absent=True, flags=True)
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
-"""Where traced ops take more than so many times the untraced step, the casts' share of the one is not the other's."""
+"""If traced ops take more than this many times the untraced step, the share of casts is not carried over to it."""
 FEWEST_TRACED = 3
-"""Of so many traced steps the medians do without one that was delayed."""
+"""The number of traced steps: enough for a median that ignores one delayed step."""
 SHOWN, IN_ORDER, BARS = 8, 16, 12
-"""So many rows are shown of a table, and of the ops in order; so many ops are drawn, those with the most bytes."""
+"""The number of rows shown of a table and of the list of ops, and the number of ops drawn, by bytes."""
 STORED = "only stored"
 """What stands for the op that uses a copy where none does."""
 MOVES = terms.VIEWS | terms.CASTS | {"copy", "clone"}
@@ -655,7 +655,7 @@ UNFOLDED = ("Where they come from", "What could be saved", "Casts per op", "Inpu
 STUDY: Study[CastsAsked, CastPass] = Study(
     kind=CASTS,
     help="""\
-Trace one step of each case: every cast, of what, for which op, what it costs, what could be saved.
+Trace one step of each case: every cast with its tensor, op and cost, and those that could be saved.
 
 A device that is not here is stood in for by fake tensors: the casts are seen, no hardware is. The run is stored:
 ampbench show RUN prints it again, with --all every row.

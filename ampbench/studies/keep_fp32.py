@@ -299,7 +299,7 @@ def kept_sets(record: Searched) -> list[KeptSet]:
 
 
 NAMED, NAMED_IN_TABLES = 6, 2
-"""So many modules of a set are named."""
+"""The number of modules of a set that are named."""
 
 
 def kept_names(kept: Sequence[str], most: int = NAMED) -> str:

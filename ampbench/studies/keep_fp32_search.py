@@ -39,7 +39,7 @@ from ampbench.studies.keep_fp32 import (
 from ampbench.studies.study import Session
 
 OTHER_BATCHES = 3
-"""On so many batches that the search does not see, what it found is confirmed."""
+"""The number of batches, unseen by the search, on which its result is confirmed."""
 
 A = TypeVar("A")
 R = TypeVar("R")

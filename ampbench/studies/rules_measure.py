@@ -38,7 +38,7 @@ def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[st
 def rule_ops() -> list[str]:
     """Return the names of all ops with an autocast rule: registered for any device type, or named by any document.
 
-    A documented op of which some overloads are registered stands for those; one of which none is, for its default.
+    A documented op stands for its registered overloads or, if none is registered, for its default overload.
     Ops that have a sample had a rule in some torch version, and are there in each that has the op: a rule that comes
     or goes must be seen to.
     """

@@ -202,7 +202,7 @@ def learned(stored: "StoredRun", case_ids: Collection[str] | None = None) -> lis
         if any(trained.get(case_id) and (case_ids is None or case_id in case_ids) for case_id in cases):
             whole = conclude(workload, device, _planned(cases, trained, asked), asked.seeds)
             rows = [row for row in whole.rows if case_ids is None or row.case_id in case_ids or not row.judged]
-            found.append(replace(whole, rows=rows))
+            found.append(replace(whole, rows=rows, of_settings=bool(asked.settings)))
     return found
 
 
@@ -234,7 +234,7 @@ def heading(learned: Learned) -> str:
     named = "its own schedule" if learned.schedule == OWN else f"{learned.schedule} schedule"
     parts = [
         learned.workload,
-        SCALED[0] if any(row.setting for row in learned.rows) else "",
+        SCALED[0] if learned.of_settings else "",
         learned.device,
         counted(learned.steps, "step"),
         "" if learned.schedule == CONSTANT else f"{named}{rate}",
@@ -684,7 +684,7 @@ Examples:
             metavar="N",
             least=1,
             most=1000,
-            help="Train from so many seeds: --seed and those after it. A verdict needs 2; 3 or more find more.",
+            help="Number of seeds: --seed and the next ones. A verdict needs 2; 3 or more detect smaller differences.",
         ),
         Option(
             name="setting",

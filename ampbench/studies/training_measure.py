@@ -40,17 +40,17 @@ MOST_LOSSES = 1000
 SCORED = (0.0, 0.25, 0.5, 0.75, 0.8125, 0.875, 0.9375, 1.0)
 """After these shares of the steps weights are evaluated; those of the last quarter together say how they end."""
 BATCHES = 16
-"""On so many training batches at most, the first ones."""
+"""The most training batches, the first ones, on which weights are evaluated."""
 LOOKS = 6
-"""So many steps, evenly spread, have their gradients held against fp32's."""
+"""The number of steps, evenly spread, whose gradients are compared with fp32's."""
 DRIFTS = 10
-"""At so many steps, the first and the last among them, the distance of weights from others is taken."""
+"""The number of steps, first and last included, at which distances between weights are measured."""
 ROOM = 2 * 2**30
 """Bytes that the weights of the fp32 and fp64 trainings may take between requests: of large networks fewer are kept."""
 LOWEST_SCALE = 2.0**-14
 """Below this scale nothing is left to hope for: a gradient that overflows fp16 here is above 1e9 in fp32."""
 HOPELESS = 20
-"""After so many skipped steps in a row of which not even the loss is finite, every batch among them, a training ends:
+"""A training ends after this number of consecutive skipped steps without a finite loss, on every batch:
 the weights do not move any more, and the loss does not depend on the scale."""
 STRIDE = 1_000_003
 """So far apart are the seeds of the first steps of two trainings: no two draw alike."""

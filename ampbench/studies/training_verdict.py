@@ -54,7 +54,7 @@ EQUIVALENCE_ALPHA = 0.05
 POWER = 0.9
 """The seeds said to decide would do so with this probability if the spread were known; it is not, so with less."""
 LOUD = 6.0
-"""A row whose variance is so many times that of the others says nothing of theirs."""
+"""A row with more than this many times the variance of the others is left out of their spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,11 +250,11 @@ HARDLY = 0.01
 LAST = 0.75
 """From this share of the steps on, scores are those of the end."""
 FEWEST_LOOKS = 3
-"""A slope is told of no fewer distances."""
+"""The fewest distances from which a slope is estimated."""
 FLUSHES = 0.01
 """The share of gradient elements at zero from which they are said to flush."""
 MANY_SKIPPED = 3
-"""From so many steps skipped at the start on, another init_scale is recommended."""
+"""From this number of steps skipped at the start, another init_scale is recommended."""
 OFTEN_SKIPPED = 0.05
 """The share of steps, after the scale was first found, from which a scaler skips too many."""
 
@@ -535,7 +535,8 @@ class Learned:
     are judged by first, `fit` the loss on the training batches. `last_rate` is what the schedule left of the first
     step's rate in fp32's last, `rounding` what rounding alone does to the metric: the root mean square of the
     differences of control and fp64 from fp32 (None: not known). `asked` is how many seeds there were to be, `remarks`
-    are on control, fp64 and what is missing.
+    are on control, fp64 and what is missing. `of_settings`: settings of the loss scaler were to be tried, those
+    that are not trained yet, too.
     """
 
     name: str = ""
@@ -551,6 +552,7 @@ class Learned:
     rows: list[Row]
     rounding: float | None = None
     remarks: Sequence[Statement] = ()
+    of_settings: bool = False
 
     @property
     def baseline(self) -> Row | None:

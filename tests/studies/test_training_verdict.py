@@ -107,8 +107,8 @@ def test_what_to_do_is_said_first():
         "fp16_pure: does not train as fp32 does; loss not finite from step 15 in 3 of 3 seeds",
         "bf16_pure: does not train as fp32 does; accuracy is 1.50 points lower than fp32's (90%: -1.65 to -1.35)",
         (
-            "fp32: reaches 97.58% accuracy on held-out data (10 before training); seeds alone move that by 0.38 (SD); "
-            "rounding alone by 0.10 points"
+            "fp32: reaches 97.58% accuracy on held-out data (10 before training); it varies over seeds (SD) by 0.38, "
+            "by rounding alone by 0.10 points"
         ),
     ]
 
