@@ -32,7 +32,7 @@ KEYS = frozenset(
         "against", "all", "anchor", "area", "baseline", "blocks", "burst", "case",
         "check", "compile_mode",
         "control", "device", "dry_run", "dtype", "format", "gate",
-        "half_inputs", "json", "keep_flags", "keyword", "label", "lanes",
+        "half_inputs", "json", "keyword", "label", "lanes",
         "list", "max_error", "max_flushed_share", "max_gradient_error", "max_kl",
         "max_kl_p99", "max_loss_error", "max_sample_error", "max_time", "max_trials", "max_worst_sample_error",
         "memory_format", "memory_limit", "metric", "min_argmax_agreement", "min_decided", "min_run_time",

@@ -24,12 +24,12 @@ HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
 CASE_SETTINGS = (
-    "threads", "keep_flags", "precision", "path", "compile_mode", "memory_format", "sdpa", "scaler",
+    "threads", "precision", "path", "compile_mode", "memory_format", "sdpa", "scaler",
     "optimizer",
 )  # fmt: skip
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
-OF_SETTINGS = CASE_SETTINGS[:2]
-"""Those that `Settings` hold; the others select cases."""
+THREADS = "threads"
+"""The one that `Settings` hold; the others select cases."""
 
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 _GIT_SECONDS = 120.0
@@ -126,16 +126,14 @@ def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
             changes["recipes"] = [parse_optimizer(value).spelling]
         elif name == "scaler":
             changes["scaler"] = _boolean(name, value)
-        elif name not in OF_SETTINGS and not name.isupper():
+        elif name != THREADS and not name.isupper():
             overrides[name] = parse_value(value)
     return replace(selection, overrides=overrides, **changes)
 
 
 def settings_of(arm: ArmRequest, settings: Settings) -> Settings:
-    """Return `settings` with the arm's number of threads and whose switches of torch, where it sets them."""
-    threads, keep_flags = (arm.settings.get(name) for name in OF_SETTINGS)
-    if keep_flags is not None:
-        settings = replace(settings, keep_flags=_boolean("keep_flags", keep_flags))
+    """Return `settings` with the arm's number of threads, where it sets it."""
+    threads = arm.settings.get(THREADS)
     if threads is None:
         return settings
     if not threads.isdecimal() or not 1 <= int(threads) <= 4096:

@@ -276,7 +276,7 @@ def _prepared_arm(
         ) -> Description:
             return describe(source_in(checkout, source), parameters, preset)
 
-        plan = make_plan(own, environment, describe_here, keep_flags=settings.keep_flags)
+        plan = make_plan(own, environment, describe_here)
     return PreparedArm(
         request=request,
         checkout=checkout,

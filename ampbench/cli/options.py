@@ -368,14 +368,6 @@ def make_settings(
         ),
     ] = "",
     threads: Threads = DEFAULTS.threads,
-    keep_flags: Annotated[
-        bool,
-        typer.Option(
-            "--keep-flags",
-            help="Leave torch's switches as your code sets them, but for those that define a precision; `default` has "
-            "all.",
-        ),
-    ] = False,
     burst: Annotated[
         bool,
         typer.Option(
@@ -396,7 +388,6 @@ def make_settings(
         threads=threads,
         seed=seed,
         schedule_seed=seed,
-        keep_flags=keep_flags,
         burst=burst,
     )
 

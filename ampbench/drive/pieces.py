@@ -81,7 +81,6 @@ def ask_case(
         memory_limit_bytes=settings.memory_limit_bytes,
         threads=settings.threads,
         seed=settings.seed,
-        keep_flags=settings.keep_flags,
         fresh=fresh,
     )
     return task.outcome(channel.serve(request), planned.case)

@@ -118,12 +118,10 @@ def make_plan(
     describe: Describe,
     *,
     absent_devices: bool = False,
-    keep_flags: bool = False,
 ) -> list[PlannedCase]:
     """Return the cases of `selection` on the machine of `environment`, in table order, without duplicates.
 
-    With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors. With
-    `keep_flags`, the precision `default` is a case of its own on every device: fp32 under the user's own switches.
+    With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors.
     Raises `UsageError` for a name or value that cannot be meant, and `NothingToRunError` where nothing is selected.
     """
     sources = _distinct(
@@ -143,7 +141,7 @@ def make_plan(
     settable: set[str] = set()
     for device in devices:
         named = bool(selection.precisions)
-        asked = _precisions(selection, device, environment.device(device), keep_flags)
+        asked = _precisions(selection, device, environment.device(device))
         for variant in _variants(sources, selection, environment, device, describe):
             builtin = WORKLOADS[variant.source.name].settable if variant.source.builtin else {}
             for text in recipes if variant.has_loss else ():
@@ -208,21 +206,17 @@ def in_one_phase(plan: Iterable[PlannedCase]) -> list[PlannedCase]:
     return list(chosen.values())
 
 
-def _precisions(
-    selection: Selection, device: str, described: DeviceDescription | None, keep_flags: bool
-) -> list[Precision]:
+def _precisions(selection: Selection, device: str, described: DeviceDescription | None) -> list[Precision]:
     """Return the precisions named or, where none is, those that are measured on `device`.
 
-    Without tf32, what torch ships is fp32 on CUDA, too; with the user's own switches it is not known to be.
+    Without tf32, what torch ships is fp32 on CUDA, too.
     """
-    own = PRECISIONS[DEFAULT]
     if not selection.precisions:
-        asked = [row for row in PRECISIONS.values() if device in row.default_on or (keep_flags and row is own)]
+        asked = [row for row in PRECISIONS.values() if device in row.default_on]
     else:
-        named = [(find_precision(name), find_precision(name, device)) for name in selection.precisions]
-        asked = [own if keep_flags and anywhere is own else here for anywhere, here in named]
-    if described is not None and described.available and not described.tf32 and not keep_flags:
-        asked = [PRECISIONS[BASELINE] if row is own else row for row in asked]
+        asked = [find_precision(name, device) for name in selection.precisions]
+    if described is not None and described.available and not described.tf32:
+        asked = [PRECISIONS[BASELINE] if row.name == DEFAULT else row for row in asked]
     return list(dict.fromkeys(asked))
 
 

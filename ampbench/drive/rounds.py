@@ -99,7 +99,6 @@ def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Req
         memory_limit_bytes=settings.memory_limit_bytes,
         threads=settings.threads,
         seed=settings.seed,
-        keep_flags=settings.keep_flags,
     )
 
 

@@ -125,7 +125,7 @@ def prepare(
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         describe = describer(first.channel, settings)
-        plan = make_plan(selection, environment, describe, keep_flags=settings.keep_flags)
+        plan = make_plan(selection, environment, describe)
         shard = resumed.header.shard if resumed else None
         if resumed is not None and shard is not None:
             plan = [planned for planned in plan if planned.case.case_id in resumed.cases]

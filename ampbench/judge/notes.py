@@ -122,8 +122,6 @@ def _attention(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 
 def _switches(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    if stored.header.settings.keep_flags:
-        return
     own = {row["workload"]: row["case_id"] for row in rows if row["family"] == "user"}
     for source in stored.header.sources:
         if source.name in own and source.switches:

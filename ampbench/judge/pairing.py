@@ -105,9 +105,6 @@ MISSING = "none"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that decide the number of torch's threads (torch.set_num_threads' documentation)."""
 
-SWITCHES = "switches of torch"
-"""What differs where a run was measured under the user's own (--keep-flags)."""
-
 TIMED = "timing"
 """Of an accelerator: in bursts or sustained; the former is faster where a clock falls under load."""
 
@@ -176,8 +173,6 @@ class EnvironmentDifferences:
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
         apart = [ISOLATION[one.settings.isolation] for one in (baseline, candidate)]
         self._compare("isolation", apart[0], apart[1], matters=True)
-        switches = _kept_switches(baseline), _kept_switches(candidate)
-        self._compare(SWITCHES, *switches, matters=not one_session(baseline, candidate))
         if self._of_device.keys() - {"cpu"}:
             timed = ["in bursts" if one.settings.burst else "sustained" for one in (baseline, candidate)]
             self._compare(TIMED, timed[0], timed[1], matters=True)
@@ -262,14 +257,6 @@ def other_file(workload: str, baseline: Header, candidate: Header) -> tuple[str,
     parts = [PurePath(path).parts for path in paths]
     shared = next((place for place, both in enumerate(zip(*parts, strict=False)) if both[0] != both[1]), 0)
     return str(PurePath(*parts[0][shared:])), str(PurePath(*parts[1][shared:]))
-
-
-def _kept_switches(header: Header) -> str:
-    """Return under which switches of the user's own a run was measured."""
-    if not header.settings.keep_flags:
-        return "as torch ships them"
-    own = dict.fromkeys(one for source in header.sources for one in source.switches)
-    return f"the user's own ({', '.join(own) or 'none is set'})"
 
 
 def one_session(baseline: Header, candidate: Header) -> bool:

@@ -64,9 +64,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
 
-    With `burst` a round on an accelerator is its fastest sample, as on a CPU, not windows of a second. With
-    `keep_flags` torch's switches stay as the user's code sets them, but for those that define a precision other than
-    `default`.
+    With `burst` a round on an accelerator is its fastest sample, as on a CPU, not windows of a second.
     """
 
     rounds: RoundCount = 4
@@ -79,7 +77,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int = 0
     schedule_seed: int = 0
     isolation: bool = True
-    keep_flags: bool = False
     burst: bool = False
 
 

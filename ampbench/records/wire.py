@@ -41,7 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `does`, `absent` and `flags` are the task's. It is of a `case`, of a `device` type, or of the worker itself. `asked`
     is a record of the task's type `asked`. `fresh` asks for a newly forked process; otherwise the server's current
     worker, if one lives, serves it. Limits are seconds of wall time and resident bytes of the worker. `timed` processes
-    keep the memory that they free; with `keep_flags` torch's switches are the user's own (as in `Settings`).
+    keep the memory that they free.
     """
 
     task: str
@@ -56,7 +56,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     threads: int = 0
     seed: int = 0
     timed: bool = True
-    keep_flags: bool = False
     absent: bool = False
     flags: bool = False
     asked: msgspec.Raw

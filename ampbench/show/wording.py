@@ -155,7 +155,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "{workloads}: {optimizer} does not hold {missed} of {trained} trained weights{names:if| (||)}"
         "{foreign:if|, and holds || that are not the network's}"
     ),
-    Note.SWITCHES: "{workloads}: {switches} is reset to torch's default; --keep-flags keeps it",
+    Note.SWITCHES: "{workloads}: {switches} is reset to torch's default",
     Note.PRESET: "--preset {preset} sets sizes of built-in workloads alone; use --set for {workloads}",
     Note.RANDOM_WEIGHTS: (
         "{workloads}: random weights: errors are not those of a trained network; --set weights=PATH loads trained ones"

@@ -291,16 +291,6 @@ SWITCHES = (
 `cudnn.benchmark` stays off, because it would choose other kernels from one process to the next.
 """
 
-_kept: list[bool] = [False]
-
-
-def keep_users_switches(keep: bool) -> None:
-    """Let `precision_flags`, from now on in this process, leave to the user what does not define a precision.
-
-    That is all of `SWITCHES`, and in the precision `default` how fp32 products are rounded, too.
-    """
-    _kept[0] = keep
-
 
 def users_switches() -> dict[str, str]:
     """Return the switches that are not as torch ships them, with their values, by what a user calls them."""
@@ -322,14 +312,12 @@ def written(name: str, value: str) -> str:
 def precision_flags(precision: Precision) -> Iterator[None]:
     """Hold torch's switches at what `precision` needs, and put them back exactly, also after an error.
 
-    With `keep_users_switches` only those are held that define the precision. In fp64 torch chooses the kernel of
-    attention, whichever is fixed.
+    In fp64 torch chooses the kernel of attention, whichever is fixed.
     """
     products, before = Products.now(), [(switch, switch.now()) for switch in SWITCHES]
     try:
-        if not (_kept[0] and precision.fp32_products == "shipped"):
-            _products(precision.fp32_products).set()
-        for switch in () if _kept[0] else SWITCHES:
+        _products(precision.fp32_products).set()
+        for switch in SWITCHES:
             switch.set(switch.ships)
         with sdpa_free() if precision is FP64 else contextlib.nullcontext():
             yield

@@ -34,7 +34,6 @@ from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import (
     Device,
     NoKernelError,
-    keep_users_switches,
     open_device,
     precision_flags,
     sdpa_fixed,
@@ -76,7 +75,6 @@ class Worker:
             torch.set_num_threads(request.threads)
         if request.timed:
             keep_freed_memory()
-        keep_users_switches(request.keep_flags)
         try:
             try:
                 return self._serve(request)

@@ -173,34 +173,6 @@ def test_arms_that_set_a_precision_are_compared_with_each_other(servers: Servers
     assert (found.case.precision, found.status) == ("fp32", ChangeStatus.IMPROVED)
 
 
-def test_an_arm_that_keeps_the_switches_of_its_code_is_measured_with_them_and_told_apart(
-    servers: Servers, tmp_path: Path
-) -> None:
-    asked: set[tuple[bool, bool]] = set()
-
-    def answer(request: Request, variables: Mapping[str, str]) -> Reply:
-        if request.case is not None:  # to trace what regressed, too
-            asked.add(("FACTOR" in variables, request.keep_flags))
-        return Server(servers, variables).timed(request)
-
-    servers.answer = answer
-    comparison, (baseline, candidate, _) = session(tmp_path, ["here"], ["keep_flags=true", "FACTOR=1.1"])
-    assert asked == {(False, False), (True, True)}
-    assert [read_run(path).header.settings.keep_flags for path in (baseline, candidate)] == [False, True]
-    assert time_of(comparison).status is ChangeStatus.REGRESSED
-    told = {one.name: (one.baseline, one.candidate) for one in comparison.differences}
-    assert told["switches of torch"] == ("as torch ships them", "the user's own (none is set)")
-
-
-def test_with_their_own_switches_both_arms_measure_what_default_is_under_them(servers: Servers, tmp_path: Path) -> None:
-    arms = parse_arm("--baseline", ["here"]), parse_arm("--candidate", ["X=1"])
-    selection = replace(MLP, precisions=["default"])
-    for kept, measured in ((False, "fp32"), (True, "default")):
-        with ab.prepare(selection, replace(SETTINGS, keep_flags=kept), *arms) as prepared:
-            (pair,) = prepared.pairs.values()
-            assert [planned.case.precision for planned in pair] == [measured, measured]
-
-
 def test_an_interruption_keeps_what_was_measured(servers: Servers, tmp_path: Path) -> None:
     count = itertools.count()
 

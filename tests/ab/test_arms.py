@@ -99,16 +99,6 @@ def test_a_number_of_threads_that_cannot_be_is_refused(value: str) -> None:
         settings_of(parse_arm("--baseline", [f"threads={value}"]), Settings())
 
 
-def test_an_arm_may_keep_the_switches_that_its_code_sets() -> None:
-    arm = parse_arm("--candidate", ["keep_flags=true"])
-    assert settings_of(arm, Settings()).keep_flags
-    assert settings_of(parse_arm("--baseline", ["here"]), Settings(keep_flags=True)).keep_flags
-    assert not settings_of(parse_arm("--baseline", ["keep_flags=False"]), Settings(keep_flags=True)).keep_flags
-    assert selection_of(arm, Selection()).overrides == {}
-    with pytest.raises(UsageError, match="keep_flags=yes: give true or false"):
-        settings_of(parse_arm("--baseline", ["keep_flags=yes"]), Settings())
-
-
 def test_a_commit_is_checked_out_beside_the_repository_and_gone_afterwards(repository: Path) -> None:
     arm = parse_arm("--baseline", ["git:first"])
     with checked_out("--baseline", arm) as checkout:

@@ -473,26 +473,14 @@ def test_a_file_without_a_function_is_refused_with_those_that_it_has(tmp_path: P
 
 
 def test_what_torch_ships_is_fp32_but_on_a_gpu_with_tf32() -> None:
-    def planned(env: Environment, device: str, **options: bool) -> list[str]:
+    def planned(env: Environment, device: str) -> list[str]:
         selection = Selection(workloads=["mlp"], devices=[device], precisions=["default"], phases=["inference"])
-        return [one.case.precision for one in make_plan(selection, env, describe, **options)]
+        return [one.case.precision for one in make_plan(selection, env, describe)]
 
     old = replace(CUDA, tf32=False)
     assert planned(environment(), "cpu") == ["fp32"]
     assert planned(environment(CUDA), "cuda") == ["default"]
     assert planned(environment(old), "cuda") == ["fp32"]
-    for env, device in ((environment(), "cpu"), (environment(CUDA), "cuda"), (environment(old), "cuda")):
-        assert planned(env, device, keep_flags=True) == ["default"]
-
-
-def test_kept_switches_have_a_row_of_their_own_where_no_precision_is_named() -> None:
-    selection = Selection(workloads=["mlp"], phases=["inference"])
-    without, kept = (
-        [one.case.precision for one in make_plan(selection, environment(), describe, keep_flags=keep)]
-        for keep in (False, True)
-    )
-    assert kept == ["fp32", "default", *without[1:]]
-    assert "default" in [one.case.precision for one in plan(environment(CUDA), workloads=["mlp"], devices=["cuda"])]
 
 
 def test_default_is_said_to_be_fp32_only_where_it_is() -> None:
@@ -501,8 +489,6 @@ def test_default_is_said_to_be_fp32_only_where_it_is() -> None:
         "--precision default is fp32 on cpu",
         "--precision amp is bf16_autocast on cpu",
     ]
-    kept = make_plan(selection, environment(), describe, keep_flags=True)
-    assert meant(selection, kept) == ["--precision amp is bf16_autocast on cpu"]
 
 
 def test_products_rounded_to_bf16_are_not_cudas() -> None:

@@ -218,8 +218,6 @@ def test_switches_of_a_users_file_are_told_where_they_are_reset() -> None:
     )  # fmt: skip
     run = run_of(OWN, sources=[source])
     assert held(run, Note.SWITCHES) == [(OWN.case_id, {"switches": "torch.backends.cudnn.benchmark = True"})]
-    kept = structs.replace(run.header.settings, keep_flags=True)
-    assert notes(replace(run, header=structs.replace(run.header, settings=kept))) == []
 
 
 def test_networks_by_name_have_random_weights_and_those_with_a_file_have_not() -> None:

@@ -210,33 +210,6 @@ def test_bursts_keep_times_on_an_accelerator_apart_from_what_goes_on_and_nothing
     assert not differences(burst).found
 
 
-def test_times_under_the_users_own_switches_are_not_those_under_torchs():
-    source = WorkloadSource(
-        name="net.py:f", family="user", module="/net.py", function="f", builtin=False,
-        switches=("torch.backends.cudnn.benchmark = True",),
-    )  # fmt: skip
-    kept = make_header(settings=Settings(keep_flags=True), sources=[source])
-    found = differences(kept)
-    (obstacle,) = [one for one in found.obstacles("cpu") if one.name == "switches of torch"]
-    assert (obstacle.baseline, obstacle.candidate) == (
-        "as torch ships them",
-        "the user's own (torch.backends.cudnn.benchmark = True)",
-    )
-    assert not found.same("cpu")
-
-
-def test_switches_that_the_arms_of_one_session_differ_in_are_told_and_their_times_compared():
-    ours, theirs = (make_header(arm=session("here"), settings=Settings(keep_flags=kept)) for kept in (False, True))
-    found = differences(theirs, ours)
-    assert [(one.name, one.baseline, one.candidate) for one in found.found] == [
-        ("switches of torch", "as torch ships them", "the user's own (none is set)")
-    ]
-    assert not found.obstacles("cpu")
-    assert not found.same("cpu")
-    other = structs.replace(theirs, arm=structs.replace(session("here"), session="another"))
-    assert [one.name for one in differences(other, ours).obstacles("cpu")] == ["switches of torch"]
-
-
 READ = {"seconds_median": 1e-3, "peak_memory_bytes": 4096.0, "grad_rel_l2": 1e-3}
 KINDS = {"seconds_median": "time", "peak_memory_bytes": "memory", "grad_rel_l2": "accuracy"}
 

@@ -9,7 +9,6 @@ from ampbench.worker.machine import (
     FP32_PRECISION,
     SWITCHES,
     Products,
-    keep_users_switches,
     precision_flags,
     users_switches,
     written,
@@ -23,7 +22,6 @@ def as_shipped() -> Iterator[None]:
     """Switches as torch ships them before and after a test, whatever it does."""
     before, others = Products.now(), [(switch, switch.now()) for switch in SWITCHES]
     yield
-    keep_users_switches(False)
     for switch, value in others:
         switch.set(value)
     before.set()
@@ -88,14 +86,10 @@ def raw() -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("users", USERS)
 @pytest.mark.parametrize("row", [*PRECISIONS.values(), FP64], ids=lambda row: row.name)
-def test_switches_are_put_back_exactly_whatever_a_user_has_set(
-    row: Precision, users: Callable[[], None], kept: bool
-) -> None:
+def test_switches_are_put_back_exactly_whatever_a_user_has_set(row: Precision, users: Callable[[], None]) -> None:
     users()
-    keep_users_switches(kept)
     before = raw()
     with precision_flags(row):
         pass
@@ -150,20 +144,6 @@ def test_convolutions_are_rounded_as_matrix_products_where_factors_are_bf16() ->
     with precision_flags(PRECISIONS["fp32_bf16_products"]):
         assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
         assert torch.backends.mkldnn.conv.fp32_precision == "bf16"
-
-
-def test_kept_switches_hold_but_for_those_that_define_a_precision() -> None:
-    others()
-    older()
-    keep_users_switches(True)
-    with precision_flags(PRECISIONS["fp32"]):
-        assert torch.get_float32_matmul_precision() == "highest"
-        assert CUDNN.benchmark
-        assert CUDNN.deterministic
-    with precision_flags(PRECISIONS["default"]):
-        assert torch.get_float32_matmul_precision() == "high"
-        assert not CUDNN.allow_tf32
-        assert MATMUL.allow_fp16_accumulation
 
 
 def test_the_users_switches_are_told_as_they_are_written() -> None:
