@@ -37,7 +37,7 @@ from ampbench.core.units import counted, format_duration
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import deed_of, verb_of
 from ampbench.records.labels import Pending
-from ampbench.records.run import EACH, LANES, NODE, ON, Fleet, Selection, Settings
+from ampbench.records.run import EACH, ON, Fleet, Selection, Settings
 from ampbench.studies.ceilings import Ceiling
 from ampbench.workloads.index import is_users
 
@@ -71,34 +71,18 @@ class Cluster:
             help="each: every machine measures every case; spread: those of a kind share. Default: each.",
         ),
     ] = ""
-    lanes: Annotated[
-        str, typer.Option(metavar="WHAT", help="A lane is a node, or each device of it. Default: node.")
-    ] = ""
-    nodes: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Only nodes with this label. Repeatable.")
-    ] = None
 
     def fleet(self) -> Fleet | None:
         """Return the fleet that is asked for, None for none; raises `UsageError` for what cannot be meant."""
         if not self.ray:
-            given = {"--on": self.on, "--lanes": self.lanes, "--nodes": self.nodes}
-            if typed := [option for option, value in given.items() if value]:
-                raise UsageError(f"{typed[0]} is of a fleet: name its cluster, as in --ray auto")
+            if self.on:
+                raise UsageError("--on is of a fleet: name its cluster, as in --ray auto")
             return None
-        for option, value, known in (("--on", self.on, ON), ("--lanes", self.lanes, LANES)):
-            if value and value not in known:
-                raise UnknownNameError(option, value, known)
-        labels = dict(_label(text) for text in self.nodes or [])
+        if self.on and self.on not in ON:
+            raise UnknownNameError("--on", self.on, ON)
         if find_spec("ray") is None:
             raise UsageError(NO_RAY)
-        return Fleet(id=secrets.token_hex(3), lane="", on=self.on or EACH, lanes=self.lanes or NODE, labels=labels)
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (equals and name.strip() and value.strip()):
-        raise UsageError(f"--nodes {text!r}: expected LABEL=VALUE, as in --nodes ray.io/accelerator-type=H100")
-    return name.strip(), value.strip()
+        return Fleet(id=secrets.token_hex(3), lane="", on=self.on or EACH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,7 +392,7 @@ def _run_fleet(
     )  # fmt: skip
     open_files()
     with redirect_stdout(sys.stderr), fleet_progress() as watch:  # Ray says there what it notices
-        cluster = RayCluster(address, fleet.labels, fleet.lanes, files=files)
+        cluster = RayCluster(address, files=files)
         session = FleetSession(cluster, order, fleet, ending.results, watch, earlier)
         problem = None
         try:

@@ -1,4 +1,4 @@
-"""Ray as the cluster of a fleet: a lane is an actor that has a node, or an accelerator of it, to itself.
+"""Ray as the cluster of a fleet: a lane is an actor that has a node to itself.
 
 Ray places actors, tells when they die, and carries lines; it measures nothing. An actor only starts the session of its
 lane as a process of its own, by `LaneProcess`, and passes on what that says.
@@ -10,24 +10,22 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import cloudpickle, exceptions
 
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, bounded
+from ampbench.errors import NothingToRunError, UsageError, bounded
 from ampbench.fleet.node import DONE
 from ampbench.fleet.session import Event, Place
 from ampbench.records.case import VISIBLE_DEVICES
-from ampbench.records.run import DEVICE, NODE
 
 NODE_ID = "ray.io/node-id"
 """The label by which Ray itself names a node."""
 SET_BY_RAY = ("OMP_NUM_THREADS",)
-"""What Ray sets for the CPUs that an actor asks for: right where lanes share those of a node, and not what a local run
-would have where a lane has all of it."""
+"""What Ray sets for the CPUs that an actor asks for, and a local run would not have."""
 ANSWER_SECONDS = 10.0
 """How long a cluster's head is waited for."""
 GONE_SECONDS = 40.0
@@ -84,17 +82,16 @@ class LaneProcess:
 
 
 class RayCluster:
-    """A Ray cluster as a `Cluster`: its nodes that have all of `labels`, or with `lanes` "device" their accelerators.
+    """A Ray cluster as a `Cluster`: its nodes.
 
     With `files`, the current folder travels to the nodes, where users' workloads are imported from. Raises
-    `NothingToRunError` where nobody answers at the address or no node fits, `UsageError` for labels that none has.
+    `NothingToRunError` where nobody answers at the address or no node has a CPU.
     """
 
-    def __init__(self, address: str, labels: Mapping[str, str], lanes: str, *, files: bool):
-        self._labels, self._lanes = labels, lanes
+    def __init__(self, address: str, *, files: bool):
         self._actors: dict[str, Any] = {}
         self._streams: dict[str, Any] = {}
-        self._resources: dict[str, tuple[str, float, float]] = {}
+        self._resources: dict[str, tuple[float, float]] = {}
         self._places: list[Place] = []
         self._heard, self._gone = time.monotonic(), False
         _check_answers(address)
@@ -107,19 +104,20 @@ class RayCluster:
             raise NothingToRunError(_unanswered(address, error)) from None
         try:
             self._head = _host_and_port(ray.get_runtime_context().gcs_address)
-            self._check()
+            if not self.places():
+                raise NothingToRunError("no node has a CPU that Ray may give")
         except BaseException:
             ray.shutdown()
             raise
 
     def places(self) -> list[Place]:
-        """Return a place for each node of the cluster that is to take part, or for each accelerator of it.
+        """Return a place for each node of the cluster.
 
         Raises `NothingToRunError` where the head has been silent for too long; until then they are as they were.
         """
         if not self._answers():
             return self._places
-        nodes = [node for node in ray.nodes() if node["Alive"] and self._fits(node)]
+        nodes = [node for node in ray.nodes() if node["Alive"]]
         hosts = Counter(node["NodeManagerHostname"] for node in nodes)
         found = []
         for node in nodes:
@@ -127,26 +125,21 @@ class RayCluster:
             if hosts[name] > 1:  # its own name is its address, where --node-name gave it none
                 name = f"{name}-{node['NodeName']}"
             cpus, devices = (float(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU"))
-            if self._lanes == NODE and cpus:  # a head without CPUs is there to be kept free
-                self._resources[node["NodeID"]] = node["NodeID"], cpus, devices
+            if cpus:  # a head without CPUs is there to be kept free
+                self._resources[node["NodeID"]] = cpus, devices
                 found.append(Place(node["NodeID"], name))
-            for number in range(int(devices) if self._lanes == DEVICE else 0):
-                place = f"{node['NodeID']}/{number}"
-                self._resources[place] = node["NodeID"], cpus // devices, 1.0
-                found.append(Place(place, f"{name}-device{number}"))
         self._places = found
         return found
 
     def open(self, place: Place, order: bytes) -> None:
         """Have an actor made that takes all of its place, as soon as nobody else has any of it."""
-        node, cpus, devices = self._resources[place.id]
-        variables = [*SET_BY_RAY, *VISIBLE_DEVICES] if self._lanes == NODE else []
+        cpus, devices = self._resources[place.id]
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
         try:
             made = ray.remote(LaneProcess).options(
-                num_cpus=cpus, num_gpus=devices, label_selector={NODE_ID: node}, max_restarts=0, max_task_retries=0
+                num_cpus=cpus, num_gpus=devices, label_selector={NODE_ID: place.id}, max_restarts=0, max_task_retries=0
             )
-            self._actors[place.id] = made.remote(variables, DONE)
+            self._actors[place.id] = made.remote([*SET_BY_RAY, *VISIBLE_DEVICES], DONE)
         finally:
             cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
         self.ask(place.id, order)
@@ -203,24 +196,6 @@ class RayCluster:
             ) from None
         self._heard = time.monotonic()
         return True
-
-    def _fits(self, node: Mapping[str, Any]) -> bool:
-        return all(node["Labels"].get(name) == value for name, value in self._labels.items())
-
-    def _check(self) -> None:
-        """Raise an error where no node can ever take part as things are."""
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        labels = {f"{name}={value}" for node in nodes for name, value in node["Labels"].items()}
-        known = sorted(label for label in labels if not label.startswith(f"{NODE_ID}="))  # one for each node: no help
-        for name, value in self._labels.items():
-            if f"{name}={value}" not in labels:
-                raise UnknownNameError("label of --nodes", f"{name}={value}", known)
-        if not any(map(self._fits, nodes)):
-            raise UsageError(f"no node has all labels of --nodes; there are {', '.join(known)}")
-        if not self.places():
-            no_device = "an accelerator: --lanes node measures on its CPU"
-            what = "a CPU that Ray may give" if self._lanes == NODE else no_device
-            raise NothingToRunError(f"no node that is to take part has {what}")
 
 
 def _check_answers(address: str) -> None:

@@ -102,7 +102,7 @@ class Deal:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a lane can be: a node of the cluster, or one of its accelerators; `name` is what people call it."""
+    """Where a lane can be: a node of the cluster; `name` is what people call it."""
 
     id: str
     name: str

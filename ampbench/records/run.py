@@ -119,21 +119,14 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 EACH, SPREAD = ON = ("each", "spread")
 """Whether every lane of a fleet measures every case, or lanes of one kind share the cases."""
-NODE, DEVICE = LANES = ("node", "device")
-"""Whether a lane of a fleet is a whole node or one of its accelerators."""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Which `lane` of a fleet measured a run; runs of one fleet have the same `id`, which their own ends in.
-
-    `labels` select the nodes of the cluster.
-    """
+    """Which `lane` of a fleet measured a run; runs of one fleet have the same `id`, which their own ends in."""
 
     id: str
     lane: str
     on: Annotated[str, one_of(*ON)] = EACH
-    lanes: Annotated[str, one_of(*LANES)] = NODE
-    labels: dict[str, str] = {}
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

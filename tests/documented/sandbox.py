@@ -165,7 +165,6 @@ def _store(made: Sandbox, clone: Path) -> None:
             "id": PLACEHOLDERS["FLEET"],
             "lane": run.split("-")[1],
             "on": "each",
-            "lanes": "node",
         }
         (clone / f"results/runs/{run}.jsonl").write_text(json.dumps(told) + newline + entries)
     for name in (

@@ -13,7 +13,6 @@ import pytest
 
 from ampbench.cli.main import main
 from ampbench.cli.run import NO_RAY
-from ampbench.records.case import kind_of
 from ampbench.records.measured import MemoryPass
 from ampbench.store import StoredRun, list_runs, read_run
 
@@ -200,28 +199,6 @@ def test_a_users_file_travels_and_its_session_goes_with_the_driver(
 
 
 @pytest.mark.slow
-def test_each_accelerator_of_a_node_is_a_lane_and_they_are_of_one_kind(
-    cluster: Callable[..., Nodes], tmp_path: Path
-) -> None:
-    nodes = cluster("one=2,2")
-    selected = ["mlp", "linear_stack", "-k", "fp32 and inference", *QUICK]
-    asked = ["--ray", nodes.address, "--lanes", "device", "--on", "spread"]
-    done = run(tmp_path, "run", *selected, *asked)
-    assert done.returncode == 0, done.stderr
-    runs = runs_of(tmp_path)
-    assert [name.rpartition("-")[2] for name in sorted(runs)] == ["device0", "device1"]
-    environments = [one.header.environment for one in runs.values()]
-    assert {one.variables["CUDA_VISIBLE_DEVICES"] for one in environments} == {"0", "1"}
-    assert [one.threads for one in environments] == [1, 1]  # each has half of the node's CPUs
-    assert len(set(map(kind_of, environments))) == 1
-    found = turns_of(runs)
-    cases = {case_id for _, case_id, _ in found}
-    assert len(found) == len(set(found)) == 4 * len(cases)
-    assert {case_id.partition("[")[0] for case_id in cases} == {"mlp", "linear_stack"}
-    assert all(one.rounds for one in runs.values())
-
-
-@pytest.mark.slow
 def test_where_the_head_is_gone_all_that_was_measured_is_there_and_another_cluster_goes_on(
     cluster: Callable[..., Nodes], tmp_path: Path
 ) -> None:
@@ -257,26 +234,9 @@ def sessions() -> list[int]:
     return found
 
 
-def test_what_cannot_be_meant_of_a_cluster_is_refused_in_one_line(
-    cluster: Callable[..., Nodes], tmp_path: Path
-) -> None:
-    nodes = cluster("one=1")
-    for given, code, said in (
-        (["--nodes", "called=two"], 2, "unknown label of --nodes 'called=two': did you mean"),
-        (["--nodes", "rack=7"], 2, "unknown label of --nodes 'rack=7': known: called=one\n"),
-        (["--lanes", "device"], 5, "no node that is to take part has an accelerator"),
-    ):
-        done = run(tmp_path, "run", "mlp", *QUICK, "--ray", nodes.address, *given)
-        assert (done.returncode, done.stdout) == (code, ""), done.stderr
-        assert said in done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
-        assert not (tmp_path / "results").exists()
-
-
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
-        (["--ray", "127.0.0.1:1", "--nodes", "called"], 2, "expected LABEL=VALUE"),
         (["--ray", "127.0.0.1:1", "--on", "every"], 2, "unknown --on 'every'"),
         (["--ray", "127.0.0.1:1", "--shard", "1/2"], 2, "--ray and --shard contradict each other"),
         (["--ray", "127.0.0.1:1"], 5, "no Ray cluster at 127.0.0.1:1"),
