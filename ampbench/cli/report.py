@@ -1,6 +1,5 @@
 """`ampbench report`: stored runs as one HTML page, as a site of pages, or as Markdown."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from importlib.util import find_spec
@@ -19,7 +18,6 @@ from ampbench.cli.options import (
     run_option,
 )
 from ampbench.cli.printing import print_note, print_text, write_files
-from ampbench.core.budget import Budget
 from ampbench.errors import CASE_FAILED, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -112,21 +110,6 @@ def command(
         print_note(remark)
     print_text(str(path))
     return 0
-
-
-def write_page(runs: Sequence[Path], results: Path, budget: Budget) -> Path:
-    """Write the page of stored runs as `ampbench report` does, and return its path."""
-    from ampbench.report.material import gather
-    from ampbench.report.page import chart_library, make_page
-    from ampbench.store.lines import no_garbage_collection
-
-    chart_library()
-    with no_garbage_collection():
-        material = gather([str(run) for run in runs], results, budget=budget)
-        text = make_page(material)
-    path = _folder(results / REPORTS) / _name(material)
-    write_files({path: text}, links=False)
-    return path
 
 
 def check_installed() -> None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ampbench.records.run import Header
     from ampbench.store import RunWriter, StoredRun
 
-WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "report", "format", "json"}) | {
+WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "format", "json"}) | {
     limit.parameter for limit in LIMITS.values()
 }
 """What a command line may say beside --resume; all else is the run's own."""
@@ -92,7 +92,6 @@ class Ending:
     results: Path
     format: OutputFormat
     budget: Budget
-    report: bool
     verbose: bool = False
 
 
@@ -122,9 +121,6 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
     ] = False,
-    report: Annotated[
-        bool, typer.Option("--report", help="Write the page of ampbench report at the end, too, and name it.")
-    ] = False,
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")
     ] = False,
@@ -142,7 +138,7 @@ def command(
       ampbench run resnet50 --phase training --precision bf16_autocast --precision fp32
       ampbench run model.py:make --sweep batch_size=1,4,16
     """
-    _check_together(context, resume, report, dry_run, cluster.ray, shard, no_isolation)
+    _check_together(context, resume, dry_run, cluster.ray, shard, no_isolation)
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
     settings = replace(settings, rounds=rounds, min_run_seconds=seconds, isolation=not no_isolation)
     from ampbench import store
@@ -150,7 +146,7 @@ def command(
 
     part = parse_shard(shard) if shard else None
     fleet = cluster.fleet()
-    ending = Ending(results=results, format=format, budget=budget, report=report, verbose=verbose)
+    ending = Ending(results=results, format=format, budget=budget, verbose=verbose)
     if fleet is not None:
         if resume:
             return _resume_fleet(cluster.ray, ending, resume, settings)
@@ -231,20 +227,14 @@ def _import_the_rest() -> None:
 
 
 def _check_together(
-    context: typer.Context, resume: str, report: bool, dry_run: bool, ray: str, shard: str, no_isolation: bool
+    context: typer.Context, resume: str, dry_run: bool, ray: str, shard: str, no_isolation: bool
 ) -> None:
-    """Refuse options that contradict each other, and a report that cannot be made, before what takes hours."""
+    """Refuse options that contradict each other."""
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
     for option, given in (("--shard", shard), ("--dry-run", dry_run), ("--no-isolation", no_isolation)):
         if ray and given:
             raise UsageError(f"--ray and {option} contradict each other: give one of them")
-    if report and dry_run:
-        raise UsageError("--report and --dry-run contradict each other: a plan has no page")
-    if report:
-        from ampbench.cli.report import check_installed
-
-        check_installed()
 
 
 def _resumed_elsewhere(header: "Header") -> str:
@@ -276,7 +266,7 @@ def _measured(prepared: "Scheduled", writer: "RunWriter") -> tuple[str, NothingT
 def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:
     """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last.
 
-    A report is written of what was not interrupted. Time that was over before anything was measured is no success.
+    Time that was over before anything was measured is no success.
     """
     from ampbench.cli.results import print_result
     from ampbench.result import Result
@@ -299,10 +289,6 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
             f"{counted(killed, 'case')} not measured: the worker was killed twice, by the kernel out of memory or by "
             f"someone; ampbench run --resume {words} tries again"
         )
-    if ending.report and ended != "interrupted":
-        from ampbench.cli.report import write_page
-
-        print_note(f"report: {write_page([stored.path], ending.results, ending.budget)}")
     if problem:
         raise problem
     if ended == "interrupted":
@@ -420,17 +406,13 @@ def _run_fleet(
 
 
 def _show(fleet: Fleet, ending: Ending, runs: "Sequence[StoredRun]") -> None:
-    """Print what the machines of a fleet measured, side by side, and write its page where that is asked for."""
+    """Print what the machines of a fleet measured, side by side."""
     from ampbench.judge.machines import document
 
     again = f"ampbench show {fleet.id}{results_words(ending.results)}"
     with stored_already(again):
         print_document(document([run for run in runs if run.cases], ending.budget), ending.format)
         print_note(f"fleet {fleet.id}: {again} --all shows every precision")
-        if ending.report:
-            from ampbench.cli.report import write_page
-
-            print_note(f"report: {write_page([run.path for run in runs], ending.results, ending.budget)}")
 
 
 def _below_here(name: str) -> str:

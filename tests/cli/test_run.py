@@ -129,32 +129,16 @@ def test_ctrl_c_while_the_finished_run_is_read_or_shown_says_that_it_is_stored(
     assert '"ended":"complete"' in file.read_text()
 
 
-def test_a_report_that_cannot_be_made_is_refused_before_anything_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["run", "mlp", "--dry-run", "--report", "--results", str(tmp_path)]) == 2
-    assert "--report and --dry-run contradict each other: a plan has no page" in capsys.readouterr().err
-    monkeypatch.setattr("ampbench.cli.report.EXTRA", ("no_such_module",))
-    assert main(["run", "mlp", "--report", "--results", str(tmp_path)]) == 2
-    assert "pip install 'ampbench[report]'" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_ends_with_the_table_the_advice_the_page_and_the_path_of_its_file(
+def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
-    code = main(
-        ["run", "mlp", "--preset", "tiny", *QUICK, "--rounds", "3", "--results", str(results), "--report", "-v"]
-    )
+    code = main(["run", "mlp", "--preset", "tiny", *QUICK, "--rounds", "3", "--results", str(results), "-v"])
     out, err = capsys.readouterr()
     assert code == 0
     assert "→" in out
     (file,) = (results / "runs").iterdir()
     assert str(file) in err
-    page = results / "reports" / f"{file.stem}.html"
-    assert f"\nreport: {page}\n" in err
-    assert f"<title>{file.stem}" in page.read_text(encoding="utf-8")
     assert "Evidence: " in out
     assert "control" in out
     rows = rows_of(results)
