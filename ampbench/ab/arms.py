@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import counted, parse_value
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.case import COMPILED, WorkloadSource
+from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Selection, Settings
 
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
 CASE_SETTINGS = (
-    "threads", "precision", "path", "compile_mode", "memory_format", "sdpa", "scaler",
+    "threads", "precision", "path", "memory_format", "sdpa", "scaler",
     "optimizer",
 )  # fmt: skip
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
@@ -114,10 +114,10 @@ def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
 def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
     """Return `selection` with the arm's own settings in it."""
     lists = {
-        "precision": "precisions", "path": "paths", "compile_mode": "compile_modes", "memory_format": "memory_formats",
+        "precision": "precisions", "path": "paths", "memory_format": "memory_formats",
         "sdpa": "sdpa",
     }  # fmt: skip
-    changes: dict[str, object] = {"compile_modes": []} if arm.settings.get("path", COMPILED) != COMPILED else {}
+    changes: dict[str, object] = {}
     overrides = dict(selection.overrides)
     for name, value in arm.settings.items():
         if name in lists:

@@ -82,7 +82,7 @@ def command(
 
     An arm is a Python executable (another torch, with ampbench installed), git:REF (a commit of this repository), here
     (the files and the Python as they are), or settings NAME=VALUE: an environment variable in upper case, threads,
-    precision, path, compile_mode, memory_format, sdpa, scaler, optimizer, or a workload's parameter.
+    precision, path, memory_format, sdpa, scaler, optimizer, or a workload's parameter.
 
     \b
     Examples:

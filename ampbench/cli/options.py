@@ -22,7 +22,7 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.core.recipes import OPTIMIZERS, RECIPES, parse_optimizer
 from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
 from ampbench.errors import INTERRUPTED, AmpbenchError, UsageError
-from ampbench.records.case import COMPILE_MODES, DEVICES, PATHS, PHASES, SDPA, TORCHS_CHOICE, ParameterValue
+from ampbench.records.case import DEVICES, PATHS, PHASES, SDPA, TORCHS_CHOICE, ParameterValue
 from ampbench.records.run import LATEST, Header, Selection, Settings
 from ampbench.workloads.index import is_users
 
@@ -158,7 +158,6 @@ _KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
     "--device": lambda: DEVICES,
     "--phase": lambda: PHASES,
     "--path": lambda: PATHS,
-    "--compile-mode": lambda: COMPILE_MODES,
     "--memory-format": _memory_formats,
     "--preset": _presets,
     "--sdpa": lambda: (TORCHS_CHOICE, *SDPA),
@@ -289,11 +288,7 @@ def make_selection(
         list[str] | None, many_names("--device", f"{one_of(DEVICES)}. Default: the accelerator, else the CPU.")
     ] = None,
     phase: Annotated[list[str] | None, many_names("--phase", "inference or training. Default: both.")] = None,
-    path: Annotated[list[str] | None, many_names("--path", "eager, compiled or traced. Default: eager.")] = None,
-    compile_mode: Annotated[
-        list[str] | None,
-        many_names("--compile-mode", f"How --path compiled compiles: {one_of(COMPILE_MODES)}. Default: default."),
-    ] = None,
+    path: Annotated[list[str] | None, many_names("--path", f"{one_of(PATHS)}. Default: eager.")] = None,
     memory_format: Annotated[
         list[str] | None, many_names("--memory-format", "contiguous or channels_last. Default: contiguous.")
     ] = None,
@@ -347,7 +342,6 @@ def make_selection(
         sweeps=parse_sweeps(sweep or []),
         scaler=scaler,
         recipes=chosen_recipes(optimizer),
-        compile_modes=compile_mode or [],
     )
 
 

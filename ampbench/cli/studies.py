@@ -84,7 +84,7 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
 def _selecting(selects: "Selects") -> list[Parameter]:
     """Return the parameters that select cases for a study, with what its help says of them."""
     parameters = parameters_of(make_selection)
-    for name in ("compile_mode", "sweep", *(() if selects.recipes else ("optimizer",))):
+    for name in ("sweep", *(() if selects.recipes else ("optimizer",))):
         del parameters[name]
     texts = {"precision": selects.precision, "phase": selects.phase, "path": selects.path}
     types = {name: Annotated[list[str] | None, many_names(f"--{name}", text)] for name, text in texts.items()}

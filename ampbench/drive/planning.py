@@ -15,8 +15,6 @@ from ampbench.core.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, S
 from ampbench.core.recipes import find_recipe, is_path, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
-    COMPILE_MODES,
-    COMPILED,
     DEVICES,
     PATHS,
     PHASES,
@@ -29,7 +27,6 @@ from ampbench.records.case import (
     ParameterValue,
     WorkloadSource,
     compile_mode,
-    compiled_path,
     matches,
 )
 from ampbench.records.labels import few
@@ -61,9 +58,8 @@ ENTRY_FAMILY = "precision"
 OPTIMIZER_FAMILY = "optimizer"
 """The family of a source that is no workload but a recipe, its name, whose optimizer is a class that is not torch's."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
-NO_FROZEN_TRAINING = "--compile-mode freezing folds weights into the code, which is for inference: they cannot train"
-NO_GRAPHS = "--compile-mode reduce-overhead is CUDA graphs, which a cpu has none of: it would be --compile-mode default"
-NOT_COMPILED = "--compile-mode is how --path compiled compiles: select that path, too, or no path"
+NO_FROZEN_TRAINING = "--path compiled-freezing folds weights into the code, which is for inference: they cannot train"
+NO_GRAPHS = "--path compiled-reduce-overhead is CUDA graphs, which a cpu has none of: it would be --path compiled"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 FEATURES_ALONE = "it has no head: it returns features, not classes, so that there is no loss to train it by"
 WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
@@ -129,7 +125,6 @@ def make_plan(
     )
     _check_overrides(selection, sources)
     devices = selection.devices or [default_device(environment)]
-    paths = chosen_paths(selection)
     formats = selection.memory_formats or ["contiguous"]
     recipes = [find_recipe(text).spelling for text in selection.recipes] or [""]
     kernels = ["" if name == TORCHS_CHOICE else name for name in selection.sdpa] or [""]
@@ -149,7 +144,7 @@ def make_plan(
             settable |= variant.parameters.keys() | builtin.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
             for phase, path, memory_format, sdpa, recipe, precision in itertools.product(
-                phases, paths, formats, kernels, recipes, asked
+                phases, selection.paths or ["eager"], formats, kernels, recipes, asked
             ):
                 if precision.same_ops and phase == "inference" and not named:
                     continue
@@ -220,13 +215,6 @@ def _precisions(selection: Selection, device: str, described: DeviceDescription 
     return list(dict.fromkeys(asked))
 
 
-def chosen_paths(selection: Selection) -> list[str]:
-    """Return the paths of a selection as cases have them: `compiled` in each of its compile modes."""
-    modes = [compiled_path(mode) for mode in selection.compile_modes] or [COMPILED]
-    typed = selection.paths or ([COMPILED] if selection.compile_modes else ["eager"])
-    return list(dict.fromkeys(one for path in typed for one in (modes if path == COMPILED else [path])))
-
-
 def check_selection(selection: Selection) -> list[WorkloadSource]:
     """Return the selected workloads (the default suite's, if none is named), after checking all that needs no torch.
 
@@ -236,7 +224,6 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         ("device", selection.devices, DEVICES),
         ("phase", selection.phases, PHASES),
         ("path", selection.paths, PATHS),
-        ("compile mode", selection.compile_modes, COMPILE_MODES),
         ("memory format", selection.memory_formats, MEMORY_FORMATS),
         ("kernel of --sdpa", selection.sdpa, (*SDPA, TORCHS_CHOICE)),
         ("preset", [selection.preset] if selection.preset else [], PRESETS),
@@ -244,8 +231,6 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         for name in names:
             if name not in known:
                 raise UnknownNameError(kind, name, known)
-    if selection.compile_modes and selection.paths and COMPILED not in selection.paths:
-        raise UsageError(NOT_COMPILED)
     for recipe in selection.recipes:
         find_recipe(recipe)
     if selection.recipes and selection.phases and "training" not in selection.phases:

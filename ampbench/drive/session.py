@@ -12,7 +12,7 @@ from msgspec import structs
 
 from ampbench import __version__
 from ampbench.core.precisions import BUILT_IN, PRECISIONS
-from ampbench.drive.planning import Describe, PlannedCase, check_selection, chosen_paths, make_plan
+from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
 from ampbench.drive.rounds import Part, Turn, TurnKey, Watch, drive, make_schedule, take_shard
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
@@ -273,7 +273,7 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
     """
     modules = []
     phases = selection.phases or PHASES
-    if "training" in phases or any(map(compile_mode, chosen_paths(selection))):
+    if "training" in phases or any(map(compile_mode, selection.paths)):
         modules.append("torch._dynamo")
     needed = {WORKLOADS[source.name].needs for source in sources if source.builtin}
     libraries = dict.fromkeys(LIBRARIES[source.family].module for source in sources if source.family in LIBRARIES)

@@ -21,7 +21,6 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision", "input_dtype", "scaler"),
     "scaler": ("scaler",),
     "path": ("path",),
-    "compile_mode": ("path",),
     "memory_format": ("memory_format",),
     "optimizer": ("recipe",),
     "sdpa": ("sdpa",),

@@ -14,7 +14,7 @@ from ampbench.core.budget import Budget
 from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, state
 from ampbench.judge.looks import OF_GRADIENTS, Seen, judge
-from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode
+from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Interval, Status, Verdict
 from ampbench.records.kinds import TRAINING
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
@@ -381,7 +381,7 @@ def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]
     mode = compile_mode(group.path)
     fewer = f"--path {COMPILED}" if group.path == "eager" else ""
     if group.device == "cuda" and mode not in WITH_GRAPHS:
-        fewer = f"{'' if mode else f'--path {COMPILED} '}--compile-mode {WITH_GRAPHS[0]}"
+        fewer = f"--path {compiled_path(WITH_GRAPHS[0])}"
     low, high = min(bound.values()), max(bound.values())
     facts = {
         "bound": few(bound),

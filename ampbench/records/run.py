@@ -40,10 +40,7 @@ def short_commit(commit: str) -> str:
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A user's selection as typed; empty means the default.
-
-    `recipes` are spelled as `find_recipe` reads them; `compile_modes` select the path "compiled", each of them.
-    """
+    """A user's selection as typed; empty means the default. `recipes` are spelled as `find_recipe` reads them."""
 
     workloads: list[str] = []
     precisions: list[str] = []
@@ -58,7 +55,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     scaler: bool = True
     recipes: list[str] = []
     sdpa: list[str] = []
-    compile_modes: list[str] = []
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -248,7 +248,7 @@ def test_the_fewer_cases_the_more_builds_each_has(servers: Servers) -> None:
         ("trheads=2", "did you mean threads"),
         ("widht=64", "did you mean width"),
         ("precision=fp31", "did you mean fp32"),
-        ("compile-mode=freezin", "did you mean freezing"),
+        ("path=compiled-freezin", "did you mean compiled-freezing"),
         ("threads=none", "give a whole number"),
         ("width=none", "width"),
     ],

@@ -82,17 +82,6 @@ def test_settings_reach_the_selection_and_the_settings_of_their_arm() -> None:
     assert settings_of(arm, Settings(threads=2)).threads == 1
 
 
-def test_an_arm_may_compile_in_a_mode_of_its_own_or_not_at_all() -> None:
-    modes = Selection(compile_modes=["max-autotune"])
-    frozen = parse_arm("--candidate", ["compile-mode=freezing"])
-    assert frozen.settings == {"compile_mode": "freezing"}, "written as the option is"
-    assert selection_of(frozen, modes) == Selection(compile_modes=["freezing"])
-    eager = parse_arm("--baseline", ["path=eager"])
-    assert selection_of(eager, modes) == Selection(paths=["eager"])
-    with pytest.raises(UsageError, match="compile_mode is given twice"):
-        parse_arm("--candidate", ["compile-mode=freezing", "compile_mode=default"])
-
-
 @pytest.mark.parametrize("value", ["0", "many", "1.5", "-1"])
 def test_a_number_of_threads_that_cannot_be_is_refused(value: str) -> None:
     with pytest.raises(UsageError, match="threads="):

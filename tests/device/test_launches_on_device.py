@@ -33,8 +33,8 @@ def test_large_products_keep_the_device_busier_than_small_ones(tmp_path: Path) -
 @pytest.mark.parametrize(
     "options",
     [
-        ["--path", "eager", "--path", "compiled", "--compile-mode", "default,reduce-overhead", "--phase", "training"],
-        ["--path", "eager", "--path", "compiled", "--compile-mode", "reduce-overhead,freezing", "--phase", "inference"],
+        ["--path", "eager,compiled,compiled-reduce-overhead", "--phase", "training"],
+        ["--path", "eager,compiled-reduce-overhead,compiled-freezing", "--phase", "inference"],
     ],
     ids=["training", "inference"],
 )
@@ -80,7 +80,7 @@ def test_graphs_that_torch_leaves_aside_are_told_with_its_reason(
     """Inputs that change in place are not recorded: docs of torch.compiler_cudagraph_trees, "Input Mutation"."""
     made = tmp_path / "net.py"
     made.write_text(IN_PLACE)
-    options = ["--path", "compiled", "--compile-mode", "reduce-overhead", "--phase", "inference"]
+    options = ["--path", "compiled-reduce-overhead", "--phase", "inference"]
     rows = measured(tmp_path / "results", f"{made}:counting", *options)
     assert rows
     assert all(row["outcome"] == "ok" for row in rows.values())

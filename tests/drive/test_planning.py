@@ -31,6 +31,7 @@ from ampbench.records.case import (
     ParameterValue,
     WorkloadSource,
     compile_mode,
+    compiled_path,
     matches,
 )
 from ampbench.records.run import Selection
@@ -231,7 +232,7 @@ def test_kernels_of_attention_are_cases_of_their_own_and_torchs_choice_changes_n
 def test_compile_modes_are_paths_of_their_own_and_the_default_changes_no_id() -> None:
     selected = {"workloads": ["mlp"], "precisions": ["fp32"], "phases": ["inference"]}
     (compiled,) = plan(**selected, paths=["compiled"])
-    found = plan(**selected, paths=["eager", "compiled"], compile_modes=list(COMPILE_MODES))
+    found = plan(**selected, paths=["eager", *map(compiled_path, COMPILE_MODES)])
     assert [one.case.path for one in found] == [
         "eager",
         "compiled",
@@ -245,18 +246,9 @@ def test_compile_modes_are_paths_of_their_own_and_the_default_changes_no_id() ->
     assert len({one.case.case_id for one in found}) == len(found)
 
 
-def test_compile_modes_alone_mean_what_is_compiled_and_no_other_path_has_any() -> None:
-    selected = {"workloads": ["mlp"], "precisions": ["fp32"], "phases": ["inference"]}
-    assert [one.case.path for one in plan(**selected, compile_modes=["freezing"])] == ["compiled-freezing"]
-    assert [one.case.path for one in plan(**selected, paths=["compiled-freezing"])] == ["compiled-freezing"]
-    with pytest.raises(UsageError, match="--compile-mode is how --path compiled compiles"):
-        plan(**selected, paths=["traced"], compile_modes=["freezing"])
-    with pytest.raises(UnknownNameError, match="compile mode 'max-autotun': did you mean max-autotune"):
-        plan(**selected, compile_modes=["max-autotun"])
-
-
 def test_a_compile_mode_that_means_nothing_here_is_skipped_with_the_reason() -> None:
-    selected = {"workloads": ["mlp"], "precisions": ["fp32"], "compile_modes": ["reduce-overhead", "freezing"]}
+    paths = ["compiled-reduce-overhead", "compiled-freezing"]
+    selected = {"workloads": ["mlp"], "precisions": ["fp32"], "paths": paths}
     here = {(one.case.phase, one.case.path): one.skip for one in plan(**selected)}
     there = {(one.case.phase, one.case.path): one.skip for one in plan(environment(CUDA), **selected)}
     assert here == {

@@ -44,7 +44,7 @@ def test_versions_of_a_workload_meet():
         ("precision", structs.replace(FP32, precision="fp16_autocast", scaler=False)),
         ("scaler", structs.replace(FP32, scaler=False)),
         ("path", structs.replace(FP32, path="compiled")),
-        ("compile_mode", structs.replace(FP32, path="compiled-max-autotune")),
+        ("path", structs.replace(FP32, path="compiled-max-autotune")),
         ("memory_format", structs.replace(FP32, memory_format="channels_last")),
         ("optimizer", structs.replace(FP32, recipe="finetune")),
         ("sdpa", structs.replace(FP32, sdpa="math")),

@@ -305,7 +305,7 @@ def launches(*rows: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 BUSY = {"device": "cuda"}
-FEWER = "--path compiled --compile-mode reduce-overhead"
+FEWER = "--path compiled-reduce-overhead"
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.69, True), (0.71, False), (None, False)])
@@ -334,8 +334,8 @@ def test_that_no_precision_helps_is_said_only_where_that_was_seen() -> None:
     [
         ("cuda", "eager", FEWER),
         ("cuda", "traced", FEWER),
-        ("cuda", "compiled", "--compile-mode reduce-overhead"),
-        ("cuda", "compiled-freezing", "--compile-mode reduce-overhead"),
+        ("cuda", "compiled", FEWER),
+        ("cuda", "compiled-freezing", FEWER),
         ("cuda", "compiled-reduce-overhead", None),
         ("cuda", "compiled-max-autotune", None),
         ("xpu", "eager", "--path compiled"),
