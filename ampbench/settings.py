@@ -29,17 +29,14 @@ A settings file belongs to the folder, which may be somebody else's.
 
 KEYS = frozenset(
     {
-        "against", "all", "anchor", "area", "baseline", "blocks", "burst", "case",
-        "check", "control", "device", "dry_run", "dtype", "format", "gate",
-        "half_inputs", "json", "keyword", "label",
-        "list", "max_error", "max_flushed_share", "max_gradient_error", "max_kl",
-        "max_kl_p99", "max_loss_error", "max_sample_error", "max_time", "max_trials", "max_worst_sample_error",
-        "memory_format", "memory_limit", "metric", "min_argmax_agreement", "min_decided", "min_run_time",
-        "min_update_kept", "no_isolation", "on", "only", "operation", "optimizer", "output",
-        "over", "path", "phase",
-        "policy", "precision", "preset", "ray", "results", "resume", "rounds", "scaler",
-        "sdpa", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site", "sources",
-        "steps", "sweep", "threads", "threshold", "timeout", "to", "verbose", "x",
+        "against", "all", "anchor", "area", "baseline", "blocks", "burst", "case", "check", "control", "device",
+        "dry_run", "dtype", "format", "gate", "half_inputs", "json", "keyword", "label", "list", "max_error",
+        "max_flushed_share", "max_gradient_error", "max_kl", "max_kl_p99", "max_loss_error", "max_sample_error",
+        "max_time", "max_trials", "max_worst_sample_error", "memory_limit", "metric", "min_argmax_agreement",
+        "min_decided", "min_run_time", "min_update_kept", "no_isolation", "on", "only", "operation",
+        "optimizer", "output", "over", "path", "phase", "policy", "precision", "preset", "ray", "results",
+        "resume", "rounds", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site",
+        "sources", "steps", "sweep", "threads", "threshold", "timeout", "to", "verbose", "x",
     }
 )  # fmt: skip
 """What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone

@@ -23,10 +23,7 @@ from ampbench.records.run import Selection, Settings
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
-CASE_SETTINGS = (
-    "threads", "precision", "path", "memory_format", "sdpa", "scaler",
-    "optimizer",
-)  # fmt: skip
+CASE_SETTINGS = ("threads", "precision", "path", "optimizer")
 """The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
 THREADS = "threads"
 """The one that `Settings` hold; the others select cases."""
@@ -113,10 +110,7 @@ def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
 
 def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
     """Return `selection` with the arm's own settings in it."""
-    lists = {
-        "precision": "precisions", "path": "paths", "memory_format": "memory_formats",
-        "sdpa": "sdpa",
-    }  # fmt: skip
+    lists = {"precision": "precisions", "path": "paths"}
     changes: dict[str, object] = {}
     overrides = dict(selection.overrides)
     for name, value in arm.settings.items():
@@ -124,8 +118,6 @@ def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
             changes[lists[name]] = [value]
         elif name == "optimizer":
             changes["recipes"] = [parse_optimizer(value).spelling]
-        elif name == "scaler":
-            changes["scaler"] = _boolean(name, value)
         elif name != THREADS and not name.isupper():
             overrides[name] = parse_value(value)
     return replace(selection, overrides=overrides, **changes)
@@ -269,12 +261,6 @@ def _git(option: str, *arguments: str) -> str:
             )
         raise UsageError(f"{option}: git {arguments[0]} failed: {said}")
     return done.stdout.strip()
-
-
-def _boolean(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise UsageError(f"{name}={value}: give true or false")
-    return value.lower() == "true"
 
 
 def folder_in(checkout: Checkout | None) -> Path | None:

@@ -22,7 +22,7 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.core.recipes import OPTIMIZERS, RECIPES, parse_optimizer
 from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
 from ampbench.errors import INTERRUPTED, AmpbenchError, UsageError
-from ampbench.records.case import DEVICES, PATHS, PHASES, SDPA, TORCHS_CHOICE, ParameterValue
+from ampbench.records.case import DEVICES, OF_CASES, PATHS, PHASES, ParameterValue
 from ampbench.records.run import LATEST, Header, Selection, Settings
 from ampbench.workloads.index import is_users
 
@@ -31,6 +31,8 @@ A_RUN = "an id, its beginning or its last part, latest, or a path"
 """How a run is named on a command line."""
 DURATION = "as in 90, 2m or 500ms"
 DEFAULTS = Settings()
+CASES_OWN = "; ".join(f"{name}: {one_of([str(value).lower() for value in known])}" for name, known in OF_CASES.items())
+"""What --set and --sweep decide of all cases, with its values."""
 TIMEOUT = f"{DEFAULTS.timeout_seconds:g}"
 
 
@@ -140,12 +142,6 @@ def _workloads() -> Mapping[str, str]:
     return families | {name: row.summary for name, row in WORKLOADS.items()} | {"all": "every built-in workload"}
 
 
-def _memory_formats() -> Iterable[str]:
-    from ampbench.drive.planning import MEMORY_FORMATS
-
-    return MEMORY_FORMATS
-
-
 def _presets() -> Iterable[str]:
     from ampbench.workloads.index import PRESETS
 
@@ -158,9 +154,7 @@ _KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
     "--device": lambda: DEVICES,
     "--phase": lambda: PHASES,
     "--path": lambda: PATHS,
-    "--memory-format": _memory_formats,
     "--preset": _presets,
-    "--sdpa": lambda: (TORCHS_CHOICE, *SDPA),
 }
 
 
@@ -289,17 +283,6 @@ def make_selection(
     ] = None,
     phase: Annotated[list[str] | None, many_names("--phase", "inference or training. Default: both.")] = None,
     path: Annotated[list[str] | None, many_names("--path", f"{one_of(PATHS)}. Default: eager.")] = None,
-    memory_format: Annotated[
-        list[str] | None, many_names("--memory-format", "contiguous or channels_last. Default: contiguous.")
-    ] = None,
-    sdpa: Annotated[
-        list[str] | None,
-        many_names(
-            "--sdpa",
-            f"The kernel of scaled_dot_product_attention: {one_of(SDPA)}; {TORCHS_CHOICE}, the default: as torch "
-            "chooses.",
-        ),
-    ] = None,
     keyword: Keyword = "",
     preset: Annotated[
         str,
@@ -311,10 +294,9 @@ def make_selection(
     ] = "",
     set_: Annotated[
         list[str] | None,
-        _many("--set", "[NAME.]PARAM=VALUE", "Set a parameter of one workload, or of all that have it."),
+        _many("--set", "[NAME.]PARAM=VALUE", f"Set a parameter of one workload, of all that have it, or {CASES_OWN}."),
     ] = None,
-    sweep: Annotated[list[str] | None, _many("--sweep", "PARAM=1,2,4", "Measure every value of a parameter.")] = None,
-    scaler: Annotated[bool, typer.Option("--scaler/--no-scaler", help="GradScaler in fp16_autocast training.")] = True,
+    sweep: Annotated[list[str] | None, _many("--sweep", "PARAM=1,2,4", "Set each of several values in turn.")] = None,
     optimizer: Annotated[
         list[str] | None,
         typer.Option(
@@ -334,13 +316,10 @@ def make_selection(
         devices=device or [],
         phases=phase or [],
         paths=path or [],
-        memory_formats=memory_format or [],
-        sdpa=sdpa or [],
         keyword=keyword,
         preset=preset,
         overrides=dict(parse_setting("--set", text) for text in set_ or []),
         sweeps=parse_sweeps(sweep or []),
-        scaler=scaler,
         recipes=chosen_recipes(optimizer),
     )
 

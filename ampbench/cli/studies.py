@@ -88,8 +88,7 @@ def _selecting(selects: "Selects") -> list[Parameter]:
         del parameters[name]
     texts = {"precision": selects.precision, "phase": selects.phase, "path": selects.path}
     types = {name: Annotated[list[str] | None, many_names(f"--{name}", text)] for name, text in texts.items()}
-    types["scaler"] = Annotated[bool, typer.Option("--scaler/--no-scaler", help=selects.scaler)]
-    lacking = [name for name, text in (texts | {"scaler": selects.scaler}).items() if not text]
+    lacking = [name for name, text in texts.items() if not text]
     return [
         each.replace(annotation=types.get(name, each.annotation))
         for name, each in parameters.items()

@@ -105,7 +105,7 @@ COLUMNS = _by_name(
     Column("memory_format", "format", of="case.memory_format").means("`contiguous` or `channels_last`."),
     Column("recipe", "recipe").means("What it is trained by; undefined: the workload's own way."),
     Column("optimizer", "optimizer").means("A training's optimizer: `AdamW lr=0.0003 weight_decay=0.1`, or `none`."),
-    Column("sdpa", "sdpa").means("The one kernel of attention that `--sdpa` allows; undefined where torch chooses."),
+    Column("sdpa", "sdpa").means("The one kernel of attention allowed (`--set sdpa`); undefined where torch chooses."),
     Column("attention", "attention").means("Attention kernels of a step and how often: `flash 10, math 2`, `none`."),
     Column("outcome", "outcome").means("`ok`, `skipped` or `failed`."),
     Column("reason", "reason").means("Why a case was skipped or failed; undefined where ok."),

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import fields, replace
 
@@ -16,9 +16,9 @@ from ampbench.core.recipes import find_recipe, is_path, no_own_step
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
     DEVICES,
+    OF_CASES,
     PATHS,
     PHASES,
-    SDPA,
     TORCHS_CHOICE,
     Case,
     DeviceDescription,
@@ -51,7 +51,6 @@ LONGEST_PATH = 4096
 LONGEST_VALUE = 1000
 GIVEN: dict[str, WorkloadSource] = {}
 """Workloads that only this process has, by their names: those of `ampbench.live.given`."""
-MEMORY_FORMATS = ("contiguous", "channels_last")
 ENTRY_POINTS = "ampbench.workloads"
 ENTRY_FAMILY = "precision"
 """The family of a source that is no workload but the entry point of a precision."""
@@ -123,11 +122,10 @@ def make_plan(
     sources = _distinct(
         [one for source in check_selection(selection) for one in _named_by(source, environment, describe)]
     )
+    of_cases, selection = _of_cases(selection), _of_networks(selection)
     _check_overrides(selection, sources)
     devices = selection.devices or [default_device(environment)]
-    formats = selection.memory_formats or ["contiguous"]
     recipes = [find_recipe(text).spelling for text in selection.recipes] or [""]
-    kernels = ["" if name == TORCHS_CHOICE else name for name in selection.sdpa] or [""]
     _meet_own(selection, sources, describe)
     for text in recipes:
         if is_path(find_recipe(text).optimizer):
@@ -143,8 +141,8 @@ def make_plan(
                 _check_settings(text, variant)
             settable |= variant.parameters.keys() | builtin.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
-            for phase, path, memory_format, sdpa, recipe, precision in itertools.product(
-                phases, selection.paths or ["eager"], formats, kernels, recipes, asked
+            for phase, path, settings, recipe, precision in itertools.product(
+                phases, selection.paths or ["eager"], of_cases, recipes, asked
             ):
                 if precision.same_ops and phase == "inference" and not named:
                     continue
@@ -160,9 +158,9 @@ def make_plan(
                     path=path,
                     batch_size=batch_size if isinstance(batch_size, int) else None,
                     input_dtype=SHORT_DTYPES[precision.storage],
-                    memory_format=memory_format,
-                    sdpa=sdpa,
-                    scaler=selection.scaler or not (precision.scaler and phase == "training"),
+                    memory_format=settings["memory_format"],
+                    sdpa="" if settings["sdpa"] == TORCHS_CHOICE else settings["sdpa"],
+                    scaler=settings["scaler"] or not (precision.scaler and phase == "training"),
                     recipe=recipe if phase == "training" else "",
                     version=variant.version,
                 )
@@ -224,8 +222,6 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         ("device", selection.devices, DEVICES),
         ("phase", selection.phases, PHASES),
         ("path", selection.paths, PATHS),
-        ("memory format", selection.memory_formats, MEMORY_FORMATS),
-        ("kernel of --sdpa", selection.sdpa, (*SDPA, TORCHS_CHOICE)),
         ("preset", [selection.preset] if selection.preset else [], PRESETS),
     ):
         for name in names:
@@ -236,6 +232,8 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
     if selection.recipes and selection.phases and "training" not in selection.phases:
         raise UsageError(NO_RECIPE)
     _check_lengths(selection)
+    _of_cases(selection)
+    selection = _of_networks(selection)
     matches(selection.keyword, "")
     sources = [source for name in selection.workloads for source in find_workloads(name)]
     if not any(map(is_users, sources)):  # a user's file may hold precisions of its own
@@ -318,6 +316,29 @@ def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Des
                 raise UsageError(f"two precisions are called {own.name}: rename one")
             known = {each.name: getattr(own, each.name) for each in fields(own)}
             precisions.meet(Precision(**known))
+
+
+def _of_cases(selection: Selection) -> list[dict[str, Any]]:
+    """Return what a selection decides of cases, by the names of `OF_CASES`; every combination of what is swept."""
+    chosen = {
+        name: selection.sweeps.get(name) or [selection.overrides.get(name, known[0])]
+        for name, known in OF_CASES.items()
+    }
+    for name, values in chosen.items():
+        known = [str(value) for value in OF_CASES[name]]
+        for value in map(str, values):
+            if value not in known:
+                raise UnknownNameError(name, value, known)
+    return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
+
+
+def _of_networks(selection: Selection) -> Selection:
+    """Return a selection without what it decides of cases."""
+    overrides, sweeps = (
+        {name: value for name, value in given.items() if name not in OF_CASES}
+        for given in (selection.overrides, selection.sweeps)
+    )
+    return replace(selection, overrides=overrides, sweeps=sweeps)
 
 
 def _check_lengths(selection: Selection) -> None:
@@ -599,5 +620,5 @@ def lack(device: DeviceDescription, case: Case, precision: Precision) -> tuple[s
     if device.arithmetic.get(dtype) == "unavailable":
         return f"{case.device} does not support {dtype}", ""
     if case.phase == "training" and precision.scaler and case.scaler and not device.float64:
-        return f"GradScaler needs fp64, which {case.device} does not have", "--no-scaler measures without it"
+        return f"GradScaler needs fp64, which {case.device} does not have", "--set scaler=false measures without it"
     return None

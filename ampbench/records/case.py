@@ -6,8 +6,9 @@ A case is one workload with its resolved parameters, in one precision, on one de
 import ast
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
@@ -136,6 +137,13 @@ SDPA = ("math", "flash", "efficient", "cudnn", "overrideable")
 TORCHS_CHOICE = "auto"
 """What stands for none of them: torch chooses by the inputs."""
 
+ParameterValue = bool | int | float | str
+"""What a workload's parameter may be: what can be typed on a command line and stored without loss."""
+OF_CASES: Mapping[str, Sequence[ParameterValue]] = MappingProxyType(
+    {"memory_format": ("contiguous", "channels_last"), "sdpa": (TORCHS_CHOICE, *SDPA), "scaler": (True, False)}
+)
+"""The values of what --set and --sweep decide of a case, not of its network; the default first."""
+
 
 def compiled_path(mode: str) -> str:
     """Return the path of a network that is compiled in one of `COMPILE_MODES`."""
@@ -145,10 +153,6 @@ def compiled_path(mode: str) -> str:
 def compile_mode(path: str) -> str:
     """Return in which of `COMPILE_MODES` a network of this path is compiled; "" where it is not compiled at all."""
     return {compiled_path(mode): mode for mode in COMPILE_MODES}.get(path, "")
-
-
-ParameterValue = bool | int | float | str
-"""What a workload's parameter may be: what can be typed on a command line and stored without loss."""
 
 
 class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -197,7 +201,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
     has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `sdpa` is the one
     backend of `SDPA` by which scaled_dot_product_attention may run ("": torch chooses). `scaler` is False
-    where `--no-scaler` took GradScaler out of training. `recipe` is what it is trained by where that is not the
+    where `--set scaler=false` took GradScaler out of training. `recipe` is what it is trained by where that is not the
     workload's own ("adamw-lm,lr=1e-05", a `TrainingRecipe.spelling`; "" in inference). `version` is the workload's and
     not part of the id, so that records of two versions meet, and are seen to differ in it. A case has no slots, so that
     its id is put together once.

@@ -40,21 +40,21 @@ def short_commit(commit: str) -> str:
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A user's selection as typed; empty means the default. `recipes` are spelled as `find_recipe` reads them."""
+    """A user's selection as typed; empty means the default. `recipes` are spelled as `find_recipe` reads them.
+
+    `overrides` and `sweeps` are of parameters of networks, and of `records.case.OF_CASES`.
+    """
 
     workloads: list[str] = []
     precisions: list[str] = []
     devices: list[str] = []
     phases: list[str] = []
     paths: list[str] = []
-    memory_formats: list[str] = []
     keyword: str = ""
     preset: str = ""
     overrides: dict[str, ParameterValue] = {}
     sweeps: dict[str, list[ParameterValue]] = {}
-    scaler: bool = True
     recipes: list[str] = []
-    sdpa: list[str] = []
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

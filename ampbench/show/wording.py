@@ -147,7 +147,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.NOT_ROUNDED: "{cases}: no fp32 product was rounded to {dtype}: this is fp32{variables:if| (||)}",
     Note.ATTENTION: (
         "{tables}: attention runs by {kernels}; differences in time and error include the kernel's"
-        "{held:only|; --sdpa math gives all precisions the same}"
+        "{held:only|; --set sdpa=math gives all precisions the same}"
     ),
     Note.NO_GRAD: "{workloads} does not run in torch.inference_mode: it ran in torch.no_grad",
     Note.LOADED: "{workloads}: weights loaded in {dtypes}",

@@ -41,7 +41,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import Drawing, Rows, label_expression, quantity, tooltip
 from ampbench.show.document import Column
 from ampbench.studies.paired import WIDEST, Timing, busy, compared_steps, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, SCALER_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks
 
 if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece, Seen
@@ -676,7 +676,6 @@ Examples:
         precision=AUTOCAST_HELP,
         phase=ONE_PHASE_HELP,
         path="compiled or traced: this graph, too, beside eager.",
-        scaler=SCALER_HELP,
         one_phase=True,
         eager=False,
     ),

@@ -21,7 +21,7 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.studies.paired import compared_steps, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, SCALER_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, Table, View, asks
 
 if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
@@ -216,7 +216,6 @@ Examples:
         question="study the inputs",
         precision=AUTOCAST_HELP,
         phase="inference or training. Default: both, if there is a loss.",
-        scaler=SCALER_HELP,
         among=AUTOCAST,
         otherwise="input-storage asks what autocast does with inputs in half, and {name} has none",
     ),

@@ -31,7 +31,6 @@ from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_sec
 from ampbench.studies.study import (
     AUTOCAST_HELP,
     ONE_PHASE_HELP,
-    SCALER_HELP,
     Given,
     Selects,
     Study,
@@ -596,7 +595,6 @@ Examples:
     selects=Selects(
         precision=AUTOCAST_HELP,
         phase=ONE_PHASE_HELP,
-        scaler=SCALER_HELP,
         question="search the modules",
         one_phase=True,
         among=LOW,

@@ -21,7 +21,7 @@ from ampbench.records.measured import Fitness
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, SCALER_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, Table, View, asks
 
 FORWARD, FORWARD_AND_LOSS, WITH_BACKWARD, WHOLE_LOOP, UNCACHED_LOOP = SCOPES = (
     "forward",
@@ -342,7 +342,6 @@ Examples:
     selects=Selects(
         question="study the scope of autocast",
         precision=AUTOCAST_HELP,
-        scaler=SCALER_HELP,
         phases=("training",),
         recipes=True,
         among=AUTOCAST,

@@ -51,8 +51,6 @@ AUTOCAST_HELP = "See ampbench list precisions. Default: autocast to the device's
 ALL_PRECISIONS_HELP = "See ampbench list precisions. Default: all."
 INFERENCE_HELP = "inference or training. Default: inference."
 ONE_PHASE_HELP = "inference or training. Default: training, where there is a loss and an optimizer."
-SCALER_HELP = "GradScaler in fp16_autocast training."
-"""What the help says of options that several verbs have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +89,6 @@ class Selects:
     precision: str = ""
     phase: str = ""
     path: str = ""
-    scaler: str = ""
     question: str = ""
     workloads: Sequence[str] = ()
     phases: Sequence[str] = ()

@@ -35,7 +35,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.page import place_of, run_name
-from ampbench.studies.study import ALL_PRECISIONS_HELP, SCALER_HELP, Given, Option, Selects, Session, Study, Table, View
+from ampbench.studies.study import ALL_PRECISIONS_HELP, Given, Option, Selects, Session, Study, Table, View
 from ampbench.studies.training_verdict import (
     ACCURACY,
     ARMS,
@@ -609,8 +609,8 @@ def _refined(selection: Selection, asked: TrainingAsked) -> Selection:
 
     if not asked.settings:
         return selection
-    if not selection.scaler:
-        raise UsageError("--no-scaler leaves no setting of GradScaler to try: leave --setting out")
+    if selection.overrides.get("scaler") is False:
+        raise UsageError("--set scaler=false leaves no setting of GradScaler to try: leave --setting out")
     if selection.precisions and {row.name for row in built_in_rows(selection)} != set(SCALED):
         raise UsageError(f"--setting is for {all_of(SCALED)}, which alone scales its loss by GradScaler's settings")
     return structs.replace(selection, precisions=list(SCALED))
@@ -697,7 +697,6 @@ Examples:
     made=_made,
     selects=Selects(
         precision=ALL_PRECISIONS_HELP,
-        scaler=SCALER_HELP,
         workloads=("digits", "characters"),
         phases=("training",),
         recipes=True,

@@ -486,9 +486,9 @@ def unheeded(case: Case, attention: Mapping[str, int] | None) -> str:
         return ""
     if others := sorted(attention.keys() - {case.sdpa, NATIVE}):
         ran = " and ".join(others)
-        return f"--sdpa {case.sdpa} is not what ran, but {ran}: the network itself says so (torch.nn.attention)"
+        return f"--set sdpa={case.sdpa} is not what ran, but {ran}: the network itself says so (torch.nn.attention)"
     if case.sdpa in attention:
         return ""
     if attention:
-        return f"--sdpa {case.sdpa} decides nothing: attention runs in torch's fast path of encoder layers"
-    return f"--sdpa {case.sdpa} decides nothing: no step calls scaled_dot_product_attention"
+        return f"--set sdpa={case.sdpa} decides nothing: attention runs in torch's fast path of encoder layers"
+    return f"--set sdpa={case.sdpa} decides nothing: no step calls scaled_dot_product_attention"

@@ -77,7 +77,7 @@ def test_settings_reach_the_selection_and_the_settings_of_their_arm() -> None:
     )
     selection = selection_of(arm, Selection(precisions=["bf16_pure"], overrides={"depth": 2}))
     assert selection == Selection(
-        precisions=["fp32"], overrides={"depth": 2, "width": 64}, scaler=False, recipes=["optimizer=sgd,lr=1"]
+        precisions=["fp32"], overrides={"depth": 2, "scaler": False, "width": 64}, recipes=["optimizer=sgd,lr=1"]
     )
     assert settings_of(arm, Settings(threads=2)).threads == 1
 

@@ -91,7 +91,9 @@ def test_master_weights_are_a_matter_of_training() -> None:
 
 
 def test_no_scaler_takes_it_out_of_fp16_with_master_weights() -> None:
-    cases = [planned.case for planned in plan(workloads=["mlp"], precisions=["fp16_master"], scaler=False)]
+    cases = [
+        planned.case for planned in plan(workloads=["mlp"], precisions=["fp16_master"], overrides={"scaler": False})
+    ]
     assert {case.phase: case.scaler for case in cases} == {"inference": True, "training": False}
 
 
@@ -172,7 +174,7 @@ def test_case_ids_are_unique_and_stable() -> None:
 
 
 def test_no_scaler_changes_only_fp16_autocast_training() -> None:
-    ids = {planned.case.case_id for planned in plan(workloads=["mlp"], scaler=False)}
+    ids = {planned.case.case_id for planned in plan(workloads=["mlp"], overrides={"scaler": False})}
     assert [name for name in ids if "no-scaler" in name] == [
         name for name in ids if "fp16_autocast" in name and "training" in name
     ]
@@ -221,12 +223,12 @@ def test_each_recipe_is_a_case_of_training_and_inference_has_none() -> None:
 def test_kernels_of_attention_are_cases_of_their_own_and_torchs_choice_changes_no_id() -> None:
     selected = {"workloads": ["transformer_encoder"], "precisions": ["fp32"], "phases": ["inference"]}
     (free,) = plan(**selected)
-    auto, math = plan(**selected, sdpa=["auto", "math"])
+    auto, math = plan(**selected, sweeps={"sdpa": ["auto", "math"]})
     assert auto.case == free.case
     assert math.case == replace(free.case, sdpa="math")
     assert math.case.case_id != free.case.case_id
-    with pytest.raises(UnknownNameError, match="kernel of --sdpa 'falsh': did you mean flash"):
-        plan(**selected, sdpa=["falsh"])
+    with pytest.raises(UnknownNameError, match="sdpa 'falsh': did you mean flash"):
+        plan(**selected, overrides={"sdpa": "falsh"})
 
 
 def test_compile_modes_are_paths_of_their_own_and_the_default_changes_no_id() -> None:
@@ -344,7 +346,7 @@ def test_scaling_gradients_needs_fp64_on_the_device() -> None:
         for p in plan(environment(CPU, arc), workloads=["mlp"], precisions=["fp16_autocast", "fp16_pure"])
     }
     assert [key for key, skip in skips.items() if "GradScaler needs fp64" in skip] == [("fp16_autocast", "training")]
-    unscaled = plan(environment(CPU, arc), workloads=["mlp"], precisions=["fp16_autocast"], scaler=False)
+    unscaled = plan(environment(CPU, arc), workloads=["mlp"], precisions=["fp16_autocast"], overrides={"scaler": False})
     assert {p.skip for p in unscaled} == {""}
 
 
@@ -362,7 +364,7 @@ def test_scaling_gradients_needs_fp64_on_the_device() -> None:
         ({"devices": ["cudda"]}, UnknownNameError, "did you mean cuda"),
         ({"phases": ["inferense"]}, UnknownNameError, "did you mean inference"),
         ({"paths": ["jit"]}, UnknownNameError, "known: eager, compiled, compiled-reduce-overhead"),
-        ({"memory_formats": ["chanels_last"]}, UnknownNameError, "did you mean channels_last"),
+        ({"overrides": {"memory_format": "chanels_last"}}, UnknownNameError, "did you mean channels_last"),
         ({"recipes": ["adamw_lm"]}, UnknownNameError, "unknown recipe 'adamw_lm': did you mean adamw-lm"),
         ({"recipes": ["lr=1"], "phases": ["inference"]}, UsageError, "--phase inference has none"),
         ({"preset": "smal"}, UnknownNameError, "did you mean small"),

@@ -107,7 +107,7 @@ def test_what_a_run_records_of_its_machine_is_told():
 
 def test_settings_selection_and_command_are_as_they_were_given():
     settings = Settings(rounds=7, min_run_seconds=0.25, seed=3, isolation=False)
-    selection = Selection(workloads=["mlp"], sweeps={"width": [1, 2]}, scaler=False)
+    selection = Selection(workloads=["mlp"], sweeps={"width": [1, 2]})
     page = page_of(make_material(a_run(selection=selection, settings=settings, command=["ampbench", "run", "a b"])))
     facts = facts_of(page)
     assert facts["settings.rounds"] == "7"

@@ -116,7 +116,9 @@ def test_a_keyword_may_choose_inference_which_needs_no_excuse(tmp_path: Path) ->
 
 def test_each_workload_and_memory_format_is_watched_in_one_phase(tmp_path: Path) -> None:
     channel = seeing()
-    run = watched(tmp_path, channel, workloads=["mlp", "conv_stack"], memory_formats=["contiguous", "channels_last"])
+    run = watched(
+        tmp_path, channel, workloads=["mlp", "conv_stack"], sweeps={"memory_format": ["contiguous", "channels_last"]}
+    )
     told = [(case.workload, case.phase, case.memory_format) for case in (one.case for one in channel.asked) if case]
     assert told == [
         ("mlp", "training", "contiguous"),

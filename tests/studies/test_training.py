@@ -140,7 +140,9 @@ def test_a_keyword_that_names_one_workload_brings_no_fp32_case_of_another(tmp_pa
 
 def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path: Path) -> None:
     channel = Scripted(training, machine(CPU))
-    studied(tmp_path, channel, TrainingAsked(steps=5, seeds=1), precisions=["fp16_autocast"], scaler=False)
+    studied(
+        tmp_path, channel, TrainingAsked(steps=5, seeds=1), precisions=["fp16_autocast"], overrides={"scaler": False}
+    )
     assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "fp16_autocast"]
 
 
@@ -318,7 +320,7 @@ def test_a_setting_that_cannot_be_is_refused(typed: str, said: str) -> None:
     ("selected", "said"),
     [
         ({"precisions": ["bf16_autocast"]}, "--setting is for fp16_autocast"),
-        ({"precisions": ["fp16_autocast"], "scaler": False}, "--no-scaler leaves no setting"),
+        ({"precisions": ["fp16_autocast"], "overrides": {"scaler": False}}, "--set scaler=false leaves no setting"),
     ],
 )
 def test_settings_of_what_has_no_gradscaler_are_refused(tmp_path: Path, selected: dict[str, object], said: str) -> None:
@@ -332,6 +334,6 @@ def test_a_device_without_fp64_is_trained_without_gradscaler(tmp_path: Path) -> 
     selection = Selection(workloads=["mlp"], preset="tiny", devices=["xpu"], precisions=["fp16_autocast"])
     channel = Scripted(training, machine(CPU, device))
     with working.prepared(STUDY, selection, Settings(), ASKED, open_channel=lambda: channel) as prepared:
-        assert ["--no-scaler measures without it" in planned.skip for planned in prepared.plan] == [False, True]
-    run = studied(tmp_path, channel, devices=["xpu"], precisions=["fp16_autocast"], scaler=False)
+        assert ["--set scaler=false measures without it" in planned.skip for planned in prepared.plan] == [False, True]
+    run = studied(tmp_path, channel, devices=["xpu"], precisions=["fp16_autocast"], overrides={"scaler": False})
     assert len(run.skips) == 0

@@ -111,7 +111,7 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
         (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
         (["mlp", "--setting", "defualt"], "unknown setting 'defualt': did you mean default"),
         (["mlp", "--setting", "init_scale=0"], "--setting init_scale=0: must be a finite number above 0"),
-        (["mlp", "--setting", "all", "--no-scaler"], "--no-scaler leaves no setting"),
+        (["mlp", "--setting", "all", "--set", "scaler=false"], "--set scaler=false leaves no setting"),
         (["mlp", "--setting", "all", "--precision", "bf16_pure"], "--setting is for fp16_autocast"),
         (["mlp", "--set", "widht=3"], "unknown --set parameter 'widht': did you mean width?"),
         (["mlp", "--json", "--format", "csv"], "contradict each other"),
