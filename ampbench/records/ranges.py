@@ -65,7 +65,6 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     error of its floating outputs against its own in fp32, over elements finite in both (None: there are none, or fp32's
     are zero). Of `elements` (0: not compared, for the reason in `note`), `overflowed` are not finite and `flushed` are
     zero unlike in fp32. `inputs_overflowed` are not finite in the low dtype: then the overflow began before.
-    `total_rel_l2` is its error in the whole low-precision run, partly inherited, on a sample of its outputs.
     `kept_rel_l2` is that of the network's output in a run with this module alone kept in fp32 (None: not tried, or
     undefined).
     """
@@ -77,7 +76,6 @@ class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     overflowed: Count = 0
     flushed: Count = 0
     inputs_overflowed: Count = 0
-    total_rel_l2: ErrorSize | None = None
     kept_rel_l2: ErrorSize | None = None
     note: str = ""
 
@@ -168,8 +166,8 @@ class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class OriginPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Where the error of a case in a low precision begins: the errors of modules in order of running.
 
-    `output_rel_l2` is the error of the network's output, on all its elements (None: undefined). It, totals and what is
-    left with a module kept are against `reference`. `ablations` modules were kept in fp32 alone, a forward pass each.
+    `output_rel_l2` is the error of the network's output, on all its elements (None: undefined). It and what is left
+    with a module kept are against `reference`. `ablations` modules were kept in fp32 alone, a forward pass each.
     """
 
     case_id: str

@@ -145,11 +145,6 @@ TEMPLATES: Mapping[str, str] = {
     "origin-spread": "no module alone matters: {module}, the first to keep in fp32, takes {share:share} off the error",
     "origin-worst": "most by themselves err {names}, by up to {error:error}",
     "origin-exact": "no module errs by itself",
-    "origin-grows": (
-        "the error grows most before {module} or in it: to {total:error}, from at most {before:error} in the modules "
-        "that ran before, and {own:error} is its own; what runs there magnifies errors, or rounds outside of modules"
-    ),
-    "origin-calm": "none of {modules:counted;module} overflows or flushes on exact inputs",
     "origin-first": "in the whole run {first}",
     "origin-left-out": "{count:,} of {modules:counted;module} not compared: {reasons}",
     "keep-found": "keep {units:,} of {modules:counted;module} in fp32: {names}",
@@ -197,10 +192,6 @@ TEMPLATES: Mapping[str, str] = {
     "scope-stale": (
         "from step {step} on, {weights:counted;weight} {weights:verb;is;are} stale: read as "
         "{weights:verb;a copy;copies} made before the optimizer's last step"
-    ),
-    "scope-loss": (
-        "after {steps:counted;step} the weights have a loss of {last:loss}, not {expected:loss}"
-        "{first:if| (|loss| before)}"
     ),
     "scope-casts": "{casts} casts a step, not {than}",
     "scope-time": "a step takes {ratio:ratio} as long (95%: {low:.2f} to {high:.2f})",

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _MATTERS = 0.05
 """The share of the output's error from which one module matters: roundings that change by chance move it by less."""
-_GROWS = 3.0
-"""The factor from which an error is said to grow at a module: roundings of several inputs add up to less."""
 
 
 class OriginAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -51,10 +49,6 @@ class Origin(StrEnum):
     """No module alone lowers the error of the output much."""
     WORST = "origin-worst"
     EXACT = "origin-exact"
-    GROWS = "origin-grows"
-    """The error grows where no module makes it."""
-    CALM = "origin-calm"
-    """No module overflows or flushes."""
     FIRST = "origin-first"
     LEFT_OUT = "origin-left-out"
 
@@ -79,9 +73,6 @@ def conclusions(_: Case, record: OriginPass) -> Iterator[Statement]:
         yield state(Origin.WORST, "", Severity.ADVICE, names=names, error=worst[0].own_rel_l2)
     elif compared and not worst and not events:
         yield state(Origin.EXACT, "", Severity.INFO)
-    if compared and not events:
-        yield from _growth(compared)
-        yield state(Origin.CALM, "", Severity.INFO, modules=len(compared))
     if record.first_nonfinite is not None:
         yield state(Origin.FIRST, first=str(record.first_nonfinite))
     if reasons := left_out([row.note for row in record.modules if not row.elements]):
@@ -116,24 +107,6 @@ def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:
             yield state(code, names=names, count=len(rows), modules=len(compared), least=least)
 
 
-def _growth(compared: Sequence[ModuleError]) -> Iterator[Statement]:
-    """Yield at which module the error grows most against all that ran before, if that is by a factor of `_GROWS`.
-
-    What a module makes itself is no growth. Only the order of running is known, not what flows where: what runs between
-    modules is suspected, and so is the module.
-    """
-    largest, grown = 0.0, list[tuple[float, float, ModuleError]]()
-    for row in compared:
-        if row.total_rel_l2 is not None and row.own_rel_l2 is not None:
-            if largest and (times := row.total_rel_l2 / max(largest, row.own_rel_l2)) >= _GROWS:
-                grown.append((times, largest, row))
-            largest = max(largest, row.total_rel_l2)
-    if grown:
-        _, before, row = max(grown, key=lambda each: each[0])
-        facts = {"total": row.total_rel_l2, "before": before, "own": row.own_rel_l2}
-        yield state(Origin.GROWS, module=row.module or ROOT, **facts)
-
-
 Placed = tuple[int, ModuleError]
 """A module and its place in the order of running."""
 
@@ -150,7 +123,6 @@ COLUMNS: Sequence[Column[Placed]] = (
     Column("elements", lambda row: row[1].elements),
     Column("kept_rel_l2", lambda row: row[1].kept_rel_l2, "kept", "error", rare=True),
     Column("own_rel_l2", lambda row: row[1].own_rel_l2, "own", "error"),
-    Column("total_rel_l2", lambda row: row[1].total_rel_l2, "total", "error"),
     Column("overflowed", lambda row: row[1].overflowed, "overflowed", "share", _of_outputs("overflowed")),
     Column("flushed", lambda row: row[1].flushed, "flushed", "share", _of_outputs("flushed")),
     Column("inputs_overflowed", lambda row: row[1].inputs_overflowed),
@@ -159,17 +131,12 @@ COLUMNS: Sequence[Column[Placed]] = (
         said=lambda row: row[1].note or ("given inf" if row[1].inputs_overflowed else ""), rare=True,
     ),
 )  # fmt: skip
-"""Of a module: what the output errs with it kept in fp32, its own and total error, and what is beside."""
-
-
-def placed(record: OriginPass) -> list[Placed]:
-    """Return the modules of a pass in the order of running."""
-    return list(enumerate(record.modules))
+"""Of a module: what the output errs with it kept in fp32, its own error, and what is beside."""
 
 
 def worst_first(record: OriginPass) -> list[Placed]:
     """Return the modules of a pass, those first to keep in fp32, and last those that were not compared."""
-    rows = {row.module: (place, row) for place, row in placed(record)}
+    rows = {row.module: (place, row) for place, row in enumerate(record.modules)}
     names = [row.module for row in ranked(record.modules)]
     return [rows[name] for name in dict.fromkeys([*names, *rows])]
 
@@ -181,7 +148,8 @@ _LOOKS = {FITTING: ("--link", "circle"), OVERFLOWING: ("--regressed", "triangle-
 
 def _chart_rows(case: "Subject[OriginPass]") -> dict[str, list[dict[str, Any]]]:
     """Return what the output errs with each module kept in fp32, in the order of running, then with none kept."""
-    kept = [(place, row, row.kept_rel_l2) for place, row in placed(case.found) if row.kept_rel_l2 is not None]
+    modules = enumerate(case.found.modules)
+    kept = [(place, row, row.kept_rel_l2) for place, row in modules if row.kept_rel_l2 is not None]
     if not kept:
         return {}
     rows: list[dict[str, Any]] = [
@@ -245,16 +213,15 @@ Examples:
     done="Looked at",
     heading=lambda record: counted(record.ablations, "ablation") if record.ablations else "",
     tables=(
-        Table(key="modules", columns=COLUMNS, rows=placed),
         Table(
-            key="",
+            key="modules",
             columns=COLUMNS,
             rows=worst_first,
             views=[
                 View(
                     title="Modules to keep in fp32 first",
                     note="#: in the order of running; kept: error of the output with this module alone in fp32, a "
-                    "forward pass each; own: on exact inputs, against itself in fp32; total: in the whole run",
+                    "forward pass each; own: on exact inputs, against itself in fp32",
                     shown=12,
                 )
             ],

@@ -14,7 +14,7 @@ import msgspec
 from ampbench.core.precisions import AUTOCAST, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, counted
-from ampbench.records.bounds import Change, Count, ErrorSize, Magnitude, Seconds, Signed, Steps, StepSeconds, one_of
+from ampbench.records.bounds import Change, Count, ErrorSize, Seconds, Steps, StepSeconds, one_of
 from ampbench.records.case import Case
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Fitness
@@ -44,9 +44,8 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `alive_bytes`, allocated after the step and not before the first; empty where unavailable. `samples[b]` are seconds
     per step of build `b`, taken in turns with the other scopes. `dtypes` are those of "output", "loss" and
     "gradients" ("bf16"; several joined by ", "). Errors are against the same steps in fp64: output, loss and gradients
-    of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined.
-    `end_loss` is that of the weights after the last step on the first batch, computed as the reference computes: a
-    loss read within a scope is rounded, and may be that of stale weights. `error` is the first line of what it raised.
+    of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined. `error` is
+    the first line of what it raised.
     """
 
     scope: Annotated[str, one_of(*SCOPES)]
@@ -58,10 +57,9 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     alive_bytes: list[Change] = []
     dtypes: dict[str, str] = {}
     output_rel_l2: ErrorSize | None = None
-    loss_abs_error: Magnitude | None = None
+    loss_rel_error: ErrorSize | None = None
     grad_rel_l2: ErrorSize | None = None
     update_rel_l2: ErrorSize | None = None
-    end_loss: Signed | None = None
     error: str = ""
     notes: list[str] = []
 
@@ -74,16 +72,13 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A case trained for `steps` steps in each scope, and without autocast in `reference_dtype`.
 
-    That is "fp64", or "fp32" where fp64 fails ("": both do, and no error is known). `reference_loss` is the loss of its
-    first step, `reference_end_loss` its `ScopeRun.end_loss`.
+    That is "fp64", or "fp32" where fp64 fails ("": both do, and no error is known).
     """
 
     case_id: str
     steps: Steps
     scopes: list[ScopeRun] = []
     reference_dtype: str = "fp64"
-    reference_loss: Signed | None = None
-    reference_end_loss: Signed | None = None
     memory_source: str | None = None
     fitness: Fitness = Fitness()
     notes: list[str] = []
@@ -102,8 +97,6 @@ class Scope(StrEnum):
     RECOMMENDED = "scope-recommended"
     RAISES = "scope-raises"
     STALE = "scope-stale"
-    LOSS = "scope-loss"
-    """Weights that were trained by stale copies end at another loss."""
     CASTS = "scope-casts"
     TIME = "scope-time"
     PEAK = "scope-peak"
@@ -121,24 +114,18 @@ LARGER = 2.0
 """An error is larger where it is so many times the recommended scope's: luck in rounding moves errors by less."""
 LARGER_PEAK = 1.01
 """A peak is larger from so many times on: below, it is some scratch memory that an op took a moment earlier."""
-SPACINGS = 4
-"""Losses that differ by fewer spacings of the reference's dtype are not told apart."""
-DIGITS = {"fp64": 53, "fp32": 24}
-"""Of the mantissas of what a reference computes in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """A scope's `run` beside the recommended scope's; None where something is unknown.
 
-    `loss_rel_error` is the error of the first step's loss, relative to the reference's. `later_casts` and
-    `later_cast_bytes` are medians over the steps after the first. `seconds` are those of a step, `ratio` how many times
-    as long it takes as in the recommended scope. `kept_bytes` is what the last step leaves allocated, `growth_bytes`
-    the median of what a step after the first adds to that.
+    `later_casts` and `later_cast_bytes` are medians over the steps after the first. `seconds` are those of a step,
+    `ratio` how many times as long it takes as in the recommended scope. `kept_bytes` is what the last step leaves
+    allocated, `growth_bytes` the median of what a step after the first adds to that.
     """
 
     run: ScopeRun
-    loss_rel_error: float | None
     later_casts: float | None
     later_cast_bytes: float | None
     seconds: float | None
@@ -165,13 +152,9 @@ def compared(record: ScopePass) -> list[Compared]:
         return stats.median(values) if values else None
 
     best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS), None)
-    reference = record.reference_loss
     return [
         Compared(
             run=run,
-            loss_rel_error=run.loss_abs_error / abs(reference)
-            if run.loss_abs_error is not None and reference
-            else None,
             later_casts=median(run.casts[1:]),
             later_cast_bytes=median(run.cast_bytes[1:]),
             seconds=step_seconds(run.samples),
@@ -226,16 +209,13 @@ def _costs(row: Compared, best: Compared | None, record: ScopePass, *, timed: bo
         yield cost(Scope.TIME, ratio=row.ratio.value, low=row.ratio.low, high=row.ratio.high)
     if best is None:
         return
-    if row.stale and _ends_apart(run, best.run, record):
-        ends = {"first": record.reference_loss, "last": run.end_loss, "expected": best.run.end_loss}
-        yield cost(Scope.LOSS, steps=record.steps, **ends)
     if sum(run.casts) > sum(best.run.casts) > 0:
         yield cost(Scope.CASTS, casts=casts_text(run.casts), than=casts_text(best.run.casts))
     if (row.peak_bytes or 0) > LARGER_PEAK * (best.peak_bytes or 0) > 0:
         yield cost(Scope.PEAK, peak=row.peak_bytes, than=best.peak_bytes)
     for what, error, least in (
         ("output", run.output_rel_l2, best.run.output_rel_l2),
-        ("loss", row.loss_rel_error, best.loss_rel_error),
+        ("loss", run.loss_rel_error, best.run.loss_rel_error),
         ("gradients", run.grad_rel_l2, best.run.grad_rel_l2),
         ("update of all steps", run.update_rel_l2, best.run.update_rel_l2),
     ):
@@ -260,16 +240,6 @@ def _state_of_memory(row: Compared, best: Compared | None) -> Iterator[Statement
         yield state(Scope.GROWS, row.run.scope, Severity.ADVICE, growth=growth)
     elif kept > 0:
         yield state(Scope.KEEPS, row.run.scope, Severity.ADVICE, kept=kept)
-
-
-def _ends_apart(run: ScopeRun, best: ScopeRun, record: ScopePass) -> bool:
-    """Return whether weights end farther from the reference's loss than the recommended scope's and its spacings."""
-    reference = record.reference_end_loss
-    if run.end_loss is None or best.end_loss is None or reference is None:
-        return False
-    spacing = 2.0 ** (1 - DIGITS[record.reference_dtype]) * abs(reference)
-    error, least = abs(run.end_loss - reference), abs(best.end_loss - reference)
-    return error > max(LARGER * least, SPACINGS * spacing)
 
 
 def differs(ratio: Ratio) -> bool:
@@ -306,7 +276,7 @@ COLUMNS: Sequence[Column[Compared]] = (
     Column("seconds", lambda row: row.seconds, "step", "s"),
     Column("kept_bytes", lambda row: row.kept_bytes, "kept", "B"),
     Column("growth_bytes", lambda row: row.growth_bytes, "growth", "B"),
-    Column("loss_rel_error", lambda row: row.loss_rel_error, "loss", "error"),
+    Column("loss_rel_error", lambda row: row.run.loss_rel_error, "loss", "error"),
     Column("peak_memory_bytes", lambda row: row.peak_bytes, "peak", "B"),
     Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio", _ratio),
     Column("ratio_low", lambda row: row.ratio and row.ratio.low),
@@ -314,7 +284,6 @@ COLUMNS: Sequence[Column[Compared]] = (
     Column("output_rel_l2", lambda row: row.run.output_rel_l2, "output", "error"),
     Column("grad_rel_l2", lambda row: row.run.grad_rel_l2, "gradients", "error"),
     Column("update_rel_l2", lambda row: row.run.update_rel_l2, "updates", "error"),
-    Column("end_loss", lambda row: row.run.end_loss, "loss at the end", "loss"),
     Column("output_dtype", lambda row: row.run.dtypes.get("output"), "output"),
     Column("loss_dtype", lambda row: row.run.dtypes.get("loss"), "loss"),
     Column("gradients_dtype", lambda row: row.run.dtypes.get("gradients"), "gradients"),
@@ -373,9 +342,8 @@ Examples:
                 ),
                 View(
                     title="Relative errors against the reference",
-                    keys="scope output_rel_l2 loss_rel_error grad_rel_l2 update_rel_l2 end_loss",
-                    note="of the first step, in fp64 where that runs; updates: what all steps changed in the weights; "
-                    "loss at the end: of the weights, computed as the reference computes",
+                    keys="scope output_rel_l2 loss_rel_error grad_rel_l2 update_rel_l2",
+                    note="of the first step, in fp64 where that runs; updates: what all steps changed in the weights",
                 ),
             ],
         ),

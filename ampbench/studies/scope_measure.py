@@ -125,29 +125,21 @@ class Loop:
 class Numbers:
     """What a loop gave, in fp64: outputs and gradients of its first step, what all steps changed in each parameter.
 
-    `loss` is that of the first step (None: not finite); `dtypes` and `end_loss` as in `ScopeRun`.
+    `loss` is that of the first step; `dtypes` as in `ScopeRun`.
     """
 
     outputs: list[torch.Tensor] = field(default_factory=list)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     moved: dict[str, torch.Tensor] = field(default_factory=dict)
-    loss: float | None = None
-    end_loss: float | None = None
+    loss: float = math.nan
     dtypes: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 def loop_numbers(
-    workload: Workload,
-    case: Case,
-    device: Device,
-    scope: str,
-    steps: int,
-    settled: Settled,
-    notes: list[str],
-    reference: str,
+    workload: Workload, case: Case, device: Device, scope: str, steps: int, settled: Settled, notes: list[str]
 ) -> Numbers:
-    """Return the numbers of a loop of `case`; `scope` as in `Loop`, `reference` the scope that computes `end_loss`.
+    """Return the numbers of a loop of `case`; `scope` as in `Loop`.
 
     Dropout is switched off, which `notes` then say; what else is random draws from one seed.
     """
@@ -164,7 +156,7 @@ def loop_numbers(
             if turn:
                 return
             gradients = {name: value.grad for name, value in parameters.items() if value.grad is not None}
-            found.loss = _finite(loss)
+            found.loss = float(loss)
             found.outputs = kept_outputs(output, keep)
             found.gradients = {name: _kept(gradient, keep) for name, gradient in gradients.items()}
             kinds = {"output": floating_in(output), "loss": [loss], "gradients": gradients.values()}
@@ -179,33 +171,7 @@ def loop_numbers(
     scaler = loop.step.scaler
     if scaler is not None and settled is not None and scaler.get_scale() < settled["scale"]:
         found.notes.append("GradScaler skipped steps, and lowered its scale")
-    if reference:
-        found.end_loss = _loss_of(loop.step.module, workload, case, device, reference)
     return found
-
-
-def _loss_of(trained: torch.nn.Module, workload: Workload, case: Case, device: Device, scope: str) -> float | None:
-    """Return the loss of a trained network's weights on the first batch, as the loop of a scope of `PLAIN` reads it."""
-    where = device if scope == "fp32" else fp64_device(device)
-    with precision_flags(PLAIN[scope]):
-        seed_all(0)
-        step = build_training(workload, case, where, precision=PLAIN[scope])
-        switch_off_dropout(step.module, [])
-        with torch.no_grad():
-            for own, other in zip(_state(step.module), _state(trained), strict=True):
-                own.copy_(other)
-        with step.network.without_gradients():
-            _, loss = step.network.forward_and_loss()
-    assert loss is not None
-    return _finite(loss)
-
-
-def _state(module: torch.nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(), *module.buffers()]
-
-
-def _finite(loss: torch.Tensor) -> float | None:
-    return float(loss) if math.isfinite(loss) else None
 
 
 def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[str]) -> Settled:
@@ -253,7 +219,7 @@ def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, s
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
         settled = settled_scaler(workload, case, device, notes)
-    runs, reference = _numbers(workload, case, device, steps, settled, notes)
+    runs, reference_dtype = _numbers(workload, case, device, steps, settled, notes)
     running = [run for run in runs if not run.error]
     builds = [partial(Loop, workload, case, device, run.scope, steps) for run in running]
     with precision_flags(PRECISIONS[case.precision]):
@@ -271,7 +237,7 @@ def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, s
         case_id=case.case_id,
         steps=steps,
         scopes=[measured.get(run.scope, run) for run in runs],
-        **reference,
+        reference_dtype=reference_dtype,
         memory_source=memory_source(device) if any(peaks for peaks, _ in memory) else None,
         fitness=fitness,
         notes=list(dict.fromkeys(notes)),
@@ -280,8 +246,8 @@ def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, s
 
 def _numbers(
     workload: Workload, case: Case, device: Device, steps: int, settled: Settled, notes: list[str]
-) -> tuple[list[ScopeRun], dict[str, Any]]:
-    """Return a run of each scope with its numbers or its error, and what a pass says of the reference.
+) -> tuple[list[ScopeRun], str]:
+    """Return a run of each scope with its numbers or its error, and what the reference computes in.
 
     Raises what the first scope raised where all raise.
     """
@@ -291,7 +257,7 @@ def _numbers(
     for scope in SCOPES:
         device.release()
         try:
-            numbers = loop_numbers(workload, case, device, scope, steps, settled, notes, dtype)
+            numbers = loop_numbers(workload, case, device, scope, steps, settled, notes)
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises is what this scope does to it
             first = first or error
             runs.append(ScopeRun(scope=scope, error=said_of(error)))
@@ -300,8 +266,7 @@ def _numbers(
         del numbers
     if first is not None and all(run.error for run in runs):
         raise first
-    losses = {} if reference is None else {"reference_loss": reference.loss, "reference_end_loss": reference.end_loss}
-    return runs, {"reference_dtype": dtype, **losses}
+    return runs, dtype
 
 
 def _reference(
@@ -311,7 +276,7 @@ def _reference(
     failed: list[str] = []
     for scope, on in (("fp64", fp64_device(device)), ("fp32", device)):
         try:
-            numbers = loop_numbers(workload, case, on, scope, steps, None, notes, scope)
+            numbers = loop_numbers(workload, case, on, scope, steps, None, notes)
         except Exception as error:  # noqa: BLE001 - a network that does not run in fp64 may train well in fp32
             failed.append(said_of(error))
             if is_out_of_memory(error):
@@ -326,10 +291,10 @@ def _reference(
 
 def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: list[str]) -> ScopeRun:
     """Return a run of a scope with its numbers beside those of the reference."""
-    run = ScopeRun(scope=scope, dtypes=numbers.dtypes, end_loss=numbers.end_loss, notes=numbers.notes)
+    run = ScopeRun(scope=scope, dtypes=numbers.dtypes, notes=numbers.notes)
     if reference is None:
         return run
-    loss, expected = numbers.loss, reference.loss
+    difference = abs(numbers.loss - reference.loss)
 
     def error(values: dict[str, torch.Tensor], references: dict[str, torch.Tensor]) -> float | None:
         return compare(list(values.values()), [references[name] for name in values]).rel_l2
@@ -342,7 +307,7 @@ def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: li
     return structs.replace(
         run,
         output_rel_l2=outputs,
-        loss_abs_error=None if loss is None or expected is None else abs(loss - expected),
+        loss_rel_error=difference / abs(reference.loss) if math.isfinite(difference) and reference.loss else None,
         grad_rel_l2=error(numbers.gradients, reference.gradients),
         update_rel_l2=error(numbers.moved, reference.moved),
     )

@@ -1,11 +1,9 @@
 """`watch_ranges`: how large the values of a network are while anyone's fp32 code runs it, module by module.
 
 Magnitudes are histograms by binary exponent, exact, in two passes over the bits. Of what normalisations treat as one,
-the channel or row of which they take the statistics, the largest is counted (`count_together`). How far each module's
-outputs are off in a whole run is told from a sample of them, against that of another run (`sample_outputs`).
+the channel or row of which they take the statistics, the largest is counted (`count_together`).
 """
 
-import math
 import mmap
 import weakref
 from collections import Counter
@@ -19,7 +17,7 @@ import torch
 
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, Swallowed
 from ampbench.trace.dtypes import short_dtype
-from ampbench.trace.modules import ModuleRun, floating_stored, module_paths, tensors_in, version, watch_runs
+from ampbench.trace.modules import ModuleRun, module_paths, tensors_in, version, watch_runs
 
 _SPREAD = 3
 """Mantissa bits that are counted apart and then put together: most values share few exponents, and a counter that is
@@ -213,62 +211,6 @@ def _largest(module: torch.nn.Module, tensor: torch.Tensor) -> torch.Tensor:
     else:
         rows = tensor.transpose(0, 1).flatten(1) if tensor.dim() > 1 else tensor[:, None]
     return rows.abs().amax(-1)
-
-
-SAMPLE = 65_536
-"""How many elements of each module's outputs `sample_outputs` keeps."""
-
-_SEED = 0
-
-
-Samples = Mapping[str, list[torch.Tensor]]
-"""Values of what each module returned, by its path, in fp64 on the CPU."""
-
-
-@contextmanager
-def sample_outputs(model: torch.nn.Module, limit: int = SAMPLE) -> Iterator[Samples]:
-    """Keep a sample of the floating outputs of every module, `limit` elements each, as the block runs `model`.
-
-    Two runs on inputs of the same shapes, in any precisions, keep the same elements. A module's first outputs are
-    sampled until its limit is reached. Results stay the same, bit by bit.
-    """
-    samples: dict[str, list[torch.Tensor]] = {}
-
-    def take(run: ModuleRun) -> None:
-        for tensor in floating_stored(run.returned):
-            kept = samples.setdefault(run.path, [])
-            if count := min(limit - sum(map(len, kept)), tensor.numel()):
-                kept.append(_sampled(tensor, count))
-
-    with watch_runs(model, take):
-        yield samples
-
-
-def _sampled(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Return `count` elements, at places that only the number of elements decides."""
-    values = tensor.detach().reshape(-1)
-    if count < len(values):
-        generator = torch.Generator().manual_seed(_SEED)
-        values = values[torch.randint(len(values), (count,), generator=generator).to(values.device)]
-    return values.to("cpu", torch.float64, copy=True)
-
-
-def total_errors(reference: Samples, low: Samples) -> Mapping[str, float]:
-    """Return, by module, the relative L2 error of the run `low` against `reference`.
-
-    Left out is where it is undefined: a value is not finite, all of the reference's are zero, or the two runs returned
-    other shapes.
-    """
-    errors = {}
-    for path, values in reference.items():
-        others = low.get(path, [])
-        if values and list(map(len, values)) == list(map(len, others)):
-            exact = torch.cat(values)
-            norm = float(torch.linalg.vector_norm(exact))
-            error = float(torch.linalg.vector_norm(torch.cat(others) - exact)) / norm if norm else math.nan
-            if math.isfinite(error):
-                errors[path] = error
-    return errors
 
 
 LOW_DTYPES = (torch.float16, torch.bfloat16)

@@ -13,7 +13,6 @@ from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
 from ampbench.trace.dtypes import Dtypes, watch_dtypes
 from ampbench.trace.errors import Given, watch_errors
 from ampbench.trace.nonfinite import find_nonfinite
-from ampbench.trace.ranges import SAMPLE, Samples, sample_outputs, total_errors
 from ampbench.worker.distances import Distance, Fp32Check, compare, is_finite, kept_outputs, outputs_in
 from ampbench.worker.machine import Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory
@@ -21,22 +20,19 @@ from ampbench.worker.outputs import compared_outputs
 from ampbench.worker.step import EqualDraws, Step, seeded_step, unfused
 from ampbench.workload import Workload
 
-SAMPLES = 1 << 22
-"""How many elements are kept of the outputs of all modules together, in each of the two runs."""
-
 
 def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bool = False) -> OriginPass:
     """Return the errors of each module of `case`, a low precision, in the forward pass on the first batch.
 
     Own errors are those of each module run again in the low precision on the inputs that it has in fp32, against itself
-    in fp32. Errors of the output, and totals of modules, are those of the whole forward pass against fp64's, or fp32's
-    where fp64 does not run, which notes say. With `ablate`, each module that errs by itself is kept in fp32 alone, with
-    those that share a parameter with it, for another forward pass each: what the output errs then is `kept_rel_l2`.
+    in fp32. Errors of the output are those of the whole forward pass against fp64's, or fp32's where fp64 does not run,
+    which notes say. With `ablate`, each module that errs by itself is kept in fp32 alone, with those that share a
+    parameter with it, for another forward pass each: what the output errs then is `kept_rel_l2`.
 
     Dropout is switched off, and so is torch's fused path, so that the modules of an encoder are seen one by one. What
-    the network raises in the low precision, unless memory ran out, is a note, and there are no totals then. Raises
-    `WorkloadError` where fp32 gives outputs or a loss that are not finite, with the op that begins it, `UsageError` for
-    a precision that is not low, and what the network raises in fp32.
+    the network raises in the low precision, unless memory ran out, is a note. Raises `WorkloadError` where fp32 gives
+    outputs or a loss that are not finite, with the op that begins it, `UsageError` for a precision that is not low, and
+    what the network raises in fp32.
     """
     case = structs.replace(case, path="eager")
     notes: list[str] = []
@@ -54,8 +50,6 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
         del low.outputs[:]
         device.release()
         first = _first_nonfinite(workload, case, device, notes)
-    totals = total_errors(exact.samples, low.samples)
-    modules = [structs.replace(row, total_rel_l2=totals.get(row.module)) for row in modules]
     erring = [row for row in modules if row.elements and row.module and row.own_rel_l2 != 0]
     ablated = erring if ablate and distance is not None else []
     tried = {row.module: _kept_alone(workload, case, device, row, exact) for row in ablated}
@@ -71,11 +65,10 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Forward:
-    """What a forward pass gave, without its graph: the network's floating outputs, and samples of its modules'."""
+    """What a forward pass gave, without its graph: the network's floating outputs, and dtypes within."""
 
     outputs: list[torch.Tensor]
     loss: torch.Tensor | None
-    samples: Samples
     dtypes: Dtypes
     reference: str = "fp32"
 
@@ -144,17 +137,10 @@ def _run_fp32(
 
 
 def _run(workload: Workload, step: Step) -> _Forward:
-    limit = max(min(SAMPLE, SAMPLES // sum(1 for _ in step.module.modules())), 1)
-    with (
-        step.mode(),
-        unfused(),
-        EqualDraws(),
-        sample_outputs(step.module, limit) as samples,
-        watch_dtypes(step.module) as dtypes,
-    ):
+    with step.mode(), unfused(), EqualDraws(), watch_dtypes(step.module) as dtypes:
         output, loss = step.network.forward_and_loss()
     outputs = [tensor.detach() for tensor in outputs_in(compared_outputs(workload, output))]
-    return _Forward(outputs, None if loss is None else loss.detach(), samples, dtypes)
+    return _Forward(outputs, None if loss is None else loss.detach(), dtypes)
 
 
 def _distance(outputs: list[torch.Tensor], exact: _Forward, device: Device, notes: list[str]) -> Distance | None:

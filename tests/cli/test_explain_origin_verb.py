@@ -61,15 +61,15 @@ def test_a_case_is_a_section_and_what_was_not_seen_is_a_line(stored: Path, ampbe
 def test_csv_has_a_row_for_each_module(stored: Path, ampbench: Run) -> None:
     found = rows(ampbench("show", RUN, "--format", "csv").out)
     assert [(row["case_id"], row["place"], row["module"], row["overflowed"]) for row in found] == [
-        (CASE.case_id, "0", "first", "0"), (CASE.case_id, "1", "big", "8"), (CASE.case_id, "2", "last", "0"),
+        (CASE.case_id, "1", "big", "8"), (CASE.case_id, "0", "first", "0"), (CASE.case_id, "2", "last", "0"),
     ]  # fmt: skip
-    assert [row["own_rel_l2"] for row in found] == ["0.0003", "", "0.0002"]
+    assert [row["own_rel_l2"] for row in found] == ["", "0.0003", "0.0002"]
 
 
 def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: Run) -> None:
     case, skipped = json.loads(ampbench("show", RUN, "--json").out)["cases"]
     assert (case["outcome"], case["origin"]["output_rel_l2"]) == ("ok", None)
-    assert [row["module"] for row in case["tables"]["modules"]] == ["first", "big", "last"]
+    assert [row["module"] for row in case["tables"]["modules"]] == ["big", "first", "last"]
     assert any("big" in sentence for sentence in case["sentences"])
     assert (skipped["outcome"], "origin" in skipped) == ("skipped", False)
 
@@ -163,7 +163,7 @@ def test_a_users_network_overflows_where_it_multiplies(tmp_path: Path, ampbench:
     (case,) = json.loads(said.out)["cases"]
     assert (case["case"]["precision"], case["case"]["phase"]) == ("fp16_pure", "inference")
     found = {row["module"]: row for row in case["tables"]["modules"]}
-    assert list(found) == ["0", "1", "2"]
+    assert list(found) == ["1", "2", "0"]
     assert found["0"]["own_rel_l2"] > 0
     assert (found["0"]["overflowed"], found["1"]["overflowed"] > 0) == (0, True)
     assert case["origin"]["first_nonfinite"]["module"] == "1"

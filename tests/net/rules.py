@@ -249,7 +249,7 @@ RULES: tuple[Rule, ...] = (
         cells=17_142,
     ),
     Rule(
-        "the study of scopes reads the loss of the weights at the end as its reference does, not those of each step",
+        "the study of scopes has the error of the first step's loss, relative to the reference's, and no losses",
         lambda one: (
             one.name == "tests-net-runs-scope"
             and (
@@ -258,7 +258,7 @@ RULES: tuple[Rule, ...] = (
                 or one.column in ("first_cast_bytes", "loss_abs_error", "first_loss", "last_loss", "end_loss")
             )
         ),
-        cells=230,
+        cells=224,
     ),
     Rule(
         "whether a step repeats its bits is told of fp32 inputs, what half holds exactly in the record, and an input "
@@ -276,6 +276,17 @@ RULES: tuple[Rule, ...] = (
             or one.key.startswith(("found[origin][].reference", "found[origin][].ablations"))
         ),
         cells=16,
+    ),
+    Rule(
+        "modules are told first by which to keep, and without their error in the whole run, which keeping them tells",
+        lambda one: (
+            one.name == "tests-net-runs-origin"
+            and (
+                one.key.endswith(".total_rel_l2")
+                or one.column in ("place", "module", "kind", "elements", "own_rel_l2", "total_rel_l2")
+            )
+        ),
+        cells=38,
     ),
     Rule(
         "groups of the casts of a step are tables, and say for which op, function and line a cast was made",

@@ -1,13 +1,12 @@
 from ampbench.records.ranges import ModuleError, ranked
 
 
-def error(module, own=None, total=None, overflowed=0, elements=100, **fields):
+def error(module, own=None, overflowed=0, elements=100, **fields):
     return ModuleError(
         module=module,
         kind="Linear",
         elements=elements,
         own_rel_l2=own,
-        total_rel_l2=total,
         overflowed=overflowed,
         **fields,
     )

@@ -41,9 +41,9 @@ def low_run(*modules: ModuleError, precision: str = "fp16_autocast", **changes: 
     return LowRun(precision=precision, modules=list(modules), lowered=[one.module for one in modules], **changes)
 
 
-def erring(module: str, own: float | None = 1e-3, total: float | None = 2e-3, **changes: Any) -> ModuleError:
+def erring(module: str, own: float | None = 1e-3, **changes: Any) -> ModuleError:
     fields: dict[str, Any] = {"kind": "Linear", "elements": 1000}
-    return ModuleError(module=module, own_rel_l2=own, total_rel_l2=total, **fields | changes)
+    return ModuleError(module=module, own_rel_l2=own, **fields | changes)
 
 
 def originating(*modules: ModuleError, case: Case = FP16, **changes: Any) -> OriginPass:

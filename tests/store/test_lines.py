@@ -280,7 +280,7 @@ def records_within(records: Iterable[type]) -> set[type]:
         (make_case("bf16_pure", path="winding"), "Expected `str` matching"),
         (make_round(CASE, alone="no such word"), "Expected `str` matching"),
         (
-            OriginPass(case_id=CASE.case_id, modules=[ModuleError(module="", kind="", elements=1, total_rel_l2=1e308)]),
+            OriginPass(case_id=CASE.case_id, modules=[ModuleError(module="", kind="", elements=1, own_rel_l2=1e308)]),
             "`float` <= 1e+150",
         ),
     ],

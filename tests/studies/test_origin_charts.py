@@ -71,7 +71,7 @@ def test_long_tables_and_charts_keep_the_worst():
 
 
 def test_modules_that_were_not_kept_alone_and_empty_passes_are_told_without_a_chart():
-    uncompared = originating(erring("a", None, None, elements=0, note="it returns no tensor"))
+    uncompared = originating(erring("a", None, elements=0, note="it returns no tensor"))
     for found in (originating(), uncompared, originating(erring("a"))):
         assert origin(only(found)).charts == []
         assert rendered(only(found)).select_one("details.origin") is not None

@@ -8,7 +8,6 @@ from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.ranges import ranked
 from ampbench.trace.errors import watch_errors
 from ampbench.trace.keep_fp32 import keep_fp32
-from ampbench.trace.ranges import sample_outputs, total_errors
 from tests.planted_faults import FAULTS, FLUSHES, LARGE, SMALL
 from tests.traced_programs import conv_net, encoder
 
@@ -168,70 +167,6 @@ def test_fp32_is_no_shadow_and_unknown_precisions_are_named():
         pass
     with pytest.raises(UnknownNameError, match="fp16_pure"), watch_errors(torch.nn.Linear(1, 1), "fp16_pur"):
         pass
-
-
-def test_two_runs_are_compared_on_the_same_elements():
-    torch.manual_seed(0)
-    model, x = conv_net().eval(), torch.randn(4, 3, 8, 8)
-    with sample_outputs(model, limit=100) as exact:
-        model(x)
-    with sample_outputs(model, limit=100) as low, torch.autocast("cpu", torch.bfloat16):
-        model(x)
-    totals = total_errors(exact, low)
-    assert {module: sum(map(len, values)) for module, values in exact.items()} == {
-        **dict.fromkeys(("0", "1", "2", "3"), 100),
-        **dict.fromkeys(("4", ""), 16),
-    }
-    assert totals.keys() == exact.keys()
-    assert all(0 < error < 0.05 for error in totals.values())
-    assert total_errors(exact, exact)["0"] == 0.0
-
-
-def test_a_whole_output_is_compared_where_it_is_within_the_limit():
-    model, x = torch.nn.Linear(4, 4).requires_grad_(False), torch.randn(8, 4)
-    with sample_outputs(model) as exact:
-        out = model(x)
-    with sample_outputs(model) as low:
-        wrong = model(x * 1.5)
-    error = (wrong - out).double().norm() / out.double().norm()
-    assert total_errors(exact, low)[""] == pytest.approx(float(error))
-
-
-def test_an_error_without_meaning_is_left_out():
-    model = torch.nn.Identity()
-
-    def sampled(*inputs):
-        with sample_outputs(model) as seen:
-            for x in inputs:
-                model(x)
-        return seen
-
-    one = sampled(torch.ones(3))
-    assert total_errors(one, sampled(torch.full((3,), torch.inf))) == {}
-    assert total_errors(sampled(torch.zeros(3)), one) == {}
-    assert total_errors(one, sampled(torch.ones(3), torch.ones(3))) == {}
-    assert total_errors(one, sampled()) == {}
-
-
-def test_an_error_early_in_the_network_is_inherited_by_what_follows():
-    class Noisy(torch.nn.Module):
-        def forward(self, x):
-            return x + 1000.0 - 1000.0
-
-    torch.manual_seed(0)
-    model, x = torch.nn.Sequential(torch.nn.Linear(16, 16), Noisy(), torch.nn.Linear(16, 16)), torch.randn(32, 16)
-    with sample_outputs(model) as exact, watch_errors(model, "fp16_pure") as seen:
-        model(x)
-    copied = copy.deepcopy(model).half()
-    with sample_outputs(copied) as low:
-        copied(x.half())
-    totals = total_errors(exact, low)
-    assert ranked(seen.modules)[0].module == "1"
-    _, noisy, last = seen.modules
-    assert totals["0"] < 1e-3
-    assert noisy.own_rel_l2 > 0.1
-    assert last.own_rel_l2 < 1e-3
-    assert totals["2"] > 0.1
 
 
 @pytest.mark.parametrize("fault", FAULTS)
