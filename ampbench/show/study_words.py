@@ -18,17 +18,14 @@ _DIFFERS = (
     "{metric} is {by:.2f}{unit} {lower:only|lower}{lower:else|higher} than fp32's"
     "{low:if| (90%: |+.2f|}{high:if| to |+.2f|)}"
 )
+_STEP = "a step takes {after:s}, not {before:s}: {ratio:ratio} as long{low:if| (95%: |.3f|}{high:if| to |.3f|)}"
 _TIMES = "{ratio:ratio} {low:if|(95%: |.2f|}{high:if| to |.2f|) }the time of"
 TEMPLATES: Mapping[str, str] = {
-    "timing-faster": "a step takes {after:s}, not {before:s}: {seconds:s} saved (95%: {low:s} to {high:s})",
-    "timing-slower": "a step takes {after:s}, not {before:s}: {seconds:s} lost (95%: {low:s} to {high:s})",
-    "timing-same": "a step takes {after:s}, not {before:s}: no certain difference (95%: {low:s} to {high:s})",
-    "timing-few": "a step takes {after:s}, not {before:s}, without an interval ({pairs:counted;pair} of builds)",
+    "timing-faster": _STEP,
+    "timing-slower": _STEP,
+    "timing-same": f"{_STEP}: no certain difference",
     "timing-noisy": "step times are too noisy to compare: builds of one step differ by more than {widest:g} times",
-    "timing-busy": (
-        "do not trust the times: other processes used {other:share} of the CPU, and the hypervisor gave {steal:share} "
-        "to other machines"
-    ),
+    "timing-busy": "do not trust the times: other work took {share:share} of the CPU",
     "storage-raises": "the step does not run with inputs in {dtype}: {error}",
     "storage-same": (
         "nothing is lost: with inputs in {dtype}, {what} are the same to the last bit"

@@ -6,10 +6,6 @@ case is that of its fastest samples, too (`stats.round_value`), so that both are
 A step takes at least max(Σ FLOPs of an operation in a dtype / its ceiling, least bytes / bandwidth): a device does one
 operation after the other. FLOPs are those that no kernel can leave out, bytes those that any step must move
 (`records.measured.MemoryPass`), at the bandwidth of the cache that they fit (`bandwidth_of`).
-
-What vendors promise are peak rates of dense matrices: where a datasheet has only those with structured sparsity, half
-of these (as its own footnote says). fp32 is without tensor cores, fp16 accumulates in fp32. What could not be checked
-against pages that quote the vendor's figures is left out, as are CPUs' rates, of which vendors state none.
 """
 
 import re
@@ -63,6 +59,12 @@ class Attained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     work: Count
     samples: list[StepSeconds]
 
+    @property
+    def rate(self) -> float | None:
+        """FLOP/s or bytes per second: its work in the time of its fastest sample."""
+        fastest = min(self.samples, default=0.0)
+        return self.work / fastest if fastest > 0 else None
+
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a device attains with one `operation`, one of `OPERATIONS`, in one dtype ("bf16"; "tf32"), over sizes.
@@ -81,6 +83,27 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fitness: Fitness = Fitness()
     notes: list[str] = []
 
+    @property
+    def top(self) -> Attained | None:
+        """The size that it stands for; None where nothing was attained.
+
+        For what multiplies that is the fastest; for copies and reads the largest, as only it is sure to go to main
+        memory: smaller ones run at the speed of a cache.
+        """
+        if self.operation in MOVING:
+            return max(self.attained, key=lambda size: size.work, default=None)
+        return max(self.attained, key=lambda size: size.rate or 0.0, default=None)
+
+    @property
+    def rate(self) -> float | None:
+        """FLOP/s or bytes per second of that size."""
+        return None if self.top is None else self.top.rate
+
+    @property
+    def disturbance(self) -> float | None:
+        """The share of CPU time that others took while it was measured, if it is enough to spoil it."""
+        return unfit(self.fitness)
+
 
 class CeilingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a device attains with an `operation` in a `dtype`, as in `Ceiling`, measured for about `seconds`."""
@@ -98,32 +121,6 @@ class CeilingsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     dtypes: list[str] = []
 
 
-BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-
-
-def rate(attained: Attained) -> float | None:
-    """Return FLOP/s or bytes per second of one size: its work in the time of its fastest sample."""
-    fastest = min(attained.samples, default=0.0)
-    return attained.work / fastest if fastest > 0 else None
-
-
-def top(found: Ceiling) -> Attained | None:
-    """Return the size that a ceiling stands for; None where nothing was attained.
-
-    For what multiplies that is the fastest; for copies and reads the largest, as only it is sure to go to main memory:
-    smaller ones run at the speed of a cache.
-    """
-    if found.operation in MOVING:
-        return max(found.attained, key=lambda one: one.work, default=None)
-    return max(found.attained, key=lambda one: rate(one) or 0.0, default=None)
-
-
-def ceiling_rate(found: Ceiling) -> float | None:
-    """Return FLOP/s or bytes per second of the size that a ceiling stands for; None where nothing was attained."""
-    attained = top(found)
-    return None if attained is None else rate(attained)
-
-
 def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
     """Return the most FLOP/s that a type of device attains in `dtype`, in matrix products or convolutions.
 
@@ -131,7 +128,7 @@ def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | 
     """
     wanted = (MATMUL, CONV) if operation is None else (operation,)
     able = [one for one in ceilings if (one.device, one.dtype) == (device, dtype) and one.operation in wanted]
-    return max(filter(None, map(ceiling_rate, able)), default=None)
+    return max(filter(None, (each.rate for each in able)), default=None)
 
 
 def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None) -> float | None:
@@ -140,7 +137,7 @@ def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None
     None where that was not measured.
     """
     copies = [one for one in ceilings if (one.device, one.operation) == (device, COPY) and dtype in (None, one.dtype)]
-    return max(filter(None, map(ceiling_rate, copies)), default=None)
+    return max(filter(None, (each.rate for each in copies)), default=None)
 
 
 def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float | None:
@@ -151,83 +148,64 @@ def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float 
     where no read was measured, as a copy counts less than it moves where a line is read before it is overwritten, and
     where the smallest touched more.
     """
-    own = [one for one in ceilings if one.device == device and one.operation in MOVING]
-    if not any(one.operation == READ and one.attained for one in own):
+    own = [each for each in ceilings if each.device == device and each.operation in MOVING]
+    if not any(each.operation == READ and each.attained for each in own):
         return None
-    points = [(each.work, reached) for one in own for each in one.attained if (reached := rate(each))]
+    points = [(size.work, size.rate) for each in own for size in each.attained if size.rate]
     within = [work for work, _ in points if work <= moved]
     return max(reached for work, reached in points if work >= max(within)) if within else None
 
 
 def copy_ratio(ceilings: Sequence[Ceiling], device: str, dtype: str) -> float | None:
-    """Return how long copying as many values takes in `dtype`, over the time it takes in fp32; None: not known."""
+    """Return how long copying as many values takes in a half `dtype`, over the time in fp32; None: not known."""
     here, full = bandwidth(ceilings, device, dtype), bandwidth(ceilings, device, FP32)
-    return (BYTES[dtype] / here) / (BYTES[FP32] / full) if here and full else None
-
-
-TERA, GIGA = 1e12, 1e9
+    return full / here / 2 if here and full else None
 
 
 class Datasheet(NamedTuple):
-    """What the vendor's `source` says of devices with a name that `pattern` is found in.
+    """What a vendor says of devices with a name that `pattern` is found in: TFLOP/s by dtype, and GB/s of `memory`.
 
-    Rates are in TFLOP/s by dtype, None where the device does not have it or it is not known; `memory` is in GB/s.
+    Rates are None where the device does not have the dtype.
     """
 
-    name: str
     pattern: str
-    fp32: float | None
+    fp32: float
     tf32: float | None
     bf16: float | None
-    fp16: float | None
+    fp16: float
     memory: float
-    source: str
 
-    @property
-    def flops(self) -> dict[str, float]:
-        """FLOP/s by dtype, of those that are known."""
+    def peak(self, operation: str, dtype: str) -> float | None:
+        """Return FLOP/s in a dtype, or bytes per second of what is copied or read; None where that is not known."""
+        if operation in MOVING:
+            return self.memory * 1e9
         rates = {"fp32": self.fp32, "tf32": self.tf32, "bf16": self.bf16, "fp16": self.fp16}
-        return {dtype: rate * TERA for dtype, rate in rates.items() if rate is not None}
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes per second of the memory."""
-        return self.memory * GIGA
+        return (rates.get(dtype) or 0.0) * 1e12 or None
 
 
-_A100 = "NVIDIA A100 Tensor Core GPU datasheet, specifications"
-_SPARSE = "(half of the rates with sparsity)"
-_H100 = f"NVIDIA H100 Tensor Core GPU datasheet, specifications {_SPARSE}"
-_H200 = f"NVIDIA H200 Tensor Core GPU datasheet, specifications {_SPARSE}"
-_MAX = (
-    "Intel ARK 232873 (3276.8 GB/s) and TACC's Stampede3 user guide (52 and 832 TFLOP/s a card), halved: drivers show "
-    "each of the two stacks as a device (ZE_FLAT_DEVICE_HIERARCHY=FLAT, the default)"
-)
 DATASHEETS = tuple(Datasheet(*row) for row in (
-    ("V100 SXM2", r"V100-SXM2", 15.7, None, None, 125, 900, "NVIDIA Tesla V100 datasheet, specifications"),
-    ("T4", r"\bT4$", 8.1, None, None, 65, 320, "NVIDIA T4 datasheet, specifications"),
-    ("A10", r"\bA10$", 31.2, None, 125, 125, 600, "NVIDIA A10 Tensor Core GPU datasheet, specifications"),
-    ("A100 SXM 40 GB", r"A100-SXM4-40GB$", 19.5, 156, 312, 312, 1555, _A100),
-    ("A100 SXM 80 GB", r"A100-SXM4-80GB$", 19.5, 156, 312, 312, 2039, _A100),
-    ("A100 PCIe 40 GB", r"A100-PCIE-40GB$", 19.5, 156, 312, 312, 1555, _A100),
-    ("A100 PCIe 80 GB", r"A100 80GB PCIe$", 19.5, 156, 312, 312, 1935, _A100),
-    ("L4", r"\bL4$", 30.3, 60, 121, 121, 300, f"NVIDIA L4 Tensor Core GPU datasheet, specifications {_SPARSE}"),
-    ("L40S", r"\bL40S$", 91.6, 183, 362.05, 362.05, 864, "NVIDIA L40S datasheet, technical specifications"),
-    ("RTX 3090", r"RTX 3090$", 35.6, None, 71, 71, 936, "NVIDIA Ampere GA102 GPU Architecture whitepaper, appendix A"),
-    ("RTX 4090", r"RTX 4090$", 82.6, 82.6, 165.2, 165.2, 1008,
-     "NVIDIA Ada GPU Architecture whitepaper, appendix A"),
-    ("H100 SXM", r"H100 80GB HBM3$", 67, 494.5, 989.5, 989.5, 3350, _H100),
-    ("H100 PCIe", r"H100 PCIe$", 51, 378, 756.5, 756.5, 2000, _H100),
-    ("H100 NVL", r"H100 NVL$", None, None, 835.5, 835.5, 3900, f"{_H100}, column of NVL"),
-    ("H200 SXM", r"\bH200$", 67, 494.5, 989.5, 989.5, 4800, _H200),
-    ("B200 HGX", r"\bB200$", 75, 1100, 2250, 2250, 7700,
-     f"NVIDIA HGX B200 datasheet, individual Blackwell GPU specifications {_SPARSE}"),
-    ("H200 NVL", r"H200 NVL$", None, None, None, None, 4800, f"{_H200}, column of NVL: only its memory was checked"),
-    ("RTX 5090", r"RTX 5090$", None, None, None, None, 1792,
-     "NVIDIA RTX Blackwell GPU Architecture whitepaper: only its memory was checked"),
-    ("Max 1550, one stack", r"Data Center GPU Max 1550$", 26, None, 416, 416, 1638.4, _MAX),
+    (r"V100-SXM2", 15.7, None, None, 125, 900),
+    (r"\bT4$", 8.1, None, None, 65, 320),
+    (r"\bA10$", 31.2, None, 125, 125, 600),
+    (r"A100-(SXM4|PCIE)-40GB$", 19.5, 156, 312, 312, 1555),
+    (r"A100-SXM4-80GB$", 19.5, 156, 312, 312, 2039),
+    (r"A100 80GB PCIe$", 19.5, 156, 312, 312, 1935),
+    (r"\bL4$", 30.3, 60, 121, 121, 300),
+    (r"\bL40S$", 91.6, 183, 362.05, 362.05, 864),
+    (r"RTX 3090$", 35.6, None, 71, 71, 936),
+    (r"RTX 4090$", 82.6, 82.6, 165.2, 165.2, 1008),
+    (r"H100 80GB HBM3$", 67, 494.5, 989.5, 989.5, 3350),
+    (r"H100 PCIe$", 51, 378, 756.5, 756.5, 2000),
+    (r"\bH200$", 67, 494.5, 989.5, 989.5, 4800),
+    (r"\bB200$", 75, 1100, 2250, 2250, 7700),
+    (r"Data Center GPU Max 1550$", 26, None, 416, 416, 1638.4),
 ))  # fmt: skip
-"""The devices whose datasheets are known; `torch.cuda.get_device_name` and torch's of XPUs have the names."""
+"""The devices of which a datasheet was checked, by the names that drivers give.
+
+Peaks of dense matrices, fp32 without tensor cores: where NVIDIA's datasheets have only rates with sparsity, half of
+these. RTX are those of the whitepapers of GA102 and Ada. Of a Max 1550 it is one of two stacks, as its driver shows it:
+half of Intel ARK 232873 and of what TACC's guide to Stampede3 says of a card.
+"""
 
 
 def datasheet_of(name: str) -> Datasheet | None:
@@ -235,66 +213,23 @@ def datasheet_of(name: str) -> Datasheet | None:
     return next((row for row in DATASHEETS if re.search(row.pattern, name.strip())), None)
 
 
-class Instruction(NamedTuple):
-    """What a CPU with the flag `flag` multiplies: up to `times` the multiply-adds of its instructions for fp32.
-
-    That is for each instruction, of tiles for each cycle, as `source` says.
-    """
-
-    name: str
-    flag: str
-    dtype: str
-    times: float
-    source: str
-
-
-_SDM = "Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2"
-_AMX = (
-    "Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter on AMX: 1024 operations of bf16 a cycle "
-    "and core, beside 64 of fp32 by two units of AVX-512"
-)
 INSTRUCTIONS = (
-    Instruction("AMX-BF16", "amx_bf16", "bf16", 16, _AMX),
-    Instruction("AMX-FP16", "amx_fp16", "fp16", 16, f"{_AMX}; tiles of fp16 are as large"),
-    Instruction("AVX512-BF16", "avx512_bf16", "bf16", 2,
-                f"{_SDM}, VDPBF16PS: 32 products a register of 512 bits, VFMADD231PS: 16"),
-    Instruction("AVX512-FP16", "avx512_fp16", "fp16", 2,
-                f"{_SDM}, VFMADD231PH: 32 products a register of 512 bits, VFMADD231PS: 16"),
-)  # fmt: skip
-"""Instructions of CPUs that multiply in half precision, the fastest of each dtype first.
+    ("amx_bf16", "bf16", "AMX-BF16", 16.0),
+    ("amx_fp16", "fp16", "AMX-FP16", 16.0),
+    ("avx512_bf16", "bf16", "AVX512-BF16", 2.0),
+    ("avx512_fp16", "fp16", "AVX512-FP16", 2.0),
+)
+"""Flags of CPUs, the dtype that the instructions multiply, their name, up to how many times fp32's multiply-adds.
 
-How many a cycle a CPU does of them is another matter, and no promise: a core may have one unit for these and two for
-fp32.
+The fastest of a dtype come first. By Intel's manuals a register of 512 bits has 32 products where fp32 has 16, and
+tiles do 1024 operations a cycle and core where two units of AVX-512 do 64. Instructions a cycle are nobody's promise.
 """
 
 
-def instruction_of(flags: Collection[str], dtype: str) -> Instruction | None:
-    """Return the fastest instruction that a CPU with these flags has for `dtype`; None: none is known."""
-    return next((row for row in INSTRUCTIONS if row.dtype == dtype and row.flag in flags), None)
-
-
-def share(found: Ceiling, promised: Datasheet | None) -> float | None:
+def share(ceiling: Ceiling, promised: Datasheet | None) -> float | None:
     """Return the share of the datasheet's peak that a ceiling attained; None where one of the two is not known."""
-    if promised is None:
-        return None
-    peak = promised.bandwidth if found.operation in MOVING else promised.flops.get(found.dtype)
-    reached = ceiling_rate(found)
-    return reached / peak if peak and reached else None
-
-
-_FLAGS = "instructions"
-
-
-def described(environment: Environment, type: str) -> DeviceDescription:
-    """Return what is known of a type of device; without an environment that knows it, its type alone.
-
-    A CPU's details have the flags of instructions that multiply in half precision.
-    """
-    device = environment.device(type) or DeviceDescription(type=type, available=False)
-    flags = [row.flag for row in INSTRUCTIONS if row.flag in environment.cpu_flags]
-    if type != "cpu" or not flags:
-        return device
-    return structs.replace(device, details=device.details | {_FLAGS: " ".join(flags)})
+    peak = promised and promised.peak(ceiling.operation, ceiling.dtype)
+    return ceiling.rate / peak if peak and ceiling.rate else None
 
 
 EMULATED, NATIVE = 0.5, 1.0
@@ -310,7 +245,7 @@ def shown(device: DeviceDescription, ceilings: Iterable[Ceiling]) -> DeviceDescr
 
     What others on the machine may have slowed shows nothing.
     """
-    quiet = [one for one in ceilings if disturbance(one) is None]
+    quiet = [each for each in ceilings if each.disturbance is None]
     full = best(quiet, device.type, FP32)
     kinds = dict(arithmetic(device))
     for dtype in HALVES:
@@ -325,12 +260,6 @@ REACHED = 0.9
 """A promise of throughput is held from this share of it."""
 HALVED = 0.55
 """Copying as many values in at most this share of fp32's time counts as traffic halved."""
-
-
-def disturbance(found: Ceiling) -> float | None:
-    """Return the share of CPU time that others took while a ceiling was measured, if it is enough to spoil that."""
-    seen = found.fitness
-    return max(seen.other_share or 0.0, seen.steal_share or 0.0) if unfit(seen) else None
 
 
 class Attains(StrEnum):
@@ -349,52 +278,53 @@ class Attains(StrEnum):
 class Ceilings:
     """What a device of a machine attains: of several ceilings of one operation and dtype the highest.
 
-    Whatever else runs only delays.
+    Whatever else runs only delays. `flags` are those of a CPU.
     """
 
     name: str
     device: DeviceDescription
     ceilings: Sequence[Ceiling]
+    flags: Collection[str] = ()
 
 
 def conclusions(_: None, found: Ceilings) -> Iterator[Statement]:
     """Yield what is promised of each dtype and whether it holds, and what other work spoilt."""
-    own, device = found.ceilings, shown(found.device, found.ceilings)
     for dtype in (TF32, *HALVES, "fp64"):
-        yield from _of_dtype(own, device, dtype)
-    disturbed = {f"{each.operation} {each.dtype}": taken for each in own if (taken := disturbance(each))}
+        yield from _of_dtype(found, dtype)
+    disturbed = {f"{each.operation} {each.dtype}": each.disturbance for each in found.ceilings if each.disturbance}
     if disturbed:
-        which = few(disturbed) if len(disturbed) < len(own) else None
+        which = few(disturbed) if len(disturbed) < len(found.ceilings) else None
         yield state(Attains.DISTURBED, "", Severity.ADVICE, share=max(disturbed.values()), which=which)
 
 
-def _of_dtype(own: Sequence[Ceiling], device: DeviceDescription, dtype: str) -> Iterator[Statement]:
+def _of_dtype(found: Ceilings, dtype: str) -> Iterator[Statement]:
     """Yield whether what is promised of a dtype holds: its throughput, and in half precision the traffic halved.
 
     Numbers that other work on the machine may have spoilt get no verdict.
     """
-    spoilt = {each.operation for each in own if each.dtype in (FP32, dtype) and disturbance(each)}
-    full, low = best(own, device.type, FP32), best(own, device.type, dtype)
+    own, device = found.ceilings, found.device.type
+    spoilt = {each.operation for each in own if each.dtype in (FP32, dtype) and each.disturbance}
+    full, low = best(own, device, FP32), best(own, device, dtype)
     if full and low:
-        promise, by = _promised(device, dtype)
-        emulated = int(device.arithmetic.get(dtype) == "emulated") or None
+        promise, by = _promised(found, dtype)
+        emulated = int(shown(found.device, own).arithmetic.get(dtype) == "emulated") or None
         held = Attains.HELD if low >= REACHED * (promise or 0.0) * full else Attains.MISSED
         code = held if promise is not None and not spoilt.difference(MOVING) else Attains.RATIO
         yield state(code, dtype, Severity.INFO, ratio=low / full, promise=promise, by=by, emulated=emulated)
-    moved = copy_ratio(own, device.type, dtype) if dtype in HALVES and COPY not in spoilt else None
+    moved = copy_ratio(own, device, dtype) if dtype in HALVES and COPY not in spoilt else None
     if moved is not None:
         code = Attains.TRAFFIC_HALVED if moved <= HALVED else Attains.TRAFFIC_NOT_HALVED
         yield state(code, dtype, Severity.INFO, ratio=moved)
 
 
-def _promised(device: DeviceDescription, dtype: str) -> tuple[float | None, str | None]:
+def _promised(found: Ceilings, dtype: str) -> tuple[float | None, str | None]:
     """Return how many times fp32's throughput is promised of a dtype, and by what; None where nothing is."""
-    sheet = datasheet_of(device.name)
-    peaks = sheet.flops if sheet is not None else {}
-    if dtype in peaks and FP32 in peaks:
-        return peaks[dtype] / peaks[FP32], "the datasheet"
-    row = instruction_of(device.details.get(_FLAGS, "").split(), dtype) if device.type == "cpu" else None
-    return (row.times, row.name) if row is not None else (None, None)
+    sheet = datasheet_of(found.device.name)
+    peaks = [sheet.peak(MATMUL, each) for each in (dtype, FP32)] if sheet is not None else []
+    if peaks and peaks[0] and peaks[1]:
+        return peaks[0] / peaks[1], "the datasheet"
+    able = ((times, name) for flag, of, name, times in INSTRUCTIONS if of == dtype and flag in found.flags)
+    return next(able, (None, None))
 
 
 MEMORY = "memory"
@@ -477,22 +407,22 @@ class Size(NamedTuple):
     @property
     def rate(self) -> float | None:
         """What it attained."""
-        return None if self.size is None else rate(self.size)
+        return None if self.size is None else self.size.rate
 
 
 def sizes(found: Ceilings) -> list[Size]:
     """Return a row for each size that was measured, and one for each operation and dtype without any."""
     kinds = shown(found.device, found.ceilings).arithmetic
     promised = datasheet_of(found.device.name)
-    full = {each.operation: ceiling_rate(each) for each in found.ceilings if each.dtype == FP32}
+    full = {each.operation: each.rate for each in found.ceilings if each.dtype == FP32}
     rows = []
     for each in found.ceilings:
-        counts, reached, fp32 = top(each), ceiling_rate(each), full.get(each.operation)
+        reached, fp32 = each.rate, full.get(each.operation)
         arithmetic = kinds.get(each.dtype, "") if each.operation not in MOVING else ""
         told = {"to_fp32": reached / fp32 if reached and fp32 else None, "share": share(each, promised)}
         for size in each.attained or (None,):
-            own = told if size is counts else dict.fromkeys(told)
-            rows.append(Size(each, size, best=size is counts, arithmetic=arithmetic, **own))
+            own = told if size is each.top else dict.fromkeys(told)
+            rows.append(Size(each, size, best=size is each.top, arithmetic=arithmetic, **own))
     return rows
 
 
@@ -529,16 +459,12 @@ NAMES = dict(zip(OPERATIONS, ("matrix products", "convolutions", "attention", "c
 def _rows(device: "Subject[Ceilings]") -> dict[str, list[dict[str, Any]]]:
     """Return for each operation a row for each size of each dtype."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES.values()}
-    for row in sorted((row for row in sizes(device.found) if row.size and row.rate), key=_work):
-        size = row.size.size if row.size else ""
-        kind = size.partition(" ")[0] if size[:1].isalpha() else ""
-        drawn = {"series": row.found.dtype, "work": _work(row), "rate": row.rate, "said": _rate_text(row)}
-        rows[NAMES[row.found.operation]].append({**drawn, "size": size, "kind": kind})
+    drawn = [(row, row.size) for row in sizes(device.found) if row.size and row.rate]
+    for row, size in sorted(drawn, key=lambda pair: pair[1].work):
+        kind = size.size.partition(" ")[0] if size.size[:1].isalpha() else ""
+        point = {"series": row.found.dtype, "work": size.work, "rate": row.rate, "said": _rate_text(row)}
+        rows[NAMES[row.found.operation]].append({**point, "size": size.size, "kind": kind})
     return rows
-
-
-def _work(row: Size) -> int:
-    return row.size.work if row.size else 0
 
 
 def _spec(rows: Rows) -> dict[str, Any]:
@@ -561,26 +487,29 @@ def _spec(rows: Rows) -> dict[str, Any]:
 
 def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:
     """Return the devices with their ceilings that `runs` know, the oldest first; a CPU for each number of threads."""
-    highest: dict[tuple[str, str, str, int | None], dict[tuple[str, str], Ceiling]] = {}
-    devices: dict[tuple[str, str, str, int | None], DeviceDescription] = {}
+    highest: dict[tuple[str, str, str, int], dict[tuple[str, str], Ceiling]] = {}
+    described: dict[tuple[str, str, str, int], Environment] = {}
     for run in runs:
-        for one in run.every(Ceiling):
-            key = (*place_of(run), one.device, one.threads if one.device == "cpu" else None)
-            devices[key] = described(run.header.environment, one.device)
-            own = highest.setdefault(key, {})
-            known = own.get((one.operation, one.dtype))
-            if known is None or (ceiling_rate(one) or 0.0) >= (ceiling_rate(known) or 0.0):
-                own[one.operation, one.dtype] = one
-    places = len({key[:2] for key in highest})
-    counts = Counter(key[:3] for key in highest)
-    found = []
-    for key, own in highest.items():
-        host, version, device, threads = key
-        name = f"{device} of {host}, torch {version}" if places > 1 else device
-        name += f", {counted(threads, 'thread')}" if counts[key[:3]] > 1 and threads is not None else ""
-        ordered = sorted(own.values(), key=lambda one: (OPERATIONS.index(one.operation), DTYPES.index(one.dtype)))
-        found.append(Ceilings(name=name, device=devices[key], ceilings=ordered))
-    return found
+        for each in run.every(Ceiling):
+            place = (each.device, *place_of(run), each.threads if each.device == "cpu" else 0)
+            described[place] = run.header.environment
+            own = highest.setdefault(place, {})
+            known = own.get((each.operation, each.dtype))
+            if known is None or (each.rate or 0.0) >= (known.rate or 0.0):
+                own[each.operation, each.dtype] = each
+    places = Counter(device for device, *_ in highest)
+
+    def put_together(place: tuple[str, str, str, int], own: Iterable[Ceiling]) -> Ceilings:
+        (device, host, version, threads), environment = place, described[place]
+        among = [f"{device} of {host}", f"torch {version}", *([counted(threads, "thread")] if threads else [])]
+        return Ceilings(
+            name=", ".join(among) if places[device] > 1 else device,
+            device=environment.device(device) or DeviceDescription(type=device, available=False),
+            ceilings=sorted(own, key=lambda each: (OPERATIONS.index(each.operation), DTYPES.index(each.dtype))),
+            flags=environment.cpu_flags if device == "cpu" else (),
+        )
+
+    return [put_together(place, own.values()) for place, own in highest.items()]
 
 
 def _heading(found: Ceilings) -> str:
@@ -716,13 +645,13 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
         for one in stored.every(Ceiling):
             there, now = stored.header.environment.device(one.device), here.device(one.device)
             same = there is not None and now is not None and there.name == now.name
-            attained = top(one)
-            if not same or attained is None or disturbance(one) is not None:
+            attained = one.top
+            if not same or attained is None or one.disturbance is not None:
                 continue
             if one.device == "cpu" and one.threads != here.threads:
                 continue
             key = one.device, one.operation, one.dtype
-            height = attained.work if one.operation in MOVING else 0, ceiling_rate(one) or 0.0
+            height = attained.work if one.operation in MOVING else 0, one.rate or 0.0
             if key not in found or height > found[key][0]:
                 found[key] = height, structs.replace(one, run=stored.header.run)
     return [one for _, one in found.values()]

@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from msgspec.structs import replace
 
+from ampbench.core.units import format_share
 from ampbench.defects.catalogue import CHECKS
 from ampbench.errors import bounded, first_line
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
@@ -33,8 +34,11 @@ def do_check(work: Work, asked: CheckAsked) -> Checked:
     found = run_program(asked.check, asked.text, work.device_type)
     if not CHECKS[asked.check].timed or found.why:
         return found
-    spoilt = "; ".join(unfit(watch.seen()))
-    return replace(found, outcome=NOT_SHOWN, how=NOT_OBSERVED, seen="", why=spoilt) if spoilt else found
+    spoilt = unfit(watch.seen())
+    if spoilt is None:
+        return found
+    why = f"other work took {format_share(spoilt)} of the CPU while this was timed: do not trust its times"
+    return replace(found, outcome=NOT_SHOWN, how=NOT_OBSERVED, seen="", why=why)
 
 
 def run_program(check: str, text: str, device: str) -> Checked:

@@ -205,7 +205,7 @@ def _costs(row: Compared, best: Compared | None, record: ScopePass, *, timed: bo
         yield state(Scope.RAISES, run.scope, error=run.error)
         return
     yield from _state_of_memory(row, best)
-    if timed and row.ratio is not None and differs(row.ratio):
+    if timed and row.ratio is not None and row.ratio.differs:
         yield cost(Scope.TIME, ratio=row.ratio.value, low=row.ratio.low, high=row.ratio.high)
     if best is None:
         return
@@ -240,11 +240,6 @@ def _state_of_memory(row: Compared, best: Compared | None) -> Iterator[Statement
         yield state(Scope.GROWS, row.run.scope, Severity.ADVICE, growth=growth)
     elif kept > 0:
         yield state(Scope.KEEPS, row.run.scope, Severity.ADVICE, kept=kept)
-
-
-def differs(ratio: Ratio) -> bool:
-    """Return whether the interval of a ratio, as it is written, leaves 1 out."""
-    return ratio.low is not None and ratio.high is not None and (round(ratio.low, 2) > 1 or round(ratio.high, 2) < 1)
 
 
 def casts_text(casts: Sequence[int]) -> str:

@@ -30,7 +30,7 @@ from ampbench.records.rules import DTYPES, short_name
 from ampbench.records.run import Selection
 from ampbench.studies.casts import Casts, stood_for
 from ampbench.studies.casts_measure import measure_casts, trace_absent
-from ampbench.studies.ceilings import COPY, Ceiling, bandwidth, datasheet_of, described, share
+from ampbench.studies.ceilings import COPY, Ceiling, bandwidth, datasheet_of, share
 from ampbench.studies.rules import compare_rules, unobserved
 from ampbench.studies.rules_measure import probe_rules
 from ampbench.trace.dtypes import is_present
@@ -453,20 +453,16 @@ def ceilings(given: Given, arguments: Sequence[str]) -> Found:
     if not found or errors or code:
         said = f"exit code {code}, {len(errors)} could not be measured"
         return Found(False, said, ("operation", "dtype", "error", ""), errors)
-    device = described(runs[0].header.environment, given.device)
-    promised = datasheet_of(device.name)
+    device = runs[0].header.environment.device(given.device)
+    name = device.name if device else given.device
+    promised = datasheet_of(name)
     if promised is None:
-        raise NotHereError(
-            f"{len(found)} ceilings measured; no datasheet of {device.name} is known to hold them against"
-        )
+        raise NotHereError(f"{len(found)} ceilings measured; no datasheet of {name} is known to hold them against")
     shares = [(one, share(one, promised)) for one in found]
     high = [one for one, value in shares if value is not None and one.operation != CONV and value > 1.05]
     low = [one for one, value in shares if value is not None and one.operation not in (ATTENTION, CONV) and value < 0.1]
     moved = bandwidth(found, given.device)
-    slow = [] if moved is None or moved > 0.3 * promised.bandwidth else [COPY]
-    rows = [[one.operation, one.dtype, f"{value:.0%}" if value is not None else "–", promised.name]
-            for one, value in shares]  # fmt: skip
-    said = (
-        f"{len(found)} ceilings; {len(high)} above the datasheet of {promised.name}, {len(low) + len(slow)} far below"
-    )
+    slow = [] if moved is None or moved > 0.3 * 1e9 * promised.memory else [COPY]
+    rows = [[one.operation, one.dtype, f"{value:.0%}" if value is not None else "–", name] for one, value in shares]
+    said = f"{len(found)} ceilings; {len(high)} above the datasheet of {name}, {len(low) + len(slow)} far below"
     return Found(not (high or low or slow), said, ("operation", "dtype", "share of the peak", "datasheet"), rows)

@@ -111,7 +111,7 @@ def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stor
     assert "Traced, its ops take " in head
     assert (
         "1 cast a step fewer, 384 B; outputs are the same to the last bit; peak memory 4.00 KiB → 2.00 KiB; a step "
-        "takes 15.0 us, not 20.0 us: 5.00 us saved (95%: 4.00 us to 6.00 us)."
+        "takes 15.0 us, not 20.0 us: 0.750x as long (95%: 0.700 to 0.800)."
     ) in head
     assert "Compiled: not made: RuntimeError: no." in head
     (change,) = [line for line in lines if "store the input in bf16" in line]

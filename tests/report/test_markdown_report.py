@@ -214,11 +214,11 @@ def test_casts_and_rules_are_told_in_a_line_each() -> None:
     assert "This page is about the casts of 1 case and autocast's rules on xpu." in text
     (line,) = [line for line in text.splitlines() if line.startswith("| linear_chain bf16_autocast | ")]
     assert " casts a step, " in line
-    assert "20.0 us saved (95%: 10.0 us to 30.0 us)" in line
+    assert "as long (95%: " in line
     assert "| torch 2.15.0 | Documents, dispatcher and observation disagree about 1 of 1 op on xpu" in text
     busy = make_pass(fitness=Fitness(other_share=0.5))
     text = make_markdown(material_of([], explanations=[explaining(busy)]))
-    assert "Do not trust the times: other processes used 50.0% of the CPU" in text
+    assert "Do not trust the times: other work took 50.0% of the CPU" in text
     fake = make_markdown(material_of([], explanations=[explaining(fake_pass())]))
     assert "(fake tensors, not on hardware)" in fake
 

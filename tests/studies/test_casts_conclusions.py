@@ -167,7 +167,7 @@ def test_what_was_tried_tells_its_casts_bits_memory_and_the_interval_of_its_savi
     assert tried.subject == timing.subject == PRE_CAST_INPUTS
     assert tried.facts == {"casts": 1, "bytes": 1536, "identical": True, "before": 8, "after": 4}
     assert timing.code is Timing.FASTER
-    assert (timing.facts["low"], timing.facts["high"]) == (pytest.approx(4e-6), pytest.approx(6e-6))
+    assert timing.facts["low"] < timing.facts["ratio"] < timing.facts["high"] < 1
 
 
 def test_ops_that_cast_inside_or_that_are_not_torch_s_are_named():

@@ -26,25 +26,21 @@ from ampbench.studies.ceilings import (
     conclusions,
     copy_ratio,
     datasheet_of,
-    described,
     device_ceilings,
-    rate,
     share,
     shown,
     sizes,
-    top,
 )
 from tests.report.materials import part_of
 from tests.report.studied_runs import ceilings_run
-from tests.scripted_channel import machine
 from tests.studies.ceiling_records import A100, CEILINGS, CPU, ceiling
 
 
 def test_a_rate_is_that_of_the_fastest_sample_as_the_time_of_a_case_is() -> None:
     one = Attained(size="8x8x8", work=1024, samples=[2.0, 0.5, 1.0])
-    assert rate(one) == 1024 / stats.round_value([one.samples]) == 2048
-    assert rate(Attained(size="8x8x8", work=1024, samples=[])) is None
-    assert rate(Attained(size="8x8x8", work=1024, samples=[0.0])) is None
+    assert one.rate == 1024 / stats.round_value([one.samples]) == 2048
+    assert Attained(size="8x8x8", work=1024, samples=[]).rate is None
+    assert Attained(size="8x8x8", work=1024, samples=[0.0]).rate is None
 
 
 def test_the_ceiling_is_that_of_the_best_size_of_matrix_products_and_convolutions() -> None:
@@ -61,10 +57,10 @@ def test_the_bandwidth_is_that_of_the_largest_copy_which_no_cache_holds() -> Non
     assert bandwidth(CEILINGS, "cpu", "fp16") == pytest.approx(2.5e10)
     assert bandwidth(CEILINGS, "cpu") == pytest.approx(5e10)
     assert bandwidth(CEILINGS, "cuda") is None
-    copied = top(CEILINGS[2])
+    copied = CEILINGS[2].top
     assert copied is not None
     assert copied.size == "size 1"
-    assert top(ceiling(COPY, "fp32")) is None
+    assert ceiling(COPY, "fp32").top is None
 
 
 def test_traffic_is_halved_where_as_many_values_take_half_the_time() -> None:
@@ -73,9 +69,11 @@ def test_traffic_is_halved_where_as_many_values_take_half_the_time() -> None:
     assert copy_ratio(CEILINGS[3:], "cpu", "bf16") is None
 
 
-def told(device: DeviceDescription, ceilings: Sequence[Ceiling]) -> dict[tuple[str, str], Statement]:
+def told(
+    device: DeviceDescription, ceilings: Sequence[Ceiling], flags: Sequence[str] = ()
+) -> dict[tuple[str, str], Statement]:
     """What is concluded by code and subject."""
-    found = Ceilings(name=device.type, device=device, ceilings=ceilings)
+    found = Ceilings(name=device.type, device=device, ceilings=ceilings, flags=flags)
     return {(each.code, each.subject): each for each in conclusions(None, found)}
 
 
@@ -99,7 +97,7 @@ def test_half_precision_is_told_against_fp32_and_nothing_is_promised_of_a_cpu_wi
 def test_a_cpu_promises_what_its_instructions_multiply(
     flags: list[str], code: Attains, promise: float | None, by: str | None
 ) -> None:
-    facts = told(described(structs.replace(machine(CPU), cpu_flags=flags), "cpu"), CEILINGS)[code, "bf16"].facts
+    facts = told(CPU, CEILINGS, flags)[code, "bf16"].facts
     assert (facts.get("promise"), facts.get("by")) == (promise, by)
 
 

@@ -70,4 +70,4 @@ def test_what_goes_by_times_shows_nothing_while_others_use_the_cpu(name: str, ot
         watch.return_value.seen.return_value = Fitness(other_share=others)
         found = do_check(work, CheckAsked(check=name, text='expected, seen = "a", "b"'))
     assert found.outcome == outcome
-    assert ("used 80.0% of the CPU" in found.why) == (outcome == NOT_SHOWN)
+    assert ("other work took 80.0% of the CPU" in found.why) == (outcome == NOT_SHOWN)
