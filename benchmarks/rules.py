@@ -6,11 +6,11 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ampbench.records.rules import FAKE, RuleProbe, worded
+from ampbench.records.rules import CATEGORIES, FAKE, RuleProbe, worded
 from ampbench.show.document import Section, escaped, folded, markdown, markdown_table, table
 from ampbench.show.studies import section
 from ampbench.store import StoredRun, read_run
-from ampbench.studies.rules import EVERY_OP, MEANINGS, SOURCES, STUDY, every_op, torches, upgrade
+from ampbench.studies.rules import EVERY_OP, SOURCES, STUDY, every_op, torches, upgrade
 from ampbench.trace.rules.documented import document
 
 ROOT = Path(__file__).parents[1]
@@ -53,10 +53,10 @@ def page(probed: Sequence[StoredRun]) -> str:
         markdown_table(["torch", *devices], observed, devices),
         "\n".join(f"* **{escaped(label)}**: {escaped(document(name)['source'])}" for name, label in SOURCES.items()),
         "What may happen to an op's inputs:",
-        "\n".join(f"* *{worded(name)}*: {meaning}" for name, meaning in MEANINGS.items()),
+        "\n".join(f"* *{worded(name)}*: {meaning}" for name, meaning in CATEGORIES.items()),
         "## What changed between versions",
         markdown([section(STUDY.since, None, each) for each in changes], level=3),
-        "## What disagrees, and how many ops have each rule",
+        "## What disagrees",
         "*Registered*: the dispatcher has an entry for the op. It does not tell which rule.",
         markdown([section(STUDY, None, torch)], level=3),
         "## Every op",

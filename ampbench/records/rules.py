@@ -1,7 +1,7 @@
 """What autocast does to each op, as a probe stores it: documented, registered and observed; and which rules are meant.
 
 Disagreements and changes are derived from probes, and have their records here. Dtypes are spelled as attributes of
-`torch` ("float32"). The same five words name a category wherever it comes from.
+`torch` ("float32"). The same words name a category wherever it comes from.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,16 @@ FLOAT32 = "float32"
 WIDEST = "widest"
 UNLISTED = "unlisted"
 BANNED = "banned"
-CATEGORIES = (LOWER, FLOAT32, WIDEST, UNLISTED, BANNED)
-"""Cast to the autocast dtype; to fp32; to the widest floating input; left to the op; refused with an error."""
+INSIDE = "lower_inside"
+CATEGORIES = {
+    LOWER: "cast to the autocast dtype",
+    INSIDE: "left alone, but ops inside cast theirs to the autocast dtype; fp32 inputs give float32",
+    FLOAT32: "cast to float32",
+    WIDEST: "cast to the widest of its floating inputs",
+    UNLISTED: "left alone",
+    BANNED: "refused with an error",
+}
+"""What each rule does to the inputs of an op. Recurrent cells on a CPU are lower inside: their states stay fp32."""
 
 XPU_REFERENCE = "xpu_reference"
 PYTORCH_PAGE = "pytorch_page"
@@ -148,4 +156,4 @@ def short_name(op: str) -> str:
 
 def worded(value: str) -> str:
     """Return a category, or whatever else a rule was and is, as people read it."""
-    return "lower" if value == LOWER else value
+    return {LOWER: "lower", INSIDE: "lower inside"}.get(value, value)

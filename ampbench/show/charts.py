@@ -416,7 +416,6 @@ class Drawing(Generic[N]):
     spec: Callable[[Rows], Mapping[str, Any]]
     alt: str = ""
     height: int = 260
-    lines: str = ""
     marked: Sequence[str] = ("series",)
 
 
@@ -453,7 +452,6 @@ def drawn(
                 spec=drawing.spec(rows),
                 dataset=drawing.name,
                 height=drawing.height,
-                lines=drawing.lines,
                 choose="case",
                 choices=choices,
             )

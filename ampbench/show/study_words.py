@@ -48,10 +48,6 @@ TEMPLATES: Mapping[str, str] = {
     ),
     "casts-saved": "{casts:counted;cast} could be saved",
     "casts-step": "the step takes {seconds:s} untraced (median of {builds:counted;build})",
-    "casts-traced": (
-        "traced, its ops take {seconds:s} ({few:only|one delay may be most of }{few:else|medians of }"
-        "{steps:counted;step})"
-    ),
     "casts-peak": "peak memory {bytes:B} ({source})",
     "casts-weights": (
         "{uses:counted;use of a weight;uses of weights}: {cast} cast, {reused} reused from autocast's cache, {idle} "
@@ -173,7 +169,6 @@ TEMPLATES: Mapping[str, str] = {
         "confirmed on {batches:counted;other batch;other batches}: output error at most {error:error}"
         "{gradient:if|, gradient error at most |error|}"
     ),
-    "keep-refuted": "{sets:counted;set} met the budget on the first batch and missed it on another",
     "keep-unconfirmed": "not confirmed on {more:only|more batches}{more:else|another batch}: {why}",
     "keep-time": f"with these modules kept, a step takes {_TIMES} a step with none kept",
     "keep-faster": f"with these modules kept, a step takes {_TIMES} a step in fp32",

@@ -1,6 +1,6 @@
 """The casts of a step: tensor, op, cost, those that could be saved, and those of other graphs.
 
-One table holds the casts; per op, per tensor and per origin are groups of its rows. Seconds of ops and casts are
+One table holds the casts; per op and per origin are groups of its rows. Seconds of ops and casts are
 *traced*: tracing adds some microseconds to each op, so they never stand for those of the untraced step.
 """
 
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
+from ampbench.core.groups import grouped
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.core.units import UNDEFINED, format_bytes, format_seconds, one_of
+from ampbench.core.units import UNDEFINED, one_of
 from ampbench.errors import UsageError
 from ampbench.records import casts as terms
 from ampbench.records.case import PATHS, Case, Environment
@@ -38,7 +39,6 @@ from ampbench.records.labels import few
 from ampbench.records.rules import FAKE
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
-from ampbench.show.charts import Drawing, Rows, label_expression, quantity, tooltip
 from ampbench.show.document import Column
 from ampbench.studies.paired import WIDEST, Timing, busy, compared_steps, step_seconds
 from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks
@@ -47,17 +47,14 @@ if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece, Seen
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
-    from ampbench.show.studies import Subject
     from ampbench.studies.study import Session
 
 TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts", absent=True, flags=True)
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
 """If traced ops take more than this many times the untraced step, the share of casts is not carried over to it."""
-FEWEST_TRACED = 3
-"""The number of traced steps: enough for a median that ignores one delayed step."""
-SHOWN, IN_ORDER, BARS = 8, 16, 12
-"""The number of rows shown of a table and of the list of ops, and the number of ops drawn, by bytes."""
+SHOWN, IN_ORDER = 8, 16
+"""The number of rows shown of a table, and of the list of ops."""
 STORED = "only stored"
 """What stands for the op that uses a copy where none does."""
 MOVES = terms.VIEWS | terms.CASTS | {"copy", "clone"}
@@ -82,7 +79,6 @@ class Casts(StrEnum):
     PROMOTED = "casts-promoted"
     SAVED = "casts-saved"
     STEP = "casts-step"
-    TRACED = "casts-traced"
     PEAK = "casts-peak"
     WEIGHTS = "casts-weights"
     TRIED = "casts-tried"
@@ -94,82 +90,35 @@ class Casts(StrEnum):
     APART = "casts-apart"
 
 
-class Totals(NamedTuple):
-    """What a step casts in all, what that costs, and what its weights' copies keep alive.
-
-    `step_seconds` is the untraced step's, `traced_seconds` what all ops took while traced, `traced_cast_seconds` the
-    casts among them, `cast_share` their share of it (0-1), and `step_cast_seconds` that share of the untraced step, an
-    estimate. None where there is none, or none to trust.
-    """
-
-    ops: int
-    casts: int
-    could_be_saved: int
-    bytes_moved: int
-    promotions: int
-    promotion_bytes: int
-    cache_bytes: int
-    step_seconds: float | None
-    traced_seconds: float | None
-    traced_cast_seconds: float | None
-    cast_share: float | None
-    step_cast_seconds: float | None
-
-
-def totals(record: CastPass) -> Totals:
-    """Return what the casts of a pass add up to."""
-    trace, step = record.trace, step_seconds(record.step_samples)
-    traced, of_casts = (_seconds(made) if trace.timed else None for made in (trace.ops, trace.casts))
-    share = of_casts / traced if traced and of_casts is not None and trace.casts else None
-    known = share is not None and step is not None and traced is not None and traced <= SLOWEST * step
-    return Totals(
-        ops=len(trace.ops),
-        casts=len(trace.casts),
-        could_be_saved=sum(len(saving.casts) for saving in savings(trace)),
-        bytes_moved=bytes_moved(trace.casts),
-        promotions=len(trace.promotions),
-        promotion_bytes=bytes_moved(trace.promotions),
-        cache_bytes=cache_bytes(trace),
-        step_seconds=step,
-        traced_seconds=traced,
-        traced_cast_seconds=of_casts,
-        cast_share=share,
-        step_cast_seconds=(share or 0.0) * (step or 0.0) if known else None,
-    )
-
-
 def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
     """Yield how many casts there are and what they cost, what could be saved, and what was not seen."""
-    whole, trace = totals(record), record.trace
+    trace, step = record.trace, step_seconds(record.step_samples)
     if not trace.casts and case.precision in PRECISIONS and PRECISIONS[case.precision].autocast is None:
         yield _info(Casts.NONE, precision=case.precision)
     else:
         halfway = record.how == FAKE and not trace.inference and all(op.phase == "forward" for op in trace.ops)
         yield _info(
-            Casts.MADE, casts=whole.casts, bytes=whole.bytes_moved, forward=halfway or None, share=whole.cast_share,
-            seconds=whole.traced_cast_seconds if whole.casts else None, step=whole.step_cast_seconds,
-            fake=record.how == FAKE or None,
+            Casts.MADE, casts=len(trace.casts), bytes=bytes_moved(trace.casts), forward=halfway or None,
+            fake=record.how == FAKE or None, **_cost(trace, step),
         )  # fmt: skip
-    if trace.promotions:
-        ops = len({promotion.operation for promotion in trace.promotions})
-        yield _info(Casts.PROMOTED, ops=ops, inputs=whole.promotions, bytes=whole.promotion_bytes)
-    if whole.could_be_saved:
-        yield state(Casts.SAVED, "", Severity.ADVICE, casts=whole.could_be_saved)
-    yield from _times(record, whole)
+    if inside := trace.promotions:
+        ops = len({promotion.operation for promotion in inside})
+        yield _info(Casts.PROMOTED, ops=ops, inputs=len(inside), bytes=bytes_moved(inside))
+    if saved := sum(len(saving.casts) for saving in savings(trace)):
+        yield state(Casts.SAVED, "", Severity.ADVICE, casts=saved)
+    if step is not None:
+        yield _info(Casts.STEP, seconds=step, builds=len(record.step_samples))
+    elif record.step_samples:
+        yield state(Timing.NOISY, "", Severity.ADVICE, widest=WIDEST)
+    yield from filter(None, [busy(record.fitness)])
     if record.peak_bytes is not None:
         yield _info(Casts.PEAK, bytes=record.peak_bytes, source=record.memory_source)
     if trace.weights and trace.casts:
         uses = Counter(use.status for use in trace.weights)
         counts = {"cast": uses[terms.CAST], "reused": uses[terms.REUSED], "idle": uses[terms.NOT_NEEDED]}
-        yield _info(Casts.WEIGHTS, uses=len(trace.weights), cache=whole.cache_bytes or None, **counts)
+        yield _info(Casts.WEIGHTS, uses=len(trace.weights), cache=cache_bytes(trace) or None, **counts)
     yield from _tried(record)
-    for graph in record.graphs:
-        if graph.error:
-            yield state(Casts.NO_GRAPH, graph.graph, Severity.ADVICE, error=graph.error)
-        elif graph.graph != terms.AUTOGRAD:
-            fates, eager = Counter(cast.fate for cast in graph.casts), len(_model_casts(trace, graph))
-            counts = {fate: fates[fate] for fate in (terms.KEPT, terms.FUSED, terms.FOLDED) if fates[fate]}
-            yield _info(Casts.GRAPH, graph.graph, casts=len(graph.casts), eager=eager, **counts)
+    yield from _of_graphs(record)
     yield from _unseen(case, record)
 
 
@@ -177,16 +126,31 @@ def _info(code: Casts, subject: str = "", /, **facts: float | str | None) -> Sta
     return state(code, subject, Severity.INFO, **facts)
 
 
-def _times(record: CastPass, whole: Totals) -> Iterator[Statement]:
-    """Yield what the step takes, untraced and traced, and what is in doubt about it."""
-    step, traced, steps = whole.step_seconds, whole.traced_seconds, record.traced_steps
-    if step is not None:
-        yield _info(Casts.STEP, seconds=step, builds=len(record.step_samples))
-    elif record.step_samples:
-        yield state(Timing.NOISY, "", Severity.ADVICE, widest=WIDEST)
-    if traced is not None:
-        yield _info(Casts.TRACED, seconds=traced, steps=steps, few=steps < FEWEST_TRACED or None)
-    yield from filter(None, [busy(record.fitness)])
+def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
+    """Return the traced seconds of the casts, their share of those of all ops, and that share of the untraced `step`.
+
+    The last is an estimate, None where tracing slows the step too much.
+    """
+    traced, of_casts = _seconds(trace.ops), _seconds(trace.casts)
+    if not trace.timed or not trace.casts or not traced:
+        return {}
+    known = step is not None and traced <= SLOWEST * step
+    return {
+        "share": of_casts / traced,
+        "seconds": of_casts,
+        "step": of_casts / traced * step if known and step else None,
+    }
+
+
+def _of_graphs(record: CastPass) -> Iterator[Statement]:
+    """Yield what traced and compiled graphs make of the casts."""
+    for graph in record.graphs:
+        if graph.error:
+            yield state(Casts.NO_GRAPH, graph.graph, Severity.ADVICE, error=graph.error)
+        elif graph.graph != terms.AUTOGRAD:
+            fates, eager = Counter(cast.fate for cast in graph.casts), len(_model_casts(record.trace, graph))
+            counts = {fate: fates[fate] for fate in (terms.KEPT, terms.FUSED, terms.FOLDED) if fates[fate]}
+            yield _info(Casts.GRAPH, graph.graph, casts=len(graph.casts), eager=eager, **counts)
 
 
 def _tried(record: CastPass) -> Iterator[Statement]:
@@ -272,11 +236,6 @@ def _asking(row: CastRow) -> tuple[str, str]:
     return row.user.name if row.user else "", (row.user or row.op).function or ""
 
 
-def by_tensor(record: CastPass) -> list[Group]:
-    """Return the casts by what was cast and its name."""
-    return _grouped(record, lambda row: (row.cast.what, row.cast.name))
-
-
 def by_promoting_op(record: CastPass) -> list[Group]:
     """Return what ops convert inside, by the op and the function that called it; nothing times that alone."""
     ops = record.trace.ops
@@ -288,14 +247,11 @@ def _grouped(
     record: CastPass, key: Callable[[CastRow], tuple[str, str]], inside: list[CastRow] | None = None
 ) -> list[Group]:
     """Return the casts, or what is converted `inside` ops, by what they have in common, the most expensive first."""
-    found: dict[tuple[str, str], list[CastRow]] = {}
-    for row in cast_rows(record) if inside is None else inside:
-        found.setdefault(key(row), []).append(row)
     groups = []
-    for common, rows in found.items():
+    for common, rows in grouped(cast_rows(record) if inside is None else inside, key).items():
         own, phases = [row.cast for row in rows], Counter(row.op.phase for row in rows)
         seconds = _seconds(own) if inside is None and record.trace.timed else None
-        ways = ", ".join(dict.fromkeys(f"{each.from_dtype} → {each.to_dtype}" for each in own))
+        ways = ", ".join(dict.fromkeys(f"{cast.from_dtype} → {cast.to_dtype}" for cast in own))
         groups.append(Group(*common, len(own), phases["forward"], phases["backward"], bytes_moved(own), seconds, ways))
     return sorted(groups, key=lambda group: (-(group.seconds or 0.0), -group.bytes_moved, group.first, group.second))
 
@@ -321,12 +277,10 @@ class WeightRow(NamedTuple):
 def by_weight(record: CastPass) -> list[WeightRow]:
     """Return a row per weight, in the order of first use."""
     uses = Counter((use.name, use.status) for use in record.trace.weights)
-    casts: dict[str, list[Cast]] = {use.name: [] for use in record.trace.weights}
-    for cast in record.trace.casts:
-        if cast.what == terms.WEIGHT and cast.name in casts:
-            casts[cast.name].append(cast)
+    casts = grouped(record.trace.casts, lambda cast: (cast.what, cast.name))
     rows = []
-    for name, own in casts.items():
+    for name in dict.fromkeys(use.name for use in record.trace.weights):
+        own = casts.get((terms.WEIGHT, name), [])
         kept = {cast.to_dtype: cast.bytes_written for cast in own if cast.cached}
         made, reused, idle = (uses[name, status] for status in (terms.CAST, terms.REUSED, terms.NOT_NEEDED))
         rows.append(WeightRow(name, made, reused, idle, bytes_moved(own), sum(kept.values())))
@@ -336,7 +290,7 @@ def by_weight(record: CastPass) -> list[WeightRow]:
 class ModuleRow(NamedTuple):
     """Modules that do the same to dtypes, and the casts that ran directly in them.
 
-    A module that was called with several dtypes has a row for each; its casts are in the first.
+    A module that was called with several dtypes is in several rows; its casts are in the first.
     """
 
     modules: tuple[str, ...]
@@ -350,20 +304,16 @@ class ModuleRow(NamedTuple):
     cast_seconds: float | None
 
 
-def by_module(record: CastPass, *, collapsed: bool = False) -> list[ModuleRow]:
-    """Return what goes in and out of modules by dtype; with `collapsed`, modules that do the same share a row."""
-    members: dict[Any, list[ModuleCalls]] = {}
-    for calls in record.trace.modules:
-        members.setdefault((calls.kind, *_sides(calls)) if collapsed else len(members), []).append(calls)
-    casts: dict[str, list[Cast]] = {}
-    for cast in record.trace.casts:
-        casts.setdefault(cast.module, []).append(cast)
+def by_module(record: CastPass) -> list[ModuleRow]:
+    """Return what goes in and out of modules by dtype."""
+    casts = grouped(record.trace.casts, lambda cast: cast.module)
     rows = []
-    for alike in members.values():
-        own = [cast for each in alike for cast in casts.pop(each.module, [])]
+    for (kind, sides), calls in grouped(record.trace.modules, lambda calls: (calls.kind, _sides(calls))).items():
+        names = tuple(dict.fromkeys(same.module for same in calls))
+        own = [cast for name in names for cast in casts.pop(name, [])]
         seconds = _seconds(own) if record.trace.timed else None
-        names, times = tuple(dict.fromkeys(each.module for each in alike)), sum(each.calls for each in alike)
-        rows.append(ModuleRow(names, alike[0].kind, *_sides(alike[0]), times, len(own), bytes_moved(own), seconds))
+        times = sum(same.calls for same in calls)
+        rows.append(ModuleRow(names, kind, *sides, times, len(own), bytes_moved(own), seconds))
     return rows
 
 
@@ -408,20 +358,20 @@ def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Difference]:
     eager = Counter(map(_cast_key, _model_casts(trace, graph)))
     other = Counter(map(_cast_key, graph.casts))
     added = Counter(_cast_key(cast) for cast in graph.casts if cast.fate != terms.FOLDED) - eager
-    found: dict[tuple[str, ...], list[str]] = {}
-    for alone, kind in ((added, ADDED), (eager - other, GONE)):
-        for (name, *key), count in alone.items():
-            what = OUTSIDE if kind == GONE and key[0] not in present else kind
-            found.setdefault((what, *key), []).extend([name] * count)
+    alone = [
+        (OUTSIDE if kind == GONE and key[0] not in present else kind, *key, name)
+        for casts, kind in ((added, ADDED), (eager - other, GONE))
+        for name, *key in casts.elements()
+    ]
     rows = []
     here, there = _last_dtypes(_model_ops(trace)), _last_dtypes(graph.ops)
     others = [module for module in here if there.get(module, here[module]) != here[module]]
     for module in others if trace.inference else ():  # training ends with running statistics
         dtypes = f"{there[module]}, not {here[module]}"
         rows.append(Difference(graph.graph, DTYPE, module, "forward", "its last op", dtypes, 0))
-    for (kind, module, phase, what, dtypes), names in found.items():
-        named = " ".join(filter(None, [what, few(dict.fromkeys(filter(None, names)))]))
-        rows.append(Difference(graph.graph, kind, module, phase, named, dtypes, len(names)))
+    for (kind, module, phase, what, dtypes), casts in grouped(alone, lambda row: row[:-1]).items():
+        named = " ".join(filter(None, [what, few(filter(None, (name for *_, name in casts)))]))
+        rows.append(Difference(graph.graph, kind, module, phase, named, dtypes, len(casts)))
     return rows
 
 
@@ -497,11 +447,6 @@ def _place(row: Mapping[str, Any]) -> str:
     return f"{place} ({said})" if said else place
 
 
-def _if_some(name: str, count: str, write: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Return what writes a number of a row that has some of what is counted, else nothing."""
-    return lambda row: write(getattr(row, name)) if getattr(row, count) else ""
-
-
 def _column(key: str, head: str, unit: str = "", said: Callable[[Any], str] | None = None, **how: Any) -> Column[Any]:
     return Column(key, attrgetter(key), head, unit, said, **how)
 
@@ -513,11 +458,10 @@ CAST_ROWS: Sequence[Column[CastRow]] = (
     Column("source", lambda row: row.op.source),
 )
 """Of a cast: its fields, the op that it was made for (None: it is only stored), by which function and line of code."""
-TOTALS: Sequence[Column[Totals]] = [Column(name, attrgetter(name)) for name in Totals._fields]
 COUNTS: Sequence[Column[Group]] = (
     _column("casts", "casts", "whole"),
     Column("forward", attrgetter("forward")),
-    _column("backward", "backward", "whole", _if_some("backward", "backward", str), rare=True),
+    Column("backward", attrgetter("backward")),
     _column("bytes_moved", "moved", "B"),
     _column("seconds", "traced", "s", rare=True),
     _column("dtypes", "dtypes"),
@@ -527,11 +471,6 @@ ORIGINS = (Column("what", attrgetter("first"), "what"), Column("origin", attrget
 CALLED = Column("function", attrgetter("second"), "called as", said=lambda group: _called(group.second))
 OPS = (Column("op", attrgetter("first"), "for op", said=lambda group: _op(group.first) or STORED), CALLED, *COUNTS)
 INSIDE = [dataclasses.replace(column, head="inputs") if column.key == "casts" else column for column in OPS]
-TENSORS = (
-    Column("what", attrgetter("first"), "what"),
-    Column("name", attrgetter("second"), "tensor", said=lambda group: group.second or "without a name"),
-    *COUNTS,
-)
 MODULES: Sequence[Column[ModuleRow]] = (
     _column("kind", "kind"),
     _column("inputs", "in"),
@@ -539,16 +478,16 @@ MODULES: Sequence[Column[ModuleRow]] = (
     _column("parameters", "weights"),
     _column("calls", "calls", "whole"),
     _column("casts", "casts", "whole"),
-    _column("cast_bytes", "moved", "B", _if_some("cast_bytes", "casts", format_bytes)),
-    _column("cast_seconds", "traced", "s", _if_some("cast_seconds", "casts", format_seconds), rare=True),
+    _column("cast_bytes", "moved", "B"),
+    _column("cast_seconds", "traced", "s", rare=True),
     Column("module", lambda row: ", ".join(row.modules), "module", said=_modules),
 )
 WEIGHTS: Sequence[Column[WeightRow]] = (
     _column("cast", "cast", "whole"),
     _column("reused", "reused", "whole"),
     _column("not_needed", "not needed", "whole"),
-    _column("cast_bytes", "moved", "B", _if_some("cast_bytes", "cast", format_bytes)),
-    _column("cache_bytes", "cached", "B", _if_some("cache_bytes", "cache_bytes", format_bytes), rare=True),
+    _column("cast_bytes", "moved", "B"),
+    _column("cache_bytes", "cached", "B"),
     _column("name", "weight"),
 )
 SAVINGS: Sequence[Column[Saving]] = (
@@ -580,27 +519,6 @@ STEP: Sequence[Column[Mapping[str, Any]]] = (
     Column("seconds", itemgetter("seconds"), "traced", "s", rare=True),
     Column("place", _place, "module, or what is cast"),
 )
-
-
-def _bars(case: "Subject[CastPass]") -> dict[str, list[dict[str, Any]]]:
-    """Return what the casts of each op move, of the ops with the most."""
-    moved: Counter[str] = Counter()
-    for group in by_op(case.found):
-        moved[_op(group.first) or STORED] += group.bytes_moved
-    rows = [{"op": op, "moved": size, "said": format_bytes(size)} for op, size in moved.most_common(BARS)]
-    return {"": rows} if rows else {}
-
-
-def _bar_spec(_: Rows) -> dict[str, Any]:
-    axis = {"labelExpr": f"datum.value ? ({label_expression('B')}) : '0'", "tickCount": 5}
-    lines = {"ticks": False, "domain": False, "minExtent": 100, "labelLimit": 160}
-    order = {"field": "moved", "op": "max", "order": "descending"}
-    encoding = {
-        "x": quantity("moved", "bytes that casts read and write", {"nice": False}, axis),
-        "y": {"field": "op", "type": "nominal", "title": None, "sort": order, "axis": lines},
-        "tooltip": tooltip(op="for op", said="moved"),
-    }
-    return {"mark": {"type": "bar", "color": "var(--cast)"}, "encoding": encoding}
 
 
 def _refined(selection: Selection, asked: CastsAsked) -> Selection:
@@ -643,10 +561,10 @@ def _traced(session: "Session[CastsAsked]", channel: "Channel", piece: "Piece") 
 
 
 def _table(
-    key: str, columns: Any, rows: Callable[[CastPass], Any], title: str, note: str = "", shown: int = SHOWN, **view: Any
+    key: str, columns: Any, rows: Callable[[CastPass], Any], title: str, note: str = "", shown: int = SHOWN
 ) -> Table[CastPass, Any]:
-    views = [View(title=title, note=note, shown=shown, folded=title not in UNFOLDED, **view)]
-    return Table(key=key, columns=columns, rows=rows, views=views)
+    view: View[Any] = View(title=title, note=note, shown=shown, folded=title not in UNFOLDED)
+    return Table(key=key, columns=columns, rows=rows, views=[view])
 
 
 UNFOLDED = ("Where they come from", "What could be saved", "Casts per op", "Inputs that ops convert inside")
@@ -688,15 +606,12 @@ Examples:
     remarks=lambda record: [*record.notes, *(f"{each.graph}: {note}" for each in record.graphs for note in each.notes)],
     tables=(
         Table(key="casts", columns=CAST_ROWS, rows=cast_rows),
-        Table(key="totals", columns=TOTALS, rows=lambda record: [totals(record)]),
         _table("origins", ORIGINS, by_origin, "Where they come from"),
         _table("savings", SAVINGS, lambda record: savings(record.trace), "What could be saved"),
         _table("ops", OPS, by_op, "Casts per op"),
         _table("promotions", INSIDE, by_promoting_op, "Inputs that ops convert inside", "in no count of casts"),
-        Table(key="modules", columns=MODULES, rows=by_module),
-        _table("", MODULES, partial(by_module, collapsed=True), "Dtypes in and out of modules", shown=IN_ORDER),
+        _table("modules", MODULES, by_module, "Dtypes in and out of modules", shown=IN_ORDER),
         _table("weights", WEIGHTS, by_weight, "Weights", "uses in the forward pass; cached: kept by autocast"),
-        _table("tensors", TENSORS, by_tensor, "Casts of other tensors", only=lambda group: group.first != terms.WEIGHT),
         _table(
             "differences", OTHERWISE, differences, "What other graphs do otherwise",
             "dtype: what a module gives; added: casts of the graph alone; gone: of eager mode alone; outside: in a "
@@ -706,15 +621,4 @@ Examples:
         _table("", STEP, lambda record: op_rows(record.trace), "Every op in order", shown=IN_ORDER),
     ),
     conclusions=conclusions,
-    charts=(
-        Drawing(
-            name="explanation-casts",
-            title="What casts move, by the op that they are made for",
-            alt=f"Bars are the bytes that casts read and write, of the {BARS} ops with the most.",
-            rows=_bars,
-            spec=_bar_spec,
-            height=24,
-            lines="op",
-        ),
-    ),
 )  # fmt: skip

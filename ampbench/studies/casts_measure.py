@@ -28,7 +28,6 @@ from ampbench.records.case import Case
 from ampbench.records.cast_tables import KEEP, savings
 from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
 from ampbench.records.rules import DEVICE, FAKE
-from ampbench.studies.casts import FEWEST_TRACED
 from ampbench.trace.dtypes import is_present, stood_in
 from ampbench.trace.ledger import trace_casts
 from ampbench.worker.changes import measure_change, peaks_with, try_changes
@@ -131,7 +130,8 @@ def _faked(workload: Workload, case: Case) -> Workload:
 
 TRACED_SHARE = 0.4
 """The share of the time that traced steps get; the untraced step, which is built several times, gets the rest."""
-TRACED_STEPS = 20
+TRACED_STEPS, FEWEST_TRACED = 20, 3
+"""The number of traced steps at most, and at least: enough for a median that ignores one delayed step."""
 DISCARDED = 8
 """Casts under a trace before one that is timed: the first ops of a mode pay its start-up, which is microseconds."""
 

@@ -1,17 +1,21 @@
-"""The modules to keep in fp32 so that the errors of a case meet a budget: what was tried, and what that costs.
+"""The modules to keep in fp32 so that the errors of a case meet a budget: the search, and the cost of its result.
 
-`keep_fp32_search` searches, `keep_fp32_measure` is what workers do for it. All errors are against fp64.
+The search halves an order of all modules, then leaves out modules that are not needed. A worker tries each set
+(`keep_fp32_measure`), and a trial is stored before the next. The search is deterministic given its trials: after an
+interruption it runs again on the stored ones. All errors are against fp64.
 """
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from glob import escape
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from ampbench.core.budget import LEAST_KEPT, LIMITS, Budget
 from ampbench.core.precisions import LOW, PRECISIONS
@@ -20,12 +24,12 @@ from ampbench.core.units import UNDEFINED, format_error
 from ampbench.errors import UsageError
 from ampbench.records.bounds import Count, ErrorSize, KeptShare, Share, StepSeconds
 from ampbench.records.case import Case
-from ampbench.records.kinds import KEEP_FP32, named
+from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.labels import few
-from ampbench.records.measured import Fitness
+from ampbench.records.measured import OUT_OF_MEMORY, Failure, Fitness, Skip
 from ampbench.records.ranges import ROOT
+from ampbench.records.run import Entry
 from ampbench.records.wire import Task
-from ampbench.show.charts import Drawing, Rows, limit_layers, looks_encoded, quantity, tooltip
 from ampbench.show.document import Column
 from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_seconds
 from ampbench.studies.study import (
@@ -33,6 +37,7 @@ from ampbench.studies.study import (
     ONE_PHASE_HELP,
     Given,
     Selects,
+    Session,
     Study,
     Table,
     View,
@@ -40,9 +45,12 @@ from ampbench.studies.study import (
 )
 
 if TYPE_CHECKING:
-    from ampbench.show.studies import Subject
+    from ampbench.drive.pieces import Piece
+    from ampbench.drive.servers import Channel
     from ampbench.store import StoredRun
 
+A = TypeVar("A")
+R = TypeVar("R")
 WHOLE = [""]
 """The set that keeps the whole network."""
 Units = frozenset[int]
@@ -71,15 +79,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Unit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What is kept in fp32 or not as one: a module in which no other runs, or several that share parameters.
 
-    `modules` are their paths, `kind` the class of the first. `weight_bytes` are those of its parameters and buffers in
-    fp32, `output_bytes` those of all that it returns in a step in fp32. On exact inputs it errs by `own_rel_l2` against
-    itself in fp32 (None: unknown), and so large a share of its outputs `overflows`.
+    `modules` are their paths, `kind` the class of the first. On exact inputs it errs by `own_rel_l2` against itself in
+    fp32 (None: unknown), and so large a share of its outputs `overflows`.
     """
 
     modules: list[str]
     kind: str
-    weight_bytes: Count = 0
-    output_bytes: Count = 0
     own_rel_l2: ErrorSize | None = None
     overflows: Share = 0.0
 
@@ -258,42 +263,34 @@ def worst_trials(limits: Limits, trials: Iterable[Trial]) -> dict[tuple[str, ...
 
 
 class KeptSet(NamedTuple):
-    """A set that was tried on the first batch, and how many `units` it keeps; times and memory are None unless timed.
+    """A set that was tried on the first batch, and the number of `units` it keeps; `timed` is empty unless timed.
 
-    `ratio` is that of the time to the step with no module kept. `found`: this is the set that was found; `meets`: it
-    meets the budget; `refuted`: only on the first batch.
+    `ratio` is that of the time to the step with no module kept. `found`: the search ended with this set; `meets`: the
+    set meets the budget; `refuted`: on the first batch alone.
     """
 
     trial: Trial
     units: int
-    samples: list[list[float]]
+    timed: TimedSet
     ratio: Ratio | None
-    peak_bytes: int | None
     found: bool
     meets: bool
     refuted: bool
 
 
 def kept_sets(record: Searched) -> list[KeptSet]:
-    """Return the sets that were tried, by how many units they keep."""
+    """Return the sets that were tried, by the number of units they keep."""
     limits, ended = record.space.limits, record.ended
     worst = worst_trials(limits, record.trials)
-    timed = {tuple(each.kept): each for each in (ended.timing.sets if ended and ended.timing else [])}
+    timed = {tuple(timing.kept): timing for timing in (ended.timing.sets if ended and ended.timing else [])}
     none = timed.get((), TimedSet()).samples
     sets = []
-    for trial in (each for each in record.trials if not each.batch):
-        own, meets = timed.get(tuple(trial.kept), TimedSet()), share_of(limits, worst[tuple(trial.kept)]) <= 1
-        row = KeptSet(
-            trial=trial,
-            units=len(units_of(record.space, trial.kept)),
-            samples=own.samples,
-            ratio=ratio_of(own.samples, none) if own.samples and none else None,
-            peak_bytes=own.peak_bytes,
-            found=ended is not None and ended.kept == trial.kept,
-            meets=meets,
-            refuted=share_of(limits, trial) <= 1 and not meets,
-        )
-        sets.append(row)
+    for trial in (trial for trial in record.trials if not trial.batch):
+        kept, own = tuple(trial.kept), timed.get(tuple(trial.kept), TimedSet())
+        ratio = ratio_of(own.samples, none) if own.samples and none else None
+        meets = share_of(limits, worst[kept]) <= 1
+        refuted, found = share_of(limits, trial) <= 1 and not meets, ended is not None and ended.kept == trial.kept
+        sets.append(KeptSet(trial, len(units_of(record.space, kept)), own, ratio, found, meets, refuted))
     return sorted(sets, key=lambda row: (row.units, row.trial.number))
 
 
@@ -319,12 +316,12 @@ SETS: Sequence[Column[KeptSet]] = (
     Column("update_nonfinite", lambda row: row.trial.update_nonfinite),
     Column("meets_budget", lambda row: row.meets, "budget",
            said=lambda row: "met" if row.meets else "missed elsewhere" if row.refuted else "missed"),
-    Column("seconds", lambda row: step_seconds(row.samples), "step", "s", rare=True),
+    Column("seconds", lambda row: step_seconds(row.timed.samples), "step", "s", rare=True),
     Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio",
            lambda row: short_ratio(row.ratio) if row.ratio and row.trial.kept else UNDEFINED, rare=True),
     Column("ratio_low", lambda row: row.ratio and row.ratio.low),
     Column("ratio_high", lambda row: row.ratio and row.ratio.high),
-    Column("peak_memory_bytes", lambda row: row.peak_bytes, "peak", "B", rare=True),
+    Column("peak_memory_bytes", lambda row: row.timed.peak_bytes, "peak", "B", rare=True),
     Column("trial", lambda row: row.trial.number),
     Column("reason", lambda row: row.trial.error or None),
 )  # fmt: skip
@@ -335,8 +332,6 @@ KEPT: Sequence[Column[Unit]] = (
     Column("kind", lambda unit: unit.kind, "kind"),
     Column("own_rel_l2", lambda unit: unit.own_rel_l2, "own error", "error"),
     Column("overflows", lambda unit: unit.overflows or None, "overflows", "share", rare=True),
-    Column("weight_bytes", lambda unit: unit.weight_bytes, "weights", "B"),
-    Column("output_bytes", lambda unit: unit.output_bytes, "outputs", "B"),
 )  # fmt: skip
 
 
@@ -360,7 +355,6 @@ class Keep(StrEnum):
     MINIMAL = "keep-minimal"
     SPENT = "keep-spent"
     CONFIRMED = "keep-confirmed"
-    REFUTED = "keep-refuted"
     UNCONFIRMED = "keep-unconfirmed"
     TIME = "keep-time"
     FASTER = "keep-faster"
@@ -393,8 +387,6 @@ def conclusions(_: Case, record: Searched) -> Iterator[Statement]:
         yield _info(Keep.MINIMAL if record.ended.minimal else Keep.SPENT, **facts)
         yield from _elsewhere(record, record.ended)
         yield from _cost(record.ended, found, none, sets[tuple(WHOLE)])
-    if refuted := sum(row.refuted for row in sets.values()):
-        yield _info(Keep.REFUTED, sets=refuted)
     references = {trial.reference_error for trial in record.trials if trial.reference_error}
     yield from (state(Keep.REFERENCE, why=why) for why in references)
 
@@ -404,22 +396,23 @@ def _info(code: Keep, **facts: float | str | None) -> Statement:
 
 
 def _errors(record: Searched, trial: Trial, before: Trial | None = None) -> Iterator[Statement]:
-    """Yield what a set errs against its limits, and what the step errs with no module kept, `before`."""
-    limits, reference = record.space.limits, trial.reference_dtype
+    """Yield the errors of a set against its limits, and those of the step with no module kept, `before`."""
+    limits = record.space.limits
     for what, name, limit in (
         ("output", "output_rel_l2", limits.max_error),
         ("gradient", "grad_rel_l2", limits.max_gradient_error),
     ):
         if limit is not None:
             low = getattr(before, name, None)
-            nonfinite = before.nonfinite or None if before and low is None else None
-            facts = {"error": getattr(trial, name), "before": low, "limit": limit, "nonfinite": nonfinite}
-            yield _info(Keep.ERROR, what=what, reference=reference, **facts)
+            yield _info(
+                Keep.ERROR, what=what, reference=trial.reference_dtype, error=getattr(trial, name), before=low,
+                limit=limit, nonfinite=before.nonfinite or None if before and low is None else None,
+            )  # fmt: skip
     if limits.min_update_kept is not None:
-        low = before.update_kept if before else None
-        nonfinite, why = trial.update_nonfinite or None, trial.update_undefined or None
-        facts = {"share": trial.update_kept, "before": low, "limit": limits.min_update_kept, "nonfinite": nonfinite}
-        yield _info(Keep.UPDATE, why=why, **facts)
+        yield _info(
+            Keep.UPDATE, share=trial.update_kept, before=before.update_kept if before else None,
+            limit=limits.min_update_kept, nonfinite=trial.update_nonfinite or None, why=trial.update_undefined or None,
+        )  # fmt: skip
 
 
 def _closest(record: Searched) -> Iterator[Statement]:
@@ -433,15 +426,12 @@ def _closest(record: Searched) -> Iterator[Statement]:
 
 
 def _elsewhere(record: Searched, ended: KeepSearch) -> Iterator[Statement]:
-    """Yield what the set that was found errs at worst on other batches."""
+    """Yield the largest errors on other batches of the set that was found."""
     others = [trial for trial in record.trials if trial.batch and trial.kept == ended.kept]
     if others:
-        gradients = [trial.grad_rel_l2 for trial in others if trial.grad_rel_l2 is not None]
-        errors = {
-            "error": max(trial.output_rel_l2 or 0.0 for trial in others),
-            "gradient": max(gradients, default=None),
-        }
-        yield _info(Keep.CONFIRMED, batches=len(others), **errors)
+        gradient = max((trial.grad_rel_l2 for trial in others if trial.grad_rel_l2 is not None), default=None)
+        error = max(trial.output_rel_l2 or 0.0 for trial in others)
+        yield _info(Keep.CONFIRMED, batches=len(others), error=error, gradient=gradient)
     if ended.unconfirmed:
         yield _info(Keep.UNCONFIRMED, why=ended.unconfirmed, more=bool(others) or None)
 
@@ -453,15 +443,16 @@ def _cost(ended: KeepSearch, found: KeptSet, none: KeptSet, whole: KeptSet) -> I
         yield spoilt
     elif found.ratio:
         yield _info(Keep.TIME, **_ratio_facts(found.ratio))
-        if whole is not found and whole.samples:
-            ratio = ratio_of(found.samples, whole.samples)
+        if whole is not found and whole.timed.samples:
+            ratio = ratio_of(found.timed.samples, whole.timed.samples)
             slower = ratio.low is not None and ratio.low > 1
             code, severity = (Keep.SLOWER, Severity.ADVICE) if slower else (Keep.FASTER, Severity.INFO)
             yield state(code, "", severity, **_ratio_facts(ratio))
-    if not whole.samples:
+    if not whole.timed.samples:
         yield state(Keep.UNTIMED, "", Severity.ADVICE, why=ended.untimed or None)
-    if found.peak_bytes is not None:
-        yield _info(Keep.PEAK, kept=found.peak_bytes, none=none.peak_bytes, all=whole.peak_bytes)
+    peaks = {"kept": found.timed.peak_bytes, "none": none.timed.peak_bytes, "all": whole.timed.peak_bytes}
+    if peaks["kept"] is not None:
+        yield _info(Keep.PEAK, **peaks)
 
 
 def _ratio_facts(ratio: Ratio) -> dict[str, float | None]:
@@ -517,46 +508,6 @@ def _call(kept: list[str], *, cast_back: bool) -> list[str]:
     return ["ampbench.keep_fp32(", *(f"    {argument}," for argument in arguments), ")"]
 
 
-FOUND, MEETS, MISSES = "found", "meets the budget", "misses the budget"
-_LOOKS = {FOUND: ("--improved", "diamond"), MEETS: ("--ink", "circle"), MISSES: ("--regressed", "triangle-up")}
-"""Colour and shape of each point."""
-
-
-def _drawn(subject: "Subject[Searched]") -> dict[str, list[dict[str, Any]]]:
-    """Return the sets that were tried and the limit of their error."""
-    limit = subject.found.space.limits.max_error
-    rows = [
-        {
-            "kind": FOUND if row.found else MEETS if row.meets else MISSES,
-            "modules": row.units,
-            "error": row.trial.output_rel_l2 or None,  # 0 has no place on a log axis
-            "trial": f"{row.trial.number + 1:,}",
-            "kept": kept_names(row.trial.kept),
-            "told": format_error(row.trial.output_rel_l2),
-            "limit": None,
-            "text": None,
-        }
-        for row in kept_sets(subject.found)
-    ]
-    return {"": [*rows, {**dict.fromkeys(rows[0]), "limit": limit or None, "text": f"budget {limit:g}"}]}
-
-
-def _spec(rows: Rows) -> dict[str, Any]:
-    axis = {"tickMinStep": 1, "format": "d"}
-    x = quantity("modules", "modules kept in fp32", {"padding": 12, "nice": False}, axis)
-    scale, axis = {"type": "log", "padding": 16, "nice": False}, {"format": ".1e", "tickCount": 5, "minExtent": 50}
-    y = quantity("error", "output error against fp64 (log scale)", scale, axis)
-    drawn = {row["kind"] for row in rows}
-    looks = looks_encoded("kind", [kind for kind in _LOOKS if kind in drawn], _LOOKS, columns=3, columnPadding=32)
-    told = tooltip(trial="trial", kept="kept in fp32", modules="modules", told="error")
-    points = {
-        "transform": [{"filter": "isValid(datum.error)"}],
-        "mark": {"type": "point", "size": 80, "opacity": 1},
-        "encoding": {"x": x, "y": y, **looks, "tooltip": told},
-    }
-    return {"layer": [points, *limit_layers(y)]}  # the first zooms, so it has both axes
-
-
 def _made(given: Given) -> KeepAsked:
     """Return what a search is to find; `UsageError` for a limit that cannot be one, or bounds nothing here."""
     asked = KeepAsked(**{name: given.values[name] for name in KeepAsked.__struct_fields__})
@@ -571,6 +522,231 @@ def _made(given: Given) -> KeepAsked:
 SPACE_TASK = Task("space", Limits, SearchSpace, "ampbench.studies.keep_fp32_measure:do_space")
 TRIAL_TASK = Task("trial", TrialAsked, Trial, "ampbench.studies.keep_fp32_measure:do_trial")
 TIMING_TASK = Task("timing", TimingAsked, Timing, "ampbench.studies.keep_fp32_measure:do_timing")
+OTHER_BATCHES = 3
+"""The number of batches, unseen by the search, on which its result is confirmed."""
+
+
+class TrialsSpentError(Exception):
+    """No trial is left."""
+
+
+class Smallest:
+    """A search among units, in an `order` of which the first are suspected most.
+
+    `try_set` is given the units to keep and returns how many times the budget the errors then are, None where there is
+    no room for that set; it raises `TrialsSpentError` where no trial is left. `kept` is the smallest set that was seen
+    to meet the budget, None without any; `minimal`: no single unit can be left out of it.
+    """
+
+    def __init__(self, order: Sequence[int], try_set: Callable[[Units], float | None]):
+        self._order, self._try_set = list(order), try_set
+        self._shares: dict[Units, float | None] = {}
+        self.kept: Units | None = None
+        self.minimal = False
+
+    def run(self) -> "Smallest":
+        """Search, as far as trials go, and return itself."""
+        with suppress(TrialsSpentError):
+            self._search()
+        return self
+
+    def _search(self) -> None:
+        if self._meets(frozenset()):
+            self.minimal = True
+            return
+        self._halve()
+        if self.kept is None:
+            return
+        *others, _ = (unit for unit in self._order if unit in self.kept)  # without the last it fails
+        self._leave_out(others)
+        before = None
+        while self.kept != before:
+            before = self.kept
+            for unit in reversed(self._order):
+                if unit in self.kept:
+                    self._meets(self.kept - {unit})
+        self.minimal = True
+
+    def _halve(self) -> None:
+        """Find the shortest beginning of the order that meets the budget, if keeping more never errs more.
+
+        What there is no room for counts as long enough.
+        """
+        failing, enough = 0, len(self._order)
+        if not self._meets(frozenset(self._order)) and self._shares[frozenset(self._order)] is not None:
+            return
+        while enough - failing > 1:
+            middle = (failing + enough) // 2
+            beginning = frozenset(self._order[:middle])
+            if self._meets(beginning) or self._shares[beginning] is None:
+                enough = middle
+            else:
+                failing = middle
+
+    def _leave_out(self, units: Sequence[int]) -> None:
+        """Leave out of the set what the budget allows, all together or else by halves, the last first."""
+        assert self.kept is not None
+        if not units or self._meets(self.kept.difference(units)) or len(units) == 1:
+            return
+        half = len(units) // 2
+        self._leave_out(units[half:])
+        self._leave_out(units[:half])
+
+    def _meets(self, kept: Units) -> bool:
+        """Return whether a set meets the budget, trying it once; the smallest that does is `kept`."""
+        if kept not in self._shares:
+            self._shares[kept] = self._try_set(kept)
+        share = self._shares[kept]
+        meets = share is not None and share <= 1.0
+        if meets and (self.kept is None or len(kept) < len(self.kept)):
+            self.kept = kept
+        return meets
+
+
+def suspected_first(space: SearchSpace) -> list[int]:
+    """Return the units in the order of what they do by themselves: those that overflow, then by their own error."""
+    units = space.units
+    return sorted(range(len(units)), key=lambda index: (-units[index].overflows, -(units[index].own_rel_l2 or 0.0)))
+
+
+class _EndedError(Exception):
+    """A reply without an answer: `how` the work on the case ended."""
+
+    def __init__(self, how: Failure | Skip):
+        super().__init__(how.reason if isinstance(how, Skip) else how.said)
+        self.how = how
+
+
+def search_piece(session: Session[KeepAsked], channel: "Channel", piece: "Piece") -> KeepSearch | Failure | Skip:
+    """Search a case, storing its space and every trial at once; a worker that dies in a trial ends it.
+
+    Raises `UsageError` where the network of a search that goes on is not the one that it began with.
+    """
+    try:
+        return _Search(session, channel, piece).ended()
+    except _EndedError as error:
+        return error.how
+
+
+class _Search:
+    """The search of one case: what it asks a worker, and what it was told before."""
+
+    def __init__(self, session: Session[KeepAsked], channel: "Channel", piece: "Piece"):
+        self._session, self._channel, self._piece = session, channel, piece
+        self._has_worker = False
+        self._limits = self._own_limits()
+        case_id, begun = piece.planned.case.case_id, session.begun
+        self._trials = list(begun.several_of(Trial).get(case_id, [])) if begun else []
+        self._space = self._looked_into()
+        self._unconfirmed = ""
+
+    def ended(self) -> KeepSearch:
+        """Return how the search ends: a set that misses the budget on another batch counts as one that failed."""
+        while True:
+            found = Smallest(suspected_first(self._space), self._share).run()
+            if found.kept is None or self._holds(islands(self._space, found.kept)):
+                break
+        kept = None if found.kept is None else islands(self._space, found.kept)
+        ended = KeepSearch(case_id=self._space.case_id, kept=kept, minimal=found.minimal, unconfirmed=self._unconfirmed)
+        return self._timed(ended, kept) if kept else ended
+
+    def _own_limits(self) -> Limits:
+        """Return what bounds the case: gradients where it trains, updates where what it trains is stored in half."""
+        case, asked = self._piece.planned.case, self._session.asked
+        row, trains = PRECISIONS[case.precision], case.phase == "training"
+        stored_low = row.storage != "float32" and row.autocast is None and not row.master
+        gradient = asked.max_gradient_error if trains else None
+        update = asked.min_update_kept or None if trains and stored_low else None
+        return Limits(max_error=asked.max_error, max_gradient_error=gradient, min_update_kept=update)
+
+    def _looked_into(self) -> SearchSpace:
+        """Return the space; raises `UsageError` where it is not what the run knows of the network."""
+        from ampbench.drive.session import check_same_network
+
+        space = self._asked(SPACE_TASK, self._limits)
+        begun, case = self._session.begun, self._piece.planned.case
+        spaces = begun.of(SearchSpace) if begun else {}
+        for case_id, before in spaces.items():
+            if begun and begun.cases[case_id].group == case.group:
+                check_same_network(begun.header.run, case.workload, before, space)
+        if case.case_id not in spaces:
+            self._session.keep(self._piece, space)
+            return space
+        known = spaces[case.case_id]
+        modules, others = ((made.containers, [unit.modules for unit in made.units]) for made in (known, space))
+        if begun and modules != others:
+            raise UsageError(
+                f"run {begun.header.run} cannot be resumed: the modules are others than it began with; start a new run"
+            )
+        return known
+
+    def _share(self, units: Units) -> float | None:
+        """Return how many times the budget a set errs on the batch on which that is most, trying it on the first."""
+        kept = islands(self._space, units)
+        known = worst_trials(self._limits, self._trials).get(tuple(kept))
+        if known is None:
+            if sum(not trial.batch for trial in self._trials) >= self._session.asked.max_trials:
+                raise TrialsSpentError
+            known = self._tried(kept, 0)
+        return None if known.error == OUT_OF_MEMORY else share_of(self._limits, known)
+
+    def _holds(self, kept: list[str]) -> bool:
+        """Return whether a set meets the budget on other batches, too, as far as there are any."""
+        self._unconfirmed = ""
+        for batch in range(1, OTHER_BATCHES + 1):
+            known = next((each for each in self._trials if each.batch == batch and each.kept == kept), None)
+            try:
+                trial = known or self._tried(kept, batch)
+            except _EndedError as error:
+                self._unconfirmed = str(error)
+                return True
+            if share_of(self._limits, trial) > 1.0:
+                return False
+        return True
+
+    def _tried(self, kept: list[str], batch: int) -> Trial:
+        asked = TrialAsked(kept=kept, batch=batch, updates=self._limits.min_update_kept is not None)
+        trial = structs.replace(self._asked(TRIAL_TASK, asked), number=len(self._trials), batch=batch)
+        self._session.keep(self._piece, trial)
+        self._trials.append(trial)
+        return trial
+
+    def _timed(self, ended: KeepSearch, kept: list[str]) -> KeepSearch:
+        """Return a search with what its set costs: that nobody could measure it is no reason to lose what was found."""
+        self._has_worker = False  # the reference that trials keep must not weigh on what is measured
+        runs = [trial.kept for trial in self._trials if not trial.batch and not trial.error]
+        sets = [each for each in ([], kept, *([] if kept == WHOLE else [WHOLE])) if each in runs]
+        try:
+            return structs.replace(ended, timing=self._asked(TIMING_TASK, TimingAsked(kept=sets)))
+        except _EndedError as error:
+            return structs.replace(ended, untimed=str(error))
+
+    def _asked(self, task: Task[A, R], asked: A) -> R:
+        """Return the answer of the case's own worker, which keeps the reference from one trial to the next."""
+        from ampbench.drive.pieces import ask_case
+
+        fresh, self._has_worker = not self._has_worker, True
+        settings = self._session.prepared.settings
+        found = ask_case(self._channel, self._piece.planned, settings, task, asked, fresh=fresh)
+        if isinstance(found, Failure | Skip):
+            raise _EndedError(found)
+        return found
+
+
+def trial_said(seen: Entry | None) -> str:
+    """Return "trial 12: layer.2, layer.5 kept, error 3.1e-03"; "" for what is no trial."""
+    if not isinstance(seen, Trial):
+        return ""
+    erred = f"error {format_error(seen.output_rel_l2)}" if seen.output_rel_l2 is not None else seen.error
+    return f"trial {seen.number + 1}: {kept_names(seen.kept)} kept, {erred or f'{seen.nonfinite:,} values not finite'}"
+
+
+PRICED = "kept modules output_rel_l2 grad_rel_l2 update_kept meets_budget seconds ratio peak_memory_bytes"
+AGAINST = "relative L2 errors against fp64; time ratio: to none kept, 95% interval"
+
+
+def _is_priced(row: KeptSet) -> bool:
+    return bool(row.timed.samples) or (row.found and row.units > 0)
 
 
 STUDY: Study[KeepAsked, Searched] = Study(
@@ -600,8 +776,8 @@ Examples:
         among=LOW,
         otherwise="keep-fp32 asks what a low precision must leave in fp32, and {name} is none",
     ),
-    work=lambda session: partial(named("ampbench.studies.keep_fp32_search:search_piece"), session),
-    progress=lambda: named("ampbench.studies.keep_fp32_search:trial_said"),
+    work=lambda session: partial(search_piece, session),
+    progress=lambda: trial_said,
     title="What to keep in fp32",
     caption="What searches found to keep in fp32, those first that need modules kept",
     done="Searched",
@@ -617,13 +793,14 @@ Examples:
             columns=SETS,
             rows=kept_sets,
             views=[
+                View(title="Error, time and memory", keys=PRICED, note=AGAINST, only=_is_priced),
                 View(
-                    title="Error, time and memory",
-                    keys="kept modules output_rel_l2 grad_rel_l2 update_kept meets_budget seconds ratio "
-                    "peak_memory_bytes",
-                    note="relative L2 errors against fp64; time ratio: to none kept, 95% interval",
-                    only=lambda row: bool(row.samples) or (row.found and row.units > 0),
-                )
+                    title="Other sets that were tried",
+                    keys=PRICED,
+                    only=lambda row: not _is_priced(row),
+                    shown=0,
+                    folded=True,
+                ),
             ],
         ),
         Table(
@@ -634,14 +811,4 @@ Examples:
         ),
     ),
     conclusions=conclusions,
-    charts=(
-        Drawing(
-            name="explanation-kept-trials",
-            title="Trials of the search",
-            alt="Each point is a set that was tried; sets whose error is undefined or 0 have none.",
-            rows=_drawn,
-            spec=_spec,
-            marked=("kind",),
-        ),
-    ),
 )

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -17,13 +16,13 @@ from ampbench.studies.keep_fp32 import Limits, SearchSpace, TimedSet, Timing, Ti
 from ampbench.trace.keep_fp32 import is_kept
 from ampbench.trace.modules import ModuleRun, watch_runs
 from ampbench.worker.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
-from ampbench.worker.distances import Fp32Check, compare, compare_each
+from ampbench.worker.distances import compare, compare_each
 from ampbench.worker.machine import Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, one_batch, said_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.outputs import batch_length
 from ampbench.worker.reference import Reference, References, run_step, trusted_reference
-from ampbench.worker.step import Step, TrainingStep, build_step, seed_all, seeded_step, unfused
+from ampbench.worker.step import Step, build_step, seed_all, seeded_step, unfused
 from ampbench.worker.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
 from ampbench.worker.updates import measure_update
 from ampbench.worker.worker import Work
@@ -43,7 +42,6 @@ class _Seen:
     always: set[torch.nn.Module]
     ever: set[torch.nn.Module] = field(default_factory=set)
     leaf: bool = True
-    output_bytes: int = 0
 
 
 def search_space(workload: Workload, case: Case, device: Device, limits: Limits) -> SearchSpace:
@@ -53,33 +51,21 @@ def search_space(workload: Workload, case: Case, device: Device, limits: Limits)
     modules that did not run but share them, too. Left out, with a note, are TorchScript modules and what the network
     keeps in fp32 itself. Containers are the modules that can be kept whole: all that they hold runs within them and
     nothing else does. Dropout is off, and so are the fused paths of attention and encoder layers, which a kept module
-    makes them leave. Raises `WorkloadError` where outputs, the loss or gradients are not finite in fp32 already, which
-    no kept module mends, and `UsageError` for a precision that is not low.
+    makes them leave. Raises `WorkloadError` where outputs or the loss are not finite in fp32 already, which no kept
+    module mends, and `UsageError` for a precision that is not low.
     """
-    notes: list[str] = []
-    check = Fp32Check()
-    with precision_flags(PRECISIONS[BASELINE]):
-        step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
-        if isinstance(step, TrainingStep):
-            output, gradients = step.unscaled_gradients()
-            check.look(0, output, step.loss, gradients.values())
-        else:
-            output, gradients = _forward(step), {}
-            check.look(0, output, None)
-        with unfused():
-            seen = _watched(step)
-    check.refuse(workload, case, device, notes)
-    leaves = _without_refused([row for row in seen if row.leaf], notes)
-    units = _units(step.module, leaves, {row.module for row in seen})
-    containers = _containers(seen, leaves, notes)
-    del step, output, gradients, seen, leaves
-    device.release()
     origin = measure_origin(workload, case, device)
     errors = {row.module: row for row in origin.modules if row.elements}
+    notes: list[str] = []
+    with precision_flags(PRECISIONS[BASELINE]), unfused():
+        step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
+        seen = _watched(step)
+    leaves = _without_refused([row for row in seen if row.leaf], notes)
+    units = _units(step.module, leaves, {row.module for row in seen})
     return SearchSpace(
         case_id=case.case_id,
         units=[_with_errors(unit, [errors[path] for path in unit.modules if path in errors]) for unit in units],
-        containers=containers,
+        containers=_containers(seen, leaves, notes),
         limits=limits,
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
@@ -183,13 +169,6 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
     )
 
 
-def _forward(step: Step) -> Any:
-    seed_all(0)
-    step.rewind()
-    with step.mode():
-        return step.network.forward_and_loss()[0]
-
-
 def _watched(step: Step) -> list[_Seen]:
     """Return the modules that run in a forward pass, in the order in which they begin."""
     rows: dict[str, _Seen] = {}
@@ -200,12 +179,12 @@ def _watched(step: Step) -> list[_Seen]:
         row.ever |= set(run.within)
 
     def end(run: ModuleRun) -> None:
-        row = rows[run.path]
-        row.output_bytes += sum(tensor.nbytes for tensor in run.outputs)
-        row.leaf &= run.leaf
+        rows[run.path].leaf &= run.leaf
 
-    with watch_runs(step.module, end, begin):
-        _forward(step)
+    seed_all(0)
+    step.rewind()
+    with step.mode(), watch_runs(step.module, end, begin):
+        step.network.forward_and_loss()
     return list(rows.values())
 
 
@@ -234,14 +213,9 @@ def _units(network: torch.nn.Module, leaves: list[_Seen], ran: set[torch.nn.Modu
 
 
 def _unit(group: list[_Seen], idle: Iterable[tuple[str, torch.nn.Module]]) -> Unit:
-    tensors = {tensor for row in group for tensor in (*row.module.parameters(), *row.module.buffers())}
-    sharing = [path for path, module in idle if tensors & set(module._parameters.values())]
-    return Unit(
-        modules=[*(row.path for row in group), *sharing],
-        kind=type(group[0].module).__name__,
-        weight_bytes=sum(tensor.nbytes for tensor in tensors),
-        output_bytes=sum(row.output_bytes for row in group),
-    )
+    weights = {parameter for row in group for parameter in row.module.parameters()}
+    sharing = [path for path, module in idle if weights & set(module._parameters.values())]
+    return Unit(modules=[*(row.path for row in group), *sharing], kind=type(group[0].module).__name__)
 
 
 def _containers(seen: list[_Seen], leaves: list[_Seen], notes: list[str]) -> list[str]:

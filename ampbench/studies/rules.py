@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
+from ampbench.core.groups import grouped
 from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED
@@ -27,6 +28,7 @@ from ampbench.records.rules import (
     DTYPES,
     FAKE,
     FLOAT32,
+    INSIDE,
     LOWER,
     NOT_OBSERVED,
     NOT_THERE,
@@ -71,15 +73,7 @@ EXEMPT = {
     PYTORCH_PAGE: ("fp64", "integer", "in-place", "out=", "dtype="),
 }
 """What each document calls not eligible (`not_eligible` in its data file), as variants of an observation."""
-MEANINGS = {
-    LOWER: "cast to the autocast dtype",
-    FLOAT32: "cast to float32",
-    WIDEST: "cast to the widest of its floating inputs",
-    UNLISTED: "left alone",
-    BANNED: "refused with an error",
-}
-"""What each rule does to the inputs of an op."""
-HAVING_RULES = (LOWER, FLOAT32, WIDEST, BANNED)
+HAVING_RULES = (LOWER, INSIDE, FLOAT32, WIDEST, BANNED)
 VARIANTS = ("fp64", "integer", "in-place", "out=", "dtype=")
 NO_SUCH_OP = "no such op"
 FIELDS = ("observed", "registered", "variant", "op", "documented")
@@ -115,12 +109,11 @@ class Disagreement:
 
 def find_disagreements(probe: RuleProbe) -> list[Disagreement]:
     """Return a probe's disagreements in the order of `DISAGREEMENTS`, public ops before internal ones, then by name."""
-    rules: dict[str, set[str | None]] = {}
-    for each in probe.observations:
-        rules.setdefault(each.name, set()).add(each.observed)
-    found = [one for each in probe.observations for one in _disagreements(each, rules[each.name] - {None})]
+    by_op = grouped(probe.observations, attrgetter("name"))
+    rules = {name: {op.observed for op in ops} - {None} for name, ops in by_op.items()}
+    found = [disagreement for op in probe.observations for disagreement in _disagreements(op, rules[op.name])]
     kinds = list(DISAGREEMENTS)
-    return sorted(found, key=lambda one: (kinds.index(one.kind), "::_" in one.op, one.op))
+    return sorted(found, key=lambda row: (kinds.index(row.kind), "::_" in row.op, row.op))
 
 
 def _disagreements(op: RuleObservation, in_any_dtype: set[str | None]) -> Iterator[Disagreement]:
@@ -202,14 +195,18 @@ def _changes(before: RuleProbe, after: RuleProbe, differences: _Differences) -> 
     """Return what two probes say otherwise of each op, once for all dtypes in which it is the same."""
     old = {(each.name, each.dtype): each for each in before.observations}
     new = {(each.name, each.dtype): each for each in after.observations}
-    found: dict[tuple[str, str, str, str], list[str]] = {}
-    for name in {name for name, _ in (*old, *new)}:
-        for dtype in (dtype for dtype in before.dtypes if dtype in after.dtypes):
-            for difference in differences(old.get((name, dtype)), new.get((name, dtype))):
-                found.setdefault((name, *difference), []).append(dtype)
+    both = [dtype for dtype in before.dtypes if dtype in after.dtypes]
+    found = [
+        ((name, *difference), dtype)
+        for name in {name for name, _ in (*old, *new)}
+        for dtype in both
+        for difference in differences(old.get((name, dtype)), new.get((name, dtype)))
+    ]
     changes = [
-        RuleChange(op=name, device=after.device, dtypes=dtypes, field=field, before=was, after=now)
-        for (name, field, was, now), dtypes in found.items()
+        RuleChange(
+            op=name, device=after.device, dtypes=[dtype for _, dtype in same], field=field, before=was, after=now
+        )
+        for (name, field, was, now), same in grouped(found, itemgetter(0)).items()
     ]
     return sorted(changes, key=rank)
 
@@ -305,28 +302,25 @@ class Alike(NamedTuple):
 
 def alike(found: Iterable[tuple[str, str, Sequence[str], tuple[str, ...]]]) -> list[Alike]:
     """Put together what is said in the same words: each an op, a device, dtypes and the words."""
-    dtypes_of: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for op, device, dtypes, words in found:
-        dtypes_of.setdefault((op, device, words), []).extend(dtypes)
-    devices_of: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
-    for (op, device, words), dtypes in dtypes_of.items():
+    rows = []
+    for (op, device, words), same in grouped(found, itemgetter(0, 1, 3)).items():
+        dtypes = [dtype for _, _, each, _ in same for dtype in each]
         only = "" if len(dtypes) in (0, len(DTYPES)) else " ".join(SHORT_DTYPES[dtype] for dtype in dtypes)
-        devices_of.setdefault((op, words, only), []).append(device)
-    ops_of: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[str]] = {}
-    for (op, words, only), devices in devices_of.items():
-        ops_of.setdefault((words, tuple(devices), only), []).append(short_name(op))
-    return [Alike(words, ops, devices, only) for (words, devices, only), ops in ops_of.items()]
+        rows.append((op, device, words, only))
+    of_op = [
+        (short_name(op), tuple(device for _, device, _, _ in same), words, only)
+        for (op, words, only), same in grouped(rows, itemgetter(0, 2, 3)).items()
+    ]
+    return [
+        Alike(words, [op for op, *_ in same], devices, only)
+        for (devices, words, only), same in grouped(of_op, itemgetter(1, 2, 3)).items()
+    ]
 
 
 def _disagreeing(torch: Torch) -> list[Alike]:
     return alike(
-        (
-            each.op,
-            each.device,
-            [each.dtype],
-            (each.kind, *map(_word, each.documented), worded(each.observed)),
-        )
-        for each in torch.disagreements
+        (row.op, row.device, [row.dtype], (row.kind, *map(_word, row.documented), worded(row.observed)))
+        for row in torch.disagreements
     )
 
 
@@ -337,8 +331,8 @@ def _is_of(kind: str, row: Alike) -> bool:
 def every_op(torch: Torch) -> list[Alike]:
     """Return what is known of each op, the same on several devices together, by name."""
     found = alike(
-        (each.name, each.device, [each.dtype], (short_name(each.name), *map(_word, _documented(each)), *_seen(each)))
-        for each in torch.observations
+        (op.name, op.device, [op.dtype], (short_name(op.name), *map(_word, _documented(op)), *_seen(op)))
+        for op in torch.observations
     )
     return sorted(found, key=lambda row: row.words[0])
 
@@ -346,57 +340,34 @@ def every_op(torch: Torch) -> list[Alike]:
 def _seen(op: RuleObservation) -> tuple[str, str, str]:
     """Return whether a rule is registered, what is observed, and which calls autocast does not leave alone."""
     calls = (f"{name} {outcome}" for name, outcome in op.variants.items() if outcome in (CHANGED, REFUSED))
-    return _yes(op.registered), worded(op.observed or NOT_OBSERVED), ", ".join(calls)
-
-
-def _unseen(torch: Torch) -> list[Alike]:
-    return alike(
-        (each.name, each.device, [each.dtype], (each.reason,)) for each in torch.observations if each.observed is None
-    )
+    observed = worded(op.observed) if op.observed else f"{NOT_OBSERVED}: {op.reason}"
+    return _yes(op.registered), observed, ", ".join(calls)
 
 
 def _changed(changes: Iterable[RuleChange]) -> list[Alike]:
     return alike(
-        (each.op, each.device, each.dtypes, (each.field, worded(each.before), worded(each.after))) for each in changes
+        (row.op, row.device, row.dtypes, (row.field, worded(row.before), worded(row.after))) for row in changes
     )
 
 
-class Observed(NamedTuple):
-    """An op as a probe observed it, and the kinds of disagreement about it."""
-
-    op: RuleObservation
-    kinds: str
+_OF_OP = ("op", "overload", "device", "dtype", "registered", "observed", "how", "reason")
 
 
-def observed(torch: Torch) -> list[Observed]:
+def observed(torch: Torch) -> list[dict[str, Any]]:
     """Return every op on every device under autocast to each dtype."""
-    kinds: dict[tuple[str, str, str], dict[str, None]] = {}
-    for each in torch.disagreements:
-        kinds.setdefault((each.device, each.dtype, each.op), {})[each.kind] = None
+    kinds = grouped(torch.disagreements, attrgetter("device", "dtype", "op"))
     return [
-        Observed(each, "; ".join(kinds.get((each.device, each.dtype, each.name), ()))) for each in torch.observations
+        {name: getattr(op, name) for name in _OF_OP}
+        | {source: op.documented.get(source) for source in SOURCES}
+        | {variant: op.variants.get(variant) for variant in VARIANTS}
+        | {"disagreements": "; ".join(dict.fromkeys(row.kind for row in kinds.get((op.device, op.dtype, op.name), ())))}
+        for op in torch.observations
     ]
 
 
-def _field(name: str) -> Column[Observed]:
-    return Column(name, attrgetter(f"op.{name}"))
-
-
-def _documented_by(source: str) -> Column[Observed]:
-    return Column(source, lambda row: row.op.documented.get(source))
-
-
-def _variant(name: str) -> Column[Observed]:
-    return Column(name, lambda row: row.op.variants.get(name))
-
-
-OBSERVED: Sequence[Column[Observed]] = (
-    *map(_field, ("op", "overload", "device", "dtype")),
-    *map(_documented_by, SOURCES),
-    *map(_field, ("registered", "observed", "how", "reason")),
-    *map(_variant, VARIANTS),
-    Column("disagreements", lambda row: row.kinds),
-)
+OBSERVED: Sequence[Column[Mapping[str, Any]]] = [
+    Column(name, itemgetter(name)) for name in (*_OF_OP[:4], *SOURCES, *_OF_OP[4:], *VARIANTS, "disagreements")
+]
 """Of an op on a device under autocast to a dtype: its rule as documented, registered and observed; variants of calls.
 """
 
@@ -410,48 +381,10 @@ ON: Column[Alike] = Column("", lambda row: ", ".join(row.devices), "on")
 TO: Column[Alike] = Column("", lambda row: row.dtypes, "autocast to", rare=True)
 OPS: Column[Alike] = Column("", lambda row: ", ".join(row.ops), "ops")
 SAID = (_word_of(1, SOURCES[XPU_REFERENCE], rare=True), _word_of(2, SOURCES[PYTORCH_PAGE]))
-
-
 EVERY_OP = (
     _word_of(0, "op"), ON, *SAID, _word_of(3, "registered"), _word_of(4, "observed"), _word_of(5, "calls", rare=True),
     TO,
 )  # fmt: skip
-
-
-class Tally(NamedTuple):
-    """Of how many ops on each device there is something to be said, in a word and in full."""
-
-    word: str
-    meaning: str
-    counts: Mapping[str, int]
-
-
-def tallies(torch: Torch) -> list[Tally]:
-    """Return how many ops have each rule."""
-
-    def count(which: Callable[[RuleObservation], bool]) -> dict[str, int]:
-        return {probe.device: len({each.name for each in probe.observations if which(each)}) for probe in torch.probes}
-
-    def observed_as(rule: str, op: RuleObservation) -> bool:
-        return op.observed == rule
-
-    return [
-        *(Tally(worded(rule), meaning, count(partial(observed_as, rule))) for rule, meaning in MEANINGS.items()),
-        Tally(NOT_OBSERVED, "could not be tried", count(lambda op: op.observed is None)),
-        Tally("registered", "have an entry in the dispatcher's table", count(lambda op: bool(op.registered))),
-        Tally("all", "have a rule on some device or in some document", count(lambda _: True)),
-    ]
-
-
-def _tally_on(device: str) -> Column[Tally]:
-    return Column("", lambda row: row.counts.get(device), device, "whole", rare=True)
-
-
-TALLIES: Sequence[Column[Tally]] = (
-    Column("", lambda row: row.word, "observed"),
-    *map(_tally_on, DEVICES),
-    Column("", lambda row: row.meaning, "meaning"),
-)
 
 
 def probed_twice(before: "StoredRun", after: "StoredRun") -> list[tuple[RuleProbe, RuleProbe]]:
@@ -569,8 +502,6 @@ Examples:
                 for kind, meaning in DISAGREEMENTS.items()
             ],
         ),
-        Table(key="", columns=TALLIES, rows=tallies, views=[View(title="Ops by rule")]),
-        Table(key="", columns=(ON, _word_of(0, "reason"), TO, OPS), rows=_unseen, views=[View(title="Not observed")]),
         Table(
             key="",
             columns=EVERY_OP,

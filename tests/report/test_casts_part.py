@@ -1,4 +1,4 @@
-"""Casts: the chart, what is told of each traced case, and why cases differ from the baseline's."""
+"""Casts: what is told of each traced case, and why cases differ from the baseline's."""
 
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,6 @@ from ampbench.records.measured import Failure
 from ampbench.report.explanation import explanation
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.show.charts import CHOICES
 from ampbench.show.page import DETAILED, LISTED
 from tests.compared_runs import Times, environment, make_run, noisy
 from tests.report.materials import make_material, page_of, part_of, rendered_by
@@ -125,17 +124,6 @@ def test_other_graphs_of_the_step_are_folded_with_what_could_not_be_made():
     assert tables(folded)["Casts of the autograd graph in their order"] == [["0.bias", "bf16 → fp32", "8"]]
 
 
-def test_the_chart_has_what_the_casts_of_each_op_move():
-    view = explanation(only(make_pass()))
-    rows, trace = view.datasets["explanation-casts"], traced_net()
-    assert sum(row["moved"] for row in rows) == sum(cast.bytes_moved for cast in trace.casts)
-    assert rows[0]["op"] == "addmm"
-    figure = rendered(only(make_pass())).select_one("#chart-explanation-casts")
-    assert figure.svg is not None
-    assert f"{len(trace.casts)} casts a step" in figure.svg["aria-label"]
-    assert view.charts[0].spec["encoding"]["x"]["axis"]["labelExpr"].endswith(": '0'"), "0 has no unit"
-
-
 def test_what_ran_on_fake_tensors_is_said_not_to_have_run_and_has_no_times():
     page = rendered(only(fake_pass()))
     assert "fake tensors, not on hardware" in page.select_one("details.casts").get_text()
@@ -156,8 +144,6 @@ def test_many_traced_cases_stay_few_on_the_page():
     part = casts(material)
     assert part is not None
     assert (len(part.overview.rows), len(part.details), part.left_out) == (LISTED, DETAILED, 10)
-    assert len(part.charts[0].choices) <= CHOICES
-    assert any("the first ones" in said for said in part.said)
     assert "Of 180 more cases only the table above tells" in rendered(material).get_text()
 
 

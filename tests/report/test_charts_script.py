@@ -14,7 +14,7 @@ from ampbench.report.material import material_of
 from ampbench.report.page import make_page
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.report.materials import CHROMIUM, make_material
-from tests.report.ranged_runs import FP16, keeping_run, searched
+from tests.report.ranged_runs import FP16, erring, origin_run, originating
 from tests.report.studied_runs import (
     CEILING_RUN,
     ceilings_run,
@@ -240,16 +240,16 @@ def test_in_a_sandbox_without_a_history_everything_answers(browser: Browser, fil
 
 def test_legends_list_what_is_drawn_of_the_case_that_is_chosen(browser: Browser, tmp_path: Path):
     other = make_case("bf16_pure", phase="training", input_dtype="bf16")
-    run = keeping_run(searched(kept=None), searched(case=other), cases=(FP16, other))
-    made = tmp_path / "searches.html"
+    erred = [erring("layer", kept_rel_l2=1e-3, overflowed=overflowed) for overflowed in (3, 0)]
+    run = origin_run(originating(erred[0]), originating(erred[1], case=other), cases=(FP16, other))
+    made = tmp_path / "origins.html"
     made.write_text(make_page(material_of([], explanations=[run])), encoding="utf-8")
     page = browser.new_page()
     page.goto(made.as_uri())
-    figure = drawn(page, 'figure[data-chart="explanation-kept-trials"]')
-    expect(figure.locator("svg")).to_contain_text("misses the budget")
-    expect(figure.locator("svg")).not_to_contain_text("found")
+    figure = drawn(page, 'figure[data-chart="explanation-origins"]')
+    expect(figure.locator("svg")).to_contain_text("overflows")
     figure.get_by_role("combobox").select_option("1")
-    expect(figure.locator("svg")).to_contain_text("found")
+    expect(figure.locator("svg")).to_contain_text("does not overflow")
     page.close()
 
 

@@ -5,18 +5,17 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import Any
 
-from ampbench.studies.keep_fp32 import KeepSearch, Limits, Searched, SearchSpace, TimedSet, Timing, Trial, Unit
+from ampbench.studies.keep_fp32 import KeepSearch, Limits, Searched, SearchSpace, TimedSet, Timing, Trial, Unit, Units
 from tests.stored_runs import make_case
 
-Units = frozenset[int]
 CASE = make_case("fp16_autocast", workload="net", parameters={}, batch_size=None)
 SPACE = SearchSpace(
     case_id=CASE.case_id,
     units=[
-        Unit(modules=["body.0"], kind="Conv2d", weight_bytes=2048, output_bytes=4096, own_rel_l2=3e-4, overflows=0.5),
-        Unit(modules=["body.1"], kind="BatchNorm2d", weight_bytes=64, output_bytes=4096),
-        Unit(modules=["norm"], kind="LayerNorm", weight_bytes=64, output_bytes=512, own_rel_l2=2e-3),
-        Unit(modules=["embed", "head"], kind="Embedding", weight_bytes=8192, output_bytes=512),
+        Unit(modules=["body.0"], kind="Conv2d", own_rel_l2=3e-4, overflows=0.5),
+        Unit(modules=["body.1"], kind="BatchNorm2d"),
+        Unit(modules=["norm"], kind="LayerNorm", own_rel_l2=2e-3),
+        Unit(modules=["embed", "head"], kind="Embedding"),
     ],
     containers=["", "body"],
     limits=Limits(max_error=2e-3),

@@ -17,7 +17,7 @@ from ampbench.records.casts import (
 )
 from ampbench.records.measured import Fitness
 from ampbench.records.rules import FAKE
-from ampbench.studies.casts import Casts, conclusions, totals
+from ampbench.studies.casts import Casts, conclusions
 from ampbench.studies.paired import Timing
 from tests.stored_runs import make_case
 
@@ -72,28 +72,19 @@ def told(record, case=CASE):
 
 
 def test_a_step_is_worth_the_median_of_its_builds_fastest_samples_and_its_casts_their_share_of_that():
-    whole = totals(a_pass(2e-5, 2.2e-5, 2.1e-5))
-    assert (whole.step_seconds, whole.traced_seconds, whole.traced_cast_seconds, whole.cast_share) == (
-        2.1e-5, 4e-5, 1e-5, 0.25,
-    )  # fmt: skip
-    assert whole.step_cast_seconds == pytest.approx(0.25 * 2.1e-5)
     facts = told(a_pass(2e-5, 2.2e-5, 2.1e-5))
     assert facts[Casts.MADE] == {
         "casts": 1, "bytes": 1536, "share": 0.25, "seconds": 1e-5, "step": pytest.approx(0.25 * 2.1e-5),
     }  # fmt: skip
     assert facts[Casts.SAVED] == {"casts": 1}
-    assert (facts[Casts.STEP], facts[Casts.TRACED]) == (
-        {"seconds": 2.1e-5, "builds": 3},
-        {"seconds": 4e-5, "steps": 20},
-    )
+    assert facts[Casts.STEP] == {"seconds": 2.1e-5, "builds": 3}
 
 
 def test_a_step_whose_builds_differ_absurdly_has_no_time():
-    record = a_pass(2e-5, 2e-5, 2e-2)
-    assert (totals(record).step_seconds, totals(record).step_cast_seconds) == (None, None)
-    facts = told(record)
+    facts = told(a_pass(2e-5, 2e-5, 2e-2))
     assert Timing.NOISY in facts
     assert Casts.STEP not in facts
+    assert "step" not in facts[Casts.MADE]
 
 
 def test_the_casts_have_no_time_in_a_step_that_tracing_slows_too_much():
@@ -117,15 +108,10 @@ def test_times_of_a_busy_machine_are_not_to_be_trusted(fitness: Fitness, spoilt:
     assert (Timing.FASTER in told(record)) is not spoilt
 
 
-def test_times_of_steps_too_few_for_a_median_are_said_to_be_so():
-    assert told(a_pass(2e-5, traced_steps=2))[Casts.TRACED] == {"seconds": 4e-5, "steps": 2, "few": True}
-    assert "few" not in told(a_pass(2e-5, traced_steps=3))[Casts.TRACED]
-
-
 def test_what_is_not_timed_has_no_times():
     facts = told(a_pass(trace=a_trace(None)))
     assert facts[Casts.MADE] == {"casts": 1, "bytes": 1536}
-    assert not {Casts.STEP, Casts.TRACED, Timing.NOISY} & set(facts)
+    assert not {Casts.STEP, Timing.NOISY} & set(facts)
 
 
 def test_a_training_step_without_its_backward_pass_is_no_step():

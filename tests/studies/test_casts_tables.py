@@ -11,15 +11,12 @@ from ampbench.studies.casts import (
     MODULES,
     OPS,
     STEP,
-    TENSORS,
     by_module,
     by_op,
     by_origin,
     by_promoting_op,
-    by_tensor,
     by_weight,
     cast_rows,
-    totals,
 )
 from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import autocast, trace
@@ -48,13 +45,6 @@ def test_casts_are_counted_per_op_that_they_are_made_for_a_gradient_s_with_the_c
     assert sum(row.casts for row in rows.values()) == len(step.trace.casts)
 
 
-def test_casts_are_counted_per_tensor(step):
-    rows = {(row.first, row.second): row for row in by_tensor(step)}
-    assert rows["weight", "0.weight"].casts == rows["gradient", "0.weight"].casts == 1
-    assert rows["gradient", "0.weight"].dtypes == "bf16 → fp32"
-    assert rows["input", "input"].seconds > 0
-
-
 def test_a_module_tells_the_dtypes_in_and_out(step):
     rows = [tuple(row.values()) for row in records(MODULES, by_module(step))]
     assert [(row[-1], *row[:6]) for row in rows] == [
@@ -76,9 +66,7 @@ def test_what_ops_convert_inside_is_counted_beside_the_casts():
     found = passed(trace(lambda: cells(x), cells).trace)
     inside = {row.first: (row.casts, row.forward, row.dtypes) for row in by_promoting_op(found)}
     assert inside["aten.mul_"] == (3, 3, "bf16 → fp32")
-    whole = totals(found)
-    assert whole.promotions == sum(count for count, *_ in inside.values()) == len(found.trace.promotions)
-    assert (whole.casts, whole.bytes_moved) == (len(found.trace.casts), sum(c.bytes_moved for c in found.trace.casts))
+    assert sum(count for count, *_ in inside.values()) == len(found.trace.promotions)
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +86,13 @@ def test_weights_are_counted_by_how_they_reached_their_ops(twice):
 
 
 def test_modules_that_do_the_same_share_a_row(twice):
-    rows = [(row.modules, row.inputs, row.parameters, row.calls, row.casts) for row in by_module(twice, collapsed=True)]
+    rows = [(row.modules, row.inputs, row.parameters, row.calls, row.casts) for row in by_module(twice)]
     # the first call of the first layer casts its input as well
     assert rows == [
         (("0",), "fp32", "fp32", 1, 2),
         (("0", "1"), "bf16", "fp32", 2, 1),
         (("2",), "bf16", "bf16", 1, 0),
     ]
-    assert [row.modules for row in by_module(twice)] == [("0",), ("0",), ("1",), ("2",)]
     assert by_module(twice)[0].cast_seconds is None
 
 
@@ -121,7 +108,7 @@ def test_there_is_a_row_per_op_and_per_cast(step):
 def test_a_trace_without_casts_has_tables_too():
     x = torch.randn(2)
     empty = passed(trace(lambda: x + 1).trace)
-    assert by_op(empty) == by_tensor(empty) == by_origin(empty) == by_weight(empty) == by_module(empty) == []
+    assert by_op(empty) == by_origin(empty) == by_weight(empty) == by_module(empty) == []
     assert len(op_rows(empty.trace)) == 1
 
 
@@ -143,13 +130,9 @@ def cells(columns, rows, *heads):
     return [tuple(told[head].cell(row) for head in heads) for row in rows]
 
 
-def test_a_copy_that_no_op_reads_is_called_stored_and_a_tensor_without_a_name_is_said_to_have_none() -> None:
+def test_a_copy_that_no_op_reads_is_called_stored() -> None:
     found = made_up(cast(0, "gradient"), cast(1, "weight", "bias", operation=2))
     assert sorted(cells(OPS, by_op(found), "for op", "called as")) == [("addmm", "F.linear"), ("only stored", "–")]
-    assert set(cells(TENSORS, by_tensor(found), "what", "tensor")) == {
-        ("gradient", "without a name"),
-        ("weight", "bias"),
-    }
 
 
 def test_what_is_cast_is_named_once_with_who_asked_and_the_line_of_code() -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from ampbench.records.case import Case
-from ampbench.studies.keep_fp32 import Limits, Trial, islands, share_of
+from ampbench.studies.keep_fp32 import Limits, Smallest, Trial, islands, share_of, suspected_first
 from ampbench.studies.keep_fp32_measure import search_space, try_kept
-from ampbench.studies.keep_fp32_search import Smallest, suspected_first
 from ampbench.worker.machine import Cpu
 from ampbench.worker.reference import References
 from ampbench.workload import Workload

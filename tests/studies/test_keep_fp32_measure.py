@@ -12,9 +12,8 @@ import ampbench
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
 from ampbench.studies import keep_fp32_measure as measure
-from ampbench.studies.keep_fp32 import Limits, SearchSpace, Trial, Units, islands, share_of
+from ampbench.studies.keep_fp32 import Limits, SearchSpace, Smallest, Trial, Units, islands, share_of, suspected_first
 from ampbench.studies.keep_fp32_measure import time_sets, try_kept
-from ampbench.studies.keep_fp32_search import Smallest, suspected_first
 from ampbench.worker import reference, timing
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu
@@ -108,9 +107,7 @@ def test_units_are_the_modules_in_which_no_other_runs_in_the_order_of_running(
     assert space.containers == ["", "body"]
     assert space.notes == []
     assert all(unit.own_rel_l2 for unit in space.units)
-    stem, norm = space.units[0], space.units[2]
-    assert (stem.kind, stem.weight_bytes, stem.output_bytes) == ("Linear", 4 * (4 * 8 + 8), 4 * 3 * 8)
-    assert norm.weight_bytes == 4 * 4 * 8 + 8  # four vectors, and the count of batches
+    assert [unit.kind for unit in space.units[:3]] == ["Linear", "Linear", "BatchNorm1d"]
 
 
 def test_the_network_itself_can_be_the_only_unit(case: MakeCase) -> None:
@@ -124,10 +121,9 @@ def test_modules_that_share_a_parameter_are_one_unit_also_with_those_that_do_not
 ) -> None:
     space = search_space(tied, case("fp16_pure"), Cpu())
     assert told(space) == [["embedding", "head", "spare"], ["middle"]]
-    assert space.units[0].weight_bytes == 4 * 10 * 8
 
 
-def test_a_module_that_runs_twice_is_one_unit_with_all_it_returns(case: MakeCase) -> None:
+def test_a_module_that_runs_twice_is_one_unit(case: MakeCase) -> None:
     class Twice(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -138,7 +134,6 @@ def test_a_module_that_runs_twice_is_one_unit_with_all_it_returns(case: MakeCase
 
     space = search_space(Workload(module=Twice(), inputs=torch.randn(2, 4)), case("fp16_pure"), Cpu())
     assert told(space) == [["first"]]
-    assert space.units[0].output_bytes == 2 * 4 * 2 * 4
 
 
 def test_what_the_network_keeps_itself_is_left_out(blocks: Workload, case: MakeCase) -> None:

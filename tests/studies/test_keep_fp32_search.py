@@ -7,8 +7,7 @@ from statistics import mean, median
 
 import pytest
 
-from ampbench.studies.keep_fp32 import Units
-from ampbench.studies.keep_fp32_search import Smallest, TrialsSpentError, suspected_first
+from ampbench.studies.keep_fp32 import Smallest, TrialsSpentError, Units, suspected_first
 from tests.studies.keep_searches import SPACE, breaks, fewest
 
 

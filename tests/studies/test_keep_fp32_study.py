@@ -25,12 +25,10 @@ from ampbench.report.result import make_markdown
 from ampbench.show.document import as_sentence, escaped
 from ampbench.show.study_words import lines as words
 from ampbench.studies.keep_fp32 import (
-    FOUND,
-    MEETS,
-    MISSES,
     Keep,
     Limits,
     Searched,
+    TimedSet,
     Timing,
     Trial,
     code,
@@ -132,8 +130,8 @@ def test_sets_stand_by_size_with_what_they_err_and_cost() -> None:
     norm = rows[1]
     assert norm.ratio is not None
     assert (norm.ratio.value, norm.ratio.low, norm.ratio.high) == pytest.approx((1.04, 1.04, 1.04))
-    assert norm.peak_bytes == (1 << 20) + 512
-    assert (rows[2].samples, rows[2].ratio, rows[2].peak_bytes) == ([], None, None)
+    assert norm.timed.peak_bytes == (1 << 20) + 512
+    assert (rows[2].timed, rows[2].ratio) == (TimedSet(), None)
 
 
 def test_a_set_that_misses_the_budget_on_another_batch_does_not_meet_it() -> None:
@@ -247,10 +245,8 @@ def test_what_arrives_of_an_update_is_told_where_it_is_bounded() -> None:
 
 def test_what_other_batches_say_is_told() -> None:
     others = [trial(4, "norm", error=1.95e-3, batch=1), trial(5, "norm", error=1.7e-3, batch=2)]
-    refuted = trial(6, "body", "norm", error=5e-3, batch=1)
-    told = concluded(searched("norm", trials=[*TRIALS, *others, refuted], unconfirmed="no third batch"))
+    told = concluded(searched("norm", trials=[*TRIALS, *others], unconfirmed="no third batch"))
     assert told[Keep.CONFIRMED] == {"batches": 2, "error": 1.95e-3}
-    assert told[Keep.REFUTED] == {"sets": 1}
     assert told[Keep.UNCONFIRMED] == {"why": "no third batch", "more": True}
 
 
@@ -467,17 +463,13 @@ def page(*found: Any, **options: Any) -> Material:
     return material_of([], explanations=[keeping_run(*found, **options)])
 
 
-def test_the_page_draws_the_trials_with_their_budget_and_has_the_code() -> None:
-    material = page(on_page(*TIMED))
-    part = part_of("keep-fp32", material)
-    assert part is not None
-    rows = part.datasets["explanation-kept-trials"]
-    assert [(row["modules"], row["kind"]) for row in rows if row["limit"] is None] == [
-        (0, MISSES), (1, FOUND), (2, MEETS), (4, MEETS)
-    ]  # fmt: skip
-    assert [row["limit"] for row in rows if row["limit"]] == [2e-3]
-    pre = rendered_by(explanation, material).select_one("details.keep-fp32 pre.code")
-    assert 'ampbench.keep_fp32(model, "layer.2")' in pre.get_text()
+def test_the_page_has_the_code_and_folds_the_sets_that_were_not_timed() -> None:
+    told = rendered_by(explanation, page(on_page(*TIMED))).select_one("details.keep-fp32")
+    assert 'ampbench.keep_fp32(model, "layer.2")' in told.select_one("pre.code").get_text()
+    (folded,) = [details for details in told.select("details") if "Other sets" in details.summary.get_text()]
+    assert [row.get_text(" ", strip=True).split()[:4] for row in folded.select("tbody tr")] == [
+        ["layer.1,", "layer.2", "2", "1.5e-03"]
+    ]
 
 
 def test_the_page_and_markdown_tell_all_that_is_concluded() -> None:

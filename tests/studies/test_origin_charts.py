@@ -5,7 +5,7 @@ from functools import partial
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.report.explanation import explanation
 from ampbench.report.material import Material, material_of
-from ampbench.show.charts import MODULES
+from ampbench.show.charts import CHOICES, MODULES
 from ampbench.show.document import ROWS
 from ampbench.studies.origin import FITTING, OVERFLOWING
 from tests.report.materials import part_of, rendered_by
@@ -39,6 +39,13 @@ def test_each_module_has_the_error_left_with_it_kept_in_the_order_of_running_bes
 def test_where_the_error_with_none_kept_is_undefined_no_line_is_drawn():
     found = originating(erring("a", kept_rel_l2=1e-3), output_rel_l2=None)
     assert [row["limit"] for row in origin(only(found)).datasets[CHART]] == [None]
+
+
+def test_of_very_many_cases_the_first_ones_are_drawn():
+    cases = tuple(make_case("fp16_autocast", workload=f"w{number}") for number in range(CHOICES + 10))
+    part = origin(only(*(originating(erring("a", kept_rel_l2=1e-3), case=case) for case in cases), cases=cases))
+    assert len(part.charts[0].choices) == CHOICES
+    assert any("the first ones" in said for said in part.said)
 
 
 def test_a_case_is_told_with_the_worst_first_and_where_the_first_nonfinite_value_was_made():

@@ -221,7 +221,7 @@ def test_a_run_shows_disagreements_by_kind_and_with_all_every_op():
         (section,) = studies.document(STUDY, probed(), [], **given).sections()
         return {block.title: block.rows for block in section.blocks if block.rows}
 
-    assert list(titles()) == ["Contradicted", "Ops by rule"]
+    assert list(titles()) == ["Contradicted"]
     assert titles()["Contradicted"] == [["xpu", "lower", "–", "float32", "bf16", "rms_norm"]]
     assert titles(everything=True)["Every op"] == [["rms_norm", "xpu", "lower", "–", "yes", "float32", "bf16"]]
 

@@ -19,6 +19,7 @@ from ampbench.records.rules import (
     BANNED,
     CHANGED,
     FLOAT32,
+    INSIDE,
     LOWER,
     REFUSED,
     UNCHANGED,
@@ -167,14 +168,16 @@ def classify(trials: Mapping[str, RuleTrial], dtype: str) -> str | None:
 
     Each rule leaves a trace that the call without autocast does not have: "banned" ends the call with an error about
     autocast before any kernel is reached; "lower_precision" casts fp32 inputs to `dtype` (a kernel may cast them
-    back); "float32" makes inputs in `dtype` reach kernels, or leave them, in fp32; "widest" turns mixed inputs into
-    fp32 before the kernel. What leaves none is "unlisted". Complex numbers count as the dtype of their parts.
+    back), "lower_inside" some of them, so that all outputs are fp32; "float32" makes inputs in `dtype` reach kernels,
+    or leave them, in fp32; "widest" turns mixed inputs into fp32 before the kernel. What leaves none is "unlisted".
+    Complex numbers count as the dtype of their parts.
     """
     fp32, lower, mixed = trials["fp32"], trials["lower"], trials.get("mixed")
     if fp32.plain.computed and not fp32.autocast.computed and "autocast" in (fp32.autocast.error or ""):
         return BANNED
     if dtype in _lowered(fp32.autocast) - _lowered(fp32.plain):
-        return LOWER
+        only_lowers = all(cast.endswith(f" to {dtype}") for cast in fp32.autocast.casts)
+        return INSIDE if only_lowers and _parts(fp32.autocast.outputs) == {"float32"} else LOWER
     if any(not trial.autocast.computed and (trial.plain.computed or trial is fp32) for trial in (fp32, lower)):
         return None
     if _in_fp32(lower.autocast.computed, lower.plain.computed) or _in_fp32(lower.autocast.outputs, lower.plain.outputs):
