@@ -310,6 +310,7 @@ def test_what_wheels_need_in_turn_is_missed(tmp_path: Path) -> None:
     assert wheels.needs(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_part_of_the_cpu_is_done_from_the_tree(tmp_path: Path) -> None:
     """The cheapest item for real: the machine is looked at, by processes that import torch and ampbench."""
     part = Part("made", "the machine alone", (made("is_absent"),), seconds=600)
@@ -385,6 +386,7 @@ def test_an_item_for_a_device_that_is_not_here_is_not_run(tmp_path: Path) -> Non
     assert f"no {absent} that torch can use: " in found.said
 
 
+@pytest.mark.slow
 def test_tests_that_are_all_skipped_prove_nothing(tmp_path: Path) -> None:
     test = ITEMS["tests training_on_device"]
     if is_present("cuda") or is_present("xpu"):

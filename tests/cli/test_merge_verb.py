@@ -21,6 +21,7 @@ def bytes_of(found: MemoryPass) -> dict[str, Any]:
     return {name: getattr(found, name) for name in MemoryPass.__slots__ if not name.startswith("rss")}
 
 
+@pytest.mark.slow
 def test_three_shards_merged_are_the_run_of_one_process(ampbench: Callable[..., Any], tmp_path: Path) -> None:
     assert ampbench("run", *SELECTED, "--results", "whole").code == 0
     for number in range(1, 4):

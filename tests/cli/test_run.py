@@ -291,6 +291,7 @@ def test_a_finished_run_resumed_measures_nothing_more(tmp_path: Path, capsys: py
     assert said.err == f"run {file.stem} is complete: nothing is left to do\nrun {file.stem}: {file}\n"
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_have_files_of_their_own(tmp_path: Path) -> None:
     results = tmp_path / "results"
     both = [start(results, "-k", "fp32 and inference") for _ in range(2)]

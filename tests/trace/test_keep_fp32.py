@@ -400,6 +400,7 @@ def test_an_encoder_layer_in_eval_leaves_its_fused_path_for_a_kept_class():
     assert {"__init__", "__setstate__"}.isdisjoint(Mine.__dict__)
 
 
+@pytest.mark.slow
 def test_an_encoder_with_an_island_compiles_without_a_graph_break():
     net, batch = encoder()
     ampbench.keep_fp32(net, "layers.*.linear1")

@@ -278,6 +278,7 @@ print(rounded_products(Cpu()).get("conv", ""), error)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["STRICT", "BF16"])
 def test_what_the_canary_says_of_a_mode_of_onednn_is_what_convolutions_err(mode: str) -> None:
     variables = {**os.environ, "ONEDNN_DEFAULT_FPMATH_MODE": mode}
@@ -307,6 +308,7 @@ def test_torchvision_is_told_without_being_imported_where_its_operators_are_thos
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["no library", None])
 def test_torchvision_is_imported_where_its_operators_are_not_and_says_itself_what_is_wrong(
     library: str | None, tmp_path: Path

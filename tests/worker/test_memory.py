@@ -140,6 +140,7 @@ def test_the_peak_of_a_known_computation_is_exact(measure: Measure) -> None:
     assert found.peak_bytes == pytest.approx(3 * block, abs=256)  # the input, x + 1, and its double
 
 
+@pytest.mark.slow
 def test_the_record_agrees_with_kineto() -> None:
     ours, kineto = (
         subprocess.run([sys.executable, "-c", BOTH_RECORDS, which], capture_output=True, text=True, check=True).stdout

@@ -350,6 +350,7 @@ DIFFERS = {
 """What a step in a worker sees that it would not see in a user's own process, and why; nothing else may differ."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("started_servers")
 def test_a_workers_step_sees_a_users_process_but_for_what_is_listed(
     tmp_path: Path, case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
