@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def test_asv_measures_every_metric_and_what_cannot_run_here_is_no_row(results: d
 
 
 def test_what_asv_stored_is_read_as_a_run(results: dict[str, dict[str, Any]]) -> None:
-    (stored,) = asv.read_results(results["path"][""])
+    (stored,) = asv.read_results(results["path"][""], Counter())
     ok = {case_id for values in stored.readings.values() for case_id in values}
     assert {(stored.cases[one].workload, stored.cases[one].precision) for one in ok} == {("mlp", "fp32")}
     assert stored.readings.keys() >= {"seconds_median", "peak_memory_bytes", "output_floor_ratio", "other_share"}
@@ -249,7 +250,7 @@ def test_asv_measures_a_strangers_model_in_one_attempt(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
     assert "failed" not in done.stdout
-    (stored,) = asv.read_results(folder / "results")
+    (stored,) = asv.read_results(folder / "results", Counter())
     assert {case.workload for case in stored.cases.values()} == {"bench.MyModel"}
     assert {case.precision for case in stored.cases.values()} == set(ON_CPU)
     assert all(len(stored.readings[name]) == len(ON_CPU) for name in ("seconds_median", "output_floor_ratio"))

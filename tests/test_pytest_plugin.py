@@ -19,8 +19,8 @@ from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import find_workloads
 from ampbench.pytest_plugin.grid import present
-from ampbench.records.case import DEVICES, Case, Environment
-from ampbench.records.measured import Divergence, MemoryPass
+from ampbench.records.case import DEVICES, Environment
+from ampbench.store import lines
 from ampbench.worker.environment import read_environment
 from tests.strangers import repository
 
@@ -235,7 +235,7 @@ def test_built_in(amp_benchmark):
     document, found = extra(pytester)
     (elsewhere,) = (each for each in document["benchmarks"] if each["fullname"].startswith("test_only_here.py"))
     said = "memory was not measured: workload test_only_here.py:net cannot be imported: RuntimeError: only"
-    assert elsewhere["extra_info"]["ampbench"]["memory"] is None
+    assert [*map(list, elsewhere["extra_info"]["ampbench"]["lines"])] == [["case"], ["round"], ["divergence"]]
     assert elsewhere["extra_info"]["ampbench"]["notes"][0].startswith(said)
     environment = msgspec.convert(document["machine_info"]["ampbench"], Environment)
     assert environment.torch_version == torch.__version__
@@ -243,13 +243,12 @@ def test_built_in(amp_benchmark):
     assert one["group"] == "test_mine.py:net[width=8]/b2/cpu/training"
     assert one["stats"]["iterations"] == 1
     own = one["extra_info"]["ampbench"]
-    case = msgspec.convert(own["case"], Case)
+    case, timed, memory, divergence = (lines.decode(msgspec.json.encode(line))[1] for line in own["lines"])
     assert case.case_id == "test_mine.py:net[width=8]/b2/bf16_autocast/cpu/training/eager/in-fp32"
-    memory = msgspec.convert(own["memory"], MemoryPass)
-    divergence = msgspec.convert(own["divergence"], Divergence)
     assert memory.peak_bytes > memory.parameter_bytes > 0
     assert divergence.output.rel_l2 is not None
-    assert (own["data"], own["items_per_step"], own["weights_digest"]) == ("samples", 2.0, divergence.weights_digest)
+    assert (timed.samples, timed.items_per_step) == ([one["stats"]["data"]], 2.0)
+    assert timed.weights_digest == divergence.weights_digest
     assert own["notes"] == []
     flat = {name: value for name, value in one["extra_info"].items() if name != "ampbench"}
     assert flat.keys() <= METRICS.keys()
@@ -287,10 +286,10 @@ def test_net(amp_benchmark, width):
     result.stdout.fnmatch_lines(["SKIPPED*2*no loss given: *(module, inputs, loss)"])
     _, found = extra(pytester)
     own = found["test_net[3-cpu-inference-fp32]"]["extra_info"]["ampbench"]
-    assert own["case"]["workload"] == "test_mine.py::test_net[3]:lambda"
-    assert own["memory"] is None
+    case, _, divergence = own["lines"]
+    assert case["case"]["workload"] == "test_mine.py::test_net[3]:lambda"
     assert "memory was not measured" in own["notes"][0]
-    assert own["divergence"]["output"]["rel_l2"] is not None
+    assert divergence["divergence"]["output"]["rel_l2"] is not None
     assert not [name for name in sys.modules if name.startswith("ampbench_given_")]
 
 
@@ -328,7 +327,7 @@ def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_
     result = pytester.runpytest_inprocess("--amp-device=cpu", *QUICK, "--benchmark-json=out.json")
     result.assert_outcomes(passed=8)
     document, _ = extra(pytester)
-    assert [each["extra_info"]["ampbench"]["case"]["workload"] for each in document["benchmarks"]] == [
+    assert [each["extra_info"]["ampbench"]["lines"][0]["case"]["workload"] for each in document["benchmarks"]] == [
         f"{folder}/test_mine.py::{test}"
         for folder in ("a", "b")
         for test in (

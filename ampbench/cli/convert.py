@@ -2,10 +2,10 @@
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,13 +25,17 @@ from ampbench.core.units import counted
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from ampbench.convert import Format, Selected
+    from ampbench.store import StoredRun
 
 
 PARQUET = "parquet"
 """What holds rows whole, those of several runs in one file."""
 NATIVE = "native"
 """What ampbench's own format is called: to it, other programs' results are converted."""
+JUNIT = "junit"
+"""The format of a comparison, too."""
+OPTIONS = ("-o", "--baseline", "-k", "--metric", "--short")
+"""What some formats do not take."""
 NAMED_RUNS = 5
 """So many of the files written are named; the results folder has them all."""
 
@@ -82,48 +86,110 @@ def command(
       ampbench convert results --to parquet -o runs.parquet
       ampbench convert results/asv .benchmarks --to native
     """
+    given = {"-o": output, "--baseline": baseline, "-k": keyword, "--metric": metric, "--short": short}
+    columns = _checked(to, runs, {option for option, value in given.items() if value}, metric or ())
     if to == NATIVE:
-        meaningless = {"-o": output, "--baseline": baseline, "-k": keyword, "--metric": metric, "--short": short}
-        _refuse(meaningless, NATIVE, "whole runs into --results DIR")
-        return _import(runs, results)
+        _import(runs, results)
+        return 0
+    if output is not None:
+        check_writable(output)
+    text: str | bytes
     if to == PARQUET:
-        return _parquet(runs, output, results, keyword, {"--baseline": baseline, "--metric": metric, "--short": short})
-    from ampbench import store
-    from ampbench.convert import select
-
-    format = _known(to)
-    _check(format, runs, baseline)
-    columns = _chosen(format, metric, short)
-    stored = store.read_run(store.find_run(runs[0], results, print_note))
-    notes = [f"{stored.path} {store.CUT}"] if stored.cut else []
-    if baseline and format.of_comparison:
-        from ampbench.comparison import Comparison
-
-        against = store.read_run(store.find_run(baseline, results, print_note))
-        text = format.of_comparison(Comparison(against, stored, keyword=keyword).compared)
+        text, notes = _parquet(runs, results, keyword)
+    elif baseline:
+        text, notes = _compared(runs[0], baseline, results, keyword)
     else:
-        chosen = select(stored, keyword, columns=columns, short=short)
-        notes += _losses(format, chosen)
-        text = format.of_run(chosen)
+        text, notes = _converted(runs[0], to, results, keyword, columns, short)
     for note in notes:
         print_note(note)
     if output is not None:
         write_files({output: text})
         print_note(f"wrote {output}")
-    else:
+    elif isinstance(text, str):
         print_text(text)
     return 0
 
 
-def _refuse(meaningless: Mapping[str, Any], to: str, writes: str) -> None:
-    """Raise `UsageError` where any option of these, by name, was given, for a target that `writes` without it."""
-    for option, given in meaningless.items():
-        if given:
-            raise UsageError(f"--to {to} writes {writes}: leave {option} out")
+def _checked(to: str, runs: Sequence[str], given: Collection[str], metrics: Iterable[str]) -> list[str] | None:
+    """Return the columns that `metrics` name, None for all of the format.
+
+    Raises `UsageError` for what the format does not take, before any run is read.
+    """
+    from ampbench.convert import FORMATS
+    from ampbench.trend.series import TRACKED
+
+    if to not in (*FORMATS, PARQUET, NATIVE):
+        raise UnknownNameError("format", to, [*FORMATS, PARQUET, NATIVE])
+    told = [column.name for column in FORMATS[to].columns] if to in FORMATS else []
+    taken = {*(() if to == NATIVE else ("-o", "-k")), *(("--metric", "--short") if told else ())}
+    taken |= {"--baseline"} if to == JUNIT else set()
+    for option in OPTIONS:
+        if option in given and option not in taken:
+            raise UsageError(f"--to {to} does not take {option}: leave it out (--help says which format takes it)")
+    if to == PARQUET and "-o" not in given:
+        raise UsageError(f"--to {PARQUET} is not text: name a file, as in -o runs.parquet")
+    if to in FORMATS and len(runs) > 1:
+        raise UsageError(f"--to {to} takes one run, not {len(runs)}: convert them one by one, or use parquet")
+    names = {name: metric.column.name for name, metric in TRACKED.items() if metric.column.name in told}
+    names |= {name: name for name in told}
+    for name in metrics:
+        if name not in names:
+            raise UnknownNameError(f"metric of {to}", name, names)
+    return [names[name] for name in metrics] or None
 
 
-def _import(sources: Sequence[str], results: Path) -> int:
-    """Read and check each source as a whole, then write its runs; say what was written and what was left out."""
+def _converted(
+    run: str, to: str, results: Path, keyword: str, columns: Sequence[str] | None, short: bool
+) -> tuple[str, list[str]]:
+    """Return a run in the format `to`, and which cases that leaves out; `NothingToRunError` where that is all."""
+    from ampbench.convert import FORMATS, select
+
+    stored, notes = _read(run, results)
+    chosen = select(stored, keyword, columns=columns, short=short)
+    kept = getattr(chosen, FORMATS[to].cases)
+    ids = {row["case_id"] for row in kept}
+    lost = Counter(
+        "without rounds" if row["outcome"] == "ok" else row["outcome"]
+        for row in chosen.rows
+        if row["case_id"] not in ids
+    )
+    counts = ", ".join(f"{count:,} {what}" for what, count in sorted(lost.items()))
+    if not kept:
+        raise NothingToRunError(f"{to} has no place for any case of {stored.header.run}: {counts}; junit has all")
+    return FORMATS[to].write(chosen), [*notes, *([f"{to} has no place for {counts}: left out"] if lost else [])]
+
+
+def _compared(run: str, baseline: str, results: Path, keyword: str) -> tuple[str, list[str]]:
+    """Return the comparison of a run with its baseline as JUnit."""
+    from ampbench.comparison import Comparison
+    from ampbench.convert.formats import junit_of_comparison
+
+    (stored, notes), (against, more) = _read(run, results), _read(baseline, results)
+    return junit_of_comparison(Comparison(against, stored, keyword=keyword).compared), notes + more
+
+
+def _read(run: str, results: Path) -> tuple["StoredRun", list[str]]:
+    from ampbench import store
+
+    stored = store.read_run(store.find_run(run, results, print_note))
+    return stored, [f"{stored.path} {store.CUT}"] if stored.cut else []
+
+
+def _parquet(runs: Sequence[str], results: Path, keyword: str) -> tuple[bytes, list[str]]:
+    """Return the cases of all runs, as `ampbench.load` has them and with columns of their runs."""
+    from ampbench import store
+    from ampbench.convert.formats import cases_of, parquet
+
+    found = (
+        store.measured_files(Path(run)) if Path(run).is_dir() else store.find_runs(run, results, print_note)
+        for run in runs
+    )
+    columns, cut = cases_of(list(dict.fromkeys(chain.from_iterable(found))), keyword)
+    return parquet(columns), [f"{path} {store.CUT}" for path in cut]
+
+
+def _import(sources: Sequence[str], results: Path) -> None:
+    """Read and check each source as a whole, then write its runs; print what was written and what was left out."""
     from ampbench.convert.native import read_source, write_runs
 
     for source in dict.fromkeys(sources):
@@ -132,86 +198,11 @@ def _import(sources: Sequence[str], results: Path) -> int:
         for remark, files in remarks.items():
             print_note(f"{source}: {remark}{f' (in {files:,} files)' if files > 1 else ''}")
         written = write_runs(read, results)
-        for run in list(written.new)[:NAMED_RUNS]:
-            print_note(f"wrote {written.new[run]}")
+        for file in list(written.new.values())[:NAMED_RUNS]:
+            print_note(f"wrote {file}")
         counts = [f"{counted(len(written.new), 'run')} written"]
         counts += [f"{len(written.known):,} already there, left as they are"] if written.known else []
         print_note(f"{source}: {', '.join(counts)}")
-    return 0
-
-
-def _parquet(
-    runs: Sequence[str], output: Path | None, results: Path, keyword: str, meaningless: Mapping[str, object]
-) -> int:
-    """Write the cases of all runs, as `ampbench.load` has them and with columns of their runs, into one file."""
-    from ampbench import store
-    from ampbench.convert.formats import cases_of, parquet
-
-    _refuse(meaningless, PARQUET, "whole rows")
-    if output is None:
-        raise UsageError(f"--to {PARQUET} is not text: name a file, as in -o runs.parquet")
-    check_writable(output)
-    found = (
-        store.measured_files(Path(run)) if Path(run).is_dir() else store.find_runs(run, results, print_note)
-        for run in runs
-    )
-    files = dict.fromkeys(chain.from_iterable(found))
-    cases = cases_of(list(files)).matching(keyword)
-    for path in cases.cut:
-        print_note(f"{path} {store.CUT}")
-    write_files({output: parquet(cases.columns)})
-    print_note(f"wrote {output}")
-    return 0
-
-
-def _known(name: str) -> "Format":
-    """Return the format called `name`; raises `UnknownNameError` with the nearest ones."""
-    from ampbench.convert import FORMATS
-
-    if name not in FORMATS:
-        raise UnknownNameError("format", name, [*FORMATS, PARQUET, NATIVE])
-    return FORMATS[name]
-
-
-def _check(format: "Format", runs: Sequence[str], baseline: str) -> None:
-    """Raise `UsageError` for what the format cannot do, before any run is read."""
-    if baseline and not format.of_comparison:
-        raise UsageError(f"--to {format.name} cannot tell of a comparison: leave --baseline out, or use junit")
-    if len(runs) > 1:
-        raise UsageError(f"--to {format.name} takes one run, not {len(runs)}: convert them one by one, or use parquet")
-
-
-def _chosen(format: "Format", metrics: Sequence[str] | None, short: bool) -> list[str] | None:
-    """Return the columns of the metrics that are asked for, None for all; `UsageError` where that cannot be chosen."""
-    from ampbench.trend.series import TRACKED
-
-    told = [column.name for column in format.columns]
-    if (metrics or short) and not told:
-        option = "--metric" if metrics else "--short"
-        raise UsageError(f"--to {format.name} tells what it tells: {option} is for github-smaller and bencher")
-    by_name = {name: one.column.name for name, one in TRACKED.items() if one.column.name in told}
-    known = {**by_name, **{name: name for name in told}}
-    for name in metrics or ():
-        if name not in known:
-            raise UnknownNameError(f"metric of {format.name}", name, [*by_name, *told])
-    return [known[name] for name in metrics] if metrics else None
-
-
-def _losses(format: "Format", chosen: "Selected") -> list[str]:
-    """Return what the file will not say; raises `NothingToRunError` where nothing would be left."""
-    if not format.numbers_only:
-        return []
-    if not chosen.measured:
-        raise NothingToRunError(f"no case was measured, and {format.name} has no place for the others: junit has")
-    if format.of_rounds and not chosen.timed:
-        raise NothingToRunError(f"no case has rounds, which {format.name} is made of: bencher takes medians alone")
-    outcomes = [row["outcome"] for row in chosen.rows]
-    counts = [f"{outcomes.count(name)} {name}" for name in ("failed", "skipped") if name in outcomes]
-    said = [f"{format.name} has no place for cases without numbers: left out {' and '.join(counts)}"] if counts else []
-    untimed = len(chosen.measured) - len(chosen.timed) if format.of_rounds else 0
-    if untimed:
-        said.append(f"{format.name} is made of rounds: left out {untimed} imported without their samples")
-    return said
 
 
 Shards = Annotated[

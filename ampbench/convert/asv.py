@@ -13,19 +13,18 @@ import ast
 import functools
 import hashlib
 import itertools
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ampbench.convert.formats import listed
+from ampbench.convert.formats import listed, read_json
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import default_preset
 from ampbench.errors import StoreError
@@ -35,11 +34,38 @@ from ampbench.records.run import SCHEMA, Footer, Header, Imported, Selection, Se
 from ampbench.store import StoredRun, new_run_id
 from ampbench.workloads.index import WORKLOADS, class_name, resolve_parameters
 
+PROGRAM = "asv"
 RESULTS_VERSION = 2
 MACHINE_VERSION = 1
 MACHINE_FILE = "machine.json"
 BENCHMARKS_FILE = "benchmarks.json"
 
+DEVICE_VARIABLE = "AMPBENCH_DEVICE"
+"""The environment variable that tells the suite its device; asv keeps it in its results."""
+TORCH_VERSION = ".Environment.track_torch_version"
+"""Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
+DEVICE = ".Environment.track_device"
+"""Its one value is the place of the device of all cases in `DEVICES`; older results do not have it."""
+UNTOLD_DEVICE = "cpu"
+"""The device of results that tell none."""
+VERSION = "1"
+"""The version of the suite's benchmarks whose values are understood."""
+METHODS: Mapping[str, tuple[str, str]] = {
+    "time_step": ("round", "seconds_median"),
+    "track_other_share": ("round", "other_share"),
+    "track_peak_memory": ("memory", "peak_memory_bytes"),
+    "track_output_error": ("divergence", "output_floor_ratio"),
+    "track_gradient_error": ("divergence", "grad_rel_l2"),
+}
+"""Where measuring fails, and the metric of the values, by method of the suite's classes, one of each workload
+(`workloads.index.class_name`); their parameters are phase and precision."""
+NOT_READ = ("track_fp64_norm", "track_fp64_result")
+"""Methods whose values are for asv alone: no column has them."""
+SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
+SMALLEST = 1e-300
+"""A time, or a number of bytes, is more than this: 0 is no measurement."""
+_OWN_FILE = "precisions."
+_ID_DIGITS = 8
 _Kind = TypeVar("_Kind")
 
 
@@ -53,6 +79,19 @@ class MachineFile(msgspec.Struct, kw_only=True):
     ram: str | int = ""
 
 
+class Results(msgspec.Struct, kw_only=True):
+    """A result file: what was measured of one commit in one environment on one machine, a row per benchmark."""
+
+    commit_hash: str
+    env_name: str
+    date: float | None
+    python: str
+    requirements: dict[str, str | None]
+    env_vars: dict[str, str] = {}
+    result_columns: list[str]
+    results: dict[str, list[Any]]
+
+
 _COLUMNS = {"parameters": "params", "values": "result", "low": "stats_ci_99_a", "high": "stats_ci_99_b"}
 
 
@@ -61,7 +100,7 @@ class BenchmarkResult(msgspec.Struct, kw_only=True, rename=_COLUMNS):
 
     A value is None where it failed and NaN where it was skipped or not selected. `low` and `high` are asv's 99%
     interval, None where it has none. `parameters` are the values of each parameter as they are written in Python,
-    `started_at` is in milliseconds since 1970, `duration` in seconds.
+    `started_at` is in milliseconds since 1970.
     """
 
     version: str | None = None
@@ -70,27 +109,47 @@ class BenchmarkResult(msgspec.Struct, kw_only=True, rename=_COLUMNS):
     low: list[float | None] = []
     high: list[float | None] = []
     started_at: float | None = None
-    duration: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning(NamedTuple):
+    """A benchmark of the suite: its workload and that one's version, where measuring fails, and the metric."""
+
+    workload: str
+    version: int
+    stage: str
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResultFile:
-    """What was measured of one commit in one environment on one machine.
-
-    `digest` is that of the file's bytes, `names` are all its benchmarks, `benchmarks` the rows of those asked for.
-    """
+    """A result file as read, with its folder's machine and the rows of the `benchmarks` of ampbench's suites."""
 
     path: Path
     digest: str
     machine: MachineFile
-    commit: str
-    committed_at: datetime | None
-    environment: str
-    python: str
-    requirements: Mapping[str, str]
-    variables: Mapping[str, str]
-    names: Sequence[str]
+    results: Results
     benchmarks: Mapping[str, BenchmarkResult]
+
+    @property
+    def committed_at(self) -> datetime | None:
+        """The time of the commit, None where it is not known."""
+        return time_of(self.results.date)
+
+    def value(self, name: str) -> float | None:
+        """Return the value of a benchmark without parameters, from any file; None where there is no number."""
+        result = next((row for key, row in self.benchmarks.items() if key.endswith(name)), None)
+        value = result.values[0] if result and len(result.values) == 1 else None
+        return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+    def required(self, package: str) -> str:
+        """Return the version of a package that the environment was built with, "" where that is not told.
+
+        A requirement may name the installer ("pip+torch") or leave the version open.
+        """
+        for name, version in self.results.requirements.items():
+            if name.rpartition("+")[2] == package and version and version[0].isdigit():
+                return version
+        return ""
 
 
 def result_paths(source: Path) -> list[Path]:
@@ -106,34 +165,28 @@ def result_paths(source: Path) -> list[Path]:
     return paths
 
 
-def read_result_file(path: Path, wanted: Callable[[str], bool]) -> ResultFile:
-    """Return the contents of the result file at `path`, with the rows of the benchmarks that are `wanted`.
+def read_result_file(path: Path) -> ResultFile:
+    """Return the contents of the result file at `path`.
 
     Raises `StoreError`, naming the file, where it or its folder's machine.json is missing, broken or of another format.
     """
-    data = _bytes(path)
-    found = _checked(path, _document(path, data), RESULTS_VERSION, "a result of asv", _Results)
-    machine = _machine(path.with_name(MACHINE_FILE))
-    if found.params.get("machine", machine.machine) != machine.machine:
-        raise StoreError(f"{path}: measured on {found.params['machine']}, but its folder is that of {machine.machine}")
-    try:
-        return ResultFile(
-            path=path,
-            digest=hashlib.sha256(data).hexdigest(),
-            machine=machine,
-            commit=found.commit_hash,
-            committed_at=time_of(found.date),
-            environment=found.env_name,
-            python=found.python,
-            requirements={name: version or "" for name, version in found.requirements.items()},
-            variables=found.env_vars,
-            names=list(found.results),
-            benchmarks={
-                name: _benchmark(name, found.result_columns, row) for name, row in found.results.items() if wanted(name)
-            },
-        )
-    except StoreError as error:
-        raise StoreError(f"{path}: {error}") from None
+    data, document = read_json(path, PROGRAM)
+    results = _checked(path, document, RESULTS_VERSION, "a result of asv", Results)
+    machine_path = path.with_name(MACHINE_FILE)
+    if not machine_path.exists():
+        raise StoreError(f"there is no {machine_path}, which asv writes beside results: give the folder that asv wrote")
+    machine = read_json(machine_path, PROGRAM)[1]
+    return ResultFile(
+        path,
+        hashlib.sha256(data).hexdigest(),
+        _checked(machine_path, machine, MACHINE_VERSION, "asv's description of a machine", MachineFile),
+        results,
+        {
+            name: _benchmark(path, name, results.result_columns, row)
+            for name, row in results.results.items()
+            if meaning_of(name) or name.endswith((TORCH_VERSION, DEVICE))
+        },
+    )
 
 
 def time_of(milliseconds: float | None) -> datetime | None:
@@ -154,226 +207,60 @@ def parameter_text(written: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-class _Results(msgspec.Struct, kw_only=True):
-    commit_hash: str
-    env_name: str
-    date: float | None
-    params: dict[str, Any]
-    python: str
-    requirements: dict[str, str | None]
-    env_vars: dict[str, str] = {}
-    result_columns: list[str]
-    results: dict[str, list[Any]]
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _document(path: Path, data: bytes) -> Any:
-    try:
-        return json.loads(data)  # msgspec refuses asv's NaN
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: no whole JSON, so it was cut or is no result of asv: {error}") from None
-
-
 def _checked(path: Path, document: Any, version: int, what: str, kind: type[_Kind]) -> _Kind:
     """Return `document` as a `kind`; `StoreError` where it is another thing or of another version of the format."""
-    found = document.get("version") if isinstance(document, dict) else None
-    if not isinstance(found, int):
-        said = "has no version of the format" if found is None else f"is in format {found!r}, which is none of asv's"
-        raise StoreError(f"{path}: not {what}: it {said}")
-    if found != version:
-        remedy = "`asv update` rewrites older ones" if found < version else "upgrade ampbench"
-        raise StoreError(f"{path}: {what} in format {found}; this ampbench reads {version}: {remedy}")
+    written = document.get("version") if isinstance(document, dict) else None
+    if not isinstance(written, int):
+        raise StoreError(f"{path}: not {what}: its version of the format is {written!r}")
+    if written != version:
+        remedy = "`asv update` rewrites older ones" if written < version else "upgrade ampbench"
+        raise StoreError(f"{path}: {what} in format {written}; this ampbench reads {version}: {remedy}")
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise StoreError(f"{path}: not {what}: {error}") from None
 
 
-def _machine(path: Path) -> MachineFile:
-    """Return what machine.json says."""
-    if not path.exists():
-        raise StoreError(f"there is no {path}, which asv writes beside results: give the folder that asv wrote")
-    return _checked(path, _document(path, _bytes(path)), MACHINE_VERSION, "asv's description of a machine", MachineFile)
-
-
-def _benchmark(name: str, columns: Sequence[str], row: Sequence[Any]) -> BenchmarkResult:
+def _benchmark(path: Path, name: str, columns: Sequence[str], row: Sequence[Any]) -> BenchmarkResult:
     cells = {column: cell for column, cell in zip(columns, row, strict=False) if cell is not None}
     try:
-        found = msgspec.convert(cells, BenchmarkResult)
+        result = msgspec.convert(cells, BenchmarkResult)
     except msgspec.ValidationError as error:
-        raise StoreError(f"the result of {name} is damaged: {error}") from None
-    count = math.prod(len(values) for values in found.parameters)
-    if any(values and len(values) != count for values in (found.values, found.low, found.high)):
-        raise StoreError(f"the result of {name} is damaged: it does not have {count} values, as its parameters say")
-    found.values, found.low, found.high = (values or [None] * count for values in (found.values, found.low, found.high))
-    return found
+        raise StoreError(f"{path}: the result of {name} is damaged: {error}") from None
+    count = math.prod(len(values) for values in result.parameters)
+    lists = (result.values, result.low, result.high)
+    if any(values and len(values) != count for values in lists):
+        raise StoreError(f"{path}: the result of {name} is damaged: its parameters say {count} values")
+    result.values, result.low, result.high = (values or [None] * count for values in lists)
+    return result
 
 
-PROGRAM = "asv"
-DEVICE_VARIABLE = "AMPBENCH_DEVICE"
-"""The environment variable that tells the suite its device; asv keeps it in its results."""
-TORCH_VERSION = ".Environment.track_torch_version"
-"""Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
-DEVICE = ".Environment.track_device"
-"""Its one value is the place of the device of all cases in `DEVICES`; older results do not have it."""
-_ID_DIGITS = 8
-
-
-def header_of(found: ResultFile, results: Sequence[BenchmarkResult]) -> Header:
-    """Return the header of the run of a result file.
-
-    The run's id is made from the time, the machine and the file's contents. Raises `StoreError` without any time.
-    """
-    started = time_of(min((one.started_at for one in results if one.started_at is not None), default=None))
-    started = started or found.committed_at
-    if started is None:
-        raise StoreError("tells neither when it was measured nor when its commit was made")
-    stem = new_run_id(found.machine.machine, started).rpartition("-")[0]
-    digest = hashlib.sha256(f"{found.digest} ".encode()).hexdigest()
-    return Header(
-        schema=SCHEMA,
-        run=f"{stem}-{digest[:_ID_DIGITS]}",
-        ampbench_version="",
-        started_at=started.isoformat(timespec="milliseconds"),
-        label=f"{PROGRAM} {found.environment.partition('-')[0]}",
-        commit=found.commit,
-        selection=Selection(),
-        settings=Settings(),
-        environment=_environment(found),
-        committed_at=None if found.committed_at is None else found.committed_at.isoformat(timespec="seconds"),
-        imported=Imported(program=PROGRAM, file=found.path.name),
-    )
-
-
-def finished_at(found: ResultFile, results: Sequence[BenchmarkResult]) -> str:
-    """Return when the last of the benchmarks had ended, ISO 8601; else the commit's time, "" where there is neither."""
-    ends = [one.started_at + 1000 * (one.duration or 0) for one in results if one.started_at is not None]
-    ended = time_of(max(ends, default=None)) or found.committed_at
-    return "" if ended is None else ended.isoformat(timespec="milliseconds")
-
-
-def _environment(found: ResultFile) -> Environment:
-    machine = found.machine
-    return Environment(
-        host=machine.machine,
-        system=machine.os,
-        cpu=machine.cpu,
-        cpu_count=_count(machine.num_cpu),
-        memory_bytes=_count(machine.ram),
-        python_version="" if "/" in found.python else found.python,  # an existing one is a path
-        torch_version=_required(found, "torch") or _torch_version(found),
-        torchvision_version=_required(found, "torchvision") or None,
-        numpy_version=_required(found, "numpy"),
-        threads=None,
-        variables={name: value for name, value in found.variables.items() if name != DEVICE_VARIABLE},
-    )
-
-
-def _count(written: str | int) -> int | None:
-    """Return a whole number; None for what a person typed into machine.json instead ("16GB")."""
-    return int(written) if str(written).isdecimal() else None
-
-
-def _required(found: ResultFile, package: str) -> str:
-    """Return the version of a package that the environment was built with, "" where that is not told.
-
-    A requirement may name the installer ("pip+torch") or leave the version open.
-    """
-    for name, version in found.requirements.items():
-        if name.rpartition("+")[2] == package and re.match(r"\d", version):
-            return version
-    return ""
-
-
-def _torch_version(found: ResultFile) -> str:
-    """Return the version of torch that the suite itself recorded, "" where it did not."""
-    value = _only_value(found, TORCH_VERSION)
-    if value is None or value < 0:
-        return ""
-    major, rest = divmod(int(value), 1_000_000)
-    return f"{major}.{rest // 1000}.{rest % 1000}"
-
-
-def told_device(found: ResultFile) -> str:
-    """Return the device that asv's environment names or else the suite itself recorded, "" where neither does."""
-    if told := found.variables.get(DEVICE_VARIABLE, ""):
-        if told not in DEVICES:
-            raise StoreError(f"{DEVICE_VARIABLE} is {told!r}, which is no device: {', '.join(DEVICES)}")
-        return told
-    value = _only_value(found, DEVICE)
-    if value is None:
-        return ""
-    if value not in range(len(DEVICES)):
-        raise StoreError(f"{DEVICE[1:]} is {value:g}, and this ampbench knows {len(DEVICES)} devices: upgrade it")
-    return DEVICES[int(value)]
-
-
-def _only_value(found: ResultFile, name: str) -> float | None:
-    """Return the value of a benchmark without parameters, from any file; None where there is no number."""
-    result = next((one for each, one in found.benchmarks.items() if each.endswith(name)), None)
-    value = result.values[0] if result and len(result.values) == 1 else None
-    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-
-UNTOLD_DEVICE = "cpu"
-"""The device of results that tell none."""
-VERSION = "1"
-"""The version of the suite's benchmarks whose values are understood."""
-
-
-METHODS: Mapping[str, tuple[str, str]] = {
-    "time_step": ("round", "seconds_median"),
-    "track_other_share": ("round", "other_share"),
-    "track_peak_memory": ("memory", "peak_memory_bytes"),
-    "track_output_error": ("divergence", "output_floor_ratio"),
-    "track_gradient_error": ("divergence", "grad_rel_l2"),
-}
-"""Where measuring fails, and the metric of the values, by method of the suite's classes, one of each workload
-(`workloads.index.class_name`); their parameters are phase and precision."""
-NOT_READ = ("track_fp64_norm", "track_fp64_result")
-"""Methods whose values are for asv alone: no column has them."""
-_CLASSES = {class_name(spec): spec.name for spec in WORKLOADS.values()}
-_OWN_FILE = "precisions."
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Return the class and the method of a benchmark of a suite, "" for both of any other.
+@functools.cache
+def meaning_of(name: str) -> Meaning | None:
+    """Return what a benchmark of a suite measures, None for any other.
 
     A class is known by its name; those of files other than the one of this repository's suite by their file's, too.
     """
     owner, _, method = name.rpartition(".")
-    bare = owner.rpartition(".")[2]
-    known = method in (*METHODS, *NOT_READ)
-    return (bare if _workload(bare)[1] else owner.removeprefix(_OWN_FILE), method) if known else ("", "")
+    if method not in METHODS:
+        return None
+    workload, version = _workload(owner.rpartition(".")[2])
+    if not version:
+        workload, version = _workload(owner.removeprefix(_OWN_FILE))
+    return Meaning(workload, version, *METHODS[method])
 
 
-def _tells_environment(name: str) -> bool:
-    """Return whether a benchmark is one of `ampbench.asv_suite.Environment`."""
-    return name.endswith((TORCH_VERSION, DEVICE))
+def _workload(owner: str) -> tuple[str, int]:
+    """Return name and version of the workload of a class of the suite: 2 of MlpV2, 0 of a user's, called as it is."""
+    for name, spec in WORKLOADS.items():
+        if class_name(spec) == owner:
+            return name, spec.version
+        if numbered := re.fullmatch(rf"{class_name(replace(spec, version=1))}V(\d+)", owner):
+            return name, int(numbered[1])
+    return owner, int(owner in WORKLOADS)
 
 
-def _meaning(name: str) -> tuple[str, str] | None:
-    """Return where measuring a benchmark fails, and the metric that its values are of."""
-    return METHODS.get(_split(name)[1])
-
-
-def is_wanted(name: str) -> bool:
-    """Return whether a benchmark is one of the suite's, whatever its workloads are called."""
-    return _tells_environment(name) or _meaning(name) is not None
-
-
-SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
-SMALLEST = 1e-300
-"""A time, or a number of bytes, is more than this: 0 is no measurement."""
-
-
-def read_results(source: Path, *, remarks: Counter[str] | None = None) -> Iterator[StoredRun]:
+def read_results(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
     """Yield a run for each result file of `source`: asv's results_dir, the folder of a machine in it, or one file.
 
     `remarks` counts by sentence the files of which something was left out or assumed. A run's id is made from the time,
@@ -383,116 +270,164 @@ def read_results(source: Path, *, remarks: Counter[str] | None = None) -> Iterat
     suite.
     """
     for path in result_paths(source):
-        found = read_result_file(path, is_wanted)
+        file = read_result_file(path)
         try:
-            yield _run(found, Counter() if remarks is None else remarks)
+            yield _run(file, remarks)
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from None
 
 
-@dataclass(slots=True)
-class _Values:
-    """What a file holds of each case, as it is read benchmark by benchmark.
-
-    `newest` is the version of each workload that is read: asv keeps a benchmark's values of an older one until it is
-    run again. `outdated` are the names and versions of those that were left out.
-    """
-
-    newest: Mapping[str, int]
-    outdated: dict[tuple[str, int], None] = field(default_factory=dict)
-    cases: dict[str, Case] = field(default_factory=dict)
-    readings: dict[str, dict[str, float]] = field(default_factory=dict)
-    failures: dict[str, Failure] = field(default_factory=dict)
-
-    def add(self, name: str, result: BenchmarkResult, device: str) -> None:
-        """Add the values of the suite's benchmark `name`."""
-        meaning = _meaning(name)
+def _run(file: ResultFile, remarks: Counter[str]) -> StoredRun:
+    measuring = _measuring(file, remarks)
+    device = _device(file, remarks)
+    results = _newest(measuring, remarks)
+    cases: dict[str, Case] = {}
+    failures: dict[str, Failure] = {}
+    readings: dict[str, dict[str, float]] = {}
+    for name, result in results.items():
+        meaning = meaning_of(name)
         assert meaning is not None
-        stage, metric = meaning
-        values = self.readings.setdefault(metric, {})
-        bounds = [self.readings.setdefault(bound, {}) for bound in ("seconds_low", "seconds_high")]
-        workload, version = _workload(_split(name)[0])
         for value, low, high, (phase, precision) in zip(
             result.values, result.low, result.high, itertools.product(*_parameters(result)), strict=True
         ):
-            case_id, case = _case(workload, version, phase or "", precision or "", device)
-            if case.version < self.newest[case.workload]:
-                self.outdated[case.workload, case.version] = None
-                continue
-            self.cases[case_id] = case
+            case_id, case = _case(meaning.workload, meaning.version, phase or "", precision or "", device)
+            cases[case_id] = case
             if value is None:
                 message = f"{name} has no value: it raised an error, timed out or was killed, and asv keeps no more"
-                self.failures[case_id] = Failure(case_id=case_id, stage=stage, cause="unknown", message=message)
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise StoreError(f"{name} of {case_id} is no number: {value!r}")
-            positive = stage != "divergence" and metric != "other_share"
-            if not math.isfinite(value) or (positive and value < SMALLEST):
-                continue
-            values[case_id] = float(value)
-            if metric == "seconds_median":
-                # asv rounds limits to five digits, and so may put one on the wrong side
-                for bound, limit, outer in zip(bounds, (low, high), (min, max), strict=True):
-                    if limit is not None and math.isfinite(limit) and limit > 0:
-                        bound[case_id] = outer(limit, value)
-
-    @property
-    def skips(self) -> dict[str, Skip]:
-        """The cases without any number."""
-        known = set(self.failures).union(*self.readings.values())
-        return {case_id: Skip(case_id=case_id, reason=SKIPPED) for case_id in self.cases if case_id not in known}
+                failures[case_id] = Failure(case_id=case_id, stage=meaning.stage, cause="unknown", message=message)
+            else:
+                for metric, number in _numbers(f"{name} of {case_id}", meaning, value, low, high).items():
+                    readings.setdefault(metric, {})[case_id] = number
+    known = set(failures).union(*readings.values())
+    header = _header(file, results.values())
+    return StoredRun(
+        path=file.path,
+        header=header,
+        cases=cases,
+        failures=failures,
+        skips={case_id: Skip(case_id=case_id, reason=SKIPPED) for case_id in cases if case_id not in known},
+        readings=readings,
+        footers=[Footer(ended="complete", finished_at=header.started_at)],
+    )
 
 
-def _run(found: ResultFile, remarks: Counter[str]) -> StoredRun:
-    ours = {name: one for name, one in found.benchmarks.items() if _meaning(name) and _has_our_shape(name, one)}
+def _device(file: ResultFile, remarks: Counter[str]) -> str:
+    """Return the device that asv's environment names, else what the suite recorded, else `UNTOLD_DEVICE`."""
+    if variable := file.results.env_vars.get(DEVICE_VARIABLE, ""):
+        if variable not in DEVICES:
+            raise StoreError(f"{DEVICE_VARIABLE} is {variable!r}, which is no device: {', '.join(DEVICES)}")
+        return variable
+    value = file.value(DEVICE)
+    if value is None:
+        remarks[f"no {DEVICE_VARIABLE} and no {DEVICE[1:]} in the results: taken for {UNTOLD_DEVICE}"] += 1
+        return UNTOLD_DEVICE
+    if value not in range(len(DEVICES)):
+        raise StoreError(f"{DEVICE[1:]} is {value:g}, and this ampbench knows {len(DEVICES)} devices: upgrade it")
+    return DEVICES[int(value)]
+
+
+def _measuring(file: ResultFile, remarks: Counter[str]) -> dict[str, BenchmarkResult]:
+    """Return the benchmarks of ampbench's suites that measure cases; raises `StoreError` without any."""
+    names = file.results.results
+    ours = {name: row for name, row in file.benchmarks.items() if meaning_of(name) and _has_our_shape(name, row)}
     if not ours:
-        raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(found.names)}")
-    environment = {name: one for name, one in found.benchmarks.items() if _tells_environment(name)}
-    for name, one in (ours | environment).items():
-        if one.version != VERSION:
+        raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(names)}")
+    known = {**ours, **{name: row for name, row in file.benchmarks.items() if not meaning_of(name)}}
+    for name, row in known.items():
+        if row.version != VERSION:
             raise StoreError(
-                f"{name} has version {one.version!r}, not {VERSION!r}: its numbers mean something else here"
+                f"{name} has version {row.version!r}, not {VERSION!r}: its numbers mean something else here"
             )
-    known = {*ours, *environment}
-    others = [name for name in found.names if name not in known and _split(name)[1] not in NOT_READ]
+    others = [name for name in names if name not in known and name.rpartition(".")[2] not in NOT_READ]
     if others:
         remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
-    device = told_device(found)
-    if not device:
-        device = UNTOLD_DEVICE
-        remarks[f"no {DEVICE_VARIABLE} and no {DEVICE[1:]} in the results: taken for {device}"] += 1
-    values = _Values(_newest_versions(ours))
-    for name, one in ours.items():
-        values.add(name, one, device)
-    if values.outdated:
-        older = listed(f"{workload} (version {version})" for workload, version in values.outdated)
-        remarks[f"left out values of workloads that the file has in a newer version, too: {older}"] += 1
-    return StoredRun(
-        path=found.path,
-        header=header_of(found, list(ours.values())),
-        cases=values.cases,
-        failures=values.failures,
-        skips=values.skips,
-        readings={metric: read for metric, read in values.readings.items() if read},
-        footers=[Footer(ended="complete", finished_at=finished_at(found, list(ours.values())))],
+    return ours
+
+
+def _newest(results: Mapping[str, BenchmarkResult], remarks: Counter[str]) -> dict[str, BenchmarkResult]:
+    """Return the results of the newest version of each workload: asv keeps an older one's until it is run again."""
+    versions = {name: (meaning.workload, meaning.version) for name in results if (meaning := meaning_of(name))}
+    newest = dict(sorted(versions.values()))
+    older = {f"{name} (version {version})": None for name, version in versions.values() if version < newest[name]}
+    if older:
+        remarks[f"left out values of workloads that the file has in a newer version, too: {listed(older)}"] += 1
+    return {name: row for name, row in results.items() if versions[name][1] == newest[versions[name][0]]}
+
+
+def _numbers(name: str, meaning: Meaning, value: Any, low: float | None, high: float | None) -> dict[str, float]:
+    """Return the numbers by column that a value and its interval are; none for a value that is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise StoreError(f"{name} is no number: {value!r}")
+    positive = meaning.metric in ("seconds_median", "peak_memory_bytes")
+    if not math.isfinite(value) or (positive and value < SMALLEST):
+        return {}
+    numbers = {meaning.metric: float(value)}
+    if meaning.metric == "seconds_median":
+        # asv rounds limits to five digits, and so may put one on the wrong side
+        limits = {"seconds_low": (low, min), "seconds_high": (high, max)}
+        for column, (limit, outer) in limits.items():
+            if limit is not None and math.isfinite(limit) and limit > 0:
+                numbers[column] = float(outer(limit, value))
+    return numbers
+
+
+def _header(file: ResultFile, rows: Iterable[BenchmarkResult]) -> Header:
+    """Return the header of the run of a result file; raises `StoreError` without any time."""
+    started = time_of(min((row.started_at for row in rows if row.started_at is not None), default=None))
+    started = started or file.committed_at
+    if started is None:
+        raise StoreError("tells neither when it was measured nor when its commit was made")
+    stem = new_run_id(file.machine.machine, started).rpartition("-")[0]
+    digest = hashlib.sha256(f"{file.digest} ".encode()).hexdigest()
+    return Header(
+        schema=SCHEMA,
+        run=f"{stem}-{digest[:_ID_DIGITS]}",
+        ampbench_version="",
+        started_at=started.isoformat(timespec="milliseconds"),
+        label=f"{PROGRAM} {file.results.env_name.partition('-')[0]}",
+        commit=file.results.commit_hash,
+        selection=Selection(),
+        settings=Settings(),
+        environment=_environment(file),
+        committed_at=None if file.committed_at is None else file.committed_at.isoformat(timespec="seconds"),
+        imported=Imported(program=PROGRAM, file=file.path.name),
     )
+
+
+def _environment(file: ResultFile) -> Environment:
+    machine, results = file.machine, file.results
+    return Environment(
+        host=machine.machine,
+        system=machine.os,
+        cpu=machine.cpu,
+        cpu_count=_count(machine.num_cpu),
+        memory_bytes=_count(machine.ram),
+        python_version="" if "/" in results.python else results.python,  # an existing one is a path
+        torch_version=file.required("torch") or _torch_version(file),
+        torchvision_version=file.required("torchvision") or None,
+        numpy_version=file.required("numpy"),
+        threads=None,
+        variables={name: value for name, value in results.env_vars.items() if name != DEVICE_VARIABLE},
+    )
+
+
+def _count(written: str | int) -> int | None:
+    """Return a whole number; None for what a person typed into machine.json instead ("16GB")."""
+    return int(written) if str(written).isdecimal() else None
+
+
+def _torch_version(file: ResultFile) -> str:
+    """Return the version of torch that the suite itself recorded, "" where it did not."""
+    value = file.value(TORCH_VERSION)
+    if value is None or value < 0:
+        return ""
+    major, rest = divmod(int(value), 1_000_000)
+    return f"{major}.{rest // 1000}.{rest % 1000}"
 
 
 def _parameters(result: BenchmarkResult) -> list[list[str | None]]:
     """Return phases and precisions of a benchmark, None for what is no text."""
-    return [[parameter_text(one) for one in values] for values in result.parameters]
-
-
-@functools.cache
-def _workload(owner: str) -> tuple[str, int]:
-    """Return name and version of the workload of a class of the suite: 2 of MlpV2, 0 of a user's, called as it is."""
-    if owner in _CLASSES:
-        return _CLASSES[owner], WORKLOADS[_CLASSES[owner]].version
-    numbered = re.fullmatch(r"(.+)V(\d+)", owner)
-    known = {class_name(replace(spec, version=1)): name for name, spec in WORKLOADS.items()}
-    if numbered and numbered[1] in known:
-        return known[numbered[1]], int(numbered[2])
-    return owner, int(owner in WORKLOADS)
+    return [[parameter_text(text) for text in values] for values in result.parameters]
 
 
 def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
@@ -508,14 +443,6 @@ def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
     if unknown and result.version == VERSION:
         raise StoreError(f"unknown {listed(unknown)} in {name}: upgrade ampbench")
     return not unknown
-
-
-def _newest_versions(names: Iterable[str]) -> dict[str, int]:
-    """Return the newest version of each workload among those of the benchmarks called `names`."""
-    newest: dict[str, int] = {}
-    for workload, version in (_workload(_split(name)[0]) for name in names):
-        newest[workload] = max(version, newest.get(workload, 0))
-    return newest
 
 
 @functools.lru_cache(maxsize=65_536)

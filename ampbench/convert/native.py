@@ -1,26 +1,26 @@
 """Runs that other programs measured, into the native store: whole sources, each run once."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ampbench.convert import asv, pytest_benchmark
 from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
+from ampbench.convert.formats import read_json
 from ampbench.errors import StoreError, UsageError
 from ampbench.store import StoredRun, write_whole
 
-PROGRAMS = (asv.PROGRAM, pytest_benchmark.PROGRAM)
-"""The programs whose results can be read."""
+PROGRAMS = {"result_columns": asv.PROGRAM, "machine_info": pytest_benchmark.PROGRAM}
+"""The programs whose results can be read, by a key that only their files have."""
+EITHER = " or ".join(PROGRAMS.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """The run files that were written, and those that had been there before, by the runs' ids."""
 
-    new: dict[str, Path] = field(default_factory=dict)
-    known: dict[str, Path] = field(default_factory=dict)
+    new: dict[str, Path]
+    known: dict[str, Path]
 
 
 def recognise(source: Path) -> str:
@@ -29,25 +29,20 @@ def recognise(source: Path) -> str:
     Raises `UsageError` where there is no such file or folder, `StoreError` where neither wrote it.
     """
     if not source.exists():
-        raise UsageError(f"there is no file or folder {source}: --to native reads what {' or '.join(PROGRAMS)} wrote")
+        raise UsageError(f"there is no file or folder {source}: --to native reads what {EITHER} wrote")
     if source.is_dir():
         # any program's results may be called as asv's list of benchmarks is, which therefore comes last
         files = sorted(source.rglob("*.json"), key=lambda path: (path.name == BENCHMARKS_FILE, path))
         if any(path.name == MACHINE_FILE for path in files):
             return asv.PROGRAM
         if not files:
-            raise StoreError(f"{source} holds no JSON file: give the results of {' or '.join(PROGRAMS)}")
-        return recognise(files[0])
-    try:
-        keys = json.loads(source.read_bytes())
-    except OSError as error:
-        raise StoreError(f"cannot read {source}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{source}: no whole JSON, so it was cut or is another program's file: {error}") from None
-    for program, own in ((asv.PROGRAM, "result_columns"), (pytest_benchmark.PROGRAM, "machine_info")):
-        if isinstance(keys, dict) and own in keys:
+            raise StoreError(f"{source} holds no JSON file: give the results of {EITHER}")
+        source = files[0]
+    document = read_json(source, EITHER)[1]
+    for key, program in PROGRAMS.items():
+        if isinstance(document, dict) and key in document:
             return program
-    raise StoreError(f"{source}: neither results of {' nor of '.join(PROGRAMS)}")
+    raise StoreError(f"{source}: neither results of {' nor of '.join(PROGRAMS.values())}")
 
 
 def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
@@ -56,38 +51,18 @@ def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
     Raises `StoreError` for the first file that cannot be read or holds nothing of ampbench, and as `recognise` does.
     """
     if recognise(source) == asv.PROGRAM:
-        yield from asv.read_results(source, remarks=remarks)
+        yield from asv.read_results(source, remarks)
         return
     for path in sorted(source.rglob("*.json")) if source.is_dir() else [source]:
-        yield pytest_benchmark.read_run_json(path, remarks=remarks)
+        yield pytest_benchmark.read_run_json(path, remarks)
 
 
 def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
-    """Write each run as `runs/<id>.jsonl` in the folder `results` unless it is there, and return which were written.
+    """Write each run as `runs/<id>.jsonl` in the folder `results` unless it is there; all of them or, on errors, none.
 
-    The files get their names once all of them are whole. Raises `StoreError` where they cannot be written; then there
-    is none.
+    Raises `StoreError` where they cannot be written.
     """
-    written = Written()
-    folder = results / "runs"
-
-    def new() -> Iterator[StoredRun]:
-        for stored in runs:
-            run = stored.header.run
-            path = folder / f"{run}.jsonl"
-            if path.exists() or run in written.new:
-                written.known[run] = path
-                continue
-            written.new[run] = path
-            yield stored
-
-    try:
-        write_whole(new(), results)
-    except StoreError as error:
-        if not isinstance(error.__cause__, OSError):
-            raise
-        # what the writer of a run advises is for those who measure
-        why = error.__cause__.strerror
-        said = f"cannot write {results}: {why}; nothing was imported, choose another --results folder"
-        raise StoreError(said) from None
-    return written
+    by_id = {stored.header.run: stored for stored in runs}
+    paths = {run: results / "runs" / f"{run}.jsonl" for run in by_id}
+    known = {run: path for run, path in paths.items() if path.exists()}
+    return Written(write_whole([stored for run, stored in by_id.items() if run not in known], results), known)

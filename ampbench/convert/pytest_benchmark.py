@@ -1,36 +1,36 @@
 """pytest-benchmark's JSON: written of a run, and read back as one.
 
 Source: pytest-benchmark 5.3 (`plugin.pytest_benchmark_generate_json`, `stats.Stats`, `stats.Metadata`,
-`utils.get_commit_info`). What is written can be read by `pytest-benchmark compare` and github-action-benchmark's tool
-`pytest`: one of its rounds is one of ampbench's, and `data` holds what the rounds are worth in seconds per step, so
-`iterations` is 1. What is read back was written so, or by ampbench's plug-in for pytest: each benchmark's `extra_info`
-then holds the case.
+`utils.get_commit_info`). `pytest-benchmark compare` and github-action-benchmark's tool `pytest` read it: one of its
+rounds is one of ampbench's, and `data` holds the values of the rounds in seconds per step, so `iterations` is 1. What
+is read back was written so, or by ampbench's plug-in for pytest: each benchmark's `extra_info` then holds the lines of
+a run file that tell of its case.
 """
 
 import hashlib
 import json
-import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from ampbench.convert.formats import Selected, defined, listed
+from ampbench.convert.formats import Selected, defined, listed, read_json
 from ampbench.core import stats
 from ampbench.core.metrics import METRICS
 from ampbench.errors import StoreError
 from ampbench.records.case import Case, Environment
-from ampbench.records.measured import Divergence, MemoryPass, Round
-from ampbench.records.run import DIRTY, SCHEMA, Footer, Header
+from ampbench.records.measured import Round
+from ampbench.records.run import DIRTY, SCHEMA, Entry, Footer, Header
 from ampbench.show.data import finite
 from ampbench.show.rows import Row
-from ampbench.store import StoredRun, lines, new_run_id
+from ampbench.store import StoredRun, gathered, lines, new_run_id
 
 
 def statistics_of(values: Sequence[float]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def statistics_of(values: Sequence[float]) -> dict[str, Any]:
     """
     mean, total = statistics.mean(values), sum(values)
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    lower, upper = (float(one) for one in np.quantile(values, [0.25, 0.75], method="hazen"))
+    lower, upper = (float(quartile) for quartile in np.quantile(values, [0.25, 0.75], method="hazen"))
     low, high = lower - 1.5 * (upper - lower), upper + 1.5 * (upper - lower)
     beyond_deviation = sum(not mean - deviation <= value <= mean + deviation for value in values)
     beyond_fences = sum(not low <= value <= high for value in values)
@@ -76,26 +76,21 @@ KEY = "ampbench"
 """Under which name ampbench keeps its own records in `extra_info` and `machine_info`."""
 
 
-def read_run_json(path: Path, *, remarks: Counter[str] | None = None) -> StoredRun:
+def read_run_json(path: Path, remarks: Counter[str] | None = None) -> StoredRun:
     """Return the run in the JSON file at `path`, with or without the benchmarks' `data`.
 
-    Values of rounds become rounds of one sample, samples of one process one round; without `data`, the time is a
-    reading. `remarks` counts by sentence the files of which something was left out. The run's id is made from the
-    time, the host and the file's contents. Raises `StoreError`, naming the file, where it is damaged, not
-    pytest-benchmark's, holds no benchmark of ampbench's, or was written by a newer ampbench.
+    `remarks` counts by sentence the files of which something was left out. The run's id is made from the time, the host
+    and the file's contents. Raises `StoreError`, naming the file, where it is damaged, not pytest-benchmark's, holds no
+    benchmark of ampbench's, or was written by a newer ampbench.
     """
+    data, written = read_json(path, PROGRAM)
     try:
-        data = path.read_bytes()
-        document = msgspec.convert(json.loads(data), _Document)  # msgspec itself refuses NaN
+        document = msgspec.convert(written, _Document)
         return _run(path, data, document, Counter() if remarks is None else remarks)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from None
     except msgspec.ValidationError as error:
         raise StoreError(f"{path}: no JSON of pytest-benchmark, or a damaged one: {error}") from None
     except StoreError as error:
         raise StoreError(f"{path}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: no whole JSON, so it was cut or is no run of pytest-benchmark: {error}") from None
 
 
 class _Commit(msgspec.Struct):
@@ -104,16 +99,8 @@ class _Commit(msgspec.Struct):
     dirty: bool = False
 
 
-class _Stats(msgspec.Struct):
-    min: float
-    median: float
-    data: list[float] = []
-    iterations: int = 1
-
-
 class _Benchmark(msgspec.Struct):
     fullname: str
-    stats: _Stats
     extra_info: dict[str, Any] = {}
 
 
@@ -125,93 +112,51 @@ class _Document(msgspec.Struct):
     version: str
 
 
-class _OwnInfo(msgspec.Struct, forbid_unknown_fields=True):
-    """What `case_info` keeps beside the metrics; the notes are for those who read the JSON."""
-
-    case: Any
-    items_per_step: float
-    weights_digest: str
-    data: Literal["rounds", "samples"]
-    memory: Any
-    divergence: Any
-    notes: list[str]
-
-
 def _run(path: Path, data: bytes, document: _Document, remarks: Counter[str]) -> StoredRun:
     if document.version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise StoreError(f"written by pytest-benchmark {document.version}; this ampbench reads {FORMAT_VERSION[0]}.x")
-    others = [one.fullname for one in document.benchmarks if KEY not in one.extra_info]
+    others = [benchmark.fullname for benchmark in document.benchmarks if KEY not in benchmark.extra_info]
     if len(others) == len(document.benchmarks):
         raise StoreError(f"holds no benchmark of ampbench's: its benchmarks are {listed(others)}")
     header = _header(path, data, document)
-    again = []
-    ended = Footer(ended="complete", finished_at=header.started_at)
-    stored = StoredRun(path=path, header=header, footers=[ended])
-    for one in document.benchmarks:
-        if KEY in one.extra_info and not _add(stored, one):
-            again.append(one.fullname)
-    for names, what in ((others, "without ampbench's numbers"), (again, "that measured a case once more")):
+    entries: dict[str, list[Entry]] = {}
+    repeated = []
+    for benchmark in document.benchmarks:
+        if KEY in benchmark.extra_info:
+            own = _entries(benchmark)
+            if own[0].case_id in entries:
+                repeated.append(benchmark.fullname)
+            entries.setdefault(own[0].case_id, own)
+    for names, what in ((others, "without ampbench's numbers"), (repeated, "that measured a case once more")):
         if names:
             remarks[f"left out {len(names)} {what}: {listed(names)}"] += 1
-    return stored
+    ended = Footer(ended="complete", finished_at=header.started_at)
+    return gathered(path, header, [*chain.from_iterable(entries.values()), ended])
 
 
-def _add(stored: StoredRun, benchmark: _Benchmark) -> bool:
-    """Add what a benchmark says of its case; return False where the run has that case already."""
+def _entries(benchmark: _Benchmark) -> list[Any]:
+    """Return what a benchmark says of its case, which comes first."""
     name = benchmark.fullname
     try:
-        info = msgspec.convert(benchmark.extra_info[KEY], _OwnInfo)
-    except msgspec.ValidationError as error:
-        raise StoreError(f"{name} is damaged, or written by a newer ampbench (upgrade this one): {error}") from None
-    case: Case = _record("case", info.case, name)
-    case_id = case.case_id
-    if case_id in stored.cases:
-        return False
-    stored.cases[case_id] = case
-    for kind, found, kept in (
-        ("memory", info.memory, stored.memory),
-        ("divergence", info.divergence, stored.divergence),
-    ):
-        if found is not None:
-            record = _record(kind, found, name)
-            if record.case_id != case_id:
-                raise StoreError(f"the {kind} of {name} is that of another case, {record.case_id}")
-            kept[case_id] = record
-    values = benchmark.stats.data
-    shortest, median = benchmark.stats.min, benchmark.stats.median
-    if not all(math.isfinite(value) and value > 0 for value in (*values, shortest, median, info.items_per_step)):
-        raise StoreError(f"{name} has a time or a number of items that cannot be one")
-    if not values:
-        seconds = median if info.data == "rounds" else shortest
-        stored.readings.setdefault("seconds_median", {})[case_id] = seconds
-        stored.readings.setdefault("items_per_second", {})[case_id] = info.items_per_step / seconds
-        return True
-    iterations = 1 if info.data == "rounds" else benchmark.stats.iterations
-    for number, samples in enumerate([[value] for value in values] if info.data == "rounds" else [values]):
-        stored.rounds.append(
-            Round(
-                case_id=case_id,
-                round=number,
-                server=number,
-                samples=[samples],
-                steps_per_sample=[iterations],
-                warmup_steps=[0],
-                items_per_step=info.items_per_step,
-                weights_digest=info.weights_digest,
-                seconds=math.fsum(samples) * iterations,
-                finished_at=stored.header.started_at,
-            )
-        )
-    return True
+        written = msgspec.convert(benchmark.extra_info[KEY], dict[str, Any])["lines"]
+        entries = [_record(line, name) for line in msgspec.convert(written, list[dict[str, Any]])]
+    except (KeyError, msgspec.ValidationError):
+        raise StoreError(f"{name} is damaged, or written by another ampbench: it has no lines of a run") from None
+    if not entries or not isinstance(entries[0], Case):
+        raise StoreError(f"{name} is damaged: its case is missing")
+    if others := {entry.case_id for entry in entries} - {entries[0].case_id}:
+        raise StoreError(f"{name} is damaged: it tells of another case, {listed(others)}")
+    return entries
 
 
 def _header(path: Path, data: bytes, document: _Document) -> Header:
     environment, commit = document.machine_info.get(KEY), document.commit_info
     if environment is None:
         raise StoreError(f"its machine_info has no {KEY}, so the environment is not known: the plug-in writes it")
-    started = _time("datetime", document.datetime)
-    if commit.time:
-        _time("commit's time", commit.time)
+    for what, text in (("datetime", document.datetime), ("commit's time", commit.time)):
+        if text and (wrong := lines.wrong_time(text)):
+            raise StoreError(f"its {what} {wrong}")
+    started = datetime.fromisoformat(document.datetime)
     started = started if started.tzinfo else started.replace(tzinfo=UTC)
     known = commit.id not in (UNVERSIONED, "unknown", "")
     fields = {
@@ -227,7 +172,7 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
         "committed_at": commit.time or None,
         "imported": {"program": PROGRAM, "file": path.name},
     }
-    header: Header = _record("header", fields, "the environment")
+    header: Header = _record({"header": fields}, "the environment")
     stem = new_run_id(header.environment.host, started).rpartition("-")[0]
     return replace(
         header,
@@ -236,28 +181,22 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
     )
 
 
-def _time(what: str, text: str) -> datetime:
+def _record(line: dict[str, Any], name: str) -> Any:
+    """Return the record in `line`, read as strictly as a line of a run file."""
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise StoreError(f"its {what} is none: {text!r}") from None
-
-
-def _record(kind: str, value: Any, name: str) -> Any:
-    """Return the record of `kind` in `value`, read as strictly as a line of a run file."""
-    try:
-        return lines.decode(msgspec.json.encode({kind: value}))[1]
+        kind, record = lines.decode(msgspec.json.encode(line))
+        lines.check_values(kind, record)
     except lines.LineError as error:
         raise StoreError(f"{name}: {error}") from None
+    return record
 
 
 def run_json(selected: Selected) -> str:
     """Return a run's timed cases with full statistics; the other metrics are in each one's `extra_info`."""
     header = selected.stored.header
     rounds: dict[str, list[Round]] = {}
-    for each in selected.stored.rounds:
-        if not each.control:
-            rounds.setdefault(each.case_id, []).append(each)
+    for timing in selected.stored.rounds:
+        rounds.setdefault(timing.case_id, []).append(timing)
     document = {
         "machine_info": machine_info(header.environment),
         "commit_info": _commit(header),
@@ -269,31 +208,15 @@ def run_json(selected: Selected) -> str:
 
 
 def case_info(
-    case: Case,
-    *,
-    items_per_step: float,
-    weights_digest: str,
-    data: Literal["rounds", "samples"],
-    memory: MemoryPass | None,
-    divergence: Divergence | None,
-    notes: Sequence[str],
-    metrics: Mapping[str, float],
+    case: Case, records: Iterable[Entry | None], notes: Sequence[str], metrics: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the whole `extra_info` of a benchmark: `metrics` by their columns' names, and what `read_run_json` needs.
 
-    `data` says what the benchmark's `stats.data` holds: the values of rounds, each of a process of its own, or samples
-    of one process; both in seconds per step. Numbers that are not finite become None.
+    `records` are those that a run file has of the case. Numbers that are not finite become None.
     """
-    read_back = {
-        "case": case,
-        "items_per_step": items_per_step,
-        "weights_digest": weights_digest,
-        "data": data,
-        "memory": memory,
-        "divergence": divergence,
-        "notes": list(notes),
-    }
-    return {**_plain(dict(metrics)), KEY: _plain(read_back)}
+    entries = [case, *(record for record in records if record is not None)]
+    own = {"lines": [json.loads(lines.encode(entry)) for entry in entries], "notes": list(notes)}
+    return {**finite(dict(metrics)), KEY: own}
 
 
 def machine_info(environment: Environment) -> dict[str, Any]:
@@ -307,20 +230,16 @@ def machine_info(environment: Environment) -> dict[str, Any]:
         "torch_version": environment.torch_version,
         "threads": environment.threads,
         "devices": {device.type: device.name for device in environment.devices if device.available},
-        KEY: _plain(environment),
+        KEY: finite(msgspec.to_builtins(environment, str_keys=True, enc_hook=dict)),
     }
 
 
-def _plain(record: Any) -> dict[str, Any]:
-    """Return a record as what JSON has: dictionaries, lists, None for numbers that are not finite."""
-    plain: dict[str, Any] = finite(msgspec.to_builtins(record, str_keys=True, enc_hook=dict))
-    return plain
-
-
 def _benchmark(selected: Selected, row: Row, rounds: Sequence[Round]) -> dict[str, Any]:
-    case_id = row["case_id"]
-    case = selected.stored.cases[case_id]
+    stored, case_id = selected.stored, row["case_id"]
+    case, header = stored.cases[case_id], stored.header
     names = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
+    asked = {"min_rounds": header.settings.rounds, "min_time": header.settings.min_run_seconds, "warmup": True}
+    own = [timing for timing in rounds if not timing.control]
     return {
         # the precisions of one table in one group, which is what `compare` shows together
         "group": "/".join((case.group, case.device, case.phase, case.path)),
@@ -330,25 +249,13 @@ def _benchmark(selected: Selected, row: Row, rounds: Sequence[Round]) -> dict[st
         "param": case.precision,
         "extra_info": case_info(
             case,
-            items_per_step=rounds[0].items_per_step,
-            weights_digest=rounds[0].weights_digest,
-            data="rounds",
-            memory=selected.stored.memory.get(case_id),
-            divergence=selected.stored.divergence.get(case_id),
+            [*rounds, stored.memory.get(case_id), stored.divergence.get(case_id)],
             notes=[],
             metrics={column.name: value for column, value in defined(row, METRICS.values())},
         ),
-        "options": _options(selected.stored.header),
-        "stats": statistics_of([stats.round_value(each.samples, each.cpu_samples, each.windows) for each in rounds]),
+        "options": {} if header.imported else asked,
+        "stats": statistics_of([stats.round_value(each.samples, each.cpu_samples, each.windows) for each in own]),
     }
-
-
-def _options(header: Header) -> dict[str, Any]:
-    """Return what was asked of a benchmark; nothing, where another program was asked."""
-    if header.imported is not None:
-        return {}
-    settings = header.settings
-    return {"min_rounds": settings.rounds, "min_time": settings.min_run_seconds, "warmup": True}
 
 
 def _commit(header: Header) -> dict[str, Any]:

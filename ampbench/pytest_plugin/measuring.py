@@ -184,11 +184,7 @@ class Measuring:
         benchmark.extra_info.update(
             pytest_json.case_info(
                 case,
-                items_per_step=timed.items_per_step,
-                weights_digest=timed.weights_digest,
-                data="samples",
-                memory=memory,
-                divergence=divergence,
+                [timed, memory, divergence],
                 notes=notes,
                 metrics={column.name: value for column, value in metrics if column.unit not in TIMED},
             )

@@ -29,7 +29,7 @@ def write(results: Path, run: str, seconds: float, *cases: Any, **header: Any) -
     return write_run(results, list(chosen), *rounds, *memory, COMPLETE, run=run, **header)
 
 
-@pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.of_run])
+@pytest.mark.parametrize("name", list(FORMATS))
 def test_a_format_of_one_run_is_printed_alone_on_stdout(name: str, results: Path, ampbench: Run) -> None:
     said = ampbench("convert", "latest", "--to", name, "--results", results)
     assert said.code == 0
@@ -42,7 +42,7 @@ def test_cases_without_numbers_are_counted_on_stderr_where_the_format_has_no_pla
     results: Path, ampbench: Run
 ) -> None:
     said = ampbench("convert", "latest", "--to", "bencher", "--results", results)
-    assert said.err == "bencher has no place for cases without numbers: left out 1 failed and 4 skipped\n"
+    assert said.err == "bencher has no place for 1 failed, 4 skipped: left out\n"
     assert ampbench("convert", "latest", "--to", "junit", "--results", results).err == ""
 
 
@@ -50,7 +50,8 @@ def test_a_run_without_any_number_is_refused_by_formats_of_numbers_alone(tmp_pat
     write_run(tmp_path / "results", [CASE], Skip(case_id=CASE.case_id, reason="no"), COMPLETE)
     said = ampbench("convert", "latest", "--to", "bencher")
     assert said.code == 5
-    assert "no case was measured" in said.err
+    assert "bencher has no place for any case" in said.err
+    assert "1 skipped; junit has all" in said.err
     assert ampbench("convert", "latest", "--to", "junit").code == 0
 
 
@@ -69,22 +70,16 @@ def test_metrics_are_chosen_by_short_names_and_cases_named_as_shown(results: Pat
     assert not any("/" in name for name in names)
 
 
-def test_the_help_names_every_format(ampbench: Run) -> None:
-    said = " ".join(ampbench("convert", "--help").out.split())
-    for name in FORMATS:
-        assert name in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["latest", "--to", "junitt"], "unknown format 'junitt': did you mean junit?"),
         (["latest", "latest", "--to", "bencher"], "--to bencher takes one run, not 2"),
-        (["latest", "--to", "bencher", "--baseline", "latest"], "cannot tell of a comparison"),
+        (["latest", "--to", "bencher", "--baseline", "latest"], "--to bencher does not take --baseline"),
         (["nothing", "--to", "junit"], "unknown run 'nothing'"),
         (["latest"], "--to"),
-        (["latest", "--to", "junit", "--metric", "time"], "--metric is for github-smaller and bencher"),
-        (["latest", "--to", "junit", "--short"], "--short is for github-smaller and bencher"),
+        (["latest", "--to", "junit", "--metric", "time"], "--to junit does not take --metric"),
+        (["latest", "--to", "junit", "--short"], "--to junit does not take --short"),
         (["latest", "--to", "github-smaller", "--metric", "tme"], "unknown metric of github-smaller 'tme'"),
     ],
 )
@@ -250,7 +245,7 @@ def test_an_imported_run_is_converted_to_what_takes_medians_and_refused_by_what_
     ampbench("convert", asv, "--to", "native")
     said = ampbench("convert", "latest", "--to", "pytest-benchmark")
     assert said.code == 5
-    assert "no case has rounds, which pytest-benchmark is made of" in said.err
+    assert "2 without rounds; junit has all" in said.err
     values = json.loads(ampbench("convert", "latest", "--to", "bencher").out).values()
     assert sorted(one["seconds_median"]["value"] for one in values) == [1e-3, 2e-3]
 
@@ -259,7 +254,7 @@ def test_a_case_without_rounds_is_left_out_of_what_takes_rounds(tmp_path: Path, 
     reading = Reading(case_id=BF16.case_id, metric="seconds_median", value=1e-3)
     write_run(tmp_path / "results", [CASE, BF16], make_round(CASE), reading, COMPLETE)
     said = ampbench("convert", "latest", "--to", "pytest-benchmark")
-    assert said.err == "pytest-benchmark is made of rounds: left out 1 imported without their samples\n"
+    assert said.err == "pytest-benchmark has no place for 1 without rounds: left out\n"
     assert [one["name"] for one in json.loads(said.out)["benchmarks"]] == [CASE.case_id]
 
 
@@ -277,14 +272,11 @@ def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["asv", "--to", "native", "-o", "run.jsonl"],
-            "--to native writes whole runs into --results DIR: leave -o out",
-        ),
-        (["asv", "--to", "native", "-k", "mlp"], "leave -k out"),
-        (["asv", "--to", "native", "--metric", "time"], "leave --metric out"),
-        (["asv", "--to", "native", "--short"], "leave --short out"),
-        (["asv", "--to", "native", "--baseline", "latest"], "leave --baseline out"),
+        (["asv", "--to", "native", "-o", "run.jsonl"], "--to native does not take -o: leave it out"),
+        (["asv", "--to", "native", "-k", "mlp"], "does not take -k"),
+        (["asv", "--to", "native", "--metric", "time"], "does not take --metric"),
+        (["asv", "--to", "native", "--short"], "does not take --short"),
+        (["asv", "--to", "native", "--baseline", "latest"], "does not take --baseline"),
         (["latest", "--to", "native"], "there is no file or folder latest: --to native reads what asv or"),
         (["asv", "--to", "natve"], "did you mean native?"),
     ],

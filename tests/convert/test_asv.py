@@ -19,7 +19,7 @@ from ampbench.store import StoredRun
 
 
 def read(folder: Path, results: Any = None, **changes: Any) -> StoredRun:
-    (stored,) = asv.read_results(write(folder, results, **changes))
+    (stored,) = asv.read_results(write(folder, results, **changes), Counter())
     return stored
 
 
@@ -49,7 +49,7 @@ def test_every_method_of_a_class_of_a_workload_is_known(tmp_path: Path) -> None:
         track_fp64_result=row([16.1, 16.1]),
     )
     remarks = Counter[str]()
-    (stored,) = asv.read_results(write(tmp_path, results), remarks=remarks)
+    (stored,) = asv.read_results(write(tmp_path, results), remarks)
     fp32, bf16 = stored.cases
     assert stored.readings == {
         "seconds_median": {fp32: 2e-3, bf16: 1e-3},
@@ -136,7 +136,7 @@ def test_an_existing_environment_tells_no_version_of_python(tmp_path: Path) -> N
 def test_what_a_person_typed_into_machine_json_is_no_number(tmp_path: Path) -> None:
     path = write(tmp_path)
     path.with_name("machine.json").write_text('{"machine": "bench", "num_cpu": "two", "ram": "8GB", "version": 1}')
-    (stored,) = asv.read_results(path)
+    (stored,) = asv.read_results(path, Counter())
     assert (stored.header.environment.cpu_count, stored.header.environment.memory_bytes) == (None, None)
 
 
@@ -185,7 +185,7 @@ def test_a_run_is_the_same_whenever_and_wherever_its_file_is_read(tmp_path: Path
 def test_a_device_that_is_not_told_is_taken_for_cpu_and_that_is_said(tmp_path: Path) -> None:
     path = write(tmp_path, env_vars={})
     remarks = Counter[str]()
-    (stored,) = asv.read_results(path, remarks=remarks)
+    (stored,) = asv.read_results(path, remarks)
     assert {case.device for case in stored.cases.values()} == {"cpu"}
     (said,) = remarks
     assert said.endswith("taken for cpu")
@@ -210,7 +210,7 @@ def test_values_of_an_older_version_of_a_workload_are_left_out(tmp_path: Path) -
         **by_workload("Resnet18", track_peak_memory=row([64, 32])),
     }
     remarks = Counter[str]()
-    (stored,) = asv.read_results(write(tmp_path, results), remarks=remarks)
+    (stored,) = asv.read_results(write(tmp_path, results), remarks)
     assert {(case.workload, case.version) for case in stored.cases.values()} == {("mlp", 2), ("resnet18", 1)}
     mlp = {case_id for case_id, case in stored.cases.items() if case.workload == "mlp"}
     assert stored.readings["seconds_median"].keys() == mlp
@@ -233,7 +233,7 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
         MEMORY: row([1, 2], precisions=["int8", "int4"], version="abc"),
     }
     remarks = Counter[str]()
-    (stored,) = asv.read_results(write(tmp_path, suite() | others), remarks=remarks)
+    (stored,) = asv.read_results(write(tmp_path, suite() | others), remarks)
     assert stored.readings.keys() == {"seconds_median", "seconds_low", "seconds_high", "output_floor_ratio"}
     assert remarks == {f"left out 4 of another suite: {MEMORY}, {GRADIENT}, suite.time_it, suite.track_text": 1}
 
@@ -272,20 +272,22 @@ def test_results_that_are_not_ours_or_mean_something_else_are_refused(
 ) -> None:
     path = write(tmp_path, results, env_vars={})
     with pytest.raises(StoreError, match=message) as caught:
-        list(asv.read_results(path))
+        list(asv.read_results(path, Counter()))
     assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_a_device_that_is_none_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, env_vars={"AMPBENCH_DEVICE": "cudaa"})
     with pytest.raises(StoreError, match="AMPBENCH_DEVICE is 'cudaa', which is no device: cpu, cuda, xpu"):
-        list(asv.read_results(path))
+        list(asv.read_results(path, Counter()))
 
 
 def test_results_without_any_time_are_refused(tmp_path: Path) -> None:
     timeless = [*row([1e-3, 2e-3])[:3]]
     path = write(tmp_path, {STEP: timeless}, date=None)
     with pytest.raises(StoreError, match="tells neither when it was measured nor when its commit was made"):
-        list(asv.read_results(path))
-    (stored,) = asv.read_results(write(tmp_path, {STEP: timeless}))
+        list(asv.read_results(path, Counter()))
+    with pytest.raises(StoreError, match="is no time in milliseconds"):
+        list(asv.read_results(write(tmp_path, date=1e30), Counter()))
+    (stored,) = asv.read_results(write(tmp_path, {STEP: timeless}), Counter())
     assert stored.header.started_at == "2026-09-10T00:26:40.000+00:00"

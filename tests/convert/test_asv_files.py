@@ -15,16 +15,13 @@ from ampbench.errors import StoreError
 
 
 def test_a_file_is_read_with_its_machine(tmp_path: Path) -> None:
-    found = read_result_file(write(tmp_path), {STEP}.__contains__)
-    assert (found.commit, found.python, found.machine.machine) == (COMMIT, "3.11", "bench")
-    assert found.requirements == {"torch": "2.13.0", "torchvision": "0.28.0"}
-    assert found.variables == {"AMPBENCH_DEVICE": "cpu"}
-    assert found.committed_at == datetime(2026, 9, 10, 0, 26, 40, tzinfo=UTC)
-    assert found.names == list(suite())
-    assert list(found.benchmarks) == [STEP]
-    step = found.benchmarks[STEP]
+    file = read_result_file(write(tmp_path, suite() | {"other.time_it": [{"odd": [1]}, None, 7], "other.short": []}))
+    assert (file.results.commit_hash, file.results.python, file.machine.machine) == (COMMIT, "3.11", "bench")
+    assert file.committed_at == datetime(2026, 9, 10, 0, 26, 40, tzinfo=UTC)
+    assert list(file.benchmarks) == list(suite())
+    step = file.benchmarks[STEP]
     assert (step.values, step.low, step.high) == ([2e-3, 1e-3], [1.9e-3, None], [2.1e-3, None])
-    assert (step.version, step.started_at, step.duration) == ("1", STARTED, 2.5)
+    assert (step.version, step.started_at) == ("1", STARTED)
 
 
 def test_what_asv_itself_writes_is_read(tmp_path: Path) -> None:
@@ -50,7 +47,7 @@ def test_what_asv_itself_writes_is_read(tmp_path: Path) -> None:
     asv.add_result({"name": MEMORY, "version": "1", "params": names}, failed)
     asv.save(str(tmp_path))
     (tmp_path / "bench" / "machine.json").write_text(json.dumps(MACHINE))
-    found = read_result_file(*result_paths(tmp_path), {STEP, MEMORY}.__contains__).benchmarks
+    found = read_result_file(*result_paths(tmp_path)).benchmarks
     assert found[STEP].values[0] == pytest.approx(2.1e-3)
     assert math.isnan(found[STEP].values[1])
     assert found[STEP].started_at == STARTED
@@ -76,13 +73,11 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     [
         ({"version": 1}, r"in format 1; this ampbench reads 2: `asv update` rewrites older ones"),
         ({"version": 3}, r"in format 3; this ampbench reads 2: upgrade ampbench"),
-        ({"version": ...}, "not a result of asv: it has no version of the format"),
-        ({"version": "5.3.1"}, "not a result of asv: it is in format '5.3.1', which is none of asv's"),
+        ({"version": ...}, "not a result of asv: its version of the format is None"),
+        ({"version": "5.3.1"}, "not a result of asv: its version of the format is '5.3.1'"),
         ({"results": ...}, "not a result of asv: .*missing required field `results`"),
         ({"requirements": ["torch"]}, "not a result of asv: .*requirements"),
-        ({"params": {"machine": "other"}}, "measured on other, but its folder is that of bench"),
-        ({"date": 1e30}, "is no time in milliseconds"),
-        ({"results": {STEP: row([1e-3])}}, f"the result of {STEP} is damaged: it does not have 2 values"),
+        ({"results": {STEP: row([1e-3])}}, f"the result of {STEP} is damaged: its parameters say 2 values"),
         ({"results": {STEP: row([1e-3, 2e-3], low=[1.0])}}, f"the result of {STEP} is damaged"),
         ({"results": {STEP: [[1e-3], "x"]}}, f"the result of {STEP} is damaged"),
     ],
@@ -92,7 +87,7 @@ def test_another_format_or_a_damaged_row_is_refused_by_the_files_name(
 ) -> None:
     path = write(tmp_path, **changes)
     with pytest.raises(StoreError, match=message) as caught:
-        read_result_file(path, {STEP}.__contains__)
+        read_result_file(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
 
@@ -102,7 +97,7 @@ def test_half_written_json_is_refused(length: int, tmp_path: Path) -> None:
     path = write(tmp_path)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(StoreError, match="no whole JSON, so it was cut"):
-        read_result_file(path, {STEP}.__contains__)
+        read_result_file(path)
 
 
 @pytest.mark.parametrize(
@@ -120,23 +115,18 @@ def test_a_machine_that_is_missing_or_damaged_is_refused(
     path = write(tmp_path)
     damage(path.with_name("machine.json"))
     with pytest.raises(StoreError, match=message):
-        read_result_file(path, {STEP}.__contains__)
-
-
-def test_rows_that_were_not_asked_for_may_have_any_shape(tmp_path: Path) -> None:
-    path = write(tmp_path, suite() | {"other.time_it": [{"odd": [1]}, None, 7], "other.short": []})
-    assert read_result_file(path, {STEP}.__contains__).names[-2:] == ["other.time_it", "other.short"]
+        read_result_file(path)
 
 
 def test_a_machine_that_is_described_in_part_is_enough(tmp_path: Path) -> None:
     path = write(tmp_path, params={})
     path.with_name("machine.json").write_text('{"machine": "bench", "version": 1}')
-    assert read_result_file(path, {STEP}.__contains__).machine.cpu == ""
+    assert read_result_file(path).machine.cpu == ""
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot read .*nothing\.json: No such file"):
-        read_result_file(tmp_path / "nothing.json", {STEP}.__contains__)
+        read_result_file(tmp_path / "nothing.json")
 
 
 def test_parameters_are_read_as_asv_writes_them() -> None:

@@ -48,7 +48,7 @@ class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 def read(selected: Selected) -> dict[str, dict[str, Metric]]:
-    return msgspec.json.decode(formats.run_json(selected), type=dict[str, dict[str, Metric]])
+    return msgspec.json.decode(formats.bencher(selected), type=dict[str, dict[str, Metric]])
 
 
 def test_a_run_has_a_benchmark_per_measured_case_with_its_metrics_as_measures() -> None:
@@ -112,7 +112,7 @@ def entries_of(text: str) -> dict[str, Entry]:
 
 
 def test_what_should_fall_has_values_in_base_units() -> None:
-    found = entries_of(formats.smaller_json(mixed_run()))
+    found = entries_of(formats.github_smaller(mixed_run()))
     time, memory = found[f"{CASE.case_id} seconds_median"], found[f"{BF16.case_id} peak_memory_bytes"]
     assert (time.value, time.unit) == (1.1e-3, "s")
     assert (memory.value, memory.unit) == (4096, "B")
@@ -120,49 +120,49 @@ def test_what_should_fall_has_values_in_base_units() -> None:
 
 
 def test_a_file_holds_one_direction_only() -> None:
-    metrics = {name.rpartition(" ")[2] for name in entries_of(formats.smaller_json(mixed_run()))}
+    metrics = {name.rpartition(" ")[2] for name in entries_of(formats.github_smaller(mixed_run()))}
     assert {METRICS[name].better for name in metrics} == {"lower"}
 
 
 def test_the_range_is_half_the_interval_in_a_form_the_action_reads_as_a_number() -> None:
     selected = mixed_run()
     row = selected.rows[0]
-    entry = entries_of(formats.smaller_json(selected))[f"{CASE.case_id} seconds_median"]
+    entry = entries_of(formats.github_smaller(selected))[f"{CASE.case_id} seconds_median"]
     found = re.fullmatch(r"± (\d.+)", entry.range or "")  # src/extractRangeInfo.ts: a sign, then what Number() reads
     assert found
     assert float(found[1]) == pytest.approx((row["seconds_high"] - row["seconds_low"]) / 2, rel=0.01)
 
 
 def test_without_an_interval_there_is_no_range_and_a_missing_number_has_no_entry() -> None:
-    found = entries_of(formats.smaller_json(select(stored_run([(CASE, [1e-3])], peak_bytes=None))))
+    found = entries_of(formats.github_smaller(select(stored_run([(CASE, [1e-3])], peak_bytes=None))))
     assert found[f"{CASE.case_id} seconds_median"].range is None
     assert f"{CASE.case_id} peak_memory_bytes" not in found
 
 
 def test_cases_that_failed_or_were_skipped_have_no_entry() -> None:
-    text = formats.smaller_json(mixed_run())
+    text = formats.github_smaller(mixed_run())
     assert "/fp16_pure/" not in text
     assert "/tf32/" not in text
 
 
 @given(TEXT)
 def test_any_name_comes_back_as_an_entry(name: str) -> None:
-    assert all(found.startswith(f"{name}[") for found in entries_of(formats.smaller_json(named_run(name))))
+    assert all(found.startswith(f"{name}[") for found in entries_of(formats.github_smaller(named_run(name))))
 
 
 def test_a_hostile_name_comes_back_as_an_entry() -> None:
-    assert all(found.startswith(f"{HOSTILE}[") for found in entries_of(formats.smaller_json(named_run(HOSTILE))))
+    assert all(found.startswith(f"{HOSTILE}[") for found in entries_of(formats.github_smaller(named_run(HOSTILE))))
 
 
 def test_how_many_rounds_an_imported_run_had_is_not_said() -> None:
     stored = replace(stored_run([(CASE, [])]), readings={"seconds_median": {CASE.case_id: 1e-3}})
-    time = entries_of(formats.smaller_json(select(stored)))[f"{CASE.case_id} seconds_median"]
+    time = entries_of(formats.github_smaller(select(stored)))[f"{CASE.case_id} seconds_median"]
     assert time.extra == "run: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
 
 
 def test_only_the_metrics_that_are_chosen_are_told_by_short_names_of_cases() -> None:
     chosen = select(mixed_run().stored, columns=["seconds_median"], short=True)
-    found = entries_of(formats.smaller_json(chosen))
+    found = entries_of(formats.github_smaller(chosen))
     assert found
     assert all(name.endswith(" seconds_median") and "/" not in name for name in found)
 
@@ -213,7 +213,7 @@ def comparison(*findings: Change, **changes: Any) -> Comparison:
 
 
 def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
-    suite, tests = suite_of(formats.run_xml(mixed_run()))
+    suite, tests = suite_of(formats.junit(mixed_run()))
     assert list(tests) == [CASE.case_id, BF16.case_id, FAILED.case_id, SKIPPED.case_id]
     assert {name: suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "4",
@@ -231,7 +231,7 @@ def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
 
 
 def test_a_measured_case_passes_with_its_numbers_in_base_units() -> None:
-    _, tests = suite_of(formats.run_xml(mixed_run()))
+    _, tests = suite_of(formats.junit(mixed_run()))
     test = tests[CASE.case_id]
     assert [child.tag for child in test] == ["system-out"]
     lines = (test[0].text or "").splitlines()
@@ -242,7 +242,7 @@ def test_a_measured_case_passes_with_its_numbers_in_base_units() -> None:
 
 
 def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_with_its_reason() -> None:
-    _, tests = suite_of(formats.run_xml(mixed_run()))
+    _, tests = suite_of(formats.junit(mixed_run()))
     error = tests[FAILED.case_id].find("error")
     assert error is not None
     assert error.attrib == {"type": "exception", "message": "boom <&>"}
@@ -266,7 +266,7 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
 )
 def test_a_verdict_becomes_an_outcome(verdict: ChangeStatus, kind: str, element: str | None) -> None:
     one = finding(status=verdict, kind=kind, code=ChangeCode.CONTROL_FIRED)
-    suite, tests = suite_of(formats.comparison_xml(comparison(one)))
+    suite, tests = suite_of(formats.junit_of_comparison(comparison(one)))
     test = tests[f"{CASE.case_id} seconds_median"]
     found = [child for child in test if child.tag != "system-out"]
     assert [child.tag for child in found] == ([element] if element else [])
@@ -278,7 +278,7 @@ def test_a_verdict_becomes_an_outcome(verdict: ChangeStatus, kind: str, element:
 
 def test_a_failure_holds_the_evidence() -> None:
     one = finding(remarks=[state(Remark.OTHER_NUMBERS, other="weights")])
-    _, tests = suite_of(formats.comparison_xml(comparison(one)))
+    _, tests = suite_of(formats.junit_of_comparison(comparison(one)))
     failure = tests[f"{CASE.case_id} seconds_median"].find("failure")
     assert failure is not None
     assert failure.attrib["type"] == "beyond-threshold"
@@ -292,14 +292,14 @@ def test_a_failure_holds_the_evidence() -> None:
 
 def test_what_is_undefined_is_left_out_of_the_evidence() -> None:
     one = finding(status=ChangeStatus.INCOMPARABLE, baseline=None, change=None, low=None, high=None)
-    _, tests = suite_of(formats.comparison_xml(comparison(one)))
+    _, tests = suite_of(formats.junit_of_comparison(comparison(one)))
     output = tests[f"{CASE.case_id} seconds_median"].find("system-out")
     assert output is not None
     assert output.text == "candidate: 0.00112 s"
 
 
 def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> None:
-    suite, _ = suite_of(formats.comparison_xml(comparison(finding(), caveats=[state(Caveat.SAME_RUN)])))
+    suite, _ = suite_of(formats.junit_of_comparison(comparison(finding(), caveats=[state(Caveat.SAME_RUN)])))
     assert suite.attrib["name"] == "after against before"
     properties = {one.attrib["name"]: one.attrib["value"] for one in suite.iter("property")}
     assert properties == {
@@ -316,7 +316,7 @@ def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> 
 
 def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
     both = comparison(finding(), only_baseline=[BF16.case_id], only_candidate=[SKIPPED.case_id])
-    _, tests = suite_of(formats.comparison_xml(both))
+    _, tests = suite_of(formats.junit_of_comparison(both))
     said = {name: test.find("skipped") for name, test in tests.items()}
     for case_id, side in ((BF16.case_id, "baseline"), (SKIPPED.case_id, "candidate")):
         skipped = said[case_id]
@@ -326,7 +326,7 @@ def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
 
 @given(TEXT)
 def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
-    _, tests = suite_of(formats.run_xml(named_run(name)))
+    _, tests = suite_of(formats.junit(named_run(name)))
     (found,) = tests
     # XML has no control characters; where there are none, the name comes back as it was
     clean = all(one in "\t\n" or (one >= " " and one not in "\ufffe\uffff") for one in name)
@@ -334,10 +334,10 @@ def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
 
 
 def test_control_characters_are_written_as_escapes() -> None:
-    _, tests = suite_of(formats.run_xml(named_run(HOSTILE)))
+    _, tests = suite_of(formats.junit(named_run(HOSTILE)))
     (found,) = tests
     assert found.startswith("<&>\"' \t\n\\x00\\x1b\x7f\x85\u2028\\ufffe\U0001f600,;|[]{}#%$\\é[")
-    assert "\\r\\ud800" in formats.comparison_xml(
+    assert "\\r\\ud800" in formats.junit_of_comparison(
         comparison(finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": "a\r\ud800"}))
     )
 
@@ -345,7 +345,9 @@ def test_control_characters_are_written_as_escapes() -> None:
 def test_a_hostile_reason_gives_a_valid_comparison() -> None:
     hostile = state(Remark.OTHER_NUMBERS, other=f"{HOSTILE}]]>")
     one = finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": HOSTILE}, remarks=[hostile])
-    suite_of(formats.comparison_xml(comparison(one, caveats=[state(Caveat.OTHER_CODE, side="baseline", why=HOSTILE)])))
+    suite_of(
+        formats.junit_of_comparison(comparison(one, caveats=[state(Caveat.OTHER_CODE, side="baseline", why=HOSTILE)]))
+    )
 
 
 def test_a_keyword_selects_cases_by_their_id() -> None:
@@ -371,11 +373,6 @@ def test_undefined_numbers_are_left_out_and_zeros_are_not() -> None:
     assert "seconds_low" not in found
     assert found["output_nonfinite"] == 0
     assert all(math.isfinite(value) for value in found.values())
-
-
-def test_each_format_is_named_by_its_key() -> None:
-    for name, format in FORMATS.items():
-        assert format.name == name
 
 
 def test_the_help_and_the_page_name_each_format(capsys: pytest.CaptureFixture[str]) -> None:

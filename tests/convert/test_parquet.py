@@ -55,9 +55,9 @@ def test_every_column_of_a_frame_has_the_type_of_its_table(results):
     ("arguments", "said"),
     [
         ([], "not text: name a file"),
-        (["-o", "x.parquet", "--short"], "leave --short out"),
-        (["-o", "x.parquet", "--metric", "time"], "leave --metric out"),
-        (["-o", "x.parquet", "--baseline", "latest"], "leave --baseline out"),
+        (["-o", "x.parquet", "--short"], "--to parquet does not take --short"),
+        (["-o", "x.parquet", "--metric", "time"], "--to parquet does not take --metric"),
+        (["-o", "x.parquet", "--baseline", "latest"], "--to parquet does not take --baseline"),
         (["-o", "no/folder/x.parquet"], "cannot write"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 from converted_runs import BF16, CASE, HOSTILE, TEXT, mixed_run, named_run, stored_run
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pytest_benchmark.logger import Logger
 from pytest_benchmark.stats import Stats
 from pytest_benchmark.storage.file import FileStorage
@@ -119,21 +120,9 @@ def read(folder: Path, document: dict[str, Any], **arguments: Any) -> StoredRun:
     return read_run_json(path, **arguments)
 
 
-def own(document: dict[str, Any], number: int = 0) -> dict[str, Any]:
-    info: dict[str, Any] = document["benchmarks"][number]["extra_info"]["ampbench"]
-    return info
-
-
 def measured(stored: StoredRun) -> list[dict[str, Any]]:
     rows = [row for row in run_rows(stored) if row["outcome"] == "ok"]
     return [{name: value for name, value in row.items() if name not in LOST} for row in rows]
-
-
-def sampled(document: dict[str, Any], samples: list[float], iterations: int = 3) -> dict[str, Any]:
-    """Make the first benchmark one of samples of one process, as the plug-in writes it."""
-    own(document)["data"] = "samples"
-    document["benchmarks"][0]["stats"] |= {"data": samples, "min": min(samples), "iterations": iterations}
-    return document
 
 
 def rich_run() -> StoredRun:
@@ -202,30 +191,15 @@ def test_cases_without_numbers_are_lost(tmp_path: Path) -> None:
     assert list(read(tmp_path, exported(mixed_run().stored)).cases) == [CASE.case_id, BF16.case_id]
 
 
-def test_samples_of_one_process_are_one_round(tmp_path: Path) -> None:
-    document = sampled(exported(stored_run([(CASE, [1.0])])), [3e-3, 1e-3, 2e-3])
-    (found,) = read(tmp_path, document).rounds
-    assert (found.samples, found.steps_per_sample) == ([[3e-3, 1e-3, 2e-3]], [3])
-    assert found.seconds == pytest.approx(3 * 6e-3)
-    (row,) = measured(read(tmp_path, document))
-    assert (row["rounds"], row["seconds_median"], row["items_per_second"]) == (1, 1e-3, 8000)
-
-
-@pytest.mark.parametrize(("data", "seconds"), [("samples", 1e-3), ("rounds", 2e-3)])
-@pytest.mark.parametrize("emptied", [True, False])
-def test_without_data_the_time_is_a_reading(data: str, seconds: float, emptied: bool, tmp_path: Path) -> None:
-    document = exported(stored_run([(CASE, [1e-3, 2e-3, 4e-3])]))
-    own(document)["data"] = data
-    if emptied:
-        document["benchmarks"][0]["stats"]["data"] = []
-    else:
-        del document["benchmarks"][0]["stats"]["data"]
+def test_without_data_every_round_and_its_samples_come_back(tmp_path: Path) -> None:
+    stored = rich_run()
+    stored.rounds[0] = replace(stored.rounds[0], samples=[[3e-3, 1e-3], [2e-3]], steps_per_sample=[3, 4])
+    document = exported(stored)
+    for benchmark in document["benchmarks"]:
+        del benchmark["stats"]["data"]
     found = read(tmp_path, document)
-    assert found.rounds == []
-    (row,) = measured(found)
-    assert (row["rounds"], row["seconds_median"], row["seconds_low"]) == (None, seconds, None)
-    assert row["items_per_second"] == 8 / seconds
-    assert row["peak_memory_bytes"] == 4096
+    assert found.rounds == stored.rounds
+    assert measured(found) == measured(stored)
 
 
 def test_others_benchmarks_and_repeated_cases_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -280,31 +254,31 @@ def set_item(*keys: Any) -> Damage:
     return damage
 
 
-INFO = ("benchmarks", 0, "extra_info", "ampbench")
+LINES = ("benchmarks", 0, "extra_info", "ampbench", "lines")
+ROUND, MEMORY, DIVERGENCE = 1, 3, 4
+"""The lines behind the case, of two rounds."""
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (set_item(*INFO, "casts", 12), "unknown field `casts`"),
-        (set_item(*INFO, "case", "colour", "red"), r"newer ampbench \(upgrade this one\): .*unknown field `colour`"),
-        (set_item(*INFO, "memory", "later_bytes", 1), "unknown field `later_bytes`"),
-        (set_item(*INFO, "divergence", "later", 1), "unknown field `later`"),
-        (set_item("machine_info", "ampbench", "later", 1), "the environment: damaged, or .*unknown field `later`"),
-        (set_item(*INFO, "data", "means"), "Invalid enum value 'means'"),
-        (set_item(*INFO, "items_per_step", None), "Expected `float`, got `null`"),
-        (set_item(*INFO, "case", "workload", 3), "Expected `str`, got `int`"),
-        (set_item(*INFO, "divergence", "output", "nonfinite", math.nan), "Expected `int`, got `null`"),
-        (set_item(*INFO, "memory", "case_id", "other"), "the memory of .* is that of another case, other"),
         (
-            set_item("benchmarks", 0, "stats", "data", [1e-3, math.nan]),
-            "a time or a number of items that cannot be one",
+            set_item(*LINES, 0, "case", "colour", "red"),
+            r"newer ampbench \(upgrade this one\): .*`colour`",
         ),
-        (set_item("benchmarks", 0, "stats", "data", [0.0]), "cannot be one"),
-        (set_item("benchmarks", 0, "stats", {}), "missing required field `min`"),
+        (set_item(*LINES, MEMORY, "memory", "later_bytes", 1), "unknown field `later_bytes`"),
+        (set_item(*LINES, MEMORY, "memory", "case_id", "other"), "it tells of another case, other"),
+        (set_item(*LINES, ROUND, "round", "samples", [[-1.0]]), "Expected `float` >= 1e-09"),
+        (set_item(*LINES, ROUND, "round", "finished_at", "later"), "finished_at is no time: 'later'"),
+        (set_item(*LINES, DIVERGENCE, "divergence", "output", "nonfinite", math.nan), "Expected `int`, got `null`"),
+        (set_item(*LINES, DIVERGENCE, {"later": 12}), "no line is called later"),
+        (set_item(*LINES, []), "its case is missing"),
+        (set_item(*LINES, 12), "it has no lines of a run"),
+        (set_item(*LINES[:-1], {}), "it has no lines of a run"),
+        (set_item("machine_info", "ampbench", "later", 1), "the environment: damaged, or .*unknown field `later`"),
         (set_item("machine_info", {}), "machine_info has no ampbench, so the environment is not known"),
-        (set_item("datetime", "yesterday"), "its datetime is none: 'yesterday'"),
-        (set_item("commit_info", "time", "gpg: Good\n2026"), r"its commit's time is none: 'gpg: Good\\n2026'"),
+        (set_item("datetime", "yesterday"), "its datetime is no time: 'yesterday'"),
+        (set_item("commit_info", "time", "gpg: Good\n2026"), r"its commit's time is no time: 'gpg: Good\\n2026'"),
         (set_item("version", "6.0.0"), "written by pytest-benchmark 6.0.0; this ampbench reads 5.x"),
         (set_item("benchmarks", []), "holds no benchmark of ampbench's: its benchmarks are none"),
         (set_item("benchmarks", 3), "no JSON of pytest-benchmark, or a damaged one"),
@@ -329,19 +303,12 @@ def test_half_written_json_and_missing_files_are_refused(tmp_path: Path) -> None
 
 
 def test_numbers_that_are_not_finite_are_undefined_in_the_json() -> None:
-    info = case_info(
-        CASE,
-        items_per_step=8.0,
-        weights_digest="aa",
-        data="samples",
-        memory=None,
-        divergence=make_divergence(CASE, output_rel_l2=math.nan, loss=math.inf),
-        notes=["short"],
-        metrics={"seconds_median": 1e-3, "output_rel_l2": math.nan},
-    )
+    records = [make_divergence(CASE, output_rel_l2=math.nan, loss=math.inf), None]
+    info = case_info(CASE, records, ["short"], {"seconds_median": 1e-3, "output_rel_l2": math.nan})
     assert json.loads(json.dumps(info, allow_nan=False)) == info
     assert (info["seconds_median"], info["output_rel_l2"]) == (1e-3, None)
-    assert (info["ampbench"]["divergence"]["loss"], info["ampbench"]["notes"]) == (None, ["short"])
+    case, divergence = info["ampbench"]["lines"]
+    assert (list(case), divergence["divergence"]["loss"], info["ampbench"]["notes"]) == (["case"], None, ["short"])
 
 
 def test_a_machine_is_described_for_pytest_benchmark_and_whole_for_us() -> None:

@@ -77,7 +77,7 @@ def data_of(path: Path, stored: StoredRun) -> Iterator[tuple[str, Told]]:
     yield "json", told(json.loads(printed(str(path), "--json")))
     yield "csv", told(list(csv.DictReader(io.StringIO(printed(str(path), "--format", "csv")))))
     yield "load", told(ampbench.load(path).to_dict("records"))
-    columns = cases_of([path]).columns
+    columns, _ = cases_of([path])
     yield "parquet", told([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
     (shown,) = material_of([stored]).shown
     yield "page", told(list(shown.whole.values()))
