@@ -141,7 +141,7 @@ class Result(Shown):
     def plot(self) -> Plot:
         """Return a chart of each precision's speed, with its interval, against its error, which a notebook shows."""
         tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
-        return speed_against_error(self.rows, self.verdicts, tables, self.budget.output_rel_l2)
+        return speed_against_error(self.rows, tables, self.budget.output_rel_l2)
 
     def lines(self) -> "Iterable[Text]":
         """Return the table, the advice and the notes, as `ampbench run` prints them."""

@@ -23,7 +23,6 @@ from ampbench.records.labels import NOT_REACHED, case_labels, outcomes_said, tol
 from ampbench.records.run import Header, short_commit
 from ampbench.report.material import Material, ShownCase
 from ampbench.show import studies
-from ampbench.show.comparison import explanation_lines
 from ampbench.show.document import Block
 from ampbench.show.page import Held, Part, Told, Untold, View, place_of, run_name, view_of_parts
 from ampbench.show.results import dotted
@@ -218,12 +217,6 @@ def _elsewhere(material: Material, passes: Passes) -> list[str]:
         return []
     return [f"torch {version or 'of an unknown version'} on {host}" for host, version in places
             if (host, version) not in own]  # fmt: skip
-
-
-def reasons(case: ShownCase) -> Sequence[str]:
-    """Return why a case is not what the baseline's was, as far as the comparison tells: sentences."""
-    comparison = case.shown.comparison
-    return explanation_lines(comparison, case.baseline_id) if comparison and case.baseline_id else ()
 
 
 def contents(material: Material) -> list[str]:

@@ -22,7 +22,7 @@ from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
 from ampbench.show.page import run_name
 from ampbench.show.rows import Group, Row, Take, grouped, with_verdicts
-from ampbench.show.wording import Line, lines
+from ampbench.show.wording import lines
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
 from ampbench.trend.building import make_trend, place_of, public_version
@@ -176,9 +176,9 @@ class Shown:
         return run_name(self.stored)
 
     @cached_property
-    def notes(self) -> list[Line]:
-        """For which device the run speaks, what the control said and how quiet the machine was."""
-        return lines(notes.statements(self.stored, self.rows), self.stored.cases)
+    def notes(self) -> list[str]:
+        """The notes on the run and its machine that change what to do."""
+        return lines(notes.statements(self.stored, self.rows), self.stored.cases, everything=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from ampbench.show.networks import MANY, Network, brought, in_order, network_nam
 from ampbench.show.networks import heading as counted_takes
 from ampbench.show.page import Part, View, view_of_parts
 from ampbench.show.rows import Group, Row, Take, grouped, precision_label
-from ampbench.show.wording import words
+from ampbench.show.wording import answer, words
 from ampbench.studies.ceilings import Ceiling
 from ampbench.studies.ceilings import shown as as_measured
 from ampbench.trend.building import place_of
@@ -70,11 +70,6 @@ class Machine:
     def advised(self) -> list[Table]:
         """The tables for which there is advice: those in which anything was measured."""
         return [table for table in self.tables if table.advice is not None]
-
-    @property
-    def is_ranked(self) -> bool:
-        """Whether there are enough networks for a table with a row each."""
-        return len(self.advised) > MANY
 
 
 @lru_cache(maxsize=1)
@@ -221,9 +216,19 @@ def _folding(block: Block) -> list[Block]:
 def _of_machine(machine: Machine, *, titled: bool, tabled: bool) -> Section:
     """Return the blocks of a machine: its networks, unless another section has them, and the gains of precisions."""
     own = networks_of(machine)
-    blocks = [*(tables(own, explained=not machine.is_ranked) if tabled else []), brought(own)]
+    blocks = [*(tables(own) if tabled else []), brought(own)]
+    if len(own) <= MANY:
+        blocks.append(
+            Block("why", ["network", "why"], [(each.label, _why(each)) for each in machine.advised], folded=True)
+        )
     said = [*([machine.statement] if titled and machine.statement else []), *across(machine)]
     return Section(machine.title if titled else "", [*(block for block in blocks if block.rows), *map(Block, said)])
+
+
+def _why(table: Table) -> str:
+    """Return in words what to take of a table, why, and what helps."""
+    advice = table.advice
+    return "; ".join([answer(advice.statement), *map(words, advice.hints)]) if advice else ""
 
 
 def _side_by_side(material: Material) -> list[Section]:
@@ -235,7 +240,7 @@ def _side_by_side(material: Material) -> list[Section]:
     rows = [row for machine in found for row in machine.rows]
     own = on_machines(found)
     places = [machine.place for machine in found]
-    return list(side_by_side(places, own, rows, alike(found), explained=len(own) <= MANY).sections())
+    return list(side_by_side(places, own, rows, alike(found)).sections())
 
 
 def _place(shown: Shown) -> tuple[object, ...]:

@@ -33,7 +33,6 @@ from ampbench.judge.notes import measured_devices
 from ampbench.records.labels import outcomes_said
 from ampbench.records.run import short_commit
 from ampbench.report.cases import cases
-from ampbench.report.distributions import distributions
 from ampbench.report.explanation import explanation, studies
 from ampbench.report.facts import contents, environment, method
 from ampbench.report.material import Material, Sources, assigned, find_sources, find_trends, material_of
@@ -51,8 +50,8 @@ from ampbench.store import StoredRun, find_run, read_run
 WIDTH = 680
 """Pixels of the drawing area in the SVG; a browser with JavaScript takes the page's width instead."""
 
-_PATH = re.compile("(<path [^>]*/>)")
-_OPAQUE = ' opacity="1"'
+_NEEDLESS = re.compile(r' (?:aria-hidden="true"|pointer-events="none"|opacity="1"|stroke-width="1")')
+"""Attributes of an SVG that say what holds without them, a third of it."""
 _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 """What of the library the page's script calls."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
@@ -96,7 +95,7 @@ def drawn(chart: Chart, rows: Rows) -> Markup:
     spec["data"] = {"values": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
     if chart.lines:
         spec["height"] *= len({row[chart.lines] for row in rows} - {None})
-    svg = _painted_once(vl_convert.vegalite_to_svg(spec))
+    svg = _NEEDLESS.sub("", vl_convert.vegalite_to_svg(spec))
     label = escape(fitted(f"{chart.title}. {chart.words}"))
     opening, _, inside = svg.replace("<svg ", '<svg role="img" ', 1).partition(">")
     # Vega gives every group of marks a role without a name: hidden, or a screen reader meets nameless images
@@ -115,18 +114,6 @@ def _listing(spec: Mapping[str, Any], marks: Sequence[str]) -> dict[str, Any]:
     }
     layers = {"layer": [_listing(layer, marks) for layer in spec["layer"]]} if "layer" in spec else {}
     return {**spec, **({"encoding": encoding} if encoding else {}), **layers}
-
-
-def _painted_once(svg: str) -> str:
-    """Return an SVG without the marks that an opaque one, the very same, covers later: of thousands many do."""
-    kept: list[str] = []
-    seen: set[str] = set()
-    for part in reversed(_PATH.split(svg)):
-        if part not in seen:
-            kept.append(part)
-        if _OPAQUE in part and part.startswith("<path "):
-            seen.add(part)
-    return "".join(reversed(kept))
 
 
 def chart_payload(views: Sequence[View]) -> bytes:
@@ -210,24 +197,27 @@ EARLY = "document.documentElement.classList.add('js')"
 """Run before anything is painted, so that what JavaScript replaces never shows."""
 
 VIEWS: Sequence[Callable[[Material], View | None]] = (
-    banner, networks, cases, tradeoff, distributions, sweeps, trends, explanation, studies, environment, method,
+    banner, networks, explanation, studies, cases, tradeoff, sweeps, trends, environment, method,
 )  # fmt: skip
-"""The sections of the page in their order: each a function from the material to a `View`, None where it has no data."""
+"""The sections of the page in their order, what to take, why, then numbers: each a function from the material to a
+`View`, None where it has no data."""
 
-CHARTS, LETTERS = 20, 2_000_000
-"""A page of more of either is so large that a browser leaves out charts that are out of sight, or it would go through
-all their marks for each change of a table; a picture of a whole page of usual size has them all."""
+CHARTED = 1_000
+"""The most cases of a page with charts: of more, tables alone are read."""
+LIBRARY, SCRIPT = "charts.js", "page.js"
+"""The files of a site that hold what draws its charts and the script of its pages; a page alone holds both itself."""
 
 
 def make_page(material: Material, home: str = "") -> str:
-    """Return the report as one HTML document; `home` is the address of the index that it belongs to, if it does."""
-    made = (view for make in VIEWS if (view := make(material)) is not None)
-    first = "cases" if material.comparisons else ""  # of a comparison, what became of the cases
-    return render(made, _title(material), home, first)
+    """Return the report as one HTML document; `home` is the address of the index of the site that it belongs to."""
+    made = [view for make in VIEWS if (view := make(material)) is not None]
+    if len(material.cases) > CHARTED:
+        made = [replace(view, charts=(), datasets={}) for view in made if view.id not in ("tradeoff", "sweeps")]
+    return render(made, _title(material), home, shared=bool(home))
 
 
-def render(views: Iterable[View], title: str, home: str = "", first: str = "") -> str:
-    """Return a whole document: the views in their order, what leads and the one called `first` before the others.
+def render(views: Iterable[View], title: str, home: str = "", *, shared: bool = False) -> str:
+    """Return a whole document of views in their order; where the library is `shared` it stands in `LIBRARY` beside it.
 
     While they are made, and then written, charts are drawn in threads: that leaves the interpreter free.
     """
@@ -238,26 +228,24 @@ def render(views: Iterable[View], title: str, home: str = "", first: str = "") -
             shown.append(view)
             for chart in view.charts:
                 figures[chart.id] = pool.submit(drawn, chart, view.datasets[chart.dataset])
-        shown.sort(key=lambda view: (not view.leads, view.id != first))
         payload = pool.submit(packed, chart_payload(shown)) if figures else None
         given = {"sections": {view.id for view in shown}, "figures": figures}
         html = {view.id: section(view, given) for view in shown}
-        library = chart_library().result() if figures else ""
-        script = "\n".join(_asset(name) for name in _SCRIPTS)
+        library = chart_library().result() if figures and not shared else ""
         return _templates().get_template("page.html").render(
             title=title,
             home=home,
             views=shown,
             html=html,
             charts=len(figures),
-            large=len(figures) > CHARTS or sum(map(len, html.values())) > LETTERS,
             payload=payload,
             library=packed(library) if library else "",
+            shared={"library": LIBRARY, "script": SCRIPT} if shared else {},
             early=Markup(EARLY),
-            script=Markup(script),
+            script=Markup("" if shared else _script()),
             style=Markup(_style()),
             licences=Markup(escape(_asset("licences.txt"))),
-            policy=_policy([EARLY, script, *([library] if library else [])]),
+            policy=_policy([EARLY, _script(), *([library] if library else [])], shared=shared),
             version=__version__,
         )  # fmt: skip
 
@@ -274,10 +262,10 @@ def _title(material: Material) -> str:
     return f"{newest} against {material.baseline.header.run}" if material.baseline else newest
 
 
-def _policy(scripts: list[str]) -> str:
-    """Return the content security policy: nothing is loaded from anywhere, and only these very scripts run."""
+def _policy(scripts: list[str], *, shared: bool) -> str:
+    """Return the content security policy: only these very scripts run; one `shared` with other pages lies beside."""
     digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    allowed = " ".join([*(f"'sha256-{digest}'" for digest in digests), *(["'self'"] if shared else [])])
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -290,6 +278,11 @@ def _style() -> str:
     sections = (_asset(path.name) for path in sorted((_FOLDER / "assets").glob("*.css")) if path.name != "report.css")
     whole = _asset("report.css").replace("/* light */", light).replace("/* dark */", dark)
     return "\n".join([whole, *sections, colour_rules()])
+
+
+@cache
+def _script() -> str:
+    return "\n".join(_asset(name) for name in _SCRIPTS)
 
 
 @cache
@@ -416,6 +409,8 @@ def _files(
         yield name, page
     if not entries:
         raise unmatched or StoreError(problems[0])
+    yield LIBRARY, f"/*\n{_asset('licences.txt')}*/\n{chart_library().result()}"
+    yield SCRIPT, _script()
     yield INDEX, _index(list(entries.values()), sound, damaged, remarks, results, baseline, keyword)
 
 
@@ -511,4 +506,4 @@ def _index(
     material = Material(shown=(), baseline=baseline, trends=found, remarks=remarks)
     followed = trends(material)
     views = [runs, *([followed] if followed else [])]
-    return render(views, title)
+    return render(views, title, shared=True)

@@ -1,6 +1,6 @@
 """What a report says first (the verdict or the advice, what changed, what has no result) and, as Markdown, in short.
 
-Beside numbers stands what is to be said of the runs: what no reader may miss (`warnings`), and the rest (`remarks`).
+Beside numbers stands what no reader of the runs may miss (`warnings`).
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ from ampbench.records.kinds import KINDS
 from ampbench.records.labels import few
 from ampbench.report.facts import contents, facts, first_finding, over_versions, parts
 from ampbench.report.material import Material
-from ampbench.report.networks import Machine, advised_machines, machines, network_sections
+from ampbench.report.networks import advised_machines, network_sections
 from ampbench.report.networks import heading as heading_of
 from ampbench.show import comparison as sentences
 from ampbench.show.document import Block, Section, as_sentence, block_text, cut, escaped
 from ampbench.show.networks import missing
 from ampbench.show.page import Part, View
-from ampbench.show.wording import Line, lines
+from ampbench.show.wording import lines
 from ampbench.trend.show import trend_document
 
 NAMED = 3
@@ -44,31 +44,18 @@ def warnings(material: Material) -> list[str]:
     said: dict[str, list[str]] = {}
     for side, found in sides:
         for note in found:
-            if note.problem:
-                said.setdefault(note.text, []).append(side)
+            said.setdefault(note, []).append(side)
     warned += [text if len(of) == len(sides) else f"{few(of, NAMED)}: {text}" for text, of in said.items()]
     return list(dict.fromkeys([*warned, *material.remarks]))
 
 
-def remarks(material: Material, found: Sequence[Machine]) -> list[str]:
-    """Return what else is to be said: of one run all of it; where there are more, for which device they speak.
-
-    `found` are the machines of the runs.
-    """
-    if len(material.shown) == 1 and not material.comparisons:
-        return [note.text for note in material.shown[0].notes if not note.problem]
-    statements = [machine.statement for machine in found if machine.statement]
-    known = {note.text for shown in material.shown for note in shown.notes if note.problem}
-    return [one for one in statements if one not in known] if len(statements) == 1 else []
-
-
-def _of_baseline(material: Material) -> list[Line]:
+def _of_baseline(material: Material) -> list[str]:
     """Return the notes of the baseline, as far as its cases are compared."""
     baseline = material.baseline
     assert baseline is not None
     compared = {one for shown in material.shown for one in shown.partners.values()}
     rows = [row for row in frame.run_rows(baseline) if row["case_id"] in compared]
-    return lines(notes.statements(baseline, rows), baseline.cases)
+    return lines(notes.statements(baseline, rows), baseline.cases, everything=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +71,6 @@ class Result:
     warnings: Sequence[str]
     comparisons: Sequence[Section]
     missing: Block
-    said: Sequence[str]
     facts: Mapping[str, Sequence[str]]
 
 
@@ -97,7 +83,6 @@ def banner(material: Material) -> View:
 
 def result(material: Material) -> Result:
     """Return what the report of `material` says first."""
-    found = machines(material)
     about = ""
     if material.comparisons:
         heading = sentences.verdict(*material.comparisons)
@@ -118,7 +103,6 @@ def result(material: Material) -> Result:
             for each in (*material.comparisons, *material.explained)
         ],
         missing=missing(one.row for one in material.cases),
-        said=[as_sentence(one, names) for one in remarks(material, found)],
         facts=facts(material),
     )
 
@@ -176,14 +160,13 @@ def _blocks(material: Material) -> Iterator[Block]:
     for section in network_sections(material):
         for block in section.blocks:
             title = ": ".join(filter(None, [section.title, block.title]))
-            yield replace(block, title=title, folded=quiet) if block.headers else block
+            yield replace(block, title=title, folded=quiet or block.folded) if block.headers else block
     yield said.missing
     for _, part in parts(material):
         yield replace(_of_study(part), folded=quiet)
     for trend in material.trends:
         for section in trend_document(trend, show_all=False).sections():
             yield from [Block(section.title), *section.blocks]
-    yield from map(Block, said.said)
     yield from (block for section in said.comparisons for block in section.blocks if block.folded)
 
 

@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from ampbench.core.precisions import ordered
-from ampbench.core.units import FORMATS
+from ampbench.core.units import FORMATS, format_error, times
+from ampbench.show.rows import Row, is_wrong, judged_error, number
+from ampbench.show.wording import verdict_words
 
 T = TypeVar("T")
 
@@ -196,6 +198,49 @@ def _scaled(scales: Mapping[float, str], value: str, digits: str, smallest: str)
     return " : ".join([*steps, smallest])
 
 
+SLOWEST = 0.25
+"""Below this many times the speed of fp32 points stand at the edge: emulated halves take thirty times as long, and on a
+scale that shows that, nobody can tell 1.2 from 1.5."""
+SPANNED = 200
+"""Up to this number of points they have intervals; more lines could not be distinguished."""
+
+
+def speed_points(rows: Iterable[tuple[str, Row]]) -> list[dict[str, Any]]:
+    """Return what is drawn of rows with their verdicts, each given with its table: those with a speed and an error."""
+    points = []
+    for table, row in rows:
+        error, speed = judged_error(row), number(row["speedup_vs_fp32"])
+        if error and speed and math.isfinite(error):
+            low, high = number(row["speedup_low"]), number(row["speedup_high"])
+            between = "" if low is None or high is None else f" ({times(low)} to {times(high)})"
+            known = {"table": table, "precision": row["precision"], "verdict": verdict_words(row)}
+            known |= {"wrong": is_wrong(row), "error": error, "speed": speed, "low": low, "high": high}
+            points.append(known | {"error_text": format_error(error), "speed_text": f"{times(speed)}{between}"})
+    return points
+
+
+def speed_layers(points: Rows, limit: float) -> list[dict[str, Any]]:
+    """Return the layers of speed against error, and its `limit`: a point a row, crossed out where it is not ok."""
+    log = {"type": "log", "nice": False, "padding": 20}
+    speeds = [point[name] for point in points for name in ("speed", "low", "high") if point[name] is not None]
+    domain = [max(SLOWEST, min(0.5, *speeds)), max(1.5, *speeds)]
+    x = quantity("speed", "speed, times fp32 (faster →)", log | {"clamp": True, "domain": domain}, {"format": "~g"})
+    y = quantity("error", "output error (↓ more exact)", log, {"format": ".0e", "tickCount": 5})
+    at = {"x": x, "y": y}
+    looks = precision_encoded({point["precision"] for point in points})
+    told = tooltip(table="table", precision="precision", verdict="verdict", speed_text="speed", error_text="error")
+    ends = {**at, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": looks["color"]}
+    point = {"type": "point", "filled": False, "size": 36, "strokeWidth": 1.5, "opacity": 1}
+    cross = {"type": "text", "text": "×", "fontSize": 18, "color": "var(--regressed)"}
+    interval = {"mark": "rule", "transform": [{"filter": "isValid(datum.low)"}], "encoding": ends}
+    return [
+        *([interval] if len(points) <= SPANNED else []),
+        {"mark": point, "encoding": {**at, **looks, "tooltip": told}},
+        {"mark": cross, "transform": [{"filter": "datum.wrong"}], "encoding": at},
+        *budget_rule(limit),
+    ]
+
+
 POINTS = 100
 """So many points has a curve at most; of more, neighbours are put together as their mean."""
 MARKED = 8
@@ -235,8 +280,8 @@ def marked(rows: Iterable[dict[str, Any]]) -> None:
     longest = max(map(len, found.values()), default=0)
     stride = max(1, longest // MARKED, min(len(found), longest))
     for place, own in enumerate(found.values()):
-        for number, row in enumerate(own):
-            row["mark"] = number % stride == (place * stride // max(len(found), 1)) % stride
+        for step, row in enumerate(own):
+            row["mark"] = step % stride == (place * stride // max(len(found), 1)) % stride
 
 
 def looks_encoded(
@@ -437,8 +482,8 @@ def drawn(
                 left = max(left, len(found) - place)
                 break
             chosen = {which: own for which, own in drawing.rows(one).items() if own}
-            for number, (which, own) in enumerate(chosen.items()):
-                value = f"{place}-{number}" if which else f"{place}"
+            for part, (which, own) in enumerate(chosen.items()):
+                value = f"{place}-{part}" if which else f"{place}"
                 label = f"{one.name}: {which}" if which else one.name
                 present = dict.fromkeys(row.get(field) for row in own for field in drawing.marked)
                 marks = [mark for mark in present if mark is not None]

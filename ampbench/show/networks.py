@@ -33,7 +33,7 @@ from ampbench.show.rows import (
     precision_label,
     taken_of,
 )
-from ampbench.show.wording import BRIEFLY, answer, briefly, code_words, passed_words, verdict_words, why, words
+from ampbench.show.wording import BRIEFLY, briefly, code_words, verdict_words, words
 
 MANY = 20
 """A run of more tables is shown as one row a table: its tables would fill a terminal five times and more."""
@@ -90,15 +90,6 @@ class Network:
         if not reasons and (code in BRIEFLY or isinstance(code, Flaw)):
             return briefly(code)
         return "; ".join(f"{few(names, 1)}: {reason}" for reason, names in reasons.items())
-
-    @property
-    def why(self) -> str:
-        """The same in words, with what is to be known besides."""
-        statement, passed = self.take.statement, self.take.passed
-        others = ((precision_label(row), row) for row in passed_over(self.rows))
-        rest = passed_words((label, row) for label, row in others if passed is None or row["case_id"] != passed.case_id)
-        said = [why(statement) if self.take.precision else answer(statement), *map(words, self.take.hints), rest]
-        return "; ".join(filter(None, said))
 
 
 Line = Mapping[str, Any]
@@ -159,22 +150,18 @@ def _speed(row: Row) -> float | None:
     return number(row["speedup_vs_fp32"])
 
 
-def lines_of(networks: Iterable[Network], *, everything: bool = False, explained: bool = False) -> list[Line]:
-    """Return a line for each network with the row to take; with `everything` one for each precision measured.
-
-    With `explained` it says in words why nothing faster or smaller is taken.
-    """
+def lines_of(networks: Iterable[Network], *, everything: bool = False) -> list[Line]:
+    """Return a line for each network with the row to take; with `everything` one for each precision measured."""
     return [
-        _line(network, row, explained)
+        _line(network, row)
         for network in networks
         for row in ([row for row in network.rows if row["outcome"] == "ok"] if everything else [network.taken])
     ]
 
 
-def _line(network: Network, row: Row | None, explained: bool) -> Line:
+def _line(network: Network, row: Row | None) -> Line:
     known: Row = row or dict.fromkeys((*NUMBERS, *VERDICT_COLUMNS, "case_id"))
     over = network.over.get(known["case_id"], Interval())
-    because = network.why if explained else network.because
     return {
         "network": network.name,
         **{name: network.rows[0][name] for name in ("phase", "path", "device")},
@@ -187,7 +174,7 @@ def _line(network: Network, row: Row | None, explained: bool) -> Line:
         "over_high": over.high,
         "error": None if row is None else judged_error(row),
         **{name: known[name] for name in VERDICT_COLUMNS},
-        "because": because if row is None or row["taken"] else verdict_words(row),
+        "because": network.because if row is None or row["taken"] else verdict_words(row),
         "case_id": known["case_id"],
     }
 
@@ -237,7 +224,6 @@ def tables(
     note: str = NOTE,
     *,
     everything: bool = False,
-    explained: bool = False,
 ) -> list[Block]:
     """Return the table of networks, whose title counts what to take; one for each phase, device and path."""
     parts: dict[tuple[str, ...], list[Network]] = {}
@@ -248,7 +234,7 @@ def tables(
     found: list[Block] = []
     for part, members in parts.items():
         title = ": ".join(filter(None, [" · ".join(part[place] for place in differing), heading(members)]))
-        lines = lines_of(members, everything=everything, explained=explained)
+        lines = lines_of(members, everything=everything)
         found.append(table(title, shown or columns(), lines, "" if found else note))
     return found
 
@@ -373,7 +359,6 @@ def side_by_side(
     *,
     over: str = "",
     everything: bool = False,
-    explained: bool = False,
 ) -> Document:
     """Return what several machines measured: the machines, the cases without a result, then a row a network on each.
 
@@ -387,7 +372,7 @@ def side_by_side(
     return Document(
         sections=lambda: [
             Section("machines", [table("", PLACES, places), *odd, *([lost] if lost.rows else [])]),
-            Section("networks", tables(networks, shown, note, everything=everything, explained=explained)),
+            Section("networks", tables(networks, shown, note, everything=everything)),
         ],
         data=lambda: {
             "machines": records(PLACES, places),

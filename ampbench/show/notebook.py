@@ -10,18 +10,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.units import counted
-from ampbench.records.changes import Status, Verdict
-from ampbench.show.charts import (
-    Chart,
-    Rows,
-    budget_rule,
-    colour_variables,
-    label_expression,
-    precision_encoded,
-    quantity,
-)
+from ampbench.show.charts import Chart, Rows, colour_variables, speed_layers, speed_points
 from ampbench.show.document import written_out
-from ampbench.show.rows import Row, judged_error
+from ampbench.show.rows import Row
 from ampbench.show.terminal import LAYOUT, make_console
 
 if TYPE_CHECKING:
@@ -71,45 +62,16 @@ class Plot:
         return {**shown, "image/svg+xml": vl_convert.vegalite_to_svg(dict(self.spec))}
 
 
-def speed_against_error(rows: Sequence[Row], verdicts: Sequence[Verdict], tables: Sequence[str], limit: float) -> Plot:
+def speed_against_error(rows: Sequence[Row], tables: Sequence[str], limit: float) -> Plot:
     """Return the chart of each precision's speed, with its interval, against its error; what is not ok is crossed out.
 
-    `rows`, `verdicts` and `tables`, the name of each row's table, go together; `limit` is the largest error allowed.
+    `rows`, with their verdicts, and `tables`, the name of each row's table, go together; `limit` is the largest error.
     """
-    values = [
-        {
-            "table": table, "precision": verdict.label, "status": str(verdict.status), "error": judged_error(row),
-            "speed": verdict.speed.value, "low": verdict.speed.low, "high": verdict.speed.high,
-            "wrong": verdict.status in (Status.REFUSED, Status.UNDECIDED),
-        }
-        for row, verdict, table in zip(rows, verdicts, tables, strict=True)
-        if verdict.speed.value is not None and judged_error(row)
-    ]  # fmt: skip
-    looks = precision_encoded(str(value["precision"]) for value in values)
-    x = quantity("speed", "speed", {"zero": False, "padding": 12}, {"labelExpr": label_expression("ratio")})
-    y = quantity(
-        "error",
-        "error (log scale)",
-        {"type": "log", "padding": 12},
-        {"tickCount": 6, "labelExpr": label_expression("error")},
-    )
-    at = {"x": x, "y": y}
-    told = [{"field": name} for name in ("precision", "status", "speed", "low", "high", "error")]
-    cross = {"type": "text", "text": "×", "fontSize": 22, "color": "#b3261e"}
-    layers = [
-        {
-            "mark": "rule",
-            "encoding": {**at, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": looks["color"]},
-        },
-        {"mark": {"type": "point", "filled": True, "size": 80}, "encoding": {**at, **looks, "tooltip": told}},
-        {"mark": cross, "transform": [{"filter": "datum.wrong"}], "encoding": at},
-        *budget_rule(limit),
-    ]
+    points = speed_points(zip(tables, rows, strict=True))
     spec = {
-        "data": {"values": values},
+        "data": {"values": points},
         "facet": _by("table"),
-        "spec": {"width": 420, "height": 220, "layer": layers},
-        "resolve": {"scale": {"x": "independent"}},
+        "spec": {"width": 420, "height": 220, "layer": speed_layers(points, limit) if points else []},
     }
     return _plot(spec, "speed against error")
 

@@ -290,16 +290,8 @@ def _capital(text: str) -> str:
 
 def notes_of(screen: Screen, *, verbose: bool = False) -> list[str]:
     """Return the notes below all tables; unless `verbose`, those that change what to do."""
-    chosen = [note for note in screen.notes if verbose or note.code in UNRUN or note.severity is not Severity.INFO]
-    if not verbose:  # of what to do again, not why
-        facts = [{name: fact for name, fact in note.facts.items() if name != "causes"} for note in chosen]
-        chosen = [replace(note, facts=known) for note, known in zip(chosen, facts, strict=True)]
-    found = [line.text for line in lines(chosen, screen.cases)]
+    found = lines(screen.notes, screen.cases, everything=verbose)
     return list(dict.fromkeys([*found, *(screen.pointers if verbose else ())]))
-
-
-UNRUN = (Note.SKIPPED, Note.PENDING)
-"""Notes on cases without a row."""
 
 
 def _every_metric(rows: Sequence[Row], width: int) -> Iterator[Text]:

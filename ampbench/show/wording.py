@@ -3,9 +3,10 @@
 import math
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ampbench.core.budget import ROOM
 from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
@@ -382,37 +383,24 @@ def _against(row: Mapping[str, Any]) -> str:
     return f"{brief} {numbers}{f' in {output}' if output else ''}"
 
 
-def passed_words(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return in a line why rows are not taken, each given with its label; "" without any.
+UNRUN = (Note.SKIPPED, Note.PENDING)
+"""Notes on cases without a row."""
 
-    "not taken: bf16_pure (2.58x the speed, 0.50x the memory): gradient error 1.6e-01 > 0.1".
+
+def lines(statements: Iterable[Statement], cases: Mapping[str, Case], *, everything: bool = True) -> list[str]:
+    """Return statements about the `cases` of a run in plain lines: those that differ in their case alone are one.
+
+    Unless `everything` is wanted, what changes what to do, and not why.
     """
-    told = []
-    for label, row in rows:
-        speed, memory = row.get("speedup_vs_fp32"), row.get("memory_ratio_vs_fp32")
-        gains = [f"{times(speed)} the speed"] if speed else []
-        gains += [f"{times(memory)} the memory"] if memory else []
-        named = f"{label} ({', '.join(gains)})" if gains else label
-        told.append(f"{named}: {verdict_words(row)}")
-    return f"not taken: {'; '.join(told)}" if told else ""
-
-
-class Line(NamedTuple):
-    """A line of text; no reader may miss one of a `problem`."""
-
-    text: str
-    problem: bool = False
-
-
-def lines(statements: Iterable[Statement], cases: Mapping[str, Case]) -> list[Line]:
-    """Return statements about the `cases` of a run in plain lines: those that differ in their case alone are one."""
     alike: dict[tuple[object, ...], list[Statement]] = {}
     for each in statements:
-        alike.setdefault((each.code, each.severity, *each.facts.items()), []).append(each)
+        if everything or each.severity is not Severity.INFO or each.code in UNRUN:
+            facts = {name: fact for name, fact in each.facts.items() if everything or name != "causes"}
+            alike.setdefault((each.code, each.severity, *facts.items()), []).append(replace(each, facts=facts))
     if not alike:
         return []
     labels, tables = case_labels(cases.values()), case_labels(cases.values(), precision=False)
-    told = []
+    texts = []
     for first, *others in alike.values():
         subjects = [each.subject for each in (first, *others) if each.subject]
         names = {
@@ -421,10 +409,8 @@ def lines(statements: Iterable[Statement], cases: Mapping[str, Case]) -> list[Li
             "workloads": few(cases[subject].workload for subject in subjects),
         }
         text = words(first, **names)
-        if isinstance(first.code, Flaw):
-            text = f"{names['tables']}: {text}"
-        told.append(Line(text, first.severity is Severity.PROBLEM))
-    return told
+        texts.append(f"{names['tables']}: {text}" if isinstance(first.code, Flaw) else text)
+    return texts
 
 
 def briefly(code: StrEnum | None) -> str:

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".js")
 
 
 def test_the_latest_run_becomes_a_page_among_the_results_and_its_path_is_printed(results: Path, ampbench: Run) -> None:

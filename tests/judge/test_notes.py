@@ -62,7 +62,7 @@ def held(run: StoredRun, *codes: Note | Flaw) -> list[tuple[str, dict[str, float
 
 
 def texts(run: StoredRun) -> Sequence[str]:
-    return [line.text for line in lines(notes(run), run.cases)]
+    return lines(notes(run), run.cases)
 
 
 def test_every_note_is_in_the_table_once_and_has_words() -> None:

@@ -16,7 +16,7 @@ from ampbench.show.comparison import verdict
 from ampbench.show.document import as_sentence
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
-from tests.report.materials import RESULTS, SUITE_RUN, make_material, page_of, section_of
+from tests.report.materials import RESULTS, SUITE_RUN, make_material, section_of
 from tests.stored_runs import make_case, make_header
 
 
@@ -146,11 +146,9 @@ def test_of_several_comparisons_the_worst_change_of_all_comes_first_with_its_run
     assert [row[1] for row in changed(material)] == ["linear_chain fp32", "linear_chain bf16_autocast"]
 
 
-def test_the_history_of_runs_is_told_and_linked_to_where_it_is(history: Material) -> None:
+def test_the_history_of_runs_is_told(history: Material) -> None:
     said = "11 runs over torch versions and commits"
     assert facts(history)["History"] == said
-    assert not page(history).select("#result a[href='#trends']")
-    assert page_of(history).select_one("#result a[href='#trends']").text == said
 
 
 def test_arms_of_two_precisions_are_called_by_the_candidates() -> None:
@@ -213,16 +211,16 @@ def disturbed(run: StoredRun) -> StoredRun:
 
 def test_a_machine_that_was_not_quiet_is_warned_of_with_its_run() -> None:
     (said,) = warnings(make_material(disturbed(fast_bf16())))
-    assert said.startswith("This machine was not quiet: 67% of the samples")
+    assert said.startswith("This machine was not quiet; measure again")
     other = environment(make_header(run="second"), host="elsewhere")
     (said,) = warnings(make_material(fast_bf16(), disturbed(replace(fast_bf16(), header=other))))
-    assert said.startswith("second: this machine was not quiet: ")
+    assert said.startswith("second: this machine was not quiet; ")
 
 
 def test_a_baseline_that_was_not_quiet_is_warned_of() -> None:
     imported = Imported(program="asv", file="a.json")
     said = warnings(make_material(fast_bf16(run="new"), baseline=disturbed(fast_bf16(imported=imported))))
-    assert any(one.startswith("Baseline: this machine was not quiet: ") for one in said)
+    assert any(one.startswith("Baseline: this machine was not quiet; ") for one in said)
     assert "Baseline: imported from asv: a.json." in said
     assert not any(one.startswith("Candidate: ") for one in said)
 

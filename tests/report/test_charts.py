@@ -152,15 +152,6 @@ def test_a_browser_gets_as_many_digits_as_a_screen_can_show():
     assert found == {"name": ["b"], "speed": [1.2346e-7], "count": [123_456_789], "ok": [True]}
 
 
-def test_a_mark_that_another_covers_wholly_is_drawn_once():
-    spec = {**SPEC, "mark": {"type": "point", "opacity": 1}}
-    paths = [page.drawn(make_chart(spec=spec), rows).count("<path ") for rows in (ROWS, [*ROWS, ROWS[0], ROWS[0]])]
-    assert paths[0] == paths[1] > 1
-    through = {**SPEC, "mark": {"type": "point", "opacity": 0.5}}
-    drawn = page.drawn(make_chart(spec=through), [*ROWS, ROWS[0], ROWS[0]])
-    assert drawn.count("<path ") == paths[0] + 2
-
-
 @pytest.mark.parametrize(
     ("name", "places"),  # as many places to begin at as are cut in different ones
     [

@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from ampbench.report.material import material_of
-from ampbench.report.page import make_page
+from ampbench.report.page import make_page, make_site
+from ampbench.store.run_file import write_whole
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.report.materials import CHROMIUM, make_material
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
@@ -26,7 +27,7 @@ from tests.stored_runs import make_case
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
-ROUNDS = 'figure[data-chart="distributions-rounds"]'
+SWEEPS = 'figure[data-chart="sweeps-0"]'
 TRADEOFF = 'figure[data-chart^="tradeoff-"]'
 ANSWERS = 20_000
 """Milliseconds in which the library is unpacked and the first chart drawn, on a machine that is busy."""
@@ -37,7 +38,11 @@ Opened = Callable[..., AbstractContextManager[Page]]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of a comparison in which fp32 became slower, and of so many other cases that the table fills a window."""
-    others = [make_case(precision, workload=f"net_{n}") for n in range(12) for precision in ("fp32", "bf16_autocast")]
+    others = [
+        make_case(precision, workload=f"net_{n % 6}", batch_size=8 << n // 6)
+        for n in range(12)
+        for precision in ("fp32", "bf16_autocast")
+    ]
     times = [(case, noisy(2e-3, seed=3)) for case in (BF16, *others)]
     old, new = arms()
     baseline = make_run(Times((FP32, noisy(1e-3, seed=1)), *times), fresh=noisy(1e-3, 10, seed=4), header=old)
@@ -66,7 +71,7 @@ def opened(browser: Browser, file: Path) -> Opened:
     return opening
 
 
-def drawn(page: Page, selector: str = ROUNDS) -> Locator:
+def drawn(page: Page, selector: str = SWEEPS) -> Locator:
     """Return a chart, once it answers."""
     figure = page.locator(selector).first
     figure.scroll_into_view_if_needed()
@@ -93,15 +98,14 @@ def test_a_chart_is_called_by_its_words_and_they_follow_what_is_chosen(opened: O
     with opened() as page:
         figure = drawn(page)
         words = figure.locator(".alt").inner_text()
-        assert "slower" in words
-        expect(figure.get_by_role("img", name=f"Rounds. {words}", exact=True)).to_have_count(1)
+        assert "net_0" in words
+        expect(figure.get_by_role("img", name=f"Throughput by batch size. {words}", exact=True)).to_have_count(1)
         expect(figure.get_by_role("img")).to_have_count(1)
         figure.get_by_role("combobox").select_option(index=1)
-        label = figure.locator("option:checked").inner_text()
-        expect(figure.locator(".alt")).to_contain_text(f"{label}: ")
-        expect(figure.locator(".alt")).not_to_contain_text("slower")
+        expect(figure.locator(".alt")).to_contain_text("net_1")
+        expect(figure.locator(".alt")).not_to_contain_text("net_0")
         words = figure.locator(".alt").inner_text()
-        expect(figure.get_by_role("img", name=f"Rounds. {words}", exact=True)).to_have_count(1)
+        expect(figure.get_by_role("img", name=f"Throughput by batch size. {words}", exact=True)).to_have_count(1)
 
 
 @pytest.mark.slow
@@ -124,50 +128,6 @@ def test_what_drew_a_chart_before_is_let_go(opened: Opened):
             value = figure.locator("option:checked").get_attribute("value") or ""
             expect(figure).to_have_attribute("data-drawn", value)
         assert page.evaluate("window.open_views") == 1
-
-
-def test_a_case_leads_to_its_rounds_and_back_leads_to_the_table(opened: Opened):
-    with opened("#precision=bf16_autocast") as page:
-        link = page.locator("#cases tbody th a").nth(5)
-        link.scroll_into_view_if_needed()
-        case = link.evaluate("a => a.closest('tr').id.replace('case-', '')")
-        link.click()
-        figure = page.locator(ROUNDS)
-        expect(figure.locator(".drawing")).to_be_focused()
-        expect(figure).to_have_attribute("data-drawn", case, timeout=ANSWERS)
-        expect(figure).to_be_in_viewport()
-        expect(page).to_have_url(re.compile(rf"#precision=bf16_autocast&distributions-rounds={case}$"))
-        first = figure.locator("option").first.get_attribute("value") or ""
-        page.go_back()
-        expect(page).to_have_url(re.compile("#precision=bf16_autocast$"))
-        expect(link).to_be_in_viewport()
-        expect(page.locator("#cases tbody tr")).to_have_count(13)
-        expect(figure).to_have_attribute("data-drawn", first)
-
-
-@pytest.mark.slow
-def test_a_case_in_a_new_tab_is_that_case(opened: Opened):
-    with opened() as page:
-        link = page.locator("#cases tbody th a").nth(5)
-        with page.context.expect_page() as found:
-            link.click(modifiers=["Control"])
-        other = found.value
-        case = link.evaluate("a => a.closest('tr').id.replace('case-', '')")
-        expect(other.locator(ROUNDS)).to_have_attribute("data-drawn", case, timeout=ANSWERS)
-        expect(other.locator(ROUNDS)).to_be_in_viewport()
-        assert "#" not in page.url
-
-
-@pytest.mark.slow
-def test_where_charts_cannot_be_drawn_a_case_leads_to_their_section_and_the_note_stays(opened: Opened):
-    with opened(before="delete window.DecompressionStream") as page:
-        expect(page.locator(f"{ROUNDS} .no-js")).to_be_visible()
-        expect(page.locator(".live-only")).to_be_hidden()
-        page.locator("#cases tbody th a").nth(5).click()
-        expect(page).to_have_url(re.compile("#distributions$"))
-    with opened() as page:
-        expect(drawn(page).locator(".no-js")).to_be_hidden()
-        expect(page.locator(".live-only")).to_be_visible()
 
 
 @pytest.mark.slow
@@ -200,19 +160,19 @@ def test_a_chart_is_as_wide_as_the_window_a_phones_too(opened: Opened):
 
 
 def test_a_link_opens_at_what_it_chose(opened: Opened):
-    with opened("#distributions-rounds=4") as page:
-        expect(page.locator(ROUNDS)).to_be_in_viewport()
-        expect(page.locator(ROUNDS)).to_have_attribute("data-drawn", "4", timeout=ANSWERS)
-    with opened("#q=net_7") as page:
+    with opened("#sweeps-0=2") as page:
+        expect(page.locator(SWEEPS)).to_be_in_viewport()
+        expect(page.locator(SWEEPS)).to_have_attribute("data-drawn", "2", timeout=ANSWERS)
+    with opened("#q=net_5") as page:
         expect(page.locator("#cases-title")).to_be_in_viewport()
-        expect(page.locator("#cases tbody tr")).to_have_count(2)
+        expect(page.locator("#cases tbody tr")).to_have_count(4)
 
 
 @pytest.mark.slow
 def test_what_an_address_names_but_is_not_there_leaves_it(opened: Opened):
     with opened("#sort=bar&phase=dreaming&precision=fp32") as page:
         expect(page).to_have_url(re.compile("#precision=fp32$"))
-    with opened("#distributions-rounds=999") as page:
+    with opened("#sweeps-0=999") as page:
         drawn(page)
         expect(page).not_to_have_url(re.compile("999"))
 
@@ -228,14 +188,30 @@ def test_in_a_sandbox_without_a_history_everything_answers(browser: Browser, fil
     frame = page.frame_locator("iframe")
     frame.locator("#cases").get_by_label("precision").select_option("fp32")
     expect(frame.locator("#cases tbody tr")).to_have_count(13)
-    frame.locator("#cases tbody th a").nth(3).click()
-    figure = frame.locator(ROUNDS)
+    figure = frame.locator(SWEEPS)
+    figure.scroll_into_view_if_needed()
     expect(figure).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
     figure.get_by_role("combobox").select_option(index=1)
     chosen = figure.locator("option:checked").get_attribute("value") or ""
     expect(figure).to_have_attribute("data-drawn", chosen)
     context.close()
     assert wrong == []
+
+
+@pytest.mark.slow
+def test_the_charts_of_a_site_are_drawn_by_the_file_beside_its_pages(browser: Browser, tmp_path: Path):
+    run = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4))))
+    path = write_whole([run], tmp_path)[run.header.run]
+    for name, text in make_site([str(path)], tmp_path).files:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    page = browser.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda said: wrong.append(said.text))
+    page.goto((tmp_path / f"{run.header.run}.html").as_uri())
+    drawn(page, TRADEOFF)
+    assert page.locator("#cases tbody tr").count() == 2
+    assert wrong == []
+    page.close()
 
 
 def test_legends_list_what_is_drawn_of_the_case_that_is_chosen(browser: Browser, tmp_path: Path):

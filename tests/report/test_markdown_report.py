@@ -82,8 +82,8 @@ def test_a_comparison_begins_with_what_changed_and_why_and_folds_the_rest() -> N
     assert "> Not measured in turns: " in head
     folded = [one.get_text().partition(":")[0].partition(" (")[0] for one in parsed(text).find_all("summary")]
     assert folded == [
-        "take bf16_autocast", "what each precision brought", "geometric means of candidate / baseline", "unchanged",
-        "how it was measured",
+        "take bf16_autocast", "what each precision brought", "why", "geometric means of candidate / baseline",
+        "unchanged", "how it was measured",
     ]  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_an_imported_run_is_said_to_have_numbers_of_another_program():
 
 def test_a_run_without_cases_has_a_method_and_no_run_has_none():
     empty = replace(make_run(TIMES), cases={}, rounds=[], memory={}, divergence={})
-    assert "What this page does not say" in text_of(make_material(empty))
+    assert "How it was measured" in text_of(make_material(empty))
     assert method(make_material()) is None
 
 

@@ -13,7 +13,7 @@ from ampbench.report.material import Material, gather
 from ampbench.report.networks import AT_ONCE, machines, networks
 from ampbench.report.result import make_markdown
 from ampbench.show.page import View
-from ampbench.show.wording import why
+from ampbench.show.wording import answer
 from ampbench.store import StoredRun, read_run
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.report.large_runs import write_zoo_run
@@ -76,13 +76,13 @@ def test_every_table_has_a_label_of_its_own(page: BeautifulSoup) -> None:
     assert len(labels) == len(set(labels)) > 2
 
 
-def test_many_networks_have_codes_and_few_have_sentences(zoo: Material, readme_run: Material) -> None:
+def test_networks_have_codes_and_folded_sentences(zoo: Material, readme_run: Material) -> None:
     view, few = networks(zoo), viewed(readme_run)
     assert view is not None
     assert "no gain" in section_of(view, zoo).get_text()
     text = " ".join(section_of(few, readme_run).get_text(" ").split())
     for take in readme_run.shown[0].advice.values():
-        assert why(take.statement) in text
+        assert answer(take.statement) in text
     assert "speedup_vs_fp32" not in text
     assert "for this CPU" not in text  # which the top of the page says
 

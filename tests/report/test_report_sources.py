@@ -171,7 +171,7 @@ def test_on_a_site_what_explains_stands_on_the_page_of_the_newest_run_before_it(
     traced(tmp_path, 4)
     traced(tmp_path, 6, host="elsewhere")
     files = site_of(tmp_path)
-    assert list(files) == [*(f"{run_id(day)}.html" for day in (1, 3, 5, 6)), "index.html"]
+    assert list(files) == [*(f"{run_id(day)}.html" for day in (1, 3, 5, 6)), "charts.js", "page.js", "index.html"]
     assert [explained(files[f"{run_id(day)}.html"]) for day in (1, 3, 5, 6)] == [
         "",
         "the casts of 1 case",
@@ -186,4 +186,4 @@ def test_on_a_site_what_explains_stands_on_the_page_of_the_newest_run_before_it(
 def test_a_site_of_what_explains_alone_has_its_pages(tmp_path: Path, site_of):
     write(tmp_path, 1, fake_pass(), explains="casts")
     write(tmp_path, 2, *probed().of(RuleProbe).values(), cases=(), explains="rules")
-    assert list(site_of(tmp_path)) == [f"{run_id(1)}.html", f"{run_id(2)}.html", "index.html"]
+    assert list(site_of(tmp_path)) == [f"{run_id(1)}.html", f"{run_id(2)}.html", "charts.js", "page.js", "index.html"]

@@ -53,7 +53,7 @@ def test_each_run_has_a_page_and_a_line_the_newest_first(tmp_path: Path) -> None
     write(tmp_path, "old", 1, label="before")
     write(tmp_path, "new", 2, commit="a" * 40)
     files = files_of(tmp_path)
-    assert list(files) == ["new.html", "old.html", "index.html"]
+    assert list(files) == ["new.html", "old.html", "charts.js", "page.js", "index.html"]
     first, second = rows_of(files["index.html"])
     assert first["run"] == "2026-01-02 12:00 new"
     assert (second["run"], second["label"]) == ("2026-01-01 12:00 old", "before")
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_named_and_the_others_have_their_pages(tmp_path: Path)
     (tmp_path / "runs" / "empty.jsonl").write_text("")
     site = make_site([], tmp_path)
     files = {name: BeautifulSoup(text, "html5lib") for name, text in site.files}
-    assert list(files) == ["sound.html", "index.html"]
+    assert list(files) == ["sound.html", "charts.js", "page.js", "index.html"]
     assert len(site.problems) == 2
     assert all(str(tmp_path) in problem for problem in site.problems)
     listed = [one.get_text() for one in files["index.html"].select("#runs li")]
@@ -124,7 +124,7 @@ def test_a_page_that_cannot_be_made_is_named_and_ends_no_site(tmp_path: Path, mo
 
     monkeypatch.setattr(report_page, "make_page", fails_once)
     site = make_site([], tmp_path)
-    assert {name for name, _ in site.files} == {"three.html", "one.html", "index.html"}
+    assert {name for name, _ in site.files} == {"three.html", "one.html", "charts.js", "page.js", "index.html"}
     assert site.problems == [f"no page of {paths[1]}: internal error: ValueError: the chart failed"]
 
 
@@ -150,7 +150,7 @@ def test_runs_without_a_case_that_matches_are_left_out(tmp_path: Path) -> None:
     other = make_case(workload="another")
     write_run(tmp_path, [other], make_round(other), COMPLETE, run="other", started_at="2026-01-03T12:00:00Z")
     files = files_of(tmp_path, keyword="another")
-    assert list(files) == ["other.html", "index.html"]
+    assert list(files) == ["other.html", "charts.js", "page.js", "index.html"]
     assert "no case of one matches -k 'another'" in files["index.html"].get_text()
     with pytest.raises(NothingToRunError):
         files_of(tmp_path, keyword="nothing")
@@ -192,7 +192,7 @@ def test_a_copy_of_a_run_is_left_out_and_named(tmp_path: Path) -> None:
     path = write(tmp_path, "one")
     path.with_name("copy.jsonl").write_bytes(path.read_bytes())
     files = files_of(tmp_path)
-    assert list(files) == ["one.html", "index.html"]
+    assert list(files) == ["one.html", "charts.js", "page.js", "index.html"]
     assert "one.jsonl is run one once more, and was left out" in files["index.html"].get_text()
 
 
@@ -202,7 +202,7 @@ def test_pages_are_made_one_by_one(tmp_path: Path) -> None:
     site = make_site([], tmp_path)
     assert next(site.files)[0] == "a.html"
     later.write_text("")
-    assert [name for name, _ in site.files] == ["index.html"]
+    assert [name for name, _ in site.files] == ["charts.js", "page.js", "index.html"]
     assert len(site.problems) == 1
 
 

@@ -104,7 +104,7 @@ def by_fastest(run: StoredRun) -> StoredRun:
 
 def said(run: StoredRun) -> str:
     rows = frame.run_rows(run)
-    return "\n".join(line.text for line in lines(statements(run, rows), run.cases))
+    return "\n".join(lines(statements(run, rows), run.cases))
 
 
 def gate_fails(baseline: StoredRun, candidate: StoredRun) -> bool:

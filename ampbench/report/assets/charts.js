@@ -33,10 +33,15 @@
   // Return specifications and data, once the library has run. Its script is one that the page's policy knows by digest.
   function load() {
     loading ??= (async () => {
-      const [data, library] = await Promise.all([unpacked("payload"), unpacked("library")]);
+      const { file } = document.getElementById("library").dataset; // that of a site; a page alone holds it
+      const data = await unpacked("payload");
       const script = document.createElement("script");
-      script.textContent = library;
+      if (!file) script.textContent = await unpacked("library");
+      const loaded = file && new Promise((resolve, reject) => {
+        Object.assign(script, { src: file, onload: resolve, onerror: reject });
+      });
       document.head.append(script);
+      await loaded;
       return JSON.parse(data);
     })();
     loading.catch(() => document.documentElement.classList.remove("live"));

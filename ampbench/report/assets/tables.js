@@ -58,11 +58,6 @@
     return made;
   }
 
-  // Return whether a click asks for its link here, and not in a new tab or window.
-  function plain(event) {
-    return event.button === 0 && !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey);
-  }
-
   function enhance(table) {
     const body = table.tBodies[0];
     const rows = [...body.rows];
@@ -252,26 +247,6 @@
       head.append(button);
     }
 
-    // A case leads to its rounds where they can be drawn; elsewhere its link leads to their section.
-    function roundsOf(event) {
-      const link = event.target.closest("tbody th a");
-      const figure = link && document.querySelector('.live figure[data-chart="distributions-rounds"]');
-      return figure ? { link, figure, shown: link.closest("tr").id.replace("case-", "") } : {};
-    }
-    for (const before of ["mousedown", "focusin"]) {
-      table.addEventListener(before, (event) => { // a new tab is to show the case, too
-        const { link, shown } = roundsOf(event);
-        if (link) link.hash = state.fragment("distributions-rounds", shown);
-      });
-    }
-    table.addEventListener("click", (event) => {
-      const { link, figure, shown } = roundsOf(event);
-      if (!link || !plain(event)) return;
-      event.preventDefault();
-      state.set("distributions-rounds", shown, { push: true });
-      figure.scrollIntoView();
-      figure.querySelector("[tabindex]")?.focus({ preventScroll: true });
-    });
     state.watch((name) => {
       const changed = name ? names.filter((one) => one === name) : names;
       if (changed.some((one) => state.get(one) !== chosen[one])) read();
