@@ -19,7 +19,6 @@ from ampbench.records.changes import Cause, Interval, Status, Verdict
 from ampbench.records.kinds import TRAINING
 from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
 from ampbench.records.measured import Divergence
-from ampbench.records.run import ScalerSetting
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
 from ampbench.studies.predictions import hints_of
 
@@ -39,6 +38,9 @@ BUSY_ENOUGH = 0.7
 
 MEMORY_WORTH_SAYING = 0.95
 """The largest ratio of peak memory that counts as a saving."""
+
+INIT_SCALE, BACKOFF = 65536.0, 0.5
+"""GradScaler's default loss scale, and what it multiplies the scale by where gradients overflow."""
 
 
 def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[str, Verdict]:
@@ -356,11 +358,10 @@ def scale_hint(found: Divergence | None) -> Statement | None:
 
     None if the default is not too large, without a scaler, and below 1, which is no recipe.
     """
-    scaler = ScalerSetting(name="default")
-    if found is None or not found.scaler_scale or not 1 <= found.scaler_scale < scaler.init_scale:
+    if found is None or not found.scaler_scale or not 1 <= found.scaler_scale < INIT_SCALE:
         return None
-    skipped = round(math.log(found.scaler_scale / scaler.init_scale, scaler.backoff_factor))
-    facts = {"steps": skipped, "default": scaler.init_scale, "scale": found.scaler_scale}
+    skipped = round(math.log(found.scaler_scale / INIT_SCALE, BACKOFF))
+    facts = {"steps": skipped, "default": INIT_SCALE, "scale": found.scaler_scale}
     return state(Hint.SCALE, found.case_id, Severity.INFO, **facts)
 
 

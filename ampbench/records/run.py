@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ampbench.records.bounds import Count, Magnitude, RoundCount, Seconds, one_of
+from ampbench.records.bounds import Count, RoundCount, Seconds, one_of
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
@@ -74,17 +74,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     schedule_seed: int = 0
     isolation: bool = True
     burst: bool = False
-
-
-class ScalerSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The parameters of `torch.amp.GradScaler`, by their names, or no scaling."""
-
-    name: str
-    enabled: bool = True
-    init_scale: Magnitude = 65536.0
-    growth_factor: Magnitude = 2.0
-    backoff_factor: Magnitude = 0.5
-    growth_interval: Count = 2000
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

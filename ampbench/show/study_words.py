@@ -10,14 +10,6 @@ _ERRORS = (
     "{grad_rel_l2:if|; gradient error |error|}{grad_rel_l2_fp32:if| (|error|)|}"
 )
 _LONGER = ": train for longer, or at another learning rate, to conclude"
-_REACHED = (
-    "{value:.4g}{percent:only|%} {metric} on {held_out:only|held-out data}{held_out:else|the training data}"
-    "{before:if| (|.4g| before training)}"
-)
-_DIFFERS = (
-    "{metric} is {by:.2f}{unit} {lower:only|lower}{lower:else|higher} than fp32's"
-    "{low:if| (90%: |+.2f|}{high:if| to |+.2f|)}"
-)
 _STEP = "a step takes {after:s}, not {before:s}: {ratio:ratio} as long{low:if| (95%: |.3f|}{high:if| to |.3f|)}"
 _TIMES = "{ratio:ratio} {low:if|(95%: |.2f|}{high:if| to |.2f|) }the time of"
 TEMPLATES: Mapping[str, str] = {
@@ -226,7 +218,7 @@ TEMPLATES: Mapping[str, str] = {
     "rules-apart": "no type of device was probed in both runs",
     "training-flat": (
         "does not learn{falls:only|, its loss falls by a few spacings of the numbers it is computed in}: "
-        f"it reaches {_REACHED}{_LONGER}"
+        f"{{metric}} is {{value:.4g}}, before training {{before:.4g}}{_LONGER}"
     ),
     "training-no-end": "comes to no end, so that nothing can be compared",
     "training-hardly": f"hardly falls, by {{fall:.2g}}% of the loss{_LONGER}",
@@ -243,11 +235,11 @@ TEMPLATES: Mapping[str, str] = {
         "{what}{error:if| ||}{step:if| from step |,|}{earliest:only| at the earliest} in {seeds} of {of:counted;seed}"
         "{first:if|: ||}"
     ),
-    "training-score": _DIFFERS,
-    "training-loss": (
-        "training loss ends at {ratio:.3g} times fp32's{low:if| (90%: |.3g|}{high:if| to |.3g|)}"
-        "{lag:if|, |share| of its fall is missing}"
+    "training-score": (
+        "accuracy is {by:.2f} points {lower:only|lower}{lower:else|higher} than fp32's"
+        "{low:if| (90%: |+.2f|}{high:if| to |+.2f|)}"
     ),
+    "training-loss": "{metric} ends at {ratio:.4g} times fp32's{low:if| (90%: |.4g|}{high:if| to |.4g|)}",
     "training-within": "{metric} within {margin:.2g}{unit}{loss:if|, training loss within |.2g|%}",
     "training-seeds": (
         "{seeds:if|about || seeds would decide}"
@@ -263,11 +255,6 @@ TEMPLATES: Mapping[str, str] = {
         "{one:else|every seed gave the same weights and batches: do not seed in the function that makes the workload}"
     ),
     "training-no-ratio": "fp32's loss ends at 0, or does not fall: no ratio to judge by",
-    "training-way": (
-        "its weights moved {kept:kept} as far along fp64's path and end {error:error} of its length away"
-        "{slope:if|; the distance grows as k^|.2g| with the steps k (a bias: k, noise: k^0.5)}"
-    ),
-    "training-flushed": "{flushed:share} of gradients flush to zero{error:if|; gradients err by |error|}",
     "training-scale-comes-down": (
         "the first {first:counted;step} of {steps} skipped to come down from {began}: init_scale={settled} skips none"
     ),
@@ -275,11 +262,7 @@ TEMPLATES: Mapping[str, str] = {
         "{skipped:counted;later step} of {steps} skipped in search of a larger scale: a longer growth_interval skips "
         "fewer"
     ),
-    "training-reaches": (
-        f"reaches {_REACHED}{{sd:if|; it varies over seeds (SD) by |.2f|}}"
-        "{rounding:if|, by rounding alone by |.2f|}{unit}"
-    ),
-    "training-inexact": f"{{control:only|no verdict is given, as it }}ends elsewhere than fp32: {_DIFFERS}",
+    "training-inexact": "ends elsewhere than fp32{control:only|, so that no verdict is given}",
     "training-short": "not all of {seeds:counted;seed} were trained in {names}",
 }
 

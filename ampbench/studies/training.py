@@ -7,12 +7,10 @@ judged beside it. Nothing is judged where fp32's own loss falls by no more than 
 Stored trainings count for the cases of a run that measured, too: a whole training says more than one step.
 """
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -23,27 +21,26 @@ from ampbench.core.precisions import BASELINE, SCALED, rank
 from ampbench.core.recipes import CONSTANT
 from ampbench.core.units import UNDEFINED, all_of, counted
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.bounds import Count, ErrorSize, KeptShare, Magnitude, Parts, Positive, Signed, Steps, one_of
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Parts, Positive, Signed, Steps
 from ampbench.records.case import Case, Environment
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.kinds import TRAINING
 from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.measured import Failure, Score, Skip
 from ampbench.records.ranges import FirstNonfinite, format_scale
-from ampbench.records.run import ScalerSetting, Selection, Settings
+from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.page import place_of, run_name
-from ampbench.studies.study import ALL_PRECISIONS_HELP, Given, Option, Selects, Session, Study, Table, View
+from ampbench.studies.study import ALL_PRECISIONS_HELP, Option, Selects, Session, Study, Table, View
 from ampbench.studies.training_verdict import (
     ACCURACY,
     ARMS,
-    CONTROL,
     DEFAULT,
     NAMES,
     OWN,
-    REFERENCE,
+    UNSCALED,
     Ending,
     Learned,
     Metric,
@@ -55,70 +52,48 @@ from ampbench.studies.training_verdict import (
 )
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece
+    from ampbench.drive.pieces import Piece, Work
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
     from ampbench.store import StoredRun
 
 
-class Drift(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far all parameters are after `step` steps from those trained in fp32 and in fp64: relative L2 distances.
-
-    `way` is the way that fp64 went, the norm of what its parameters have moved by since the first step. Of the way that
-    the training went itself, from its own first parameters as they are stored, `way_rel_l2` is the L2 distance from
-    fp64's, relative to that norm, and `way_kept` the share of fp64's way that it went: their inner product over the
-    square of the norm. None where it is undefined, or where that is the training itself.
-    """
-
-    step: Count
-    from_fp32: ErrorSize | None = None
-    from_fp64: ErrorSize | None = None
-    way: Magnitude | None = None
-    way_rel_l2: ErrorSize | None = None
-    way_kept: KeptShare | None = None
-
-
 class GradientLook(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The gradients of one step beside those in fp32 of the same weights and batch, the loss scale divided out.
 
-    Of `elements`, `nonzero` are not zero in fp32; of these `flushed` are zero and `nonfinite` not finite in the
-    training. `rel_l2` is the relative L2 error of all (None: undefined).
+    Of the `nonzero` elements that are not zero in fp32 `flushed` are zero in the training. `rel_l2` is the relative L2
+    error of all (None: undefined).
     """
 
-    PARTS = (("nonzero", "elements"), ("flushed", "nonzero"), ("nonfinite", "elements"))
+    PARTS = (("flushed", "nonzero"),)
     step: Count
-    elements: Count
     nonzero: Count
     flushed: Count
-    nonfinite: Count
     rel_l2: ErrorSize | None = None
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One training of a case from the weights and batches of one `seed`.
 
-    `arm` is one of `ARMS`, or "": the case's own. `setting` is that of GradScaler (None: as the precision has it).
+    `arm` is one of `ARMS`, a setting of GradScaler as it is typed, or "": the case's own.
     `losses[i]` is the mean loss that steps `i * every` to `(i + 1) * every` computed, None where one is not finite;
     there are fewer than `steps` of them where it ended early. `scores` are of held-out data (empty: there is none) and
     `fits` of the training batches, both of the weights evaluated in fp32, where numbers next to each other are a
     `spacing` apart, relative to them. `scales` holds steps and the loss scale from each on (empty: no scaler).
     `nonfinite` is in how many steps a parameter's gradient was not finite, `first_nonfinite` where the first value that
     is not finite comes from. `ended_at` is the step from 0 after which it was given up, `error` the first line of what
-    a step raised. `schedule` is that of the learning rate, `CONSTANT`, the recipe's or `OWN`, `last_rate` the rate of
-    the last step relative to the optimizer's, of the workload's own schedule to the first step's (None: not known).
+    a step raised. `schedule` is that of the learning rate: `CONSTANT`, the recipe's or `OWN`.
     """
 
     case_id: str
     seed: int
-    arm: Annotated[str, one_of("", *ARMS)] = ""
-    setting: ScalerSetting | None = None
+    arm: str = ""
     steps: Steps
     every: Positive = 1
     losses: list[Signed | None] = []
     scores: list[Score] = []
     fits: list[Score] = []
     spacing: Magnitude = 2.0**-23
-    drift: list[Drift] = []
     scales: list[tuple[Count, Magnitude]] = []
     nonfinite: dict[str, Count] = {}
     looks: list[GradientLook] = []
@@ -126,7 +101,6 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ended_at: Count | None = None
     error: str = ""
     schedule: str = CONSTANT
-    last_rate: Magnitude | None = None
     weights_digest: str
     inputs_digest: str
     notes: list[str] = []
@@ -137,45 +111,79 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return [step - 1 for (_, scale), (step, after) in pairwise(self.scales) if after < scale]
 
     @property
-    def last_scale(self) -> float | None:
-        """The loss scale at the end; None without a scaler."""
-        return self.scales[-1][1] if self.scales else None
-
-    @property
     def broke_off(self) -> bool:
         """Whether it was given up or ended with an error."""
         return self.ended_at is not None or bool(self.error)
 
 
 class TrainingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """To train each case for `steps` steps from each of `seeds` seeds, as it is or with each of the `settings`."""
+    """To train each case for `steps` steps from each of `seeds` seeds, as it is or with each `setting` of GradScaler.
+
+    Settings are as they are typed: see `settings_of`.
+    """
 
     steps: Steps = 300
     seeds: Count = 3
-    settings: list[ScalerSetting] = []
+    setting: list[str] = []
 
 
 class ArmAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """To train a case for `steps` steps, as its own or as another `arm`, with a `setting` (see `Training`).
-
-    The worker knows the fp32 and fp64 trainings before it.
-    """
+    """To train a case for `steps` steps, as its own or as another `arm` (see `Training`)."""
 
     steps: Steps
     arm: str = ""
-    setting: ScalerSetting | None = None
 
 
-SETTINGS = (
-    ScalerSetting(name="no scaling", enabled=False),
-    ScalerSetting(name=DEFAULT),
-    ScalerSetting(name="low start", init_scale=1.0, growth_interval=10),
-    ScalerSetting(name="high start", init_scale=2.0**24),
-    ScalerSetting(name="fast growth", growth_interval=10),
-)
-"""Settings that have a name: the third has to find its scale from below, the fourth from above, the last goes on
-looking for a higher one."""
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    UNSCALED: {"enabled": False},
+    DEFAULT: {},
+    "low start": {"init_scale": 1.0, "growth_interval": 10},
+    "high start": {"init_scale": 2.0**24},
+    "fast growth": {"growth_interval": 10},
+}
+"""Settings that have a name, by what GradScaler is given: the third has to find its scale from below, the fourth from
+above, the last goes on looking for a higher one."""
 ALL = "all"
+
+
+class _Scaler(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What GradScaler takes for each of its parameters."""
+
+    init_scale: Annotated[float, msgspec.Meta(gt=0, lt=2.0**128)] | None = None
+    growth_factor: Annotated[float, msgspec.Meta(gt=1, lt=2.0**128)] | None = None
+    backoff_factor: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+    growth_interval: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+def settings_of(typed: Iterable[str]) -> list[str]:
+    """Return the settings of GradScaler that are typed: names, "all" of these, or parameters as "init_scale=1024".
+
+    Raises what `scaler_arguments` raises.
+    """
+    settings = list(dict.fromkeys(name for text in typed for name in (SETTINGS if text == ALL else [text])))
+    for setting in settings:
+        scaler_arguments(setting)
+    return settings
+
+
+def scaler_arguments(setting: str) -> dict[str, Any]:
+    """Return what GradScaler is given for a setting.
+
+    Raises `UnknownNameError` for a name that there is not, and `UsageError` for what GradScaler does not take.
+    """
+    if "=" not in setting:
+        if setting not in SETTINGS:
+            raise UnknownNameError("setting", setting, [*SETTINGS, ALL])
+        return dict(SETTINGS[setting])
+    given = {name: value for name, _, value in (part.partition("=") for part in setting.split())}
+    for name in given:
+        if name not in _Scaler.__struct_fields__:
+            raise UnknownNameError("parameter of GradScaler", name, _Scaler.__struct_fields__)
+    try:
+        arguments: dict[str, Any] = msgspec.to_builtins(msgspec.convert(given, _Scaler, strict=False))
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--setting {setting}: {str(error).partition(' - at')[0]}") from None
+    return arguments
 
 
 def learned_in(runs: "Iterable[StoredRun]", case_ids: Collection[str] | None = None) -> list[Learned]:
@@ -193,69 +201,65 @@ def learned(stored: "StoredRun", case_ids: Collection[str] | None = None) -> lis
     with all that was trained.
     """
     trained, asked = stored.several_of(Training), stored.asked or TrainingAsked(seeds=0)
-    groups: dict[tuple[str, str], dict[str, Case]] = {}
+    groups: dict[tuple[str, str], list[Case]] = {}
     for case_id, case in stored.cases.items():
         if trained.get(case_id) or case_id not in stored.given_up:
-            groups.setdefault((case.group, case.device), {})[case_id] = case
-    found = []
+            groups.setdefault((case.group, case.device), []).append(case)
+    workloads = []
     for (workload, device), cases in groups.items():
-        if any(trained.get(case_id) and (case_ids is None or case_id in case_ids) for case_id in cases):
+        chosen = [case for case in cases if case_ids is None or case.case_id in case_ids]
+        if any(trained.get(case.case_id) for case in chosen):
             whole = conclude(workload, device, _planned(cases, trained, asked), asked.seeds)
-            rows = [row for row in whole.rows if case_ids is None or row.case_id in case_ids or not row.judged]
-            found.append(replace(whole, rows=rows, of_settings=bool(asked.settings)))
-    return found
+            rows = [row for row in whole.rows if not row.judged or any(row.case_id == case.case_id for case in chosen)]
+            workloads.append(replace(whole, rows=rows))
+    return workloads
 
 
-def _planned(cases: Mapping[str, Case], trained: Mapping[str, Sequence[Training]], asked: TrainingAsked) -> list[Row]:
+def _planned(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]], asked: TrainingAsked) -> list[Row]:
     """Return the rows in the order of the table, those that have no trainings yet, too."""
     rows = []
-    for case_id, case in sorted(cases.items(), key=lambda item: (rank(item[1].precision), item[1].precision)):
+    for case in sorted(cases, key=lambda case: (rank(case.precision), case.precision)):
         name = case.precision if case.scaler else f"{case.precision}, no scaler"
-        for arm, setting in _arms(case, asked.settings):
-            own = [each for each in trained.get(case_id, []) if (each.arm, each.setting) == (arm, setting)]
-            by_seed = {training.seed: training for training in sorted(own, key=lambda each: each.seed)}
-            known = NAMES.get(arm) or (setting.name if setting else name)
-            rows.append(Row(name=known, case_id=case_id, arm=arm, setting=setting, by_seed=by_seed))
+        for arm in _arms(case, asked):
+            own = {training.seed: training for training in trained.get(case.case_id, []) if training.arm == arm}
+            rows.append(
+                Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, by_seed=dict(sorted(own.items())))
+            )
     return rows
 
 
-def _arms(case: Case, settings: Sequence[ScalerSetting]) -> list[tuple[str, ScalerSetting | None]]:
-    """Return the arms and settings that a case is trained in."""
-    if case.precision == BASELINE:
-        return [("", None), *((arm, None) for arm in ARMS)]
-    given: Sequence[ScalerSetting | None] = settings or [None]
-    return [("", setting) for setting in given]
+def _arms(case: Case, asked: TrainingAsked) -> Sequence[str]:
+    """Return the arms that a case is trained in."""
+    return ["", *ARMS] if case.precision == BASELINE else settings_of(asked.setting) or [""]
 
 
 def heading(learned: Learned) -> str:
     """Return what was trained, in one line."""
     trained, asked = len(learned.seeds), counted(learned.asked, "seed")
-    rate = "" if learned.last_rate is None else f" to {learned.last_rate:.2g} of the learning rate"
-    named = "its own schedule" if learned.schedule == OWN else f"{learned.schedule} schedule"
+    schedule = "its own schedule" if learned.schedule == OWN else f"{learned.schedule} schedule"
     parts = [
         learned.workload,
-        SCALED[0] if learned.of_settings else "",
+        SCALED[0] if any(row.arm for row in learned.judged) else "",
         learned.device,
         counted(learned.steps, "step"),
-        "" if learned.schedule == CONSTANT else f"{named}{rate}",
+        "" if learned.schedule == CONSTANT else schedule,
         f"{trained:,} of {asked}" if trained < learned.asked else asked,
     ]
     return " · ".join(filter(None, parts))
 
 
-def format_metric(value: float | None, metric: Metric) -> str:
+def _metric(value: float | None, metric: Metric) -> str:
     """Return an accuracy as "97.87%", a loss as "0.3127"."""
     if value is None:
         return UNDEFINED
     return f"{value:.2%}" if metric.name == ACCURACY else f"{value:.4g}"
 
 
-def format_change(value: float | None, metric: Metric) -> str:
-    """Return a difference from fp32 as "+0.13", in points of accuracy, or "+0.13%", of a loss."""
+def _change(value: float | None, metric: Metric) -> str:
+    """Return a difference from fp32 as "+0.13", in points of accuracy, or as "1.013x", times fp32's loss."""
     if value is None:
         return UNDEFINED
-    number = f"{round(100 * value, 2) + 0.0:+.2f}"
-    return number if metric.name == ACCURACY else f"{number}%"
+    return f"{round(100 * value, 2) + 0.0:+.2f}" if metric.name == ACCURACY else f"{1 + value:.3f}x"
 
 
 class Made(NamedTuple):
@@ -277,41 +281,54 @@ TRAININGS: Sequence[Column[Made]] = (
     Column("seed", lambda made: made.training.seed, "seed", "whole", lambda made: f"{made.training.seed}"),
     Column(
         "metric_value", lambda made: made.of.metric.final(made.training), "score", "loss",
-        lambda made: format_metric(made.of.metric.final(made.training), made.of.metric),
+        lambda made: _metric(made.of.metric.final(made.training), made.of.metric),
     ),
     Column("training_loss", lambda made: made.of.fit.final(made.training)),
     Column("skipped_steps", lambda made: made.row.skipped_in([made.training]), "skipped steps", "whole", rare=True),
-    Column("scaler_scale", lambda made: made.training.last_scale, "scale", "count", rare=True),
+    Column("scaler_scale", lambda made: _last_scale(made.training), "scale", "count", rare=True),
     Column("ended", lambda made: _ended_words(made) or None, "ended", said=_ended_words, rare=True),
 )  # fmt: skip
 """Of a training: its case, precision, setting or arm of fp32, and seed, and how it ended."""
 
 
-def _interval(ending: Ending, said: Callable[[float | None], str]) -> str:
-    return UNDEFINED if ending.low is None or ending.high is None else f"{said(ending.low)} to {said(ending.high)}"
+def _last_scale(training: Training) -> float | None:
+    return training.scales[-1][1] if training.scales else None
 
 
-def _ratio(difference: float | None) -> str:
-    """Return a relative difference of losses as their ratio: "1.04", one under a tenth as "0.0123"."""
-    if difference is None:
+def _sd(value: float | None, metric: Metric) -> str:
+    if value is None:
         return UNDEFINED
-    return f"{1 + difference:.3g}" if 1 + difference < 0.1 else f"{1 + difference:.2f}"
-
-
-def _lag(share: float | None) -> str:
-    """Return what is missing of a fall as "5.1%"; where the loss rises, more than all of it is."""
-    if share is None:
-        return UNDEFINED
-    return ">100%" if share > 1 else f"{round(100 * share, 1) + 0.0:.1f}%"
-
-
-def _sd(row: Row, metric: Metric) -> str:
-    if row.first.sd is None:
-        return UNDEFINED
-    return f"{100 * row.first.sd:.2f}" if metric.name == ACCURACY else f"{row.first.sd:.2g}"
+    return f"{100 * value:.2f}" if metric.name == ACCURACY else f"{value:.2g}"
 
 
 _NO_WORSE = {ChangeStatus.UNCHANGED: "no worse", ChangeStatus.REGRESSED: "worse", ChangeStatus.IMPROVED: "lower"}
+"""What is said of the loss on the training batches."""
+
+
+def _of_metric(metric: Metric, prefix: str, of: Callable[[Row], Ending]) -> list[Column[Row]]:
+    """Return the columns of how rows end by a metric; `prefix` begins their keys."""
+    words: Mapping[Any, str] = _NO_WORSE if metric.is_fit else {}
+
+    def interval(row: Row) -> str:
+        ending = of(row)
+        return UNDEFINED if ending.low is None else f"{_change(ending.low, metric)} to {_change(ending.high, metric)}"
+
+    return [
+        Column(
+            f"{prefix}mean", lambda row: of(row).mean, metric.name, "loss", lambda row: _metric(of(row).mean, metric)
+        ),
+        Column(f"{prefix}sd", lambda row: of(row).sd, "SD", "loss", lambda row: _sd(of(row).sd, metric)),
+        Column(
+            f"{prefix}difference", lambda row: of(row).difference, "against fp32", "share",
+            lambda row: _change(of(row).difference, metric),
+        ),
+        Column(f"{prefix}low", lambda row: of(row).low, "90% interval", "share", interval),
+        Column(f"{prefix}high", lambda row: of(row).high),
+        Column(
+            f"{prefix}verdict", lambda row: of(row).verdict, "verdict",
+            said=lambda row: words.get(of(row).verdict, of(row).verdict or ""),
+        ),
+    ]  # fmt: skip
 
 
 def _scales(row: Row) -> str:
@@ -322,43 +339,17 @@ def _scales(row: Row) -> str:
 
 def precisions(learned: Learned) -> list[Column[Row]]:
     """Return the columns of what was concluded of a row."""
-    metric = learned.metric
-    change = partial(format_change, metric=metric)
     return [
         Column("precision", lambda row: row.name, "precision"),
         Column("case_id", lambda row: row.case_id),
-        Column(
-            "mean", lambda row: row.first.mean, metric.name, "loss", lambda row: format_metric(row.first.mean, metric)
-        ),
-        Column("sd", lambda row: row.first.sd, "SD", "loss", lambda row: _sd(row, metric)),
-        Column(
-            "difference", lambda row: row.first.difference, "against fp32", "share",
-            lambda row: change(row.first.difference),
-        ),
-        Column("low", lambda row: row.first.low, "90% interval", "share", lambda row: _interval(row.first, change)),
-        Column("high", lambda row: row.first.high),
-        Column("verdict", lambda row: row.first.verdict, "verdict", said=lambda row: row.first.verdict or ""),
-        Column("training_loss", lambda row: row.fit.mean, "loss", "loss"),
-        Column(
-            "training_loss_ratio", lambda row: None if row.fit.difference is None else 1 + row.fit.difference,
-            "times fp32's", "ratio", lambda row: _ratio(row.fit.difference),
-        ),
-        Column(
-            "training_loss_low", lambda row: None if row.fit.low is None else 1 + row.fit.low, "90% interval", "ratio",
-            lambda row: _interval(row.fit, _ratio),
-        ),
-        Column("training_loss_high", lambda row: None if row.fit.high is None else 1 + row.fit.high),
-        Column("lag", lambda row: row.fit.lag, "of the fall missing", "share", lambda row: _lag(row.fit.lag)),
-        Column(
-            "training_loss_verdict", lambda row: row.fit.verdict, "verdict",
-            said=lambda row: _NO_WORSE.get(row.fit.verdict, row.fit.verdict) if row.fit.verdict else "",
-        ),
+        *_of_metric(learned.metric, "", lambda row: row.first),
+        *_of_metric(learned.fit, "training_loss_", lambda row: row.fit),
         Column("trains_as_fp32", lambda row: row.trains),
-        Column("last_scale", lambda row: row.trainings[0].last_scale, "scale", said=_scales),
+        Column("last_scale", lambda row: _last_scale(row.trainings[0]), "scale", said=_scales),
         Column("skipped_steps", lambda row: row.skipped_in(row.trainings), "skipped steps", "whole"),
         Column("flushed_share", lambda row: row.flushed, "flushed", "share"),
         Column("grad_rel_l2", lambda row: row.grad_rel_l2, "error", "error"),
-    ]  # fmt: skip
+    ]
 
 
 WORKLOADS: Sequence[Column[Learned]] = (
@@ -369,7 +360,6 @@ WORKLOADS: Sequence[Column[Learned]] = (
     Column("seeds", lambda learned: learned.seeds),
     Column("seeds_asked", lambda learned: learned.asked),
     Column("metric", lambda learned: learned.metric.name),
-    Column("held_out", lambda learned: learned.metric.held_out),
     Column("before", lambda learned: learned.metric.before),
     Column("learns", lambda learned: learned.metric.learns),
     Column("margin", lambda learned: learned.metric.margin),
@@ -396,7 +386,7 @@ OVERFLOWS: Sequence[Column[tuple[str, str, int]]] = (
 def _mean_losses(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
     """Yield the losses of each row, means over seeds, to where the first of them ends."""
     for row in learned.rows:
-        if not row.arm:
+        if row.arm not in ARMS:
             means = (
                 None if None in values else mean_of(values)
                 for values in zip(*(each.losses for each in row.trainings if each.losses), strict=False)
@@ -409,55 +399,36 @@ def _scales_over_time(learned: Learned) -> Iterator[tuple[str, list[float | None
     for row in learned.rows:
         training = next((each for each in row.trainings if each.scales), None)
         if training is not None:
-            end = training.steps if training.ended_at is None else training.ended_at + 1
-            spans = pairwise([*training.scales, (end, 0.0)])
-            powers = [(math.log2(scale) if scale else None, after - step) for (step, scale), (after, _) in spans]
-            yield row.name, [power for power, steps in powers for _ in range(steps)]
+            steps = training.steps if training.ended_at is None else training.ended_at + 1
+            powers: list[float | None] = []
+            for step, scale in training.scales:
+                powers[step:] = [math.log2(scale) if scale else None] * (steps - step)
+            yield row.name, powers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToTrain:
-    """One training: of a case, from a seed, as its own or as another `arm`, with a `setting` of GradScaler."""
+    """One training: of a case, from a seed, as its own or as another `arm`."""
 
     case: Case
     seed: int
     arm: str = ""
-    setting: ScalerSetting | None = None
-
-    @property
-    def weights(self) -> tuple[str, int]:
-        """What trainings share whose weights a worker has in mind at a time: all but precision, arm and setting."""
-        return in_precision(self.case, "").case_id, self.seed
-
-    @property
-    def compared_with(self) -> "list[ToTrain]":
-        """The trainings whose weights this one's are compared with, in the order in which they are made."""
-        own = in_precision(self.case, BASELINE)
-        first = [ToTrain(case=own, seed=self.seed, arm=arm) for arm in (REFERENCE, "")]
-        return first[: first.index(self)] if self in first else first
-
-
-def in_precision(case: Case, precision: str) -> Case:
-    """Return `case` as it would be in fp32, which has no scaler to leave out, by another name."""
-    return structs.replace(case, precision=precision, input_dtype="fp32", scaler=True)
 
 
 def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -> list[ToTrain]:
     """Return the trainings of `cases` in their order.
 
-    That is workload by workload and seed by seed: the fp64 reference, fp32, its control, then the other precisions, so
-    that a worker has the first two before it that all others are compared with.
+    That is workload by workload and seed by seed: fp32, its control, the fp64 reference, then the other precisions.
     """
-    groups: dict[str, list[Case]] = {}
+    groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
-        groups.setdefault(in_precision(case, "").case_id, []).append(case)
-    order = (REFERENCE, "", CONTROL)
+        groups.setdefault((case.group, case.device), []).append(case)
     return [
-        ToTrain(case=case, seed=seed, arm=arm, setting=setting)
+        ToTrain(case=case, seed=seed, arm=arm)
         for group in groups.values()
         for seed in range(first_seed, first_seed + asked.seeds)
         for case in sorted(group, key=lambda case: case.precision != BASELINE)
-        for arm, setting in sorted(_arms(case, asked.settings), key=lambda each: order.index(each[0]))
+        for arm in _arms(case, asked)
     ]
 
 
@@ -468,11 +439,10 @@ def unfinished(stored: "StoredRun") -> list[ToTrain]:
     """
     from ampbench.drive.pieces import asked_of
 
-    found = stored.several_of(Training).items()
-    made = [(case_id, each.seed, each.arm, each.setting) for case_id, trainings in found for each in trainings]
+    made = {(training.case_id, training.seed, training.arm) for training in stored.every(Training)}
     cases = [case for case_id, case in stored.cases.items() if case_id not in stored.given_up]
     starts = trainings_of(cases, stored.header.settings.seed, asked_of(stored))
-    return [each for each in starts if (each.case.case_id, each.seed, each.arm, each.setting) not in made]
+    return [start for start in starts if (start.case.case_id, start.seed, start.arm) not in made]
 
 
 def pieces(session: Session[TrainingAsked]) -> "list[Piece]":
@@ -480,61 +450,46 @@ def pieces(session: Session[TrainingAsked]) -> "list[Piece]":
     from ampbench.drive.pieces import Piece
 
     planned = {each.case.case_id: each for each in session.prepared.plan if not each.skip}
-    found = (
-        trainings_of([each.case for each in planned.values()], session.prepared.settings.seed, session.asked)
-        if session.begun is None
-        else unfinished(session.begun)
-    )
-    return [Piece(planned[each.case.case_id], each) for each in found if each.case.case_id in planned]
+    if session.begun is not None:
+        starts = unfinished(session.begun)
+    else:
+        cases = [each.case for each in planned.values()]
+        starts = trainings_of(cases, session.prepared.settings.seed, session.asked)
+    return [Piece(planned[start.case.case_id], start) for start in starts if start.case.case_id in planned]
 
 
-@dataclass(slots=True)
-class _Trainer:
-    """Has trainings made by a worker, and knows which it has in mind: those since it last failed.
+def _work(session: Session[TrainingAsked]) -> "Work":
+    """Return what has a training made by a worker; once one of fp32 failed, the others of its workload fail."""
+    from ampbench.drive.pieces import ask_case
 
-    A worker has the fp64 and fp32 trainings of a seed in mind, which the others are compared with. One that has not,
-    since a study goes on or its worker was killed, makes them again first, by requests of their own: each training has
-    all of its time, and none is stored twice.
-    """
+    failed: dict[tuple[str, str], Failure] = {}
 
-    session: Session[TrainingAsked]
-    known: list[ToTrain] = field(default_factory=list)
-    failed: list[tuple[ToTrain, Failure]] = field(default_factory=list)
+    def work(channel: "Channel", piece: "Piece") -> Training | Failure | Skip:
+        start: ToTrain = piece.part
+        case, group = start.case, (start.case.group, start.case.device)
+        if why := failed.get(group):
+            message = f"{BASELINE}, which it is compared with, failed: {why.message}"
+            return structs.replace(why, case_id=case.case_id, message=message)
+        settings = structs.replace(session.prepared.settings, seed=start.seed)
+        asked = ArmAsked(steps=session.asked.steps, arm=start.arm)
+        outcome = ask_case(channel, piece.planned, settings, TASK, asked, fresh=False)
+        if isinstance(outcome, Failure) and case.precision == BASELINE:
+            failed[group] = outcome
+        elif isinstance(outcome, Training) and session.begun is not None:
+            _check(session.begun, case, outcome)
+        return outcome
 
-    def train(self, channel: "Channel", piece: "Piece") -> Training | Failure | Skip:
-        """Return what came of a training, after those that it is compared with; it fails where one of these does."""
-        planned, start = piece.planned, piece.part
-        for first in start.compared_with:
-            if first not in self.known and not self._failure(start):
-                self._trained(channel, dataclasses.replace(planned, case=first.case), first)
-        return self._failure(start) or self._trained(channel, planned, start)
+    return work
 
-    def _failure(self, start: ToTrain) -> Failure | None:
-        """Return that a training fails because one did that it is compared with."""
-        for first, why in self.failed:
-            if first in start.compared_with:
-                message = f"{NAMES.get(first.arm, BASELINE)}, which it is compared with, failed: {why.message}"
-                return structs.replace(why, case_id=start.case.case_id, message=message)
-        return None
 
-    def _trained(self, channel: "Channel", planned: "PlannedCase", start: ToTrain) -> Training | Failure | Skip:
-        from ampbench.drive.pieces import ask_case
-        from ampbench.drive.session import check_same_network
+def _check(begun: "StoredRun", case: Case, training: Training) -> None:
+    """Raise `UsageError` where the run begun before trained from other weights or batches."""
+    from ampbench.drive.session import check_same_network
 
-        begun, case = self.session.begun, planned.case
-        settings = structs.replace(self.session.prepared.settings, seed=start.seed)
-        asked = ArmAsked(steps=self.session.asked.steps, arm=start.arm, setting=start.setting)
-        found = ask_case(channel, planned, settings, TASK, asked, fresh=False)
-        if not isinstance(found, Training):
-            self.known.clear()
-            self.failed += [(start, found)] if isinstance(found, Failure) else []
-            return found
-        for before in begun.every(Training) if begun is not None else ():
-            was = begun.cases[before.case_id]  # type: ignore[union-attr]
-            if (was.group, was.device, before.seed) == (case.group, case.device, found.seed):
-                check_same_network(begun.header.run, case.workload, before, found)  # type: ignore[union-attr]
-        self.known = [known for known in self.known if known.weights == start.weights] + [start]
-        return found
+    for before in begun.every(Training):
+        was = begun.cases[before.case_id]
+        if (was.group, was.device, before.seed) == (case.group, case.device, training.seed):
+            check_same_network(begun.header.run, was.workload, before, training)
 
 
 def _with_baselines(
@@ -545,69 +500,18 @@ def _with_baselines(
     from ampbench.drive.session import describer
 
     describe = describer(channel, settings)
-    asked = structs.replace(selection, precisions=selection.precisions and [BASELINE, *selection.precisions])
-    everything = make_plan(structs.replace(asked, keyword=""), environment, describe)
     chosen = make_plan(selection, environment, describe)
-    ids = {planned.case.case_id for planned in chosen}
-    ids |= {in_precision(planned.case, BASELINE).case_id for planned in chosen}
-    return [planned for planned in everything if planned.case.case_id in ids]
-
-
-def settings_of(typed: Sequence[str]) -> list[ScalerSetting]:
-    """Return the settings of GradScaler that are typed: by their names, "all" of these, or as "init_scale=1024".
-
-    Raises `UnknownNameError` for a name that there is not, and `UsageError` for what GradScaler does not take.
-    """
-    known = {setting.name: setting for setting in SETTINGS}
-    found: dict[str, ScalerSetting] = {}
-    for text in typed:
-        if "=" in text:
-            found[text] = _own_setting(text)
-        elif text == ALL:
-            found |= known
-        elif text in known:
-            found[text] = known[text]
-        else:
-            raise UnknownNameError("setting", text, [*known, ALL])
-    return list(found.values())
-
-
-_TAKES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    "init_scale": (lambda value: 0 < value < 2.0**128, "a finite number above 0, as fp32 holds it"),
-    "growth_factor": (lambda value: 1 < value < math.inf, "a number above 1"),
-    "backoff_factor": (lambda value: 0 < value < 1, "between 0 and 1"),
-    "growth_interval": (lambda value: value >= 1 and value == int(value), "a whole number, at least 1"),
-}
-"""What GradScaler takes for each of its parameters."""
-
-
-def _own_setting(text: str) -> ScalerSetting:
-    values: dict[str, Any] = {}
-    for part in text.split():
-        name, _, typed = part.partition("=")
-        if name not in _TAKES:
-            raise UnknownNameError("parameter of GradScaler", name, _TAKES)
-        holds, wanted = _TAKES[name]
-        try:
-            value = float(typed)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and holds(value)):
-            raise UsageError(f"--setting {name}={typed}: must be {wanted}")
-        values[name] = int(value) if name == "growth_interval" else value
-    return ScalerSetting(name=text, **values)
-
-
-def _made(given: Given) -> TrainingAsked:
-    values = given.values
-    return TrainingAsked(steps=values["steps"], seeds=values["seeds"], settings=settings_of(values["setting"]))
+    whole = make_plan(structs.replace(selection, precisions=[BASELINE], keyword=""), environment, describe)
+    groups = {(planned.case.group, planned.case.device) for planned in chosen}
+    baselines = [planned for planned in whole if (planned.case.group, planned.case.device) in groups]
+    return [*baselines, *(planned for planned in chosen if planned.case.precision != BASELINE)]
 
 
 def _refined(selection: Selection, asked: TrainingAsked) -> Selection:
     """Return the selection, for settings of GradScaler that of what it scales; `UsageError` for another precision."""
     from ampbench.drive.pieces import built_in_rows
 
-    if not asked.settings:
+    if not settings_of(asked.setting):
         return selection
     if selection.overrides.get("scaler") is False:
         raise UsageError("--set scaler=false leaves no setting of GradScaler to try: leave --setting out")
@@ -642,7 +546,7 @@ def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict
             for row in workload.judged:
                 own = measured.divergence.get(row.case_id)
                 same = own is not None and own.weights_digest in {each.weights_digest for each in row.trainings}
-                if row.setting is None and same and row.trains is not None:
+                if not row.arm and same and row.trains is not None:
                     ending = row.first if row.first.verdict is ChangeStatus.REGRESSED else row.fit
                     worse = None if row.trains or ending.difference is None else abs(ending.difference)
                     name = f"study {study.header.run.rpartition('-')[2]}, {counted(workload.steps, 'step')} from"
@@ -694,7 +598,6 @@ Examples:
             "'fast growth', all of these, or values as 'init_scale=1024 growth_interval=100'.",
         ),
     ),
-    made=_made,
     selects=Selects(
         precision=ALL_PRECISIONS_HELP,
         workloads=("digits", "characters"),
@@ -706,7 +609,7 @@ Examples:
     plan=_with_baselines,
     pieces=pieces,
     left=lambda stored: [start.case.case_id for start in unfinished(stored)],
-    work=lambda session: _Trainer(session).train,
+    work=_work,
     title="Trainings",
     caption="How the precisions of each workload end, or GradScaler's settings",
     done="Trained",
@@ -729,13 +632,14 @@ Examples:
                     title="At the end",
                     keys="precision mean sd difference low verdict",
                     note="last quarter of the steps; means over seeds, SD: over seeds; against fp32: of the same seed, "
-                    "in points or of the loss; control: fp32 from weights one rounding away",
+                    "in points or times its loss; control: fp32 from weights one rounding away",
                     only=lambda row: row.first != row.fit,
                 ),
                 View(
                     title="Training loss at the end",
-                    keys="precision training_loss training_loss_ratio training_loss_low lag training_loss_verdict",
-                    note="last quarter of the steps, of the weights in fp32; times fp32's: of the same seed",
+                    keys="precision training_loss_mean training_loss_sd training_loss_difference training_loss_low "
+                    "training_loss_verdict",
+                    note="last quarter of the steps, of the weights in fp32; against fp32: times that of the same seed",
                 ),
                 View(
                     title="Gradients and loss scale",

@@ -10,8 +10,7 @@ import dataclasses
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +22,8 @@ from ampbench.errors import UsageError
 from ampbench.records.case import Case
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite
-from ampbench.studies.training import ArmAsked, Drift, GradientLook, Training
-from ampbench.studies.training_verdict import CONTROL, OWN, REFERENCE
+from ampbench.studies.training import ArmAsked, GradientLook, Training, scaler_arguments
+from ampbench.studies.training_verdict import ARMS, CONTROL, OWN, REFERENCE
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.data import Generator, batches_of, in_fp32, inputs_digest, weights_digest
 from ampbench.worker.distances import compare, is_finite, right_decisions
@@ -43,10 +42,6 @@ BATCHES = 16
 """The most training batches, the first ones, on which weights are evaluated."""
 LOOKS = 6
 """The number of steps, evenly spread, whose gradients are compared with fp32's."""
-DRIFTS = 10
-"""The number of steps, first and last included, at which distances between weights are measured."""
-ROOM = 2 * 2**30
-"""Bytes that the weights of the fp32 and fp64 trainings may take between requests: of large networks fewer are kept."""
 LOWEST_SCALE = 2.0**-14
 """Below this scale nothing is left to hope for: a gradient that overflows fp16 here is above 1e9 in fp32."""
 HOPELESS = 20
@@ -58,27 +53,8 @@ STRIDE = 1_000_003
 ONE_BATCH = "there is one batch: it is trained on over and over"
 UNNAMED = "no optimizer is named: plain SGD trains, as with --optimizer sgd:lr=0.01"
 ON_CPU = "the fp64 training ran on the CPU: the device has no fp64"
-UNKNOWN = "distances from the {} training are not known, as it failed: {}"
 
-Weights = list[torch.Tensor]
 Tensors = Mapping[str, torch.Tensor]
-
-
-class Trajectories:
-    """The weights after some steps of the fp32 and the fp64 training of a seed, by arm, or why there are none.
-
-    Those of the group, device, seed and steps (`of`) that were trained last are kept, on the CPU, each as it is stored.
-    """
-
-    def __init__(self) -> None:
-        self._of: tuple[object, ...] = ()
-        self._kept: dict[str, dict[int, Weights] | str] = {}
-
-    def at(self, *of: object) -> dict[str, dict[int, Weights] | str]:
-        """Return those that are kept, by arm; none where they are of something else."""
-        if of != self._of:
-            self._of, self._kept = of, {}
-        return self._kept
 
 
 class Readout:
@@ -142,120 +118,117 @@ class Readout:
         return Score(step=number, loss=mean, correct=correct, decisions=decisions)
 
 
-@dataclass(slots=True)
 class _Course:
-    """A training of `asked` steps, and what became of it so far.
+    """A training at work: `training` is what it stores, filled step by step; `losses` are of single steps.
 
-    `weights` are those after the steps where they are kept, 0 the first; `rates` the learning rate that the optimizer
-    has and that of the last step.
+    `skipped` steps in a row were the last.
     """
 
-    workload: Workload
-    case: Case
-    device: Device
-    seed: int
-    asked: ArmAsked
-    losses: list[float] = field(default_factory=list)
-    scores: list[Score] = field(default_factory=list)
-    fits: list[Score] = field(default_factory=list)
-    spacing: float = 0.0
-    weights: dict[int, Weights] = field(default_factory=dict)
-    scales: list[tuple[int, float]] = field(default_factory=list)
-    skipped: int = 0
-    nonfinite: Counter[str] = field(default_factory=Counter)
-    looks: list[GradientLook] = field(default_factory=list)
-    first: FirstNonfinite | None = None
-    ended_at: int | None = None
-    rates: list[float] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def schedule(self) -> str:
-        """That of the learning rate: `CONSTANT`, the recipe's or `OWN`."""
-        own = OWN if self.workload.schedule is not None else CONSTANT
-        return find_recipe(self.case.recipe).schedule or own
+    def __init__(self, workload: Workload, case: Case, device: Device, seed: int, asked: ArmAsked):
+        self.workload, self.case, self.device, self.asked = workload, case, device, asked
+        own = OWN if workload.schedule is not None else CONSTANT
+        self.training = Training(
+            case_id=case.case_id,
+            seed=seed,
+            arm=asked.arm,
+            steps=asked.steps,
+            schedule=find_recipe(case.recipe).schedule or own,
+            weights_digest=weights_digest(workload),
+            inputs_digest=inputs_digest(workload),
+        )
+        self.losses: list[float] = []
+        self.nonfinite: Counter[str] = Counter()
+        self.spacing = 0.0
+        self.skipped = 0
+        self.first: FirstNonfinite | None = None
+        self.ended_at: int | None = None
 
     def run(self) -> None:
         """Train in the precision of the case or, as the reference, in fp64."""
         workload, device, reference = self.workload, self.device, self.asked.arm == REFERENCE
+        notes = self.training.notes
         if reference and (device := fp64_device(device)) is not self.device:
-            self.notes.append(ON_CPU)
+            notes.append(ON_CPU)
         if len(batches_of(workload.inputs)) == 1:
-            self.notes.append(ONE_BATCH)
+            notes.append(ONE_BATCH)
         if not is_named(workload, find_recipe(self.case.recipe)):
-            self.notes.append(UNNAMED)
+            notes.append(UNNAMED)
         if self.asked.arm == CONTROL:
-            workload = one_rounding_away(workload, self.seed)
+            workload = one_rounding_away(workload, self.training.seed)
         device.release()
-        seed_all(self.seed)
+        seed_all(self.training.seed)
         readout = Readout(workload, self.case, self.device, self.asked.steps)
         row = FP64 if reference else PRECISIONS[self.case.precision]
         with precision_flags(row):
-            step = self._built(workload, device, None if row.name == self.case.precision else row)
+            step = self._built(workload, device, FP64 if reference else None)
             self._train(step, readout)
             step.let_go()
         self.spacing = readout.spacing
 
     def _built(self, workload: Workload, device: Device, precision: Any) -> TrainingStep:
-        setting, case = self.asked.setting, self.case
-        step = build_training(workload, case, device, precision=precision)
-        if setting is not None:
-            arguments = {name: getattr(setting, name) for name in structs.asdict(setting) if name not in _NOT_TORCHS}
-            step.scaler = torch.amp.GradScaler(device.type, **arguments) if setting.enabled else None
-        switch_off_dropout(step.module, self.notes)
+        step, arm = build_training(workload, self.case, device, precision=precision), self.asked.arm
+        if arm and arm not in ARMS:
+            scaler = torch.amp.GradScaler(device.type, **scaler_arguments(arm))
+            step.scaler = scaler if scaler.is_enabled() else None
+        switch_off_dropout(step.module, self.training.notes)
         return step
 
     def _train(self, step: TrainingStep, readout: Readout) -> None:
-        steps, parameters = self.asked.steps, list(step.stored().values())
-        kept_at = {0, *drift_steps(steps, sum(parameter.numel() for parameter in parameters))}
+        steps = self.asked.steps
         scored_at = {round(share * steps) for share in SCORED}
         own = PRECISIONS[self.case.precision].prepare is not None or self.workload.step is not None
-        exact = own or self.asked.arm or self.case.precision == BASELINE
+        exact = own or self.case.precision == BASELINE
         looks = set() if exact else {round(place * (steps - 1) / (LOOKS - 1)) for place in range(LOOKS)}
-        move_on = self._scheduled(step)
+        scheduler = self._scheduler(step.optimizer)
         for number in range(steps + 1):
-            if number in kept_at:
-                self.weights[number] = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
             if number in scored_at:
                 held_out, fit = readout.scores(step, number)
-                self.scores += held_out
-                self.fits.append(fit)
+                self.training.scores.extend(held_out)
+                self.training.fits.append(fit)
             if number == steps:
                 return
-            move_on(number)
+            if scheduler is not None and number:
+                with warnings.catch_warnings():
+                    # where GradScaler skips the first steps, torch takes the order of the calls to be wrong
+                    warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler\.step\(\)`")
+                    scheduler.step()
             self._step(step, number, readout if number in looks else None)
-            if self._hopeless(step, number):
+            if self._hopeless(step):
                 self.ended_at = number
                 return
 
+    def _scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """Return the schedule of the recipe, else the workload's own, if there is one."""
+        recipe, steps, own = find_recipe(self.case.recipe), self.asked.steps, self.workload.schedule
+        if recipe.schedule:
+            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.rate_share(step, steps))
+        return own(optimizer, steps) if own is not None else None
+
     def _step(self, step: TrainingStep, number: int, readout: Readout | None) -> None:
         """Take a step, and look at its gradients with a `readout`."""
-        seed = self.seed * STRIDE + number
+        seed = self.training.seed * STRIDE + number
         exact = readout.gradients(step, number, seed) if readout is not None else None
-        scale = self._note_scale(step, number)
+        self._note_scale(step, number)
         seed_all(seed)
         step.take_batch(number)
         gradients = step.unscaled_gradients()[1]
         assert step.loss is not None
         self.losses.append(float(step.loss.detach()))
         if exact is not None:
-            self.looks.append(_look(number, gradients, exact))
+            self.training.looks.append(_look(number, gradients, exact))
         strange = not is_finite(gradients.values())
         if strange:
             self.nonfinite.update(name for name, gradient in gradients.items() if not is_finite([gradient]))
         if (strange or not math.isfinite(self.losses[-1])) and self.first is None:
             self._find_first(step, number, seed)
-        step.apply_gradients()
-        self.skipped = self.skipped + 1 if self._note_scale(step, number + 1) < scale else 0
+        self.skipped = 0 if step.apply_gradients() else self.skipped + 1
+        self._note_scale(step, number + 1)
 
-    def _note_scale(self, step: TrainingStep, number: int) -> float:
-        """Note the loss scale from a step on where it is another than before, and return it; 1: there is none."""
-        if step.scaler is None:
-            return 1.0
-        scale = step.scaler.get_scale()
-        if not self.scales or self.scales[-1][1] != scale:
-            self.scales.append((number, scale))
-        return scale
+    def _note_scale(self, step: TrainingStep, number: int) -> None:
+        """Note the loss scale from a step on where it is another than before."""
+        scales = self.training.scales
+        if step.scaler is not None and (not scales or scales[-1][1] != step.scaler.get_scale()):
+            scales.append((number, step.scaler.get_scale()))
 
     def _find_first(self, step: TrainingStep, number: int, seed: int) -> None:
         """Differentiate once more, from the same weights and batch, and find what makes the first strange value."""
@@ -271,14 +244,14 @@ class _Course:
                 step.forward_and_backward()
             self.first = found.first and structs.replace(found.first, step=number)
         except UsageError as refused:  # a program that no op of can be watched
-            if str(refused) not in self.notes:
-                self.notes.append(str(refused))
+            if str(refused) not in self.training.notes:
+                self.training.notes.append(str(refused))
         for weight, gradient in gradients:
             weight.grad = gradient
         for buffer, saved in buffers:
             buffer.copy_(saved)
 
-    def _hopeless(self, step: TrainingStep, number: int) -> bool:
+    def _hopeless(self, step: TrainingStep) -> bool:
         """Return whether the training is over before its last step."""
         if not is_finite(step.stored().values()):
             return True
@@ -286,43 +259,11 @@ class _Course:
             return False
         strange = not any(math.isfinite(loss) for loss in self.losses[-self.skipped :])
         least = max(HOPELESS, len(step.data.batches))
-        return (strange and self.skipped >= least) or self._note_scale(step, number + 1) < LOWEST_SCALE
-
-    def _scheduled(self, step: TrainingStep) -> Callable[[int], None]:
-        """Return what brings the learning rate to where it belongs before a step of that number, and notes it."""
-        groups = [
-            group for group in step.optimizer.param_groups if isinstance(group.get("lr"), float | int | torch.Tensor)
-        ]
-        first, steps, recipe = [float(group["lr"]) for group in groups], self.asked.steps, find_recipe(self.case.recipe)
-        own = self.workload.schedule if self.schedule == OWN else None
-        scheduler = own(step.optimizer, steps) if own is not None else None
-        self.rates = [float(group["lr"]) for group in groups[:1]]
-
-        def move_on(number: int) -> None:
-            if scheduler is not None and number:
-                with warnings.catch_warnings():
-                    # where GradScaler skips the first steps, torch takes the order of the calls to be wrong
-                    warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler\.step\(\)`")
-                    scheduler.step()
-            for group, rate in zip(groups, first, strict=True) if scheduler is None else ():
-                set_to = rate * recipe.rate_share(number, steps)
-                if isinstance(group["lr"], torch.Tensor):
-                    group["lr"].fill_(set_to)
-                else:
-                    group["lr"] = set_to
-            if groups:
-                self.rates[1:] = [float(groups[0]["lr"])]
-
-        return move_on
+        return (strange and self.skipped >= least) or self.training.scales[-1][1] < LOWEST_SCALE
 
 
-_NOT_TORCHS = ("name", "enabled")
-
-
-def train(
-    workload: Workload, case: Case, device: Device, trajectories: Trajectories, *, seed: int, asked: ArmAsked
-) -> Training:
-    """Train `case` as `asked`, all batches in turn, and compare it with the fp32 and fp64 trainings that are kept.
+def train(workload: Workload, case: Case, device: Device, *, seed: int, asked: ArmAsked) -> Training:
+    """Train `case` as `asked`, all batches in turn.
 
     The learning rate follows the schedule of the case's recipe, else the workload's own, if it has one.
 
@@ -331,8 +272,7 @@ def train(
     after `HOPELESS` steps. What a step raises is recorded; of the fp32 case itself and its control it is raised, as is,
     of all but the reference, that memory ran out.
     """
-    known = trajectories.at(case.group, case.device, seed, asked.steps)
-    course = _Course(workload=workload, case=case, device=device, seed=seed, asked=asked)
+    course = _Course(workload, case, device, seed, asked)
     error = ""
     try:
         course.run()
@@ -342,45 +282,17 @@ def train(
         error = said_of(raised)
     if error:
         device.release()  # what the error held of the step
-    its_own = case.precision == BASELINE and asked.arm != CONTROL
-    others = {arm: known.get(arm, {}) for arm in ("", REFERENCE) if not (its_own and arm in ("", asked.arm))}
-    if its_own:
-        known[asked.arm] = error or course.weights
-    every = max(1, math.ceil(asked.steps / MOST_LOSSES))
-    failed = [(arm, why) for arm, why in others.items() if isinstance(why, str)]
-    return Training(
-        case_id=case.case_id,
-        seed=seed,
-        arm=asked.arm,
-        setting=asked.setting,
-        steps=asked.steps,
+    every, losses = max(1, math.ceil(asked.steps / MOST_LOSSES)), course.losses
+    return structs.replace(
+        course.training,
         every=every,
-        losses=[_mean(course.losses[at : at + every]) for at in range(0, len(course.losses), every)],
-        scores=course.scores,
-        fits=course.fits,
+        losses=[_mean(losses[at : at + every]) for at in range(0, len(losses), every)],
         spacing=course.spacing,
-        drift=[] if asked.arm == REFERENCE else _drift(course.weights, others),
-        scales=course.scales,
         nonfinite=dict(course.nonfinite),
-        looks=course.looks,
         first_nonfinite=course.first,
         ended_at=course.ended_at,
         error=error,
-        schedule=course.schedule,
-        last_rate=course.rates[-1] / course.rates[0] if course.rates and course.rates[0] > 0 else None,
-        weights_digest=weights_digest(workload),
-        inputs_digest=inputs_digest(workload),
-        notes=[*course.notes, *(UNKNOWN.format(FP64.name if arm else BASELINE, why) for arm, why in failed)],
     )
-
-
-def drift_steps(steps: int, parameters: int) -> list[int]:
-    """Return after how many of `steps` steps weights are kept and compared: by powers, the last among them.
-
-    They are fewer for a network whose number of `parameters` leaves room for fewer.
-    """
-    count = max(1, min(DRIFTS, ROOM // (12 * max(parameters, 1))))
-    return sorted({round(steps ** (place / (count - 1))) for place in range(count)} if count > 1 else {steps})
 
 
 def one_rounding_away(workload: Workload, seed: int) -> Workload:
@@ -403,54 +315,13 @@ def one_rounding_away(workload: Workload, seed: int) -> Workload:
 def _look(number: int, gradients: Tensors, reference: Tensors) -> GradientLook:
     """Hold gradients, the scale divided out, against those in fp32."""
     pairs = [(gradients[name].to_dense(), exact.to_dense()) for name, exact in reference.items() if name in gradients]
-    counts = Counter(elements=0, nonzero=0, flushed=0, nonfinite=0)
-    for gradient, exact in pairs:
-        there = (exact != 0) & exact.isfinite()
-        counts["elements"] += exact.numel()
-        counts["nonzero"] += int(there.sum())
-        counts["flushed"] += int((there & (gradient == 0)).sum())
-        counts["nonfinite"] += int((there & ~gradient.isfinite()).sum())
-    rel_l2 = compare([own for own, _ in pairs], [exact for _, exact in pairs], Cpu()).rel_l2
-    return GradientLook(step=number, rel_l2=rel_l2, **counts)
-
-
-def _drift(weights: dict[int, Weights], others: Mapping[str, dict[int, Weights] | str]) -> list[Drift]:
-    """Return the distances at each step that weights are kept of; None where the other training has none."""
-    trained = {arm: {} if isinstance(known, str) else known for arm, known in others.items()}
-    fp32, fp64 = trained.get("", {}), trained.get(REFERENCE, {})
-    return [
-        Drift(
-            step=step,
-            from_fp32=_distance(own, fp32.get(step)),
-            from_fp64=_distance(own, fp64.get(step)),
-            **_way(weights, fp64, step),
-        )
-        for step, own in weights.items()
-        if step
-    ]
-
-
-def _way(weights: dict[int, Weights], others: dict[int, Weights], step: int) -> dict[str, float]:
-    """Return `way`, `way_rel_l2` and `way_kept` of `Drift`; nothing where they are undefined."""
-    if step not in others or not (is_finite(weights[step]) and is_finite(others[step])):
-        return {}
-    went = [one.double() - begun.double() for one, begun in zip(weights[step], weights[0], strict=True)]
-    meant = [one.double() - begun.double() for one, begun in zip(others[step], others[0], strict=True)]
-    pairs = list(zip(went, meant, strict=True))
-    square = math.fsum(float(exact.square().sum()) for exact in meant)
-    if not square > 0:
-        return {}
-    apart = math.fsum(float((own - exact).square().sum()) for own, exact in pairs)
-    inner = math.fsum(float((own * exact).sum()) for own, exact in pairs)
-    return {
-        "way": math.sqrt(square),
-        "way_rel_l2": math.sqrt(apart) / math.sqrt(square),
-        "way_kept": inner / square,
-    }
-
-
-def _distance(own: Weights, other: Weights | None) -> float | None:
-    return None if other is None or not is_finite(other) else compare(own, other, on=Cpu()).rel_l2
+    known = [(gradient, (exact != 0) & exact.isfinite()) for gradient, exact in pairs]
+    return GradientLook(
+        step=number,
+        nonzero=sum(int(there.sum()) for _, there in known),
+        flushed=sum(int((there & (gradient == 0)).sum()) for gradient, there in known),
+        rel_l2=compare([own for own, _ in pairs], [exact for _, exact in pairs], Cpu()).rel_l2,
+    )
 
 
 def _mean(losses: Sequence[float]) -> float | None:
@@ -458,5 +329,5 @@ def _mean(losses: Sequence[float]) -> float | None:
 
 
 def do_training(work: Work, asked: ArmAsked) -> Training:
-    """Do the task "training"; the worker keeps the trainings that those to come are compared with."""
-    return train(work.workload, work.case, work.device, work.kept(Trajectories), seed=work.seed, asked=asked)
+    """Do the task "training"."""
+    return train(work.workload, work.case, work.device, seed=work.seed, asked=asked)

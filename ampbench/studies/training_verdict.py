@@ -8,21 +8,16 @@ decisions. The spread of a difference is estimated twice, and the larger estimat
 * the differences of the rows judged spread about their own means. A low precision disturbs more than one rounding
   does, so that its trainings may have parted where the control still follows fp32.
 
-The way of a training is what its parameters have moved by since its first step, as they are stored: Δθ, beside fp64's
-Δθ*. An error that every step makes alike, a bias, makes their distance grow in proportion to the number of steps k;
-independent errors, noise, make it grow with its root. Where training contracts, towards one minimum, it settles; where
-it is chaotic, trainings part faster than either.
-
 docs/training.md has the error rates of these rules, tests/studies/test_training_statistics.py simulates them.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ampbench.core.precisions import BASELINE
 from ampbench.core.recipes import CONSTANT
@@ -32,7 +27,6 @@ from ampbench.records.changes import ChangeStatus
 from ampbench.records.labels import few
 from ampbench.records.measured import Score
 from ampbench.records.ranges import format_scale
-from ampbench.records.run import ScalerSetting
 
 if TYPE_CHECKING:
     from ampbench.studies.training import Training
@@ -43,7 +37,8 @@ NAMES = {CONTROL: "control", REFERENCE: "fp64"}
 """What these are called."""
 OWN = "own"
 """The schedule that the workload itself brings."""
-
+UNSCALED, DEFAULT = "no scaling", "default"
+"""The settings of GradScaler without it, and as PyTorch makes it."""
 
 ALPHA = 0.05
 """At most so often is any row of a study said to regress where none does; as often for improve."""
@@ -213,11 +208,8 @@ class Learns(StrEnum):
     """One seed, or several that change nothing, show no spread."""
     NO_RATIO = "training-no-ratio"
     """fp32's loss ends at 0, or does not fall, or is not known."""
-    WAY = "training-way"
-    FLUSHED = "training-flushed"
     COMES_DOWN = "training-scale-comes-down"
     SKIPS_AGAIN = "training-scale-skips-again"
-    REACHES = "training-reaches"
     INEXACT = "training-inexact"
     """The control, or fp64, ends elsewhere than fp32."""
     SHORT = "training-short"
@@ -234,10 +226,9 @@ class Trouble(StrEnum):
     LAST = "loss not finite at the end"
 
 
-DEFAULT = "default"
-"""The setting of GradScaler as PyTorch makes it."""
-ACCURACY, LOSS = "accuracy", "loss"
-"""What trainings are judged by: the share of decisions that are the targets', else the loss."""
+ACCURACY, LOSS, FIT = "accuracy", "loss", "training loss"
+"""What trainings are judged by: on held-out data the share of decisions that are the targets', else the loss there; and
+the loss on the training batches."""
 MARGIN_OF_ACCURACY, MARGIN_OF_LOSS, MARGIN_OF_FIT = 0.005, 0.01, 0.05
 """The largest differences that count as none: half a point of accuracy, one percent of the loss on held-out data, five
 of that on the training batches, which differs from seed to seed by more."""
@@ -249,10 +240,6 @@ HARDLY = 0.01
 """A loss that falls by less than this share of it has hardly fallen."""
 LAST = 0.75
 """From this share of the steps on, scores are those of the end."""
-FEWEST_LOOKS = 3
-"""The fewest distances from which a slope is estimated."""
-FLUSHES = 0.01
-"""The share of gradient elements at zero from which they are said to flush."""
 MANY_SKIPPED = 3
 """From this number of steps skipped at the start, another init_scale is recommended."""
 OFTEN_SKIPPED = 0.05
@@ -261,14 +248,13 @@ OFTEN_SKIPPED = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What trainings are judged by: `ACCURACY` or `LOSS`, on `held_out` data or on the training batches.
+    """What trainings are judged by: `name` is `ACCURACY`, `LOSS` or `FIT`.
 
     `decisions` are those that an accuracy is the share of; None for a loss. `before` and `after` are fp32's before the
     first step and at the end (None: not known), `spacing` that of the numbers they are read in, relative to them.
     """
 
     name: str
-    held_out: bool
     decisions: int | None = None
     before: float | None = None
     after: float | None = None
@@ -277,7 +263,7 @@ class Metric:
     @property
     def is_fit(self) -> bool:
         """Whether it is the loss on the training batches, which is judged by whether it is no worse."""
-        return self.name == LOSS and not self.held_out
+        return self.name == FIT
 
     @property
     def sign(self) -> int:
@@ -306,7 +292,7 @@ class Metric:
         """Whether fp32 ends better than it began, a loss by more than a few spacings; None where that is not known."""
         if self.before is None or self.after is None:
             return None
-        least = SPACINGS * self.spacing * max(abs(self.before), abs(self.after)) if self.name == LOSS else 0.0
+        least = 0.0 if self.name == ACCURACY else SPACINGS * self.spacing * max(abs(self.before), abs(self.after))
         return (self.after - self.before) * self.sign > least
 
     @property
@@ -317,18 +303,18 @@ class Metric:
         """
         if self.name == ACCURACY:
             return max(MARGIN_OF_ACCURACY, self.resolution)
-        usual = MARGIN_OF_LOSS if self.held_out else MARGIN_OF_FIT
+        usual = MARGIN_OF_FIT if self.is_fit else MARGIN_OF_LOSS
         return min(usual, OF_FALL * self.fall) if self.fall is not None and self.learns else usual
 
     def seen_in(self, training: "Training") -> list[Score]:
         """Return the scores of a training that it is about."""
-        return training.scores if self.held_out else training.fits
+        return training.fits if self.is_fit else training.scores
 
     def of(self, score: Score | None) -> float | None:
         """Return the value of a score; None where its loss is not finite, or there is no score."""
         if score is None or score.loss is None:
             return None  # of outputs that are not finite, an accuracy counts the classes that NaN falls on
-        if self.name == LOSS:
+        if self.name != ACCURACY:
             return score.loss
         return score.correct / score.decisions if score.correct is not None and score.decisions else None
 
@@ -345,9 +331,11 @@ class Metric:
 
     def change(self, value: float | None, fp32: float | None) -> float | None:
         """Return by how much a value differs from fp32's (positive: larger), of a loss relative to fp32's."""
-        if value is None or fp32 is None or (self.name == LOSS and not fp32):
+        if value is None or fp32 is None:
             return None
-        return value - fp32 if self.name == ACCURACY else (value - fp32) / abs(fp32)
+        if self.name == ACCURACY:
+            return value - fp32
+        return (value - fp32) / abs(fp32) if fp32 else None
 
 
 def metrics_of(trainings: "Sequence[Training]") -> tuple[Metric, Metric]:
@@ -355,14 +343,14 @@ def metrics_of(trainings: "Sequence[Training]") -> tuple[Metric, Metric]:
 
     The first is of held-out data, an accuracy where every score counts decisions; without such data both are the same.
     """
-    fit = _read(Metric(name=LOSS, held_out=False), trainings)
+    fit = _read(Metric(name=FIT), trainings)
     scores = [score for training in trainings for score in training.scores]
     if not scores:
         return fit, fit
-    first = Metric(name=LOSS, held_out=True)
-    if all(score.decisions and score.correct is not None for score in scores):
-        first = Metric(name=ACCURACY, held_out=True, decisions=min(score.decisions or 0 for score in scores))
-    return _read(first, trainings), fit
+    if not all(score.decisions and score.correct is not None for score in scores):
+        return _read(Metric(name=LOSS), trainings), fit
+    decisions = min(score.decisions or 0 for score in scores)
+    return _read(Metric(name=ACCURACY, decisions=decisions), trainings), fit
 
 
 def _read(metric: Metric, trainings: "Sequence[Training]") -> Metric:
@@ -407,61 +395,17 @@ def _broke(trainings: "Sequence[Training]", metric: Metric, subject: str = "") -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How far the trainings of a row are at the end from the way that fp64 went: medians over seeds.
-
-    `error` is ‖Δθ − Δθ*‖ / ‖Δθ*‖, `kept` the share of fp64's way that was gone, ⟨Δθ, Δθ*⟩ / ‖Δθ*‖². `slope` is the
-    exponent with which ‖Δθ − Δθ*‖ grows with the steps, the mean over seeds of least squares on logarithms from the
-    root of the number of steps on; None where fewer than `FEWEST_LOOKS` distances are known.
-    """
-
-    error: float
-    kept: float
-    slope: float | None = None
-
-
-def way_of(trainings: "Sequence[Training]") -> Way | None:
-    """Return how far trainings went astray: medians over them, a mean of slopes.
-
-    None where none came to its end, or one that did does not tell; the slope is None where one of them has none.
-    """
-    whole = [training for training in trainings if not training.broke_off]
-    last = [training.drift[-1] for training in whole if training.drift]
-    ends = [(at.way_rel_l2, at.way_kept) for at in last if at.way_rel_l2 is not None and at.way_kept is not None]
-    if not whole or len(ends) < len(whole):
-        return None
-    slopes = [slope for training in whole if (slope := slope_of(training)) is not None]
-    slope = statistics.fmean(slopes) if len(slopes) == len(whole) else None
-    errors, kept = zip(*ends, strict=True)
-    return Way(error=statistics.median(errors), kept=statistics.median(kept), slope=slope)
-
-
-def slope_of(training: "Training") -> float | None:
-    """Return the exponent with which a training's distance from fp64's way grows; None where too little is known."""
-    points = {
-        math.log(drift.step): math.log(drift.way) + math.log(drift.way_rel_l2)
-        for drift in training.drift
-        if drift.step >= max(1.0, math.sqrt(training.steps)) and drift.way and drift.way_rel_l2
-    }
-    if len(points) < FEWEST_LOOKS:
-        return None
-    return statistics.linear_regression(list(points), list(points.values())).slope
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How the trainings of a row end by one metric, against fp32's.
 
     `mean` and `sd` are those of the final value over seeds, None where undefined. `difference` from fp32 is a mean by
-    seed, of an accuracy as a share, of a loss relative to fp32's (positive: larger), with its 90% interval; `lag` is it
-    as a share of what fp32's loss falls by. `verdict` is None for fp32 and its arms, `why` its reasons; of the training
-    loss unchanged says that it is no worse.
+    seed, of an accuracy as a share, of a loss relative to fp32's (positive: larger), with its 90% interval. `verdict`
+    is None for fp32 and its arms, `why` its reasons; of the training loss unchanged says that it is no worse.
     """
 
     mean: float | None = None
     sd: float | None = None
     difference: float | None = None
-    lag: float | None = None
     low: float | None = None
     high: float | None = None
     verdict: ChangeStatus | None = None
@@ -472,18 +416,16 @@ class Ending:
 class Row:
     """The trainings of one precision, of one setting of GradScaler or of an arm of fp32, by seed.
 
-    `name` is the precision's or the setting's, "control" or "fp64"; `of_fp32`: the trainings of fp32 are why it has no
-    verdict. `first` is how it ends by what is judged first, `fit` by the loss on the training batches.
+    `name` is the precision's or the setting's, "control" or "fp64". `first` is how it ends by what is judged first,
+    `fit` by the loss on the training batches.
     """
 
     name: str
     case_id: str
     arm: str = ""
-    setting: ScalerSetting | None = None
     by_seed: "Mapping[int, Training]" = field(default_factory=dict)
     first: Ending = Ending()
     fit: Ending = Ending()
-    of_fp32: bool = False
 
     @property
     def trainings(self) -> "list[Training]":
@@ -493,7 +435,12 @@ class Row:
     @property
     def judged(self) -> bool:
         """Whether it is neither fp32 nor an arm of it."""
-        return not self.arm and self.name != BASELINE
+        return self.arm not in ARMS and self.name != BASELINE
+
+    @property
+    def of_fp32(self) -> bool:
+        """Whether it has no verdict because of fp32's trainings."""
+        return self.first.verdict is ChangeStatus.INCONCLUSIVE and not self.first.why
 
     @property
     def trains(self) -> bool | None:
@@ -532,11 +479,8 @@ class Learned:
     """What the trainings of one workload on one device come to.
 
     `rows` are fp32 with its arms, then the precisions in the order of every table, then settings. `metric` is what they
-    are judged by first, `fit` the loss on the training batches. `last_rate` is what the schedule left of the first
-    step's rate in fp32's last, `rounding` what rounding alone does to the metric: the root mean square of the
-    differences of control and fp64 from fp32 (None: not known). `asked` is how many seeds there were to be, `remarks`
-    are on control, fp64 and what is missing. `of_settings`: settings of the loss scaler were to be tried, those
-    that are not trained yet, too.
+    are judged by first, `fit` the loss on the training batches. `asked` is how many seeds there were to be, `remarks`
+    are on control, fp64 and what is missing.
     """
 
     name: str = ""
@@ -546,13 +490,10 @@ class Learned:
     fit: Metric
     steps: int
     schedule: str = CONSTANT
-    last_rate: float | None = None
     seeds: list[int]
     asked: int
     rows: list[Row]
-    rounding: float | None = None
     remarks: Sequence[Statement] = ()
-    of_settings: bool = False
 
     @property
     def baseline(self) -> Row | None:
@@ -573,49 +514,49 @@ class Learned:
 class _Compared:
     """What the rows of a workload come to by one metric, against `own`, the trainings of fp32 that came to an end.
 
-    `controls` are the verdicts on the arms of fp32, which tell what rounding alone does unless they differ: `rounding`.
+    `controls` are the verdicts on the arms of fp32, which tell what rounding alone does unless they differ.
     """
 
     def __init__(self, metric: Metric, rows: Sequence[Row], own: "Mapping[int, Training]"):
-        self.metric = metric
+        self.metric, self.own = metric, own
         self._judge = partial(judge, margin=metric.margin, resolution=metric.resolution)
-        by_row = {row.name: self._differences(row, own) for row in rows if row.name != BASELINE}
-        exact = {name: by_row[name] for name in NAMES.values() if by_row.get(name)}
-        self._others = {name: values for name, values in by_row.items() if values and name not in exact}
+        differences = {row.name: self._differences(row) for row in rows if row.name != BASELINE}
+        self._differing = {name: values for name, values in differences.items() if values}
+        exact = {name: self._differing.pop(name) for name in NAMES.values() if name in self._differing}
         self.controls: dict[str, Judged] = {}
         for name, values in exact.items():
-            rest = [value for other, each in exact.items() if other != name for value in each]
+            rest = [value for other, others in exact.items() if other != name for value in others]
             self.controls |= self._judge({name: values}, rest, alpha=CONTROL_ALPHA)
-        self.rounding = [value for name, values in exact.items() if not self.fires(name) for value in values]
+        self._rounding = [value for name, values in exact.items() if not self.fires(name) for value in values]
 
-    def _differences(self, row: Row, own: "Mapping[int, Training]") -> list[float]:
-        final, seeds = self.metric.final, [seed for seed in row.by_seed if seed in own]
-        changes = [self.metric.change(final(row.by_seed[seed]), final(own[seed])) for seed in seeds]
+    def _differences(self, row: Row) -> list[float]:
+        final, pairs = self.metric.final, _pairs(row, self.own)
+        changes = [self.metric.change(final(training), final(fp32)) for training, fp32 in pairs]
         return [change * self.metric.sign for change in changes if change is not None]
 
-    def fires(self, arm: str) -> bool:
+    def fires(self, name: str) -> bool:
         """Return whether an arm of fp32 is itself said to differ from fp32."""
-        return arm in self.controls and self.controls[arm].fires
+        return name in self.controls and self.controls[name].fires
 
-    def verdicts(self, without: Collection[str]) -> dict[str, Judged]:
-        """Return the verdicts on all rows, but for those `without` one."""
-        others = {name: values for name, values in self._others.items() if name not in without}
-        return self.controls | self._judge(others, self.rounding)
+    def endings(self, rows: Iterable[Row], withheld: "Mapping[str, _Withheld]") -> dict[str, Ending]:
+        """Return how rows end; those with a verdict `withheld` from their numbers, but for an open one, have none."""
+        hidden = [name for name, (verdict, _) in withheld.items() if verdict is not ChangeStatus.INCONCLUSIVE]
+        differing = {name: values for name, values in self._differing.items() if name not in hidden}
+        judged = self.controls | self._judge(differing, self._rounding)
+        return {row.name: self._ending(row, judged.get(row.name), withheld.get(row.name)) for row in rows}
 
-    def ending(self, row: Row, judged: Judged | None, held: "_Withheld | None", *, told: bool) -> Ending:
-        """Return how a row ends; the interval of its difference where that is `told`."""
-        sign, finals = self.metric.sign, [self.metric.final(training) for training in row.trainings]
-        known = [value for value in finals if value is not None]
-        ending = Ending(mean=mean_of(known), sd=statistics.stdev(known) if len(known) > 1 else None)
+    def _ending(self, row: Row, judged: Judged | None, withheld: "_Withheld | None") -> Ending:
+        finals = [value for training in row.trainings if (value := self.metric.final(training)) is not None]
+        ending = Ending(mean=mean_of(finals), sd=statistics.stdev(finals) if len(finals) > 1 else None)
         if judged is not None:
-            fall = self.metric.fall if self.metric.learns else None
-            lag = judged.difference * sign / fall if fall else None
-            ending = replace(ending, difference=judged.difference * sign, lag=lag)
-            if told and math.isfinite(judged.low):
+            sign = self.metric.sign
+            ending = replace(ending, difference=judged.difference * sign)
+            if math.isfinite(judged.low) and not _one_start(_pairs(row, self.own)):
                 low, high = sorted((judged.low * sign, judged.high * sign))
                 ending = replace(ending, low=low, high=high)
-        if held is not None:
-            return replace(ending, verdict=held.verdict, why=(held.why,) if held.why else ())
+        if withheld is not None:
+            verdict, why = withheld
+            return replace(ending, verdict=verdict, why=(why,) if why else ())
         return self._judged(ending, judged) if row.judged else ending
 
     def _judged(self, ending: Ending, judged: Judged | None) -> Ending:
@@ -639,15 +580,8 @@ class _Compared:
         return replace(ending, verdict=verdict, why=why)
 
 
-class _Withheld(NamedTuple):
-    """A verdict that numbers do not decide, and why; `without_numbers` where a difference would mislead.
-
-    Without a reason, fp32's own trainings are why, which is said once of all precisions.
-    """
-
-    verdict: ChangeStatus = ChangeStatus.INCONCLUSIVE
-    why: Statement | None = None
-    without_numbers: bool = True
+_Withheld = tuple[ChangeStatus, Statement | None]
+"""A verdict that numbers do not decide, and why; None: fp32's own trainings, which is said once of all precisions."""
 
 
 def conclude(workload: str, device: str, planned: Sequence[Row], asked: int) -> Learned:
@@ -655,22 +589,13 @@ def conclude(workload: str, device: str, planned: Sequence[Row], asked: int) -> 
     rows = [row for row in planned if row.by_seed]
     own = next((row.by_seed for row in rows if row.name == BASELINE), {})
     trainings = list(own.values()) or [training for row in rows for training in row.trainings]
-    metrics = metric, fit = metrics_of(trainings)
+    metric, fit = metrics_of(trainings)
     ended = {seed: training for seed, training in own.items() if trouble(training, metric) is None}
-    both = [_Compared(each, rows, ended) for each in metrics]
-    held = {row.name: _withheld(row, own, ended, both[0]) for row in rows if row.judged}
-    without = {name for name, each in held.items() if each is not None and each.without_numbers}
-    verdicts = [compared.verdicts(without) for compared in both]
-    judged = []
-    for row in rows:
-        told, why = not _one_start(row.by_seed, ended), held.get(row.name)
-        first, of_fit = (
-            compared.ending(row, each.get(row.name), why, told=told)
-            for compared, each in zip(both, verdicts, strict=True)
-        )
-        judged.append(replace(row, first=first, fit=of_fit, of_fp32=why is not None and why.why is None))
+    first, second = (_Compared(judged_by, rows, ended) for judged_by in (metric, fit))
+    reasons = {row.name: _withheld(row, own, first) for row in rows if row.judged}
+    withheld = {name: reason for name, reason in reasons.items() if reason is not None}
+    endings, of_fit = (compared.endings(rows, withheld) for compared in (first, second))
     seeds = sorted({seed for row in rows for seed in row.by_seed})
-    rounding = both[0].rounding
     return Learned(
         workload=workload,
         device=device,
@@ -678,53 +603,53 @@ def conclude(workload: str, device: str, planned: Sequence[Row], asked: int) -> 
         fit=fit,
         steps=max(training.steps for row in rows for training in row.trainings),
         schedule=trainings[0].schedule,
-        last_rate=trainings[0].last_rate,
         seeds=seeds,
         asked=max(asked, len(seeds)),
-        rows=judged,
-        rounding=math.sqrt(statistics.fmean(value * value for value in rounding)) if rounding else None,
-        remarks=list(_remarks(planned, asked, both[0], whole=bool(ended))),
+        rows=[replace(row, first=endings[row.name], fit=of_fit[row.name]) for row in rows],
+        remarks=list(_remarks(planned, asked, first)),
     )
 
 
-def _withheld(
-    row: Row, own: "Mapping[int, Training]", ended: "Mapping[int, Training]", compared: _Compared
-) -> _Withheld | None:
+def _withheld(row: Row, own: "Mapping[int, Training]", first: _Compared) -> _Withheld | None:
     """Return the verdict on a row that its differences do not decide; None where they do."""
-    pairs = [(training, ended[seed]) for seed, training in row.by_seed.items() if seed in ended]
-    if own and not ended:
-        return _Withheld()
+    pairs = _pairs(row, first.own)
+    if own and not first.own:
+        return ChangeStatus.INCONCLUSIVE, None
     if not pairs:
         verdict = ChangeStatus.INCONCLUSIVE if own else ChangeStatus.INCOMPARABLE
-        return _Withheld(verdict, state(Learns.NO_PAIR, trained=int(bool(own))))
+        return verdict, state(Learns.NO_PAIR, trained=int(bool(own)))
     for what, digest in (("weights", "weights_digest"), ("batches", "inputs_digest")):
         if any(getattr(training, digest) != getattr(fp32, digest) for training, fp32 in pairs):
-            return _Withheld(ChangeStatus.INCOMPARABLE, state(Learns.OTHER_START, what=what))
-    if (broke := _broke([training for training, _ in pairs], compared.metric)) is not None:
-        return _Withheld(ChangeStatus.REGRESSED, broke)
-    if compared.metric.learns is False or compared.fires(NAMES[CONTROL]):
-        return _Withheld(without_numbers=False)
-    if _one_start(row.by_seed, ended):
-        return _Withheld(why=state(Learns.ONE_START, one=int(len(pairs) == 1)), without_numbers=False)
+            return ChangeStatus.INCOMPARABLE, state(Learns.OTHER_START, what=what)
+    if (broke := _broke([training for training, _ in pairs], first.metric)) is not None:
+        return ChangeStatus.REGRESSED, broke
+    if first.metric.learns is False or first.fires(NAMES[CONTROL]):
+        return ChangeStatus.INCONCLUSIVE, None
+    if _one_start(pairs):
+        return ChangeStatus.INCONCLUSIVE, state(Learns.ONE_START, one=int(len(pairs) == 1))
     return None
 
 
-def _one_start(seeds: Iterable[int], own: "Mapping[int, Training]") -> bool:
+def _pairs(row: Row, own: "Mapping[int, Training]") -> "list[tuple[Training, Training]]":
+    """Return the trainings of a row, each with that of fp32 from the same seed."""
+    return [(training, own[seed]) for seed, training in row.by_seed.items() if seed in own]
+
+
+def _one_start(pairs: "Iterable[tuple[Training, Training]]") -> bool:
     """Return whether trainings beside those of fp32 show no spread, which leaves no interval either."""
-    return len({(own[seed].weights_digest, own[seed].inputs_digest) for seed in seeds if seed in own}) == 1
+    return len({(fp32.weights_digest, fp32.inputs_digest) for _, fp32 in pairs}) == 1
 
 
-def _apart(ending: Ending, metric: Metric, code: Learns | None = None, subject: str = "") -> Statement:
-    """Return by how much a metric differs from fp32's."""
+def _apart(ending: Ending, metric: Metric) -> Statement:
+    """Return by how much a metric differs from fp32's: an accuracy in points, a loss as a ratio."""
     difference, ends = ending.difference or 0.0, (ending.low, ending.high)
-    if metric.is_fit and code is None:
-        lag = ending.lag if HARDLY <= (ending.lag or 0.0) <= 1 else None
+    if metric.name != ACCURACY:
         low, high = (None if value is None else 1 + value for value in ends)
-        return state(Learns.LOSS, subject, Severity.ADVICE, ratio=1 + difference, low=low, high=high, lag=lag)
+        ratio = 1 + difference
+        return state(Learns.LOSS, "", Severity.ADVICE, metric=metric.name, ratio=ratio, low=low, high=high)
     low, high = (None if value is None else 100 * value for value in ends)
-    facts: dict[str, float | str | None] = {"metric": metric.name, "unit": metric.unit, "low": low, "high": high}
-    facts |= {"by": abs(100 * difference), "lower": int(difference < 0)}
-    return state(code or Learns.SCORE, subject, Severity.ADVICE, **facts)
+    by, lower = abs(100 * difference), int(difference < 0)
+    return state(Learns.SCORE, "", Severity.ADVICE, by=by, lower=lower, low=low, high=high)
 
 
 def mean_of(values: Iterable[float | None], how: Callable[[list[float]], float] = statistics.fmean) -> float | None:
@@ -733,65 +658,45 @@ def mean_of(values: Iterable[float | None], how: Callable[[list[float]], float] 
     return how(known) if known else None
 
 
-def _remarks(planned: Sequence[Row], asked: int, compared: _Compared, *, whole: bool) -> Iterator[Statement]:
+def _remarks(planned: Sequence[Row], asked: int, first: _Compared) -> Iterator[Statement]:
     """Yield which arms of fp32 end elsewhere, which trainings are missing, and which of fp32 came to no end.
 
-    That fp32 came to no end from any seed (it is not `whole`) is no remark: it is said first.
+    That fp32 came to no end from any seed is no remark: it is said first.
     """
-    metric = compared.metric
-    for arm in ARMS:
-        if compared.fires(NAMES[arm]):
-            ending = Ending(difference=compared.controls[NAMES[arm]].difference * metric.sign)
-            apart = _apart(ending, metric, Learns.INEXACT, NAMES[arm])
-            yield replace(apart, facts={**apart.facts, "control": int(arm == CONTROL)})
+    for arm, name in NAMES.items():
+        if first.fires(name):
+            yield state(Learns.INEXACT, name, Severity.ADVICE, control=int(arm == CONTROL))
     if short := [row.name for row in planned if len(row.by_seed) < asked]:
         yield state(Learns.SHORT, "", Severity.ADVICE, seeds=asked, names=few(short))
     for row in planned:
-        exact = row.arm or (whole and row.name == BASELINE)
-        if exact and (broke := _broke(row.trainings, metric, row.name)) is not None:
+        exact = row.arm in ARMS or (first.own and row.name == BASELINE)
+        if exact and (broke := _broke(row.trainings, first.metric, row.name)) is not None:
             yield broke
 
 
 def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
-    """Yield what to conclude of loss scaling and each precision, what fp32 reaches and how much seeds move that."""
+    """Yield what to conclude of fp32, loss scaling, each precision and what is missing."""
     own, metric = learned.baseline, learned.metric
-    if own is not None and metric.learns is False:
-        yield _reached(Learns.FLAT, learned, own)
-    ends = own is not None and own.first.mean is not None
-    if own is not None and not ends and (broke := _broke(own.trainings, metric, BASELINE)) is not None:
+    if own is not None and own.first.mean is None and (broke := _broke(own.trainings, metric, BASELINE)) is not None:
         yield from (state(Learns.NO_END, BASELINE), broke)
+    if metric.learns is False:
+        before, after = (metric.before or 0.0, metric.after or 0.0)
+        falls = int(metric.name != ACCURACY and after < before)
+        facts = {"before": before, "value": after, "falls": falls}
+        yield state(Learns.FLAT, BASELINE, Severity.ADVICE, metric=metric.name, **facts)
     if metric.learns and metric.fall is not None and metric.fall < HARDLY:
         yield state(Learns.HARDLY, BASELINE, Severity.ADVICE, fall=100 * metric.fall)
     yield from _of_scaling(learned.judged)
     yield from _of_precisions(learned)
     for row in learned.judged:
-        yield from _of_gradients(row)
-    if own is not None and ends and metric.learns is not False:
-        yield _reached(Learns.REACHES, learned, own)
+        yield from _of_scales(row)
     yield from learned.remarks
-
-
-def _reached(code: Learns, learned: Learned, own: Row) -> Statement:
-    """Return what fp32 reaches, and what seeds and rounding move that by, in points or percent of the loss."""
-    metric, mean, sd = learned.metric, own.first.mean, own.first.sd
-    percent = metric.name == ACCURACY
-    facts: dict[str, float | str | None] = {"metric": metric.name, "unit": metric.unit, "rounding": learned.rounding}
-    facts |= {"held_out": int(metric.held_out), "percent": int(percent)}
-    facts |= {"sd": None if sd is None or not mean else sd if percent else sd / abs(mean)}
-    facts |= {"value": mean, "before": metric.before}
-    shares = ["rounding", "sd", *(["value", "before"] if percent else [])]
-    facts |= {name: 100 * value for name in shares if isinstance(value := facts[name], float)}
-    if facts["sd"] is learned.rounding is None:
-        facts |= {"unit": None}
-    if code is Learns.FLAT:
-        facts |= {"falls": int(metric.name == LOSS and (metric.fall or 0.0) > 0)}
-    return state(code, BASELINE, Severity.INFO if code is Learns.REACHES else Severity.ADVICE, **facts)
 
 
 def _of_scaling(rows: Sequence[Row]) -> Iterator[Statement]:
     """Yield whether fp16 needs a loss scale, and which setting of GradScaler serves."""
-    unscaled = next((row for row in rows if row.setting is not None and not row.setting.enabled), None)
-    scaled = [row for row in rows if row.setting is not None and row.setting.enabled]
+    unscaled = next((row for row in rows if row.arm == UNSCALED), None)
+    scaled = [row for row in rows if row.arm not in ("", UNSCALED)]
     serving = sorted((row for row in scaled if row.trains), key=lambda row: row.name != DEFAULT)
     if scaled and all(each.ended_at is not None and each.scales for row in scaled for each in row.trainings):
         yield state(Learns.USELESS)
@@ -801,10 +706,8 @@ def _of_scaling(rows: Sequence[Row]) -> Iterator[Statement]:
         yield state(Learns.NEEDLESS, "", Severity.INFO)
 
 
-def _of_gradients(row: Row) -> Iterator[Statement]:
-    """Yield what share of a row's gradients flushes, and what to set where GradScaler skips many steps."""
-    if row.flushed is not None and row.flushed >= FLUSHES:
-        yield state(Learns.FLUSHED, row.name, Severity.INFO, flushed=row.flushed, error=row.grad_rel_l2)
+def _of_scales(row: Row) -> Iterator[Statement]:
+    """Yield what to set where GradScaler skips many steps."""
     last = max(row.trainings, key=lambda training: len(training.skipped))
     skipped, steps = last.skipped, last.steps
     if not skipped or last.broke_off or len(skipped) == steps:
@@ -822,7 +725,7 @@ def _of_gradients(row: Row) -> Iterator[Statement]:
 
 
 def _of_precisions(learned: Learned) -> Iterator[Statement]:
-    """Yield the verdicts on rows with their reasons, of those that share both at once, and ways gone astray."""
+    """Yield the verdicts on rows with their reasons, those that share both at once."""
     of_rows = [(row.name, _of_row(row, learned)) for row in learned.judged if not row.of_fp32]
     alike: list[list[Statement]] = []
     for _, statements in of_rows:
@@ -835,24 +738,24 @@ def _of_precisions(learned: Learned) -> Iterator[Statement]:
 
 
 def _of_row(row: Row, learned: Learned) -> list[Statement]:
-    """Return the verdict on a row and its reasons, of one that fails also how far it went astray and how that grows."""
-    metric, verdict, within, why = learned.metric, row.first.verdict, [], list(row.first.why)
-    of_fit = [each for each in row.fit.why if each not in why]
+    """Return the verdict on a row and its reasons."""
+    metric, verdict, why = learned.metric, row.first.verdict, list(row.first.why)
+    of_fit = [reason for reason in row.fit.why if reason not in why]
     if verdict is ChangeStatus.UNCHANGED:
         loss = 100 * learned.fit.margin if row.trains and not metric.is_fit else None
-        margin = 100 * metric.margin
-        within = [
-            state(Learns.WITHIN, "", Severity.INFO, metric=metric.name, margin=margin, unit=metric.unit, loss=loss)
-        ]
+        why.append(state(Learns.WITHIN, metric=metric.name, margin=100 * metric.margin, unit=metric.unit, loss=loss))
+    code = _CODES.get(verdict, Learns.TRAINS if row.trains else Learns.SCORES)
     if row.trains is False:
-        code, why = Learns.FAILS, why if verdict is ChangeStatus.REGRESSED else [*of_fit, *why, *within]
-        if way := way_of(row.trainings):
-            why.append(state(Learns.WAY, kept=way.kept, error=way.error, slope=way.slope))
-    elif verdict is ChangeStatus.UNCHANGED:
-        code, why = (Learns.TRAINS, within) if row.trains else (Learns.SCORES, [*within, *of_fit])
-    elif verdict is ChangeStatus.IMPROVED:
-        code, why = Learns.BETTER, [*why, *(() if row.trains else of_fit)]
-    else:
-        code = Learns.OPEN if verdict is ChangeStatus.INCONCLUSIVE else Learns.INCOMPARABLE
+        code, why = Learns.FAILS, why if verdict is ChangeStatus.REGRESSED else [*of_fit, *why]
+    elif code in (Learns.SCORES, Learns.BETTER) and not row.trains:
+        why += of_fit
     severity = Severity.PROBLEM if code is Learns.FAILS else Severity.INFO
-    return [state(code, "", severity), *(replace(each, severity=Severity.INFO) for each in why)]
+    return [state(code, "", severity), *(replace(reason, severity=Severity.INFO) for reason in why)]
+
+
+_CODES: Mapping[ChangeStatus | None, Learns] = {
+    ChangeStatus.IMPROVED: Learns.BETTER,
+    ChangeStatus.INCONCLUSIVE: Learns.OPEN,
+    ChangeStatus.INCOMPARABLE: Learns.INCOMPARABLE,
+}
+"""What a verdict is called, but for one that tells apart scores and training."""

@@ -49,7 +49,7 @@ from ampbench.store import StoredRun, gathered
 from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.studies.predictions import fit
 from ampbench.studies.training import ArmAsked, Training, learned
-from ampbench.studies.training_measure import Trajectories, train
+from ampbench.studies.training_measure import train
 from ampbench.studies.training_verdict import CONTROL
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.environment import read_environment
@@ -255,12 +255,9 @@ def _do(
             found.append(dataclasses.replace(line, precision=name, divergence=divergence))
         return found
     workload, case = workload_of(setting, seed), case_of(setting, precision)
-    known = Trajectories()  # weights are compared with nothing: only losses and scores count here
     begun = {} if init_scale is None else {"init_scale": init_scale}
     with patch("torch.amp.GradScaler", partial(torch.amp.GradScaler, **begun)):
-        found = train(
-            workload, case, open_device("cpu"), known, seed=seed, asked=ArmAsked(steps=setting.steps, arm=arm)
-        )
+        found = train(workload, case, open_device("cpu"), seed=seed, asked=ArmAsked(steps=setting.steps, arm=arm))
     return [dataclasses.replace(line, training=found)]
 
 

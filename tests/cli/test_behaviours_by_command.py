@@ -232,7 +232,7 @@ def test_c3_products_and_copies_have_rates_of_their_own_in_each_dtype(tell: Tell
 def test_c4_settings_of_the_scaler_are_trained_beside_fp32(tell: Tell) -> None:
     words = ("--steps", "20", "--seeds", "2", "--setting", "no scaling", "--setting", "default")
     case = tell("study training", *words, "--precision", "fp16_autocast", networks=("trained",))["trained"]
-    by_setting = {training["setting"]["name"]: training for training in case["trainings"]}
+    by_setting = {training["arm"]: training for training in case["trainings"]}
     assert by_setting.keys() == {"no scaling", "default"}
     unscaled, scaled = by_setting["no scaling"], by_setting["default"]
     assert (unscaled["scales"], unscaled["nonfinite"]) == ([], {})

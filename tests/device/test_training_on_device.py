@@ -8,7 +8,7 @@ import torch
 
 from ampbench.cli.main import main
 from ampbench.store import list_runs, read_run
-from ampbench.studies.training import Training
+from ampbench.studies.training import SETTINGS, Training
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 
@@ -54,8 +54,6 @@ def test_every_precision_trains_and_learns(
             assert last.correct > 40, case_id
     fp32 = next(found for case_id, found in run.several_of(Training).items() if "/fp32/" in case_id)
     assert sorted(training.arm for training in fp32) == ["", "", "control", "control", "reference", "reference"]
-    drifts = [training.drift[-1].from_fp64 for training in fp32 if training.arm != "reference"]
-    assert all(drift is not None and drift < 1e-2 for drift in drifts)
 
 
 def test_every_setting_of_gradscaler_trains_on_the_device(tmp_path: Path) -> None:
@@ -63,9 +61,9 @@ def test_every_setting_of_gradscaler_trains_on_the_device(tmp_path: Path) -> Non
     arguments = ["study", "training", "mlp", "--preset", "tiny", "--steps", "30", "--seeds", "1"]
     assert main([*arguments, "--setting", "all", "--device", FOUND.type, "--results", str(tmp_path)]) == 0
     (file,) = list_runs(tmp_path)
-    settings = [training for training in read_run(file).every(Training) if training.setting is not None]
+    settings = [training for training in read_run(file).every(Training) if training.arm in SETTINGS]
     assert [training.error for training in settings] == [""] * 5
     assert all(training.looks for training in settings)
-    (default,) = [training for training in settings if training.setting and training.setting.name == "default"]
+    (default,) = [training for training in settings if training.arm == "default"]
     assert None not in default.losses
     assert default.looks[-1].rel_l2

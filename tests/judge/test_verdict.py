@@ -12,10 +12,10 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Refusal, Statement, Undecided
 from ampbench.core.units import times
 from ampbench.judge import frame
-from ampbench.judge.verdict import across_tables, choose, takes_of, verdicts_of
+from ampbench.judge.verdict import BACKOFF, INIT_SCALE, across_tables, choose, takes_of, verdicts_of
 from ampbench.records.changes import Cause, Status
 from ampbench.records.measured import Round, Update
-from ampbench.records.run import Entry, ScalerSetting
+from ampbench.records.run import Entry
 from ampbench.show.rows import Take, grouped
 from ampbench.store import StoredRun, read_run
 from ampbench.studies.predictions import hints_of
@@ -296,8 +296,8 @@ def test_of_a_scale_that_settles_below_the_default_it_is_told_where_to_begin(
 
 
 def test_what_torch_scales_by_at_first_is_what_is_taken_to_be() -> None:
-    scaler, assumed = torch.amp.GradScaler("cpu"), ScalerSetting(name="default")
-    assert (scaler.get_scale(), scaler.get_backoff_factor()) == (assumed.init_scale, assumed.backoff_factor)
+    scaler = torch.amp.GradScaler("cpu")
+    assert (scaler.get_scale(), scaler.get_backoff_factor()) == (INIT_SCALE, BACKOFF)
 
 
 def launches(*rows: dict[str, Any]) -> list[dict[str, Any]]:

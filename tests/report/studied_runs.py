@@ -5,17 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
-
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS, INPUT_STORAGE, SCOPE, TRAINING
 from ampbench.records.measured import CONV, MATMUL, Score
-from ampbench.records.run import Entry, ScalerSetting
+from ampbench.records.run import Entry
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.ceilings import COPY, Attained, Ceiling
 from ampbench.studies.input_storage import InputUse, StoragePass, StoredInputs
 from ampbench.studies.scope import SCOPES, WHOLE_LOOP, ScopePass, ScopeRun
-from ampbench.studies.training import SETTINGS, Drift, GradientLook, Training
+from ampbench.studies.training import SETTINGS, GradientLook, Training
 from ampbench.studies.training_verdict import CONTROL, REFERENCE
 from tests.stored_runs import make_case, make_header
 
@@ -31,12 +29,6 @@ def training(case: Case = FP32, seed: int = 0, arm: str = "", end: float = 0.2, 
     losses = [
         end + (2.3 - end) * math.exp(-step / 60) * (1 + 0.05 * math.sin(7 * step + seed)) for step in range(STEPS)
     ]
-    size = {"": 1e-3, CONTROL: 1e-5, REFERENCE: 1e-6}[arm] * (20 if case.precision != "fp32" else 1)
-    drift = []
-    if arm != REFERENCE:
-        apart = {2**place: size * 2 ** (place / 2) for place in range(9)}
-        own = case is FP32 and not arm
-        drift = [Drift(step=step, from_fp32=None if own else far, from_fp64=far) for step, far in apart.items()]
     fields: dict[str, Any] = {
         "case_id": case.case_id,
         "seed": seed,
@@ -48,7 +40,6 @@ def training(case: Case = FP32, seed: int = 0, arm: str = "", end: float = 0.2, 
             Score(step=STEPS, loss=end, correct=correct + seed, decisions=360),
         ],
         "fits": [Score(step=0, loss=2.3), Score(step=STEPS, loss=end)],
-        "drift": drift,
         "weights_digest": f"w{seed}",
         "inputs_digest": f"i{seed}",
     }
@@ -62,19 +53,19 @@ def trained(seeds: int = 3) -> list[Training]:
         found += [training(seed=seed), training(seed=seed, arm=CONTROL), training(seed=seed, arm=REFERENCE)]
         found += [training(BF16, seed, end=0.21)]
         found += [training(FP16_PURE, seed, ended_at=40 + seed, losses=[2.3 - step / 100 for step in range(40)],
-                           scores=[Score(step=0, loss=2.3, correct=36, decisions=360)], drift=[])]  # fmt: skip
+                           scores=[Score(step=0, loss=2.3, correct=36, decisions=360)])]  # fmt: skip
     return found
 
 
-def scaled(setting: ScalerSetting, **changes: Any) -> list[Training]:
+def scaled(setting: str, **changes: Any) -> list[Training]:
     """Return the trainings of a setting of GradScaler, one a seed, without held-out data."""
-    return [training(FP16, seed, **{"setting": setting, "scores": [], "drift": []} | changes) for seed in range(3)]
+    return [training(FP16, seed, **{"arm": setting, "scores": []} | changes) for seed in range(3)]
 
 
 def scalings() -> list[Training]:
     """Return trainings of a network whose gradients flush without a scale, and whose scale comes down at first."""
-    look = GradientLook(step=0, elements=2000, nonzero=2000, flushed=900, nonfinite=0, rel_l2=0.7)
-    fine = GradientLook(step=0, elements=2000, nonzero=2000, flushed=2, nonfinite=0, rel_l2=1e-3)
+    look = GradientLook(step=0, nonzero=2000, flushed=900, rel_l2=0.7)
+    fine = GradientLook(step=0, nonzero=2000, flushed=2, rel_l2=1e-3)
     unscaled, default, _, high, _ = SETTINGS
     arms = [training(seed=seed, arm=arm, scores=[]) for arm in ("", CONTROL, REFERENCE) for seed in range(3)]
     return [
@@ -165,8 +156,8 @@ def _run(explains: str, cases: Sequence[Case], entries: Sequence[Entry], **heade
 
 def training_run(*found: Training, cases: Sequence[Case] = (), **header: Any) -> StoredRun:
     """Return a run of trainings, with the settings of GradScaler that they have."""
-    settings = [setting for setting in SETTINGS if any(each.setting == setting for each in found)]
-    asked = {"steps": STEPS, "seeds": 3, "settings": to_builtins(settings)}
+    settings = [setting for setting in SETTINGS if any(each.arm == setting for each in found)]
+    asked = {"steps": STEPS, "seeds": 3, "setting": settings}
     cases = cases or ((FP32, FP16) if settings else (FP32, BF16, FP16_PURE))
     return _run(TRAINING, cases, found, **{"asked": asked} | header)
 

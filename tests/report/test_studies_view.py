@@ -15,7 +15,7 @@ from ampbench.report.result import make_markdown
 from ampbench.show.charts import MARKED, POINTS, marked, series_encoded, thinned_curve
 from ampbench.show.page import DETAILED, LISTED
 from ampbench.store import StoredRun
-from ampbench.studies.training import SETTINGS, Training
+from ampbench.studies.training import Training
 from tests.compared_runs import Times, make_run
 from tests.report.materials import make_material, page_of, rendered_by
 from tests.report.studied_runs import (
@@ -171,7 +171,7 @@ def test_the_summary_tells_of_every_study():
 
 def test_names_and_errors_of_others_are_text():
     bad = "</script><b>x</b>"
-    named = scaled(SETTINGS[0], error=bad)
+    named = scaled("no scaling", error=bad)
     document = make_page(only(training_run(*scalings()[:9], *named), ceilings_run(*CEILING_RUN, device=bad)))
     assert "<b>x</b>" not in document
 

@@ -6,14 +6,13 @@ from msgspec.structs import replace
 from ampbench.errors import StoreError
 from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.measured import Score
-from ampbench.records.run import ScalerSetting
 from ampbench.records.wire import Nothing
 from ampbench.store import gathered, lines, read_run
 from ampbench.store.lines import LineError
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
 from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun
-from ampbench.studies.training import Drift, Training, TrainingAsked
+from ampbench.studies.training import Training, TrainingAsked
 from ampbench.studies.training_verdict import CONTROL
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
 
@@ -24,7 +23,6 @@ TRAINING = Training(
     steps=2,
     losses=[2.5, None],
     scores=[Score(step=0, loss=2.6, correct=3, decisions=10)],
-    drift=[Drift(step=1, from_fp32=1e-3)],
     weights_digest="w",
     inputs_digest="i",
     scales=[(0, 65536.0), (1, 32768.0)],
@@ -61,8 +59,8 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
     ("explains", "said", "asked"),
     [
         (
-            "training", {"steps": 5, "seeds": 2, "settings": [{"name": "mine", "init_scale": 2.0}]},
-            TrainingAsked(steps=5, seeds=2, settings=[ScalerSetting(name="mine", init_scale=2.0)]),
+            "training", {"steps": 5, "seeds": 2, "setting": ["init_scale=2"]},
+            TrainingAsked(steps=5, seeds=2, setting=["init_scale=2"]),
         ),
         ("scope", {"steps": 5, "seconds": 0.5}, ScopeAsked(steps=5, seconds=0.5)),
         ("input-storage", {"seconds": 0.5}, StorageAsked(seconds=0.5)),
@@ -112,7 +110,6 @@ def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "record",
     [
-        replace(TRAINING, arm="fourth"),
         replace(SCOPES, scopes=[ScopeRun(scope="half")]),
         replace(CEILING, operation="add"),
     ],

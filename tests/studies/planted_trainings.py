@@ -7,10 +7,10 @@ from typing import Any
 from ampbench.records.case import Case
 from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Score
-from ampbench.records.run import Entry, ScalerSetting
+from ampbench.records.run import Entry
 from ampbench.store import StoredRun, gathered
-from ampbench.studies.training import Drift, GradientLook, Training, TrainingAsked
-from ampbench.studies.training_verdict import CONTROL, REFERENCE
+from ampbench.studies.training import SETTINGS, GradientLook, Training, TrainingAsked
+from ampbench.studies.training_verdict import CONTROL, REFERENCE, UNSCALED
 from tests.stored_runs import make_case, make_header
 
 DECISIONS = 800
@@ -30,7 +30,6 @@ def training(
     scores = [Score(step=0, loss=2.3, correct=round(first * DECISIONS), decisions=DECISIONS)]
     if final is not None:
         scores.append(Score(step=STEPS, loss=0.1, correct=round(final * DECISIONS), decisions=DECISIONS))
-    apart = None if case.precision == "fp32" and arm == "" else 1e-3
     fields: dict[str, Any] = {
         "case_id": case.case_id,
         "seed": seed,
@@ -39,10 +38,6 @@ def training(
         "losses": [2.3 / (1 + step / 20) for step in range(STEPS if final is not None else 15)],
         "scores": scores,
         "fits": fits(0.1) if final is not None else fits(0.1)[:1],
-        "drift": [
-            Drift(step=step, from_fp32=apart and apart * step, from_fp64=None if arm == REFERENCE else 2e-3 * step)
-            for step in (1, 10, 100, STEPS)
-        ],
         "ended_at": None if final is not None else 14,
         "weights_digest": f"weights{seed}",
         "inputs_digest": f"inputs{seed}",
@@ -63,21 +58,18 @@ def scaled(ends: Mapping[str, float | None], begin: float = 1.0, *, apart: float
 
     "fp32" and its arms end as "fp32" does, each seed a little `apart`.
     """
-    settings = [ScalerSetting(name=name, enabled=name != "no scaling") for name in ends if name != "fp32"]
-    header = make_header(explains=TRAINING, asked=TrainingAsked(steps=STEPS, seeds=3, settings=settings))
+    settings = [name for name in ends if name != "fp32"]
+    header = make_header(explains=TRAINING, asked=TrainingAsked(steps=STEPS, seeds=3, setting=settings))
     fp32, fp16 = case_of("fp32"), case_of("fp16_autocast")
-    starts = [
-        (fp32, "", None),
-        (fp32, CONTROL, None),
-        (fp32, REFERENCE, None),
-        *((fp16, "", each) for each in settings),
-    ]
+    starts = [(fp32, ""), (fp32, CONTROL), (fp32, REFERENCE), *((fp16, setting) for setting in settings)]
     entries: list[Entry] = [fp32, fp16]
-    for case, arm, setting in starts:
-        end = ends[setting.name if setting else "fp32"]
+    for case, arm in starts:
+        setting = arm in settings
+        end = ends[arm if setting else "fp32"]
         for seed in range(3):
-            fields: dict[str, Any] = {"scores": [], "setting": setting, "looks": [LOOK] if setting else []}
-            fields |= {"scales": [(0, setting.init_scale)] if setting and setting.enabled else []}
+            fields: dict[str, Any] = {"scores": [], "looks": [LOOK] if setting else []}
+            if setting and arm != UNSCALED:
+                fields["scales"] = [(0, SETTINGS[arm].get("init_scale", 65536.0))]
             at = 1.0 if end is None else end
             fields |= {"fits": fits(at * (1 + apart * (seed + 0.1 * (arm == CONTROL))), begin)}
             own = changes if setting else {}
@@ -85,7 +77,7 @@ def scaled(ends: Mapping[str, float | None], begin: float = 1.0, *, apart: float
     return gathered(Path("run.jsonl"), header, entries)
 
 
-LOOK = GradientLook(step=0, elements=120, nonzero=100, flushed=40, nonfinite=0, rel_l2=1e-3)
+LOOK = GradientLook(step=0, nonzero=100, flushed=40, rel_l2=1e-3)
 
 
 def study(

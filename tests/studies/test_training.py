@@ -19,7 +19,16 @@ from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import work as working
 from ampbench.studies.study import Session
-from ampbench.studies.training import SETTINGS, STUDY, Training, TrainingAsked, pieces, settings_of, unfinished
+from ampbench.studies.training import (
+    SETTINGS,
+    STUDY,
+    Training,
+    TrainingAsked,
+    pieces,
+    scaler_arguments,
+    settings_of,
+    unfinished,
+)
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 from tests.studies.working import work
@@ -37,7 +46,6 @@ def training(request: Request, **changes: str) -> Reply:
         case_id=request.case.case_id,
         seed=request.seed,
         arm=asked_in(request).arm,
-        setting=asked_in(request).setting,
         steps=asked_in(request).steps,
         **digests,
     )
@@ -94,19 +102,17 @@ def interrupted_after(count: int) -> Callable[[Request], Reply]:
     return answer
 
 
-def test_each_seed_trains_fp64_fp32_and_its_control_before_all_other_precisions(tmp_path: Path) -> None:
+def test_each_seed_trains_fp32_its_control_and_fp64_before_all_other_precisions(tmp_path: Path) -> None:
     channel = Scripted(training, machine(CPU))
     run = studied(tmp_path, channel, settings=Settings(seed=7))
-    one = [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]
+    one = [("fp32", ""), ("fp32", "control"), ("fp32", "reference"), *((low, "") for low in LOW)]
     assert asked_for(channel) == [(precision, seed, arm) for seed in (7, 8) for precision, arm in one]
     assert {asked_in(request).steps for request in channel.asked} == {5}
     assert run.ended == "complete"
     assert {len(found) for found in run.several_of(Training).values()} == {2, 6}
 
 
-def test_one_worker_serves_all_so_that_it_has_the_trainings_in_mind_that_others_are_compared_with(
-    tmp_path: Path,
-) -> None:
+def test_one_worker_serves_all(tmp_path: Path) -> None:
     channel = Scripted(training, machine(CPU))
     studied(tmp_path, channel)
     assert not any(request.fresh for request in channel.asked)
@@ -173,10 +179,10 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     assert run.ended == "interrupted"
     channel = Scripted(training, machine(CPU))
     again = resumed(run, channel)
-    one = [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]
+    one = [("fp32", ""), ("fp32", "control"), ("fp32", "reference"), *((low, "") for low in LOW)]
     left = [(name, seed, arm) for seed in (0, 1) for name, arm in one][5:]
     assert [(piece.case.precision, piece.seed, piece.arm) for piece in unfinished(run)] == left
-    assert asked_for(channel) == [("fp32", 0, "reference"), ("fp32", 0, ""), *left]
+    assert asked_for(channel) == left
     assert unfinished(again) == []
     assert sum(map(len, again.several_of(Training).values())) == ALL
 
@@ -229,32 +235,6 @@ def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path
     assert unfinished(run) == []
 
 
-def test_what_a_training_is_compared_with_has_requests_and_time_of_its_own(tmp_path: Path) -> None:
-    settings = Settings(timeout_seconds=9.0)
-    run = studied(tmp_path, Scripted(interrupted_after(ALL - 1), machine(CPU)), settings=settings)
-    channel = Scripted(training, machine(CPU))
-    again = resumed(run, channel)
-    assert asked_for(channel) == [("fp32", 1, "reference"), ("fp32", 1, ""), ("bf16_pure", 1, "")]
-    assert {request.timeout_seconds for request in channel.asked} == {9.0}
-    assert [len(again.several_of(Training)[case_id]) for case_id in again.several_of(Training)] == [6, *[2] * len(LOW)]
-
-
-def test_a_worker_that_was_killed_has_nothing_in_mind_and_the_next_trains_it_first(tmp_path: Path) -> None:
-    def answer(request: Request) -> Reply:
-        assert request.case is not None
-        if request.case.precision == "bf16_autocast":
-            failure = Failure(case_id=request.case.case_id, stage="training", cause="time-out", message="too slow")
-            return Reply(failure=failure)
-        return training(request)
-
-    channel = Scripted(answer, machine(CPU))
-    run = studied(tmp_path, channel, TrainingAsked(steps=5, seeds=1))
-    first = [("fp32", 0, "reference"), ("fp32", 0, "")]
-    low, after = [(name, 0, "") for name in LOW], LOW.index("bf16_autocast") + 1
-    assert asked_for(channel) == [*first, ("fp32", 0, "control"), *low[:after], *first, *low[after:]]
-    assert sum(map(len, run.several_of(Training).values())) == len(LOW) + 2
-
-
 def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried_but_once(tmp_path: Path) -> None:
     def answer(request: Request) -> Reply:
         assert request.case is not None
@@ -265,7 +245,7 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
 
     channel = Scripted(answer, machine(CPU))
     run = studied(tmp_path, channel)
-    assert asked_for(channel) == [("fp32", 0, "reference"), ("fp32", 0, "")]
+    assert asked_for(channel) == [("fp32", 0, "")]
     assert [failure.message for failure in run.failures.values()] == [
         "no fp32", *["fp32, which it is compared with, failed: no fp32"] * len(LOW)
     ]  # fmt: skip
@@ -279,23 +259,20 @@ def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Pa
 
 
 def test_settings_are_trained_of_fp16_autocast_beside_fp32_and_its_arms_and_gone_on_with(tmp_path: Path) -> None:
-    asked = TrainingAsked(steps=5, seeds=1, settings=settings_of(["all"]))
+    asked = TrainingAsked(steps=5, seeds=1, setting=["all"])
     run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)), asked)
     channel = Scripted(training, machine(CPU))
     again = resumed(run, channel)
-    assert [asked_in(request).setting for request in channel.asked] == [None, None, *SETTINGS[2:]]
-    trained = again.every(Training)
-    assert [(each.arm, each.setting) for each in trained[:3]] == [("reference", None), ("", None), ("control", None)]
-    assert [each.setting for each in trained[3:]] == list(SETTINGS)
+    assert [asked_in(request).arm for request in channel.asked] == [*SETTINGS][2:]
+    assert [each.arm for each in again.every(Training)] == ["", "control", "reference", *SETTINGS]
     assert {case.precision for case in again.cases.values()} == {"fp32", "fp16_autocast"}
     assert unfinished(again) == []
 
 
 def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given() -> None:
-    (own,) = settings_of(["init_scale=1024 growth_interval=100"])
-    assert (own.name, own.init_scale, own.growth_interval) == ("init_scale=1024 growth_interval=100", 1024, 100)
-    assert (own.growth_factor, own.backoff_factor, own.enabled) == (2.0, 0.5, True)
-    assert [each.name for each in settings_of(["default", "no scaling", "default"])] == ["default", "no scaling"]
+    assert scaler_arguments("init_scale=1024 growth_interval=100") == {"init_scale": 1024.0, "growth_interval": 100}
+    assert settings_of(["default", "no scaling", "default"]) == ["default", "no scaling"]
+    assert settings_of(["init_scale=2", "all"]) == ["init_scale=2", *SETTINGS]
 
 
 @pytest.mark.parametrize(
@@ -303,12 +280,14 @@ def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given(
     [
         ("defualt", "unknown setting 'defualt': did you mean default"),
         ("init_scal=3", "unknown parameter of GradScaler 'init_scal': did you mean init_scale"),
-        ("init_scale=0", "--setting init_scale=0: must be a finite number above 0"),
-        ("init_scale=inf", "--setting init_scale=inf: must be a finite number above 0"),
-        ("growth_factor=1", "--setting growth_factor=1: must be a number above 1"),
-        ("backoff_factor=1.5", "--setting backoff_factor=1.5: must be between 0 and 1"),
-        ("growth_interval=1.5", "--setting growth_interval=1.5: must be a whole number, at least 1"),
-        ("growth_interval=many", "--setting growth_interval=many: must be a whole number"),
+        ("init_scale=0", "--setting init_scale=0: Expected `float` > 0"),
+        ("init_scale=inf", "--setting init_scale=inf: Expected `float` < 3.4"),
+        ("init_scale=nan", "--setting init_scale=nan: Expected `float`"),
+        ("growth_factor=1", "--setting growth_factor=1: Expected `float` > 1"),
+        ("growth_factor=inf", "--setting growth_factor=inf: Expected `float`"),
+        ("backoff_factor=1.5", "--setting backoff_factor=1.5: Expected `float` < 1"),
+        ("growth_interval=1.5", "--setting growth_interval=1.5: Expected `int"),
+        ("growth_interval=many", "--setting growth_interval=many: Expected `int"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(typed: str, said: str) -> None:
@@ -324,7 +303,7 @@ def test_a_setting_that_cannot_be_is_refused(typed: str, said: str) -> None:
     ],
 )
 def test_settings_of_what_has_no_gradscaler_are_refused(tmp_path: Path, selected: dict[str, object], said: str) -> None:
-    asked = TrainingAsked(steps=5, seeds=1, settings=settings_of(["default"]))
+    asked = TrainingAsked(steps=5, seeds=1, setting=["default"])
     with pytest.raises(UsageError, match=said):
         studied(tmp_path, Scripted(training, machine(CPU)), asked, **selected)
 

@@ -16,7 +16,6 @@ from torch import nn
 
 from ampbench.core.precisions import LOW, PRECISIONS, Precision
 from ampbench.core.recipes import rate_share
-from ampbench.records.run import ScalerSetting
 from ampbench.store import gathered
 from ampbench.studies import training_measure as measure
 from ampbench.studies.training import SETTINGS, ArmAsked, Training, TrainingAsked, learned, trainings_of
@@ -25,12 +24,9 @@ from ampbench.studies.training_measure import (
     LOWEST_SCALE,
     ONE_BATCH,
     UNNAMED,
-    Trajectories,
-    drift_steps,
     one_rounding_away,
     train,
 )
-from ampbench.studies.training_verdict import CONTROL, REFERENCE
 from ampbench.worker.machine import open_device
 from ampbench.workload import Workload
 from tests.planted_faults import Function
@@ -58,54 +54,18 @@ def network(module: nn.Module | None = None, seed: int = 0, lr: float = 0.1, **c
 
 
 def trained(
-    workload: Workload,
-    precision: str = "fp32",
-    arm: str = "",
-    steps: int = STEPS,
-    seed: int = 0,
-    known: Trajectories | None = None,
-    recipe: str = "",
-    setting: ScalerSetting | None = None,
+    workload: Workload, precision: str = "fp32", arm: str = "", steps: int = STEPS, seed: int = 0, recipe: str = ""
 ) -> Training:
-    """Return a training, after those that it is compared with where `known` is none yet."""
+    """Return a training."""
     case = make_case(precision, "training", recipe=recipe)
-    known, fp32 = known or Trajectories(), make_case("fp32", "training", recipe=recipe)
-    before = {"": [REFERENCE], CONTROL: [REFERENCE, ""]}.get(arm, []) if precision == "fp32" else [REFERENCE, ""]
-    for first in before:
-        if first not in known.at(case.group, case.device, seed, steps):
-            train(workload, fp32, open_device("cpu"), known, seed=seed, asked=ArmAsked(steps=steps, arm=first))
-    found = train(
-        workload, case, open_device("cpu"), known, seed=seed, asked=ArmAsked(steps=steps, arm=arm, setting=setting)
-    )
+    found = train(workload, case, open_device("cpu"), seed=seed, asked=ArmAsked(steps=steps, arm=arm))
     assert msgspec.json.decode(msgspec.json.encode(found), type=Training) == found
     return found
-
-
-def alone(workload: Workload, precision: str = "fp32", steps: int = STEPS, **asked: Any) -> Training:
-    """Return a training for whose distances from others nothing else is trained."""
-    case, known = make_case(precision, "training"), Trajectories()
-    return train(workload, case, open_device("cpu"), known, seed=0, asked=ArmAsked(steps=steps, **asked))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
 def test_the_same_training_twice_is_the_same_to_the_last_bit(precision: str) -> None:
     assert trained(network(), precision) == trained(network(), precision)
-
-
-@pytest.mark.slow
-def test_what_a_worker_knows_from_before_changes_nothing() -> None:
-    known, workload = Trajectories(), network()
-    for arm in ("reference", "", "control"):
-        trained(workload, arm=arm, known=known)
-    again = trained(workload, arm="control", known=known)
-    assert again == trained(workload, arm="control")
-    assert trained(workload, "bf16_pure", known=known) == trained(workload, "bf16_pure")
-
-
-def test_a_worker_that_knows_another_seed_forgets_it() -> None:
-    known = Trajectories()
-    trained(network(seed=1), seed=1, known=known)
-    assert trained(network(), "bf16_pure", known=known) == trained(network(), "bf16_pure")
 
 
 def test_a_training_leaves_the_workload_as_it_was() -> None:
@@ -138,7 +98,7 @@ def test_every_precision_and_arm_sees_the_same_batches_in_the_same_order(monkeyp
     rows = (torch.randint(-8, 8, (40, 8)) / 2).float()
     for precision, arm in [("fp32", "reference"), ("fp32", ""), ("fp32", "control"), *((low, "") for low in LOW)]:
         Watched.seen.clear()
-        alone(network(Watched(), inputs=list(rows[:32].split(8))), precision, steps=6, arm=arm)
+        trained(network(Watched(), inputs=list(rows[:32].split(8))), precision, steps=6, arm=arm)
         orders.append(list(Watched.seen))
     assert [len(order) for order in orders] == [6] * len(orders)
     assert all(order == orders[0] for order in orders)
@@ -151,18 +111,6 @@ def test_digests_are_the_workloads_in_every_arm_and_others_for_another_seed() ->
     assert found[0].weights_digest == found[1].weights_digest
     assert found[0].inputs_digest == found[1].inputs_digest
     assert trained(network(seed=1), seed=1).weights_digest != found[0].weights_digest
-
-
-def test_drift_grows_from_fp64_over_the_control_to_half_precision() -> None:
-    last = {
-        name: trained(network(), precision, arm, steps=40).drift[-1]
-        for name, precision, arm in [("fp32", "fp32", ""), ("control", "fp32", "control"), ("bf16", "bf16_pure", "")]
-    }
-    assert last["fp32"].from_fp32 is None
-    assert 0 < last["fp32"].from_fp64 < 1e-4
-    assert 0 < last["control"].from_fp32 < 1e-4
-    assert last["bf16"].from_fp32 > 10 * last["control"].from_fp32
-    assert last["bf16"].from_fp64 == pytest.approx(last["bf16"].from_fp32, rel=0.1)
 
 
 def test_the_control_begins_one_rounding_away_in_every_weight_that_is_not_zero() -> None:
@@ -180,7 +128,7 @@ def test_the_control_begins_one_rounding_away_in_every_weight_that_is_not_zero()
 
 
 def test_scores_are_of_held_out_data_and_improve() -> None:
-    found = alone(network(nn.Linear(8, 3)), steps=60)
+    found = trained(network(nn.Linear(8, 3)), steps=60)
     assert [score.step for score in found.scores] == [0, 15, 30, 45, 49, 52, 56, 60]
     assert all(score.decisions == 8 for score in found.scores)
     assert found.scores[-1].loss < found.scores[0].loss
@@ -188,7 +136,7 @@ def test_scores_are_of_held_out_data_and_improve() -> None:
 
 
 def test_without_held_out_data_the_training_batches_are_scored() -> None:
-    found = alone(network(held_out=None))
+    found = trained(network(held_out=None))
     assert found.scores == []
     assert found.fits[-1].decisions == 32
 
@@ -197,9 +145,9 @@ def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_fits_with_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workload = network()
-    found = alone(workload, "fp16_autocast")
+    found = trained(workload, "fp16_autocast")
     monkeypatch.setattr(measure, "SCORED", (1.0,))
-    assert alone(network(), "fp16_autocast").losses == found.losses
+    assert trained(network(), "fp16_autocast").losses == found.losses
     module = copy.deepcopy(workload.module)
     module[3].p = 0.0
     pairs = zip(workload.inputs, workload.targets, strict=True)
@@ -212,7 +160,7 @@ def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_fits_with_
 @pytest.mark.parametrize("precision", ["fp16_autocast", "fp16_pure", "fp16_master"])
 def test_weights_are_evaluated_in_fp32_whatever_computes_the_losses(precision: str) -> None:
     """N1: a loss in fp16 has a spacing that swallowed the whole fall, and was read as exact."""
-    found = alone(network(nn.Linear(8, 3), loss=tiny), precision, steps=8)
+    found = trained(network(nn.Linear(8, 3), loss=tiny), precision, steps=8)
     assert found.spacing == 2.0**-23
     assert len({score.loss for score in found.fits}) == len(found.fits)
 
@@ -238,13 +186,12 @@ def faint(seed: int) -> Workload:
 
 @pytest.mark.slow
 def test_a_fall_below_the_spacing_of_fp16_is_judged_by_weights_and_only_a_high_start_is_behind() -> None:
-    steps, asked = 40, TrainingAsked(steps=40, seeds=3, settings=list(SETTINGS[:4]))
+    steps, asked = 40, TrainingAsked(steps=40, seeds=3, setting=[*SETTINGS][:4])
     fp32, fp16 = make_case("fp32", "training"), make_case("fp16_autocast", "training")
     entries: list[Any] = [fp32, fp16]
     for start in trainings_of([fp32, fp16], 0, asked):
-        known = Trajectories()
-        arm = ArmAsked(steps=steps, arm=start.arm, setting=start.setting)
-        entries.append(train(faint(start.seed), start.case, open_device("cpu"), known, seed=start.seed, asked=arm))
+        arm = ArmAsked(steps=steps, arm=start.arm)
+        entries.append(train(faint(start.seed), start.case, open_device("cpu"), seed=start.seed, asked=arm))
     stored = gathered(Path("run"), make_header(explains="training", asked=asked), entries)
     (found,) = learned(stored)
     before, after = found.fit.before, found.fit.after
@@ -259,7 +206,7 @@ def test_a_fall_below_the_spacing_of_fp16_is_judged_by_weights_and_only_a_high_s
 def test_dropout_is_switched_off_and_stays_so_after_a_score() -> None:
     found = trained(network())
     assert any("dropout layers were switched off" in note for note in found.notes)
-    never = [alone(network(nn.Sequential(nn.Dropout(share), nn.Linear(8, 3)))).losses for share in (0.9, 0.0)]
+    never = [trained(network(nn.Sequential(nn.Dropout(share), nn.Linear(8, 3)))).losses for share in (0.9, 0.0)]
     torch.testing.assert_close(never[0], never[1])
 
 
@@ -274,7 +221,7 @@ def test_a_network_that_loses_its_input_in_half_is_seen_to_learn_nothing_there()
     def make() -> Workload:
         return network(nn.Sequential(Rounds(), nn.Linear(8, 3)))
 
-    full, half = alone(make(), steps=60), alone(make(), "bf16_pure", steps=60)
+    full, half = trained(make(), steps=60), trained(make(), "bf16_pure", steps=60)
     assert full.scores[-1].correct >= half.scores[-1].correct + 2
     assert half.losses[-1] > 2 * full.losses[-1]
 
@@ -293,7 +240,7 @@ def test_a_loss_that_never_fits_into_fp16_is_given_up() -> None:
     def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (output * 1e9).half().float().square().mean() + 0 * targets.sum()
 
-    found = alone(network(nn.Linear(8, 3), loss=loss), "fp16_autocast", steps=2 * HOPELESS)
+    found = trained(network(nn.Linear(8, 3), loss=loss), "fp16_autocast", steps=2 * HOPELESS)
     assert (found.ended_at, found.skipped) == (HOPELESS - 1, list(range(HOPELESS)))
     assert found.scales[-1] == (HOPELESS, 2.0 ** (16 - HOPELESS))
     assert found.losses == [None] * HOPELESS
@@ -302,7 +249,7 @@ def test_a_loss_that_never_fits_into_fp16_is_given_up() -> None:
 
 
 def test_gradients_that_overflow_at_every_scale_end_a_training() -> None:
-    found = alone(network(nn.Linear(8, 3), loss=times(1e12)), "fp16_autocast", steps=100)
+    found = trained(network(nn.Linear(8, 3), loss=times(1e12)), "fp16_autocast", steps=100)
     assert None not in found.losses
     assert found.scales[-1][1] == LOWEST_SCALE / 2
     assert found.first_nonfinite is not None
@@ -314,7 +261,7 @@ def times(factor: float) -> Callable[..., torch.Tensor]:
 
 
 def test_without_a_scaler_a_training_ends_where_the_weights_are_not_finite() -> None:
-    found = alone(network(nn.Linear(8, 3), loss=times(1e8)), "fp16_autocast", setting=SETTINGS[0])
+    found = trained(network(nn.Linear(8, 3), loss=times(1e8)), "fp16_autocast", arm="no scaling")
     assert (found.ended_at, len(found.losses), found.scales) == (0, 1, [])
     assert found.nonfinite == {"weight": 1, "bias": 1}
 
@@ -328,34 +275,35 @@ def test_a_single_overflow_goes_on_where_the_weights_stay_finite() -> None:
             return super().step(closure)
 
     clipped = network(nn.Linear(8, 3), loss=times(1e8), optimizer=lambda parameters: Zeroing(parameters, lr=1e-2))
-    assert len(alone(clipped, "fp16_autocast", setting=SETTINGS[0]).losses) == STEPS
+    assert len(trained(clipped, "fp16_autocast", arm="no scaling").losses) == STEPS
 
 
-@pytest.mark.parametrize("setting", SETTINGS[:2])
-def test_looks_leave_no_trace_in_a_training(setting: ScalerSetting, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("setting", ["no scaling", "default"])
+def test_looks_leave_no_trace_in_a_training(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = Function(lambda x: x + torch.rand_like(x))
 
     def made() -> Workload:
         torch.manual_seed(0)
         return network(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), noise, nn.Linear(16, 3)))
 
-    few = alone(made(), "fp16_autocast", setting=setting)
+    few = trained(made(), "fp16_autocast", arm=setting)
     monkeypatch.setattr(measure, "LOOKS", STEPS)
-    many = alone(made(), "fp16_autocast", setting=setting)
+    many = trained(made(), "fp16_autocast", arm=setting)
     assert (len(few.looks), len(many.looks)) == (6, STEPS)
     assert (few.losses, few.scores) == (many.losses, many.scores)
     assert [look for look in many.looks if look.step in [each.step for each in few.looks]] == few.looks
 
 
 def test_the_first_look_is_at_equal_weights_and_errs_by_fp16s_rounding() -> None:
-    (first, *_) = alone(network(nn.Linear(8, 3)), "fp16_autocast").looks
-    assert (first.step, first.elements, first.nonfinite) == (0, 27, 0)
+    (first, *_) = trained(network(nn.Linear(8, 3)), "fp16_autocast").looks
+    assert (first.step, first.nonzero) == (0, 27)
     assert 1e-5 < (first.rel_l2 or 0) < 5e-3
 
 
 def test_gradients_that_underflow_are_counted_and_scaling_saves_them() -> None:
     without, with_one = (
-        alone(network(nn.Linear(8, 3), loss=times(2e-7)), "fp16_autocast", setting=setting) for setting in SETTINGS[:2]
+        trained(network(nn.Linear(8, 3), loss=times(2e-7)), "fp16_autocast", arm=arm)
+        for arm in ("no scaling", "default")
     )
     assert sum(look.flushed for look in without.looks) > 0.3 * sum(look.nonzero for look in without.looks)
     assert sum(look.flushed for look in with_one.looks) < 0.05 * sum(look.nonzero for look in with_one.looks)
@@ -367,18 +315,17 @@ def test_sparse_gradients_are_looked_at_too() -> None:
         module=module, inputs=torch.randint(0, 10, (8, 4)), targets=torch.randint(0, 4, (8,)),
         loss=nn.functional.cross_entropy,
     )  # fmt: skip
-    found = alone(workload, "fp16_autocast", steps=3)
-    assert (found.error, found.looks[0].elements) == ("", 160 + 260)
+    found = trained(workload, "fp16_autocast", steps=3)
+    assert (found.error, found.looks[0].nonzero > 260) == ("", True)
 
 
 def test_the_scale_comes_down_until_gradients_fit_and_grows_again() -> None:
-    setting = ScalerSetting(name="own", init_scale=2.0**24, growth_interval=3)
-    found = alone(network(nn.Linear(8, 3)), "fp16_autocast", steps=20, setting=setting)
+    arm = "init_scale=16777216 growth_interval=3"
+    found = trained(network(nn.Linear(8, 3)), "fp16_autocast", steps=20, arm=arm)
     first = next(step for step in range(20) if step not in found.skipped)
     scales = dict(found.scales)
     assert (scales[0], scales[first], scales[first + 3]) == (2.0**24, 2.0 ** (24 - first), 2.0 ** (25 - first))
     assert sum(found.nonfinite.values()) >= len(found.skipped) > 0
-    assert found.looks[0].nonfinite > 0
     assert found.looks[0].rel_l2 is None
 
 
@@ -412,19 +359,6 @@ def test_what_a_step_in_half_raises_is_a_finding_and_in_fp32_an_error() -> None:
     assert (found.losses, found.ended_at) == ([], None)
     with pytest.raises(RuntimeError, match="float32"):
         trained(network(Refuses(torch.float32)))
-    with pytest.raises(RuntimeError, match="float32"):
-        trained(network(Refuses(torch.float32)), "bf16_pure")
-
-
-def test_a_network_that_does_not_run_in_fp64_is_compared_with_fp32_alone() -> None:
-    known, workload = Trajectories(), network(Refuses(torch.float64))
-    assert trained(workload, arm="reference", known=known).error.startswith("RuntimeError: no torch.float64 here (")
-    found = trained(workload, "bf16_autocast", known=known)
-    note = found.notes[-1]
-    said = "distances from the fp64 training are not known, as it failed: RuntimeError: no torch.float64 here ("
-    assert note.startswith(said)
-    assert (found.drift[-1].from_fp64, found.error) == (None, "")
-    assert found.drift[-1].from_fp32 > 0
 
 
 def test_that_memory_ran_out_in_half_is_raised() -> None:
@@ -440,7 +374,7 @@ def test_that_memory_ran_out_in_half_is_raised() -> None:
 
 def test_one_step_is_a_training_too() -> None:
     found = trained(network(), "bf16_pure", steps=1)
-    assert (len(found.losses), [score.step for score in found.scores], len(found.drift)) == (1, [0, 1], 1)
+    assert (len(found.losses), [score.step for score in found.scores]) == (1, [0, 1])
 
 
 def test_one_batch_is_trained_on_over_and_over_which_is_said() -> None:
@@ -458,19 +392,12 @@ def test_a_loss_that_is_no_classifiers_has_no_decisions() -> None:
 
 
 def test_losses_of_long_trainings_are_means_of_at_most_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = alone(network(), steps=10).losses
+    each = trained(network(), steps=10).losses
     monkeypatch.setattr(measure, "MOST_LOSSES", 4)
-    found = alone(network(), steps=10)
+    found = trained(network(), steps=10)
     assert found.every == 3
     expected = [sum(each[:3]) / 3, sum(each[3:6]) / 3, sum(each[6:9]) / 3, each[9]]
     assert found.losses == pytest.approx(expected)
-
-
-def test_weights_are_kept_at_fewer_steps_of_large_networks() -> None:
-    assert drift_steps(300, 1000) == [1, 2, 4, 7, 13, 24, 45, 84, 159, 300]
-    assert drift_steps(300, 50_000_000) == [1, 17, 300]
-    assert drift_steps(300, 10**9) == [300]
-    assert drift_steps(1, 10) == [1]
 
 
 def by_hand(workload: Workload, dtype: torch.dtype, rates: list[float]) -> tuple[list[float], list[list[torch.Tensor]]]:
@@ -508,7 +435,7 @@ def test_a_training_under_a_recipe_follows_its_schedule() -> None:
     shares = [0.5 + 0.5 * math.cos(math.pi * step / STEPS) for step in range(STEPS)]
     losses, _ = by_hand(plain(), torch.float32, [0.2 * share for share in shares])
     assert found.losses == pytest.approx(losses, rel=1e-5)
-    assert (found.schedule, found.last_rate) == ("cosine", pytest.approx(shares[-1]))
+    assert found.schedule == "cosine"
 
 
 def test_a_workload_may_bring_its_own_schedule() -> None:
@@ -518,28 +445,26 @@ def test_a_workload_may_bring_its_own_schedule() -> None:
     found = trained(plain(schedule=halving))
     losses, _ = by_hand(plain(), torch.float32, [0.1 * 0.5 ** (4 * step / STEPS) for step in range(STEPS)])
     assert found.losses == pytest.approx(losses, rel=1e-5)
-    assert (found.schedule, found.last_rate) == ("own", pytest.approx(0.5 ** (4 * (STEPS - 1) / STEPS)))
-    constant = trained(plain())
-    assert (constant.schedule, constant.last_rate) == ("constant", 1.0)
+    assert found.schedule == "own"
+    assert trained(plain()).schedule == "constant"
 
 
 def test_the_schedule_goes_on_where_gradscaler_skips_steps_and_nothing_is_warned_of() -> None:
+    rates = []
+
     def halving(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (4 * step / steps))
+        def share(step: int) -> float:
+            rates.append(0.5 ** (4 * step / steps))
+            return rates[-1]
+
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, share)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = trained(plain(schedule=halving, loss=lambda *given: 1e3 * nn.functional.cross_entropy(*given)),
                         "fp16_autocast")  # fmt: skip
     assert found.skipped
-    assert found.last_rate == pytest.approx(0.5 ** (4 * (STEPS - 1) / STEPS))
-
-
-def test_trainings_of_another_recipe_are_not_compared_with() -> None:
-    known, workload = Trajectories(), plain()
-    trained(workload, known=known)
-    found = trained(workload, "bf16_autocast", known=known, recipe="sgd-vision")
-    assert found == trained(plain(), "bf16_autocast", recipe="sgd-vision")
+    assert rates[-STEPS:] == [0.5 ** (4 * step / STEPS) for step in range(STEPS)]
 
 
 def test_an_optimizer_without_a_learning_rate_trains() -> None:
@@ -553,30 +478,7 @@ def test_an_optimizer_without_a_learning_rate_trains() -> None:
                 parameter.sub_(0.1 * parameter.grad)
 
     found = trained(network(nn.Linear(8, 3), optimizer=Fixed))
-    assert found.last_rate is None
-
-
-def test_the_way_is_what_weights_moved_by_beside_what_fp64_moved_them_by() -> None:
-    workload = plain()
-    found = trained(workload, "bf16_pure").drift[-1]
-    _, exact = by_hand(workload, torch.float64, [0.1] * STEPS)
-    _, low = by_hand(workload, torch.bfloat16, [0.1] * STEPS)
-    meant = torch.cat([(end - start).flatten() for start, end in zip(exact[0], exact[-1], strict=True)])
-    went = torch.cat([(end - start).flatten() for start, end in zip(low[0], low[-1], strict=True)])
-    assert found.way == pytest.approx(float(meant.norm()), rel=1e-9)
-    assert found.way_rel_l2 == pytest.approx(float((went - meant).norm() / meant.norm()), rel=1e-6)
-    assert found.way_kept == pytest.approx(float(went @ meant / meant.norm() ** 2), rel=1e-6)
-
-
-def test_updates_that_are_all_lost_leave_the_whole_way_to_go() -> None:
-    for drift in trained(plain(lr=1e-7), "bf16_pure").drift:
-        assert (drift.way_rel_l2, drift.way_kept) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-6))
-    assert trained(plain(lr=1e-4), "bf16_autocast").drift[-1].way_rel_l2 < 0.1
-
-
-def test_a_network_that_fp64_does_not_move_has_no_way() -> None:
-    drift = trained(plain(lr=0.0), "bf16_pure").drift[-1]
-    assert (drift.way, drift.way_rel_l2, drift.way_kept) == (None, None, None)
+    assert found.fits[-1].loss < found.fits[0].loss
 
 
 def test_a_network_that_a_users_own_precision_prepares_is_evaluated_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -590,6 +492,6 @@ def test_a_network_that_a_users_own_precision_prepares_is_evaluated_as_it_is(mon
 
     mine = Precision(name="mine", storage="float32", rounding="bfloat16", prepare=lambda module, _: Whole(module))
     monkeypatch.setitem(PRECISIONS, "mine", mine)
-    found, fp32 = alone(network(nn.Linear(8, 3)), "mine"), alone(network(nn.Linear(8, 3)))
+    found, fp32 = trained(network(nn.Linear(8, 3)), "mine"), trained(network(nn.Linear(8, 3)))
     assert (found.error, found.looks) == ("", [])
     assert (found.fits, found.scores) == (fp32.fits, fp32.scores)
