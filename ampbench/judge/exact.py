@@ -194,7 +194,7 @@ def memory_finding(
         return incomparable(pair.baseline, MEMORY, ChangeCode.OTHER_COUNTER, facts, values)
     if any(value is not None and value <= 0 for value in values):
         return incomparable(pair.baseline, MEMORY, ChangeCode.INVALID, {}, values)
-    found = _judge(pair.baseline, MEMORY, values, 0.0, None if same else _Order(), threshold_of)
+    found = judge_numbers(pair.baseline, MEMORY, values, 0.0, None if same else Order(), threshold_of)
     other = other_numbers(pair, baseline, candidate)
     if found is None or not other or found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
         return found
@@ -244,7 +244,7 @@ def accuracy_findings(
         lacking = after if values[1] is None else before
         why = _undefined(metric, lacking) if lacking is not None and None in values else ""
         order = None if same else _order(metric, pair, baseline, candidate)
-        found = lost or _judge(pair.baseline, metric, values, floor, order, threshold_of, why)
+        found = lost or judge_numbers(pair.baseline, metric, values, floor, order, threshold_of, why)
         broken = lost is not None or metric in _COUNTED
         if found and drifted and not (broken and found.status is not ChangeStatus.IMPROVED):
             found = incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
@@ -284,14 +284,14 @@ def other_reference(before: Divergence | None, after: Divergence | None) -> dict
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class Order:
     """What another order of summation can do to a number: change it by `luck` of itself, and by so much in all."""
 
     luck: float = 0.0
     most: float = 0.0
 
 
-def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> _Order:
+def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> Order:
     """Return what other code, or another torch, that computes the same may do to an error.
 
     By luck, what `LUCK` says of as many elements as the error is taken over. In all, as much as fp32 is wrong by in
@@ -302,12 +302,12 @@ def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRu
     counts = [_elements(metric, one) for one in (before, after)]
     fewest = min((count for count in counts if count), default=0)
     if metric in (*_COUNTED, "grad_flushed_share", "update_kept"):
-        return _Order()
+        return Order()
     most = [
         _fp32_error(metric, run, case_id)
         for run, case_id in ((baseline, pair.baseline_id), (candidate, pair.candidate_id))
     ]
-    return _Order(LUCK / math.sqrt(fewest) if fewest else 0.0, min(most) * growth_by_order(fewest))
+    return Order(LUCK / math.sqrt(fewest) if fewest else 0.0, min(most) * growth_by_order(fewest))
 
 
 @functools.cache
@@ -340,12 +340,12 @@ def _fp32_error(metric: str, run: MeasuredRun, case_id: str) -> float:
     return _error(run.stored.divergence.get(fp32), metric) or 0.0
 
 
-def _judge(
+def judge_numbers(
     case: Case,
     metric: str,
     values: tuple[float | None, float | None],
     floor: float,
-    order: _Order | None,
+    order: Order | None,
     threshold_of: ThresholdOf,
     why: str = "",
 ) -> Change | None:

@@ -14,7 +14,6 @@ from ampbench.show.page import Part, View, view_of_parts
 from ampbench.trend.series import Change, Measured, Point, Series, Trend, X
 from ampbench.trend.show import (
     LONGEST_LIST,
-    NO_DIFFERENCE,
     SMALLEST_RANGE,
     Names,
     missing,
@@ -22,6 +21,7 @@ from ampbench.trend.show import (
     size,
     summary,
     trend_document,
+    what,
     where,
 )
 
@@ -181,7 +181,7 @@ def _said(one: Series, point: Point, change: Change | None) -> str:
     said += f", {counted(point.runs, 'run')}" if point.runs else ""
     if change is None:
         return said
-    return f"{said}; {change.direction}, {size(change)}: {change.what[:LONGEST_REASON] or NO_DIFFERENCE}"
+    return f"{said}; {change.direction}, {size(change)}: {what(change)[:LONGEST_REASON]}"
 
 
 def _range(one: Series) -> tuple[float, float]:

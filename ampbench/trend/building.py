@@ -16,12 +16,23 @@ from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.judge.exact import drift_between
 from ampbench.records.case import Case, Environment
 from ampbench.records.run import DIRTY, Header, short_commit
-from ampbench.show.changes import drift_said
-from ampbench.trend import steps
-from ampbench.trend.judging import WITHOUT_ASV, Differences, Raw, is_too_long, judged
+from ampbench.trend.judging import Differences, Raw, asv_detects, is_too_long, judged
 from ampbench.trend.reducing import RunValues
-from ampbench.trend.series import Gap, History, Lack, Lost, Place, Point, Series, Tracked, Trend, X
-from ampbench.trend.steps import measured_by, point_interval
+from ampbench.trend.series import (
+    TIME,
+    Gap,
+    History,
+    Lack,
+    LeftOut,
+    Lost,
+    Measured,
+    Place,
+    Point,
+    Series,
+    Tracked,
+    Trend,
+    X,
+)
 
 TORCH = "torch_version"
 """The axis over which the commit is held fixed; over others the version of torch is."""
@@ -35,7 +46,7 @@ class Placed:
     key: tuple[Any, ...]
 
 
-Placement = tuple[list[Placed | None], Counter[str]]
+Placement = tuple[list[Placed | None], Counter[LeftOut]]
 """The x of each run, None where it has none, and why, counted."""
 
 
@@ -46,14 +57,14 @@ def by_torch_version(headers: Sequence[Header], history: History) -> Placement: 
     """
     placed: list[Placed | None] = []
     names: dict[Version, X] = {}
-    reasons: Counter[str] = Counter()
+    reasons: Counter[LeftOut] = Counter()
     for header in headers:
         text = header.environment.torch_version
         try:
             version = Version(text)
         except InvalidVersion:
             placed.append(None)
-            reasons["an unreadable torch version" if text else "no torch version"] += 1
+            reasons[LeftOut.UNREADABLE if text else LeftOut.NO_VERSION] += 1
             continue
         public = Version(version.public)
         x = names.setdefault(public, X(value=version.public, label=version.public))
@@ -101,7 +112,7 @@ def by_commit(headers: Sequence[Header], history: History) -> Placement:
         title = known[base].subject if base in known else ""
         key = (times[base], ranks.get(base, 0), measured[base], base, dirty)
         placed.append(Placed(X(value=header.commit, label=short_commit(header.commit), title=title), key))
-    return placed, Counter({"no commit": placed.count(None)} if None in placed else {})
+    return placed, Counter({LeftOut.NO_COMMIT: placed.count(None)} if None in placed else {})
 
 
 def by_date(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
@@ -140,7 +151,6 @@ def _moment(text: str, header: Header) -> datetime:
 
 
 OWN_PROGRAM = "ampbench"
-OTHER_COMMIT = "another commit: over versions of torch the commit is held fixed"
 
 _Runs = Sequence[RunValues]
 
@@ -159,50 +169,38 @@ def make_trend(runs: _Runs, axis: str, metrics: Sequence[Tracked], history: Hist
     held = list(zip(runs, placed, strict=True))
     shown = _fixed_commits(held, history) if axis == TORCH else None
     grids: dict[Place, _Grid] = {}
-    versions: dict[int, dict[str, set[_Version]]] = {}
     for run, where in held:
         if where is None:
             continue
         used = False
-        if id(run.cases) not in versions:  # nearly all runs list the same
-            versions[id(run.cases)] = _by_device(run.cases)
-        for device, listed in versions[id(run.cases)].items():
-            cases: Collection[_Version] = listed
+        for device in dict.fromkeys(case.device for case in run.cases.values()):
             place = place_of(run.header, device, axis)
             commit = run.header.commit or ""
-            if shown is not None:
-                cases = {one for one in listed if shown[place, one] == commit}
-                place = replace(place, commit=commit)
+            cases = [version for version in _versions(run, device) if shown is None or shown[place, version] == commit]
             if cases:
-                grids.setdefault(place, _Grid(place)).add(where, run, cases)
+                own = place if shown is None else replace(place, commit=commit)
+                grids.setdefault(own, _Grid(own)).add(where, run, cases)
                 used = True
         if not used:
-            left_out[OTHER_COMMIT] += 1
-    differences = Differences(history)
+            left_out[LeftOut.OTHER_COMMIT] += 1
     raws = [raw for grid in grids.values() for raw in grid.raw_series(metrics)]
-    lost = [one for grid in grids.values() for one in grid.lost()]
+    lost = [case for grid in grids.values() for case in grid.lost()]
     if not raws:
         raise NothingToRunError(f"no series: {_why_none(left_out, lost)}")
-    needs_steps = any(is_too_long(raw.series) for raw in raws)
-    has_steps = needs_steps and steps.available()
-    found, shifts = judged(raws, differences, has_steps)
-    notes = [WITHOUT_ASV] if needs_steps and not has_steps else []
+    has_asv = any(is_too_long(raw.series) for raw in raws) and asv_detects()
+    series, shifts = judged(raws, Differences(history), has_asv)
     return Trend(
         axis=axis,
-        series=found,
+        series=series,
         shifts=shifts,
         runs={place: sum(map(len, grid.columns.values())) for place, grid in grids.items()},
         left_out=dict(left_out),
         lost=lost,
-        notes=notes,
     )
 
 
-def _by_device(cases: Mapping[str, Case]) -> dict[str, "set[_Version]"]:
-    found: dict[str, set[_Version]] = {}
-    for case_id, case in cases.items():
-        found.setdefault(case.device, set()).add((case_id, case.version))
-    return found
+def _versions(run: RunValues, device: str) -> list["_Version"]:
+    return [(case_id, case.version) for case_id, case in run.cases.items() if case.device == device]
 
 
 def _fixed_commits(
@@ -230,8 +228,8 @@ def _fixed_commits(
     }
 
 
-def _why_none(left_out: Mapping[str, int], lost: Sequence[Lost]) -> str:
-    said = [f"{count} with {reason}" for reason, count in left_out.items()]
+def _why_none(left_out: Mapping[LeftOut, int], lost: Sequence[Lost]) -> str:
+    said = [f"{count} with {why.replace('-', ' ')}" for why, count in left_out.items()]
     if lost:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         said.append(f"{lost[0].case.case_id} at {lost[0].x.label} {lost[0].reason}{more}")
@@ -261,10 +259,9 @@ class _Grid:
         """Return a series for each case and metric that has a value anywhere, in the order of the runs' plans."""
         axis = ordered(self._placed)
         alike = [self.columns[where.key] for where in axis]
-        lists = {id(run.cases): run.cases for runs in alike for run in runs}  # nearly all runs list the same
         cases: dict[_Version, Case] = {}
-        for listed in lists.values():
-            for case_id, case in listed.items():
+        for run in (run for runs in alike for run in runs):
+            for case_id, case in run.cases.items():
                 if (case_id, case.version) in self._cases:
                     cases.setdefault((case_id, case.version), case)
         xs = [where.x for where in axis]
@@ -272,18 +269,19 @@ class _Grid:
 
     def _series(self, xs: Sequence[X], alike: Sequence[_Runs], case: Case, metric: Tracked) -> Iterator[Raw]:
         """Yield the series of a case: one for all values that are comparable. `alike` are the runs at each of `xs`."""
+        accurate = metric.gate.kind == "accuracy"
         every = [[one for run in runs if (one := _told(run, case, metric)) is not None] for runs in alike]
         for numbers in dict.fromkeys(one.numbers for told in every for one in told if one.value is not None):
             own = [[one for one in told if one.numbers == numbers] for told in every]
             if metric.column.name == DRIFT:
                 own = _from_first(own, case.case_id)
             points = [_point(*place, case, metric) for place in zip(xs, own, alike, strict=True)]
-            functions = {one.run.function[one.run.rows[case.case_id]] for told in own for one in told}
+            functions = [one.run.function(case.case_id) for told in own for one in told] if accurate else []
             yield Raw(
                 Series(case=case, metric=metric, place=self.place, numbers=numbers, points=points),
                 [place for place, told in enumerate(own) if told],
                 [[one.run for one in sorted(told, key=lambda one: one.value is None)] for told in own].__getitem__,
-                alike=metric.gate.kind == "accuracy" and len(functions) == 1,
+                alike=accurate and functions.count(functions[0]) == len(functions),
             )
 
     def lost(self) -> list[Lost]:
@@ -301,33 +299,29 @@ class _Grid:
         return [one for one in failed.values() if not any(_measured(run, one.case) for run in runs)]
 
 
-_TOLD_APART = {"memory": "memory_source", "accuracy": "numbers"}
-"""What values of a kind must share to be comparable, beside the case: for errors, weights and inputs."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a run tells of a case and metric: its `value` (None: that is undefined, and `why`).
+    """What a run tells of a case and metric: its `value`, or the `gap` where that is undefined.
 
-    Values are comparable that have the same `numbers`.
+    Values are comparable that have the same `numbers`: for errors weights and inputs, for memory who counted.
     """
 
     run: RunValues
     numbers: str
     value: float | None
-    why: str = ""
+    gap: Gap | None = None
 
 
 def _told(run: RunValues, case: Case, metric: Tracked) -> _Told | None:
     """Return what a run tells of a metric of a case in its very version; None where it does not."""
     case_id, column = case.case_id, metric.column.name
-    if case_id not in run.rows or run.cases[case_id].version != case.version:
+    if case_id not in run.cases or run.cases[case_id].version != case.version:
         return None
     value, why = run.value(column, case_id), run.undefined[column].get(case_id, "")
     if value is None and not why:
         return None
-    apart = _TOLD_APART.get(metric.gate.kind)
-    return _Told(run, getattr(run, apart)[run.rows[case_id]] if apart else "", value, why)
+    apart = {"memory": run.memory_source, "accuracy": run.numbers}.get(metric.gate.kind)
+    return _Told(run, apart(case_id) if apart else "", value, Gap(Lack.UNDEFINED, why) if value is None else None)
 
 
 def _point(x: X, told: Sequence[_Told], runs: _Runs, case: Case, metric: Tracked) -> Point:
@@ -341,13 +335,32 @@ def _point(x: X, told: Sequence[_Told], runs: _Runs, case: Case, metric: Tracked
     quiet = [one for one in measured if not (metric.noisy and case.case_id in one.run.disturbed)]
     counted = quiet or measured
     ids = tuple(one.run.header.run for one in (*counted, *undefined))
-    values = [one.value for one in counted if one.value is not None]
-    value = stats.median([*values, *[math.inf] * len(undefined)])
+    value = stats.median([*(one.value for one in counted if one.value is not None), *[math.inf] * len(undefined)])
     if math.isinf(value):
-        return Point(x=x, value=None, runs=len(ids), run_ids=ids, gap=Gap(Lack.UNDEFINED, undefined[-1].why))
-    each = measured_by([one.run for one in counted], values, case.case_id, metric)
-    low, high = point_interval(each, metric)
+        return Point(x=x, value=None, runs=len(ids), run_ids=ids, gap=undefined[-1].gap)
+    each = tuple(_measured_by(one, case.case_id, metric) for one in counted)
+    low, high = _interval(each, metric)
     return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
+
+
+def _measured_by(told: _Told, case_id: str, metric: Tracked) -> Measured:
+    """Return what a run says of a point, in the metric's unit, with the interval of a time or a rate."""
+    value, run = told.value or 0.0, told.run
+    low, high = run.intervals.get(case_id, (None, None)) if metric.noisy else (None, None)
+    if low is not None and high is not None and metric.column.name != TIME:
+        seconds = run.value(TIME, case_id) or 0.0
+        low, high = value * (seconds / high), value * (seconds / low)
+    disturbed = run.disturbed.get(case_id, "") if metric.noisy else ""
+    return Measured(run=run.header.run, value=value, low=low, high=high, disturbed=disturbed)
+
+
+def _interval(each: Sequence[Measured], metric: Tracked) -> tuple[float | None, float | None]:
+    """Return the interval of a point of a time: that of its runs' values, or that of its only run."""
+    if len(each) == 1 or not metric.noisy:
+        return each[0].low, each[0].high
+    values = [one.value for one in each]
+    interval = stats.log_t_interval(values) if len(values) >= stats.ROUNDS_FOR_INTERVAL else None
+    return interval or (None, None)
 
 
 def _from_first(every: Sequence[Sequence[_Told]], case_id: str) -> list[list[_Told]]:
@@ -362,7 +375,7 @@ def _from_first(every: Sequence[Sequence[_Told]], case_id: str) -> list[list[_To
             return one
         drift = drift_between(first.divergence[case_id], one.run.measured.stored.divergence[case_id])
         if drift.distance is None or math.isinf(drift.distance):
-            return replace(one, value=None, why=drift_said(drift.facts()))
+            return replace(one, value=None, gap=Gap(Lack.UNDEFINED, moved=drift.facts()))
         return replace(one, value=drift.distance)
 
     return [[moved(one) for one in told] for told in every]

@@ -1,24 +1,21 @@
 """What a user names, found, read and reduced to what trends need of it, each run once."""
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from ampbench.core import stats
 from ampbench.core.metrics import COLUMNS, DRIFT
-from ampbench.core.units import format_share
+from ampbench.core.units import counted, format_share
 from ampbench.errors import NothingToRunError, StoreError
 from ampbench.judge.frame import Frame
-from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, controls, grid, said_of, unfit_rounds
+from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, said_of, unfit_rounds
 from ampbench.records.case import Case, matches
 from ampbench.records.measured import OTHER_SHARE, Divergence, GradientDivergence, OutputDivergence
 from ampbench.records.run import Header
@@ -33,63 +30,50 @@ from ampbench.store import (
 from ampbench.trend.series import TIME, Gap, Lack, Tracked
 
 Array = np.ndarray[Any, Any]
-_CONFIDENCE, _ASV_CONFIDENCE = 0.95, 0.99
-"""Of the intervals of `ampbench.judge.frame`, and of those that asv stores (stats_ci_99_a and _b)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunValues:
-    """One run, reduced: what is a number, as arrays with an element for each of the `cases` that are followed.
+    """One run, reduced to numbers of the `cases` that are followed.
 
-    `rows` are the places of the cases in these arrays. `values` are by column before that, NaN where not known, in base
-    units; the reasons why errors that were measured are `undefined`, by column and case id. `missing` says of cases
-    that are not ok why. `logs` are the logarithms of the rounds' seconds, case after case, `lengths` of each case,
-    without the control's, the slow ones and those that the machine disturbed; `disturbed` says of cases with too many
-    of these what did. `low` and `high` are the intervals of seconds, of so much `confidence`. `control` is
-    log(control / own) of the case that was measured twice. `numbers` tells apart cases that computed with other weights
-    or inputs, `function` what they computed (equal to the last bit; "": not known), `repeatable` whether a step, run
-    twice, gave the same bits (1, 0; -1: not known), `memory_source` says who counted bytes.
+    `values` are by column and case id, in base units, without those that are not known; `undefined` says why errors
+    that were measured are no numbers, `missing` why cases are not ok, `disturbed` what disturbed cases with too many
+    unfit rounds. `intervals` are those of seconds.
     """
 
     header: Header
     cases: Mapping[str, Case]
-    rows: Mapping[str, int]
-    values: Mapping[str, stats.Floats]
+    values: Mapping[str, Mapping[str, float]]
     undefined: Mapping[str, Mapping[str, str]]
     missing: Mapping[str, Gap]
-    logs: stats.Floats
-    lengths: stats.Integers
     disturbed: Mapping[str, str]
-    low: stats.Floats
-    high: stats.Floats
-    confidence: float
-    control: float | None
-    numbers: Array
-    function: Array
-    repeatable: stats.Integers
-    memory_source: Array
+    intervals: Mapping[str, tuple[float, float]]
     measured: MeasuredRun
 
     def value(self, column: str, case_id: str) -> float | None:
         """Return the value of a column of a case, None where it has none."""
-        row = self.rows.get(case_id)
-        found = math.nan if row is None else float(self.values[column][row])
-        return None if math.isnan(found) else found
+        return self.values[column].get(case_id)
 
-    def interval(self, case_id: str) -> tuple[float, float] | None:
-        """Return the interval of a case's seconds, None where there is none."""
-        row = self.rows.get(case_id)
-        low, high = (math.nan, math.nan) if row is None else (float(self.low[row]), float(self.high[row]))
-        return None if math.isnan(low) or math.isnan(high) else (low, high)
+    def numbers(self, case_id: str) -> str:
+        """Return what tells apart cases that computed with other weights or inputs, "" where that is not known."""
+        divergence = self.measured.stored.divergence.get(case_id)
+        return f"{divergence.weights_digest}/{divergence.inputs_digest}" if divergence else ""
 
-    def rounds(self, case_id: str) -> stats.Floats:
-        """Return the logarithms of a case's rounds; none where it has none."""
-        row = self.rows.get(case_id)
-        return self.logs[:0] if row is None else self.logs[self._ends[row] - self.lengths[row] : self._ends[row]]
+    def memory_source(self, case_id: str) -> str:
+        """Return who counted the bytes of a case, "" where nobody did."""
+        memory = self.measured.stored.memory.get(case_id)
+        return memory.source if memory else ""
 
-    @cached_property
-    def _ends(self) -> stats.Integers:
-        return np.cumsum(self.lengths)
+    def function(self, case_id: str) -> object:
+        """Return what a case computed, equal to the last bit; None where that is not known."""
+        divergence = self.measured.stored.divergence.get(case_id)
+        return _FUNCTION(divergence.reference) if divergence else None
+
+    def may_vary(self, case_id: str) -> bool:
+        """Return whether a step's bits may differ when it is run again: seen, or not looked at on an accelerator."""
+        divergence = self.measured.stored.divergence.get(case_id)
+        repeatable = divergence.repeatable if divergence else None
+        return repeatable is False or (repeatable is None and self.cases[case_id].device != "cpu")
 
 
 _FUNCTION = attrgetter("output_norm", "output_sketch", "grad_sketch", "loss", "output_shapes")
@@ -98,121 +82,80 @@ _FUNCTION = attrgetter("output_norm", "output_sketch", "grad_sketch", "loss", "o
 
 def reduced(run: MeasuredRun, columns: Sequence[str], is_chosen: Callable[[str], bool]) -> RunValues:
     """Return the values of `columns` of the cases whose ids are chosen."""
-    stored = run.stored
-    every = Frame(run)
+    stored, frame = run.stored, Frame(run)
     cases = {case_id: case for case_id, case in stored.cases.items() if is_chosen(case_id)}
-    rows = {case_id: row for row, case_id in enumerate(cases)}
-    chosen = np.fromiter((case_id in cases for case_id in stored.cases), np.bool_, len(stored.cases))
-    outcomes = every["outcome"][chosen]
-    ok = outcomes == "ok"
-    divergences = [stored.divergence.get(case_id) for case_id in cases]
+    outcomes = dict(zip(stored.cases, frame["outcome"].tolist(), strict=True))
+    reasons = dict(zip(stored.cases, frame["reason"].tolist(), strict=True))
+    ok = [case_id for case_id in cases if outcomes[case_id] == "ok"]
 
-    def known(column: str) -> stats.Floats:
-        numbers = every[column][chosen].astype(np.float64)
-        there = ok & np.isfinite(numbers)
-        return np.where(there & (numbers > 0) if column == TIME else there, numbers, np.nan)  # a time of zero is none
+    def known(column: str) -> dict[str, float]:
+        numbers = dict(zip(stored.cases, frame[column].astype(np.float64).tolist(), strict=True))
+        # a time of zero is none
+        return {
+            case_id: numbers[case_id]
+            for case_id in ok
+            if math.isfinite(numbers[case_id]) and (column != TIME or numbers[case_id] > 0)
+        }
 
     values = {name: known(name) for name in columns if name != DRIFT}
     if DRIFT in columns:
         # what is held against another run's is here; how far it lies from that, no run tells alone
-        has_norm = [one is not None and one.reference.output_norm is not None for one in divergences]
-        values[DRIFT] = np.where(ok & np.array(has_norm, dtype=np.bool_), 0.0, np.nan)
+        divergences = {case_id: stored.divergence.get(case_id) for case_id in ok}
+        values[DRIFT] = {
+            case_id: 0.0 for case_id, one in divergences.items() if one and one.reference.output_norm is not None
+        }
     undefined: dict[str, dict[str, str]] = {name: {} for name in columns}
     for name, numbers in values.items():
-        for row in np.flatnonzero(ok & np.isnan(numbers)).tolist():
-            divergence = divergences[row]
-            if divergence is not None and (why := _undefined(name, divergence)):
-                undefined[name][divergence.case_id] = why
-    logs, lengths, disturbed = _undisturbed(run)
-    for case_id, share in stored.readings.get("other_share", {}).items():
-        if share > OTHER_SHARE:
-            disturbed[case_id] = f"other processes used {format_share(share)} of the CPU"
-    imported = stored.header.imported
+        for case_id in ok:
+            divergence = stored.divergence.get(case_id)
+            if case_id not in numbers and divergence is not None and (why := _undefined(name, divergence)):
+                undefined[name][case_id] = why
+    low, high = known("seconds_low"), known("seconds_high")
     return RunValues(
         header=stored.header,
         cases=cases,
-        rows=rows,
         values=values,
         undefined=undefined,
         missing={
-            case_id: Gap(Lack(outcome), reason)
-            for case_id, outcome, reason in zip(cases, outcomes, every["reason"][chosen], strict=True)
-            if outcome != "ok"
+            case_id: Gap(Lack(outcomes[case_id]), reasons[case_id]) for case_id in cases if outcomes[case_id] != "ok"
         },
-        logs=logs[np.repeat(chosen, lengths)],
-        lengths=lengths[chosen],
-        disturbed={case_id: why for case_id, why in disturbed.items() if case_id in cases},
-        low=known("seconds_low"),
-        high=known("seconds_high"),
-        confidence=_ASV_CONFIDENCE if imported and imported.program == _ASV else _CONFIDENCE,
-        control=_control(run),
-        numbers=_texts(f"{one.weights_digest}/{one.inputs_digest}" if one else "" for one in divergences),
-        function=_texts("" if one is None else _function_of(one) for one in divergences),
-        repeatable=np.array(
-            [-1 if one is None or one.repeatable is None else one.repeatable for one in divergences], np.int8
-        ),
-        memory_source=_texts(one.source if (one := stored.memory.get(case_id)) else "" for case_id in cases),
+        disturbed=_disturbed(run),
+        intervals={case_id: (low[case_id], high[case_id]) for case_id in low.keys() & high.keys()},
         measured=run,
     )
 
 
-def _texts(values: Iterable[str]) -> Array:
-    return np.array(list(values), dtype=object)
-
-
-def _function_of(one: Divergence) -> str:
-    """Return a digest of what a case computed."""
-    told = msgspec.msgpack.encode(_FUNCTION(one.reference))
-    return hashlib.blake2b(told, digest_size=12).hexdigest()
-
-
-def _undefined(column: str, one: Divergence) -> str:
+def _undefined(column: str, divergence: Divergence) -> str:
     """Return why an error is no number, "" where that is not for want of finite ones."""
-    if column == "update_rel_l2" and one.update is not None and one.update.nonfinite:
-        return one.update.undefined
+    if column == "update_rel_l2" and divergence.update is not None and divergence.update.nonfinite:
+        return divergence.update.undefined
     what = COLUMNS[column].undefined_by if column in COLUMNS else ""
     if not what:
         return ""
-    errors: OutputDivergence | GradientDivergence = getattr(one, what)
+    errors: OutputDivergence | GradientDivergence = getattr(divergence, what)
     if errors.undefined:
         return errors.undefined
     if count := errors.nonfinite:
-        return f"{count:,} {what} {'element is' if count == 1 else 'elements are'} not finite"
+        return f"{counted(count, f'{what} element is', f'{what} elements are')} not finite"
     # finite gradients may still overflow in the optimizer
-    if column == "param_rel_l2" and one.gradient.elements is not None:
+    if column == "param_rel_l2" and divergence.gradient.elements is not None:
         return "updated parameters are not finite"
     return ""
 
 
-def _undisturbed(run: MeasuredRun) -> tuple[stats.Floats, stats.Integers, dict[str, str]]:
-    """Return the logarithms of the rounds that count, case after case, how many each case has, and what disturbed the
-    cases that have too few of them.
-
-    Both as comparisons have it: `unfit_rounds`, no more than `UNFIT_SHARE` of a case's, `without_slow`.
-    """
-    from ampbench.judge.deciding import without_slow  # imports SciPy
-
-    rounds, found, count = run.rounds, unfit_rounds(run), len(run.stored.cases)
-    columns = (rounds.seconds, found.cause.astype(np.float64), found.value)
-    seconds, causes, values = (grid(rounds, each, Role.OWN, range(count), None) for each in columns)
-    unfit, there = causes >= 0, ~np.isnan(seconds)
-    usual = without_slow(np.where(unfit | ~(seconds > 0), np.nan, seconds))
-    counts, too_many = there.sum(axis=1), unfit.sum(axis=1) > UNFIT_SHARE * there.sum(axis=1)
+def _disturbed(run: MeasuredRun) -> dict[str, str]:
+    """Return what disturbed the cases with more than `UNFIT_SHARE` of their rounds unfit, or asv's with other load."""
+    rounds, unfit = run.rounds, unfit_rounds(run)
     disturbed = {}
-    case_ids = list(run.stored.cases)
-    for place in np.flatnonzero(too_many).tolist():
-        bad = unfit[place]
-        said = said_of(causes[place][bad].astype(np.int64), values[place][bad], int(counts[place]), "rounds")
-        disturbed[case_ids[place]] = said
-    logs = np.log(usual)
-    kept = ~np.isnan(logs)
-    return logs[kept], kept.sum(axis=1), disturbed
-
-
-def _control(run: MeasuredRun) -> float | None:
-    """Return log(control / own) of the first case that was measured twice; None where none was."""
-    timed = (one for one in controls(run) if one.own.size and min(one.own.min(), one.again.min()) > 0)
-    return next((math.log(one.ratio) for one in timed), None)
+    for place, case_id in enumerate(run.stored.cases):
+        own = (rounds.owners == place) & (rounds.roles == Role.OWN)
+        bad = own & (unfit.cause >= 0)
+        if bad.sum() > UNFIT_SHARE * own.sum():
+            disturbed[case_id] = said_of(unfit.cause[bad], unfit.value[bad], int(own.sum()), "rounds")
+    for case_id, share in run.stored.readings.get("other_share", {}).items():
+        if share > OTHER_SHARE:
+            disturbed[case_id] = f"other processes used {format_share(share)} of the CPU"
+    return disturbed
 
 
 _ASV = "asv"
@@ -272,7 +215,7 @@ class _Reader:
         self._keyword = keyword
         self._seen: set[Path] = set()
         self._waiting: list[Path] = []
-        self._imported: dict[tuple[object, ...], tuple[tuple[str, int, int], str]] = {}  # how much, and the run's id
+        self._imported: dict[tuple[object, ...], tuple[int, str]] = {}  # how many numbers, and the run's id
 
     def native(self, path: Path) -> None:
         if not self._is_new(path):
@@ -315,22 +258,17 @@ class _Reader:
             self.runs[run_id] = reduced(run, self._columns, partial(matches, self._keyword))
 
     def _is_wanted(self, run: MeasuredRun) -> bool:
-        """Return whether a run is to be kept: imports of one measurement are one run, that which was read last."""
-        stored = run.stored
-        header, imported = stored.header, stored.header.imported
+        """Return whether a run is to be kept: imports of one measurement are one run, the one with the most numbers."""
+        header, imported = run.stored.header, run.stored.header.imported
         if imported is None:
             return True
-        devices = frozenset(case.device for case in stored.cases.values())
-        key = (imported.program, header.environment.host, header.commit, imported.file, header.started_at, devices)
-        finished_at = stored.footers[-1].finished_at if stored.footers else ""
-        numbers = len(run.rounds.seconds) + sum(map(len, stored.readings.values()))
-        held = (finished_at, len(stored.cases), numbers)  # asv only ever adds to a file
-        if key in self._imported:
-            before, run_id = self._imported[key]
-            if before >= held:
-                return False
-            del self.runs[run_id]
-        self._imported[key] = (held, header.run)
+        key = (imported.program, header.environment.host, header.commit, imported.file, header.started_at)
+        numbers = len(run.rounds.seconds) + sum(map(len, run.stored.readings.values()))  # asv only ever adds to a file
+        before, run_id = self._imported.get(key, (-1, ""))
+        if before > numbers:
+            return False
+        self.runs.pop(run_id, None)
+        self._imported[key] = (numbers, header.run)
         return True
 
 

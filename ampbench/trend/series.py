@@ -18,13 +18,14 @@ from typing import Literal, NamedTuple
 from ampbench.core.metrics import COMPARED, DRIFT, GATED, METRICS, Column, Gate
 from ampbench.errors import UnknownNameError
 from ampbench.records.case import Case
+from ampbench.records.changes import Difference
 
 TIME = "seconds_median"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """A metric that is followed: its short `name`, its `column`, and the `gate` that comparisons have for it.
+    """A metric that is followed: its short `name`, its `column`, and the column `gated` that comparisons judge.
 
     `scale` is the smallest number that a change is related to: a tenth of an error below what rounding to the dtype
     costs is none. `noisy` metrics are times, whose values are luck too; all others are the same in every run of one
@@ -33,35 +34,36 @@ class Tracked:
 
     name: str
     column: Column
-    gate: Gate
+    gated: str
     scale: float = 0.0
     noisy: bool = False
 
+    @property
+    def gate(self) -> Gate:
+        """How comparisons tell a change of it from none."""
+        return GATED[self.gated]
 
-TRACKED: Mapping[str, Tracked] = MappingProxyType(
-    {
-        one.name: one
-        for one in (
-            Tracked(name="time", column=METRICS[TIME], gate=GATED[TIME], noisy=True),
-            Tracked(name="throughput", column=METRICS["items_per_second"], gate=GATED[TIME], noisy=True),
-            Tracked(name="memory", column=METRICS["peak_memory_bytes"], gate=GATED["peak_memory_bytes"]),
-            # the table's ×floor: the error of rounding alone is 1 here, and all programs tell this one
-            Tracked(name="floor", column=METRICS["output_floor_ratio"], gate=GATED["output_rel_l2"], scale=1.0),
-            Tracked(name="gradients", column=METRICS["grad_rel_l2"], gate=GATED["grad_rel_l2"]),
-            Tracked(name="parameters", column=METRICS["param_rel_l2"], gate=GATED["param_rel_l2"]),
-            Tracked(name="updates", column=METRICS["update_rel_l2"], gate=GATED["update_rel_l2"]),
-            Tracked(name="nonfinite", column=METRICS["output_nonfinite"], gate=GATED["output_nonfinite"], scale=1.0),
-            Tracked(
-                name="flushed",
-                column=METRICS["grad_flushed_share"],
-                gate=GATED["grad_flushed_share"],
-                scale=GATED["grad_flushed_share"].floor,
-            ),
-            # from the first x that has one: two runs have it together, and neither alone
-            Tracked(name="reference", column=COMPARED[DRIFT], gate=GATED[DRIFT]),
-        )
-    }
+
+def _tracked(name: str, column: str, gated: str = "", scale: float = 0.0, noisy: bool = False) -> Tracked:
+    found = METRICS.get(column) or COMPARED[column]
+    return Tracked(name=name, column=found, gated=gated or column, scale=scale, noisy=noisy)
+
+
+_FOLLOWED = (
+    _tracked("time", TIME, noisy=True),
+    _tracked("throughput", "items_per_second", TIME, noisy=True),
+    _tracked("memory", "peak_memory_bytes"),
+    # the table's ×floor: the error of rounding alone is 1 here, and all programs tell this one
+    _tracked("floor", "output_floor_ratio", "output_rel_l2", 1.0),
+    _tracked("gradients", "grad_rel_l2"),
+    _tracked("parameters", "param_rel_l2"),
+    _tracked("updates", "update_rel_l2"),
+    _tracked("nonfinite", "output_nonfinite", scale=1.0),
+    _tracked("flushed", "grad_flushed_share", scale=GATED["grad_flushed_share"].floor),
+    # from the first x that has one: two runs have it together, and neither alone
+    _tracked("reference", DRIFT),
 )
+TRACKED: Mapping[str, Tracked] = MappingProxyType({metric.name: metric for metric in _FOLLOWED})
 """The metrics that `ampbench trend` follows."""
 
 DEFAULT = ("time", "memory", "floor", "gradients")
@@ -154,23 +156,46 @@ class Lack(StrEnum):
 
 
 class Gap(NamedTuple):
-    """Why a point has no number; `why` is the reason of a failure, a skip or an undefined error, or another version."""
+    """Why a point has no number; `why` is the reason of a failure, a skip or an undefined error, or another version.
+
+    `moved` are the facts of a reference of another shape, or that lies from zero.
+    """
 
     lack: Lack
     why: str = ""
+    moved: Mapping[str, float | str] = MappingProxyType({})
 
 
 class Rule(StrEnum):
     """How changes were looked for in a series (docs/trends.md)."""
 
     STEPS = "steps"
-    """asv's step detection, confirmed: a time, eight points and more."""
+    """asv's step detection: a time, eight points and more."""
     NEIGHBOURS = "neighbours"
     """Each point against the one before it, as `ampbench compare` decides on their runs: a time, fewer points."""
     EXACT = "exact"
     """Luck has no part in the metric: every difference beyond the gate's tolerance."""
     NONE = "none"
-    """Changes were not looked for; `Series.note` says why."""
+    """Changes were not looked for; `Series.unjudged` says why."""
+
+
+class Unjudged(StrEnum):
+    """Why changes were not looked for in a series of two points and more."""
+
+    NO_ASV = "no-asv"
+    """It is long, and asv's step detection is not installed."""
+    NO_NOISE = "no-noise"
+    """Neither rounds nor intervals tell how noisy its points are."""
+
+
+class LeftOut(StrEnum):
+    """Why a run is at no place of an axis."""
+
+    NO_VERSION = "no-torch-version"
+    UNREADABLE = "an-unreadable-torch-version"
+    NO_COMMIT = "no-commit"
+    OTHER_COMMIT = "another-commit"
+    """Over versions of torch the commit is held fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,14 +272,23 @@ class Point:
         return self.gap is not None and self.gap.lack is Lack.UNDEFINED
 
 
+class Commits(NamedTuple):
+    """What leads from commit `before` to `after`: the number of commits, the subject of `after`; None: not known."""
+
+    before: str | None
+    after: str | None
+    subject: str | None = None
+    number: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A change point: `x` is that of the first point after it, `last` that of the last point of the level before it.
 
     `before` and `after` are the levels on both sides, in the unit of the metric, None where it is undefined. `ratio` is
-    after / before, None where before is 0 or either is undefined; `low` and `high` are its 95% interval, None for a
-    metric without luck. `other_function`: the errors on both sides are of different functions, whatever their sizes.
-    `what` says in one line in what the runs on both sides differ, "" where they are the same in all that is recorded.
+    after / before, None where before is 0 or either is undefined; `low` and `high` are its 95% interval where a
+    comparison of two runs has one. `moved` are the facts of an fp64 result that moved: errors on both sides are of
+    different functions, whatever their sizes. The runs on both sides differ in `differences` and in their `commits`.
     """
 
     x: X
@@ -265,8 +299,9 @@ class Change:
     low: float | None = None
     high: float | None = None
     direction: Literal["improved", "regressed"]
-    other_function: bool = False
-    what: str = ""
+    moved: Mapping[str, float | str] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    commits: Commits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +309,7 @@ class Series:
     """One metric of one case at one place, a point per x of that place, gaps among them.
 
     `numbers` tells apart series of one case, metric and place: for errors the digests of weights and inputs, for memory
-    who counted. `rule` says how changes were looked for, `note` what a reader of them should know.
+    who counted. `rule` says how changes were looked for, `unjudged` why they were not.
     """
 
     case: Case
@@ -284,7 +319,7 @@ class Series:
     points: Sequence[Point]
     changes: Sequence[Change] = ()
     rule: Rule = Rule.NONE
-    note: str = ""
+    unjudged: Unjudged | None = None
 
     @property
     def key(self) -> tuple[Place, str, int, str, str]:
@@ -352,16 +387,15 @@ class Trend:
     """Series over the `axis`, what their times did together (`shifts`), and the cases that have none because they
     failed (`lost`).
 
-    `runs` counts the runs used by place, `left_out` those without an x by the reason.
+    `runs` counts the runs used by place, `left_out` those without an x by why.
     """
 
     axis: str
     series: Sequence[Series]
     runs: Mapping[Place, int]
     shifts: Sequence[Shift] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[LeftOut, int] = field(default_factory=dict)
     lost: Sequence[Lost] = ()
-    notes: Sequence[str] = ()
 
     @cached_property
     def places(self) -> dict[Place, list[Series]]:

@@ -1,26 +1,38 @@
-"""A trend in words, and shown: the changes first, then a line per series.
-
-Times that were not measured in turns are said to be so; what else a reader should know stands below.
-"""
+"""A trend in words, and shown: the changes first, then a line per series that changed, and what else decides."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from ampbench.core import stats
 from ampbench.core.units import UNDEFINED, counted, format_count, format_percent, format_percent_range, format_quantity
+from ampbench.records.changes import Difference
 from ampbench.records.labels import case_labels, common_traits, few
-from ampbench.records.run import short_commit
+from ampbench.records.run import DIRTY, short_commit
+from ampbench.show.changes import drift_said
 from ampbench.show.comparison import NOT_IN_TURNS
 from ampbench.show.data import finite
-from ampbench.show.document import Block, Column, Document, Section, records, table
-from ampbench.trend.series import TRACKED, Change, Lack, Place, Point, Rule, Series, Trend, X
-from ampbench.trend.steps import SHORTEST
+from ampbench.show.document import Block, Column, Document, Section, table
+from ampbench.trend.judging import POINTS as LONG
+from ampbench.trend.judging import SHORTEST
+from ampbench.trend.series import (
+    TRACKED,
+    Change,
+    Lack,
+    LeftOut,
+    Lost,
+    Place,
+    Point,
+    Rule,
+    Series,
+    Shift,
+    Trend,
+    Unjudged,
+    X,
+)
 
 DIRECTIONS = ("regressed", "improved")
 LONGEST_LIST = 3
@@ -33,9 +45,19 @@ JUMP = 1.1
 """A time that moves by less at the end of its series is no news: on the shared machine of docs/trends.md a change of
 10% is about the smallest that two runs a version show."""
 
+MOST = 15
+"""So many changes, and series that changed, are listed unless all are asked for."""
+_LONGEST_VALUE = 40
+"""Values of a difference longer than this, such as lists of instructions, are not written out."""
+
 NO_DIFFERENCE = "no difference is recorded"
 """What is said of a change between runs that are alike in all that is known of them."""
-SHARED = "the machine, or what they share; each case is judged by what is left (ampbench ab decides)"
+_UNJUDGED: Mapping[Unjudged, str] = {
+    Unjudged.NO_ASV: f'not judged: from {LONG} points on asv finds the steps, which pip install "ampbench[asv]" adds',
+    Unjudged.NO_NOISE: "not judged: neither rounds nor intervals tell how noisy the points are",
+}
+
+_HELD = ": over versions of torch the commit is held fixed"
 
 _WITH_REASON = (Lack.FAILED, Lack.SKIPPED, Lack.UNDEFINED)
 _LACKS: Mapping[Lack, str] = {
@@ -69,14 +91,36 @@ def series_names(trend: Trend) -> Names:
     return names
 
 
-def changed_at(trend: Trend, x: X, what: str) -> tuple[str, str]:
-    """Return what the x of a change is called, and `what` its runs differ in; neither says what the other does.
+def what(change: Change) -> str:
+    """Return in one line what the runs on both sides of a change differ in: "torch 2.12.1 → 2.13.0; abc1 Subject"."""
+    parts = [f"computes something else: {drift_said(change.moved)}"] if change.moved else []
+    parts += map(_difference, change.differences)
+    if change.commits is not None:
+        before, after, subject, number = change.commits
+        named = "none" if after is None else short_commit(after)
+        if subject is None:
+            parts.append(f"commit {short_commit(before) if before else 'none'} → {named}")
+        elif (before or "").removesuffix(DIRTY) == (after or "").removesuffix(DIRTY):
+            parts.append(f"changes that were not committed, {named}")
+        else:
+            several = f"{number} commits, " if number and number > 1 else ""
+            parts.append(f"{several}{named} {subject}".strip())
+    return "; ".join(parts) or NO_DIFFERENCE
 
-    The subject of a single commit between two points would be both.
-    """
-    named = f"{x.label} {x.title}".strip() if trend.axis == "commit" else x.label
-    said = what or NO_DIFFERENCE
-    return x.label if named in said else named, said
+
+def _difference(differs: Difference) -> str:
+    before, after = differs.baseline, differs.candidate
+    if max(len(before), len(after)) > _LONGEST_VALUE:
+        if differs.name != "torch build":
+            return f"other {differs.name}"
+        before, after = short_commit(before), short_commit(after)
+    return f"{differs.name} {before} → {after}"
+
+
+def changed_at(trend: Trend, change: Change) -> str:
+    """Return what the x of a change is called, without the subject of a single commit, which `what` has, too."""
+    named = f"{change.x.label} {change.x.title}".strip() if trend.axis == "commit" else change.x.label
+    return change.x.label if named in what(change) else named
 
 
 def summary(trend: Trend) -> str:
@@ -132,7 +176,7 @@ def changes_in_order(trend: Trend) -> list[tuple[Series, Change]]:
     for series in trend.places.values():
         order = {point.x: number for number, point in enumerate(series[0].points)}
         pairs = [(one, change) for one in series for change in one.changes]
-        found += sorted(pairs, key=lambda pair: (order[pair[1].x], pair[1].what, -_height(pair[1])))
+        found += sorted(pairs, key=lambda pair: (order[pair[1].x], what(pair[1]), -_height(pair[1])))
     return found
 
 
@@ -151,7 +195,7 @@ def levels(one: Series, change: Change) -> tuple[str, str]:
 
 def size(change: Change) -> str:
     """Return how large a change is, as "+7.2% (6.1 to 8.4%)"; the interval where luck has part in it."""
-    if change.other_function:
+    if change.moved:
         return "another function"
     if change.after is None:
         return "not finite"
@@ -177,14 +221,11 @@ def _short(ratio: float) -> str:
     return format_count(ratio).replace(" ", "")
 
 
-def gap(point: Point) -> str:
-    """Return why a point has no number, in one word where there is one."""
-    return point.gap.lack if point.gap is not None and point.gap.lack in _WITH_REASON else UNDEFINED
-
-
 def value_said(one: Series, point: Point) -> str:
     """Return the value of a series at a point or, in one word, why there is none."""
-    return gap(point) if point.value is None else format_quantity(point.value, one.metric.column.unit)
+    if point.value is not None:
+        return format_quantity(point.value, one.metric.column.unit)
+    return point.gap.lack if point.gap is not None and point.gap.lack in _WITH_REASON else UNDEFINED
 
 
 def ends(one: Series) -> list[Point]:
@@ -197,8 +238,8 @@ def missing(point: Point) -> str:
     """Return why a point has no number, "" where it has one."""
     if point.gap is None:
         return ""
-    lack, why = point.gap
-    return f"{lack}: {why}" if lack in _WITH_REASON else _LACKS[lack].format(why)
+    lack, why, moved = point.gap
+    return f"{lack}: {drift_said(moved) if moved else why}" if lack in _WITH_REASON else _LACKS[lack].format(why)
 
 
 def total(one: Series) -> str:
@@ -226,23 +267,26 @@ def failures(trend: Trend) -> list[str]:
 
 def notes(trend: Trend) -> list[str]:
     """Return what keeps series from being judged, with their numbers, and what else a reader should know."""
-    said = Counter(one.note for one in trend.series if one.note and one.note not in trend.notes)
-    unjudged = [f"{counted(count, 'series', 'series')} {note}" for note, count in said.items()]
-    left_out = [f"left out {counted(count, 'run')} with {why}" for why, count in trend.left_out.items()]
-    return [*unjudged, *disturbed_values(trend), *uncalled_ends(trend), *left_out, *trend.notes]
+    causes = Counter(one.unjudged for one in trend.series if one.unjudged)
+    unjudged = [f"{counted(count, 'series', 'series')} {_UNJUDGED[why]}" for why, count in causes.items()]
+    left_out = [
+        f"left out {counted(count, 'run')} with {why.replace('-', ' ')}{_HELD if why is LeftOut.OTHER_COMMIT else ''}"
+        for why, count in trend.left_out.items()
+    ]
+    return [*unjudged, *disturbed_values(trend), *uncalled_ends(trend), *left_out]
 
 
 def shared_shifts(trend: Trend) -> list[str]:
     """Return what all times of a run did together, which is no change of any case."""
     said = []
-    for one in trend.shifts:
-        if 1 / FACTOR < one.ratio < FACTOR:
-            more = "more" if one.ratio > 1 else "less"
-            took = f"{relative(one.ratio).lstrip('+-')} {more} time than at {one.last.label}"
-        else:
-            took = f"{relative(one.ratio)} the time that it took at {one.last.label}"
-        of = f"median of {one.cases} cases, of which {one.alike} moved that way"
-        said.append(f"at {one.x.label}{where(trend, one.place)} the whole run took {took} ({of}): {SHARED}")
+    for shift in trend.shifts:
+        took = f"{relative(shift.ratio)} the time that it took at {shift.last.label}"
+        if 1 / FACTOR < shift.ratio < FACTOR:
+            more = "more" if shift.ratio > 1 else "less"
+            took = f"{relative(shift.ratio).lstrip('+-')} {more} time than at {shift.last.label}"
+        at = f"at {shift.x.label}{where(trend, shift.place)}"
+        median = f"median of {shift.cases} cases, {shift.alike} moved that way"
+        said.append(f"{at} the whole run took {took} ({median}): perhaps the machine, so cases are judged by the rest")
     return said
 
 
@@ -265,9 +309,8 @@ def uncalled_ends(trend: Trend) -> list[str]:
         if len(known) <= gaps or {change.x for change in one.changes} & {point.x for point, _ in known[-gaps:]}:
             continue
         (_, before), (point, last) = known[-gaps - 1], known[-1]
-        rest = (
-            last / before * shared.get((one.place, point.x), 1.0) ** (1 if one.metric.column.better == "higher" else -1)
-        )
+        whole_run = shared.get((one.place, point.x), 1.0)
+        rest = last / before * (whole_run if one.metric.column.better == "higher" else 1 / whole_run)
         if min(abs(math.log(last / before)), abs(math.log(rest))) < math.log(JUMP):
             continue
         why = "the runs there do not settle it, more may"
@@ -299,70 +342,55 @@ _CASE = (
     "workload", "family", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format",
     "recipe",
 )  # fmt: skip
-_POINT = ("value", "low", "high", "runs")
-
-
-class Told(NamedTuple):
-    """A point of a series, a gap perhaps, and the change point at it, if there is one."""
-
-    series: Series
-    point: Point
-    change: Change | None
-
-
-POINTS: Sequence[Column[Told]] = (
-    *(
-        Column(name, attrgetter(f"series.case.{name}"))
-        for name in ("case_id", "workload", "version", "precision", "device", "phase", "path")
-    ),
-    Column("metric", lambda row: row.series.metric.name),
-    Column("unit", lambda row: row.series.metric.column.unit),
-    *(
-        Column(name, attrgetter(f"series.place.{name}"))
-        for name in ("program", "host", "cpu", "device_name", "threads", "torch_version", "commit")
-    ),
-    Column("settings", lambda row: " ".join(f"{name}={value}" for name, value in row.series.place.settings)),
-    Column("numbers", lambda row: row.series.numbers),
-    Column("x", lambda row: row.point.x.value),
-    Column("x_label", lambda row: row.point.x.label),
-    *(Column(name, attrgetter(f"point.{name}")) for name in _POINT),
-    Column("run_ids", lambda row: " ".join(row.point.run_ids)),
-    Column("missing", lambda row: missing(row.point)),
-    Column("change", lambda row: row.change.direction if row.change else ""),
-    Column("what", lambda row: row.change.what if row.change else ""),
-)
+_NUMBERS = ("value", "low", "high", "runs")
+COLUMNS = (
+    "case_id", "workload", "version", "precision", "device", "phase", "path", "metric", "unit", "program", "host",
+    "cpu", "device_name", "threads", "torch_version", "commit", "settings", "numbers", "x", "x_label", *_NUMBERS,
+    "run_ids", "missing", "change", "what",
+)  # fmt: skip
 """Of a point in CSV: run ids are joined by blanks, as are settings; `change` and `what` are of the change at it."""
+
+
+def _rows(trend: Trend) -> list[dict[str, Any]]:
+    """Return a row for each point of each series."""
+    rows = []
+    for one in trend.series:
+        changes = {change.x: change for change in one.changes}
+        values = {name: getattr(one.case, name) for name in COLUMNS if hasattr(one.case, name)} | asdict(one.place)
+        values |= {"metric": one.metric.name, "unit": one.metric.column.unit, "numbers": one.numbers}
+        values["settings"] = " ".join(f"{name}={value}" for name, value in one.place.settings)
+        for point in one.points:
+            change = changes.get(point.x)
+            told = values | _point(point) | {"x_label": point.x.label, "run_ids": " ".join(point.run_ids)}
+            told |= {"change": change.direction if change else "", "what": what(change) if change else ""}
+            rows.append({name: told[name] for name in COLUMNS})
+    return rows
 
 
 def _data(trend: Trend) -> dict[str, Any]:
     """Return a trend as JSON has it (docs/trends.md)."""
     places = list(trend.runs)
+
+    def placed(one: Lost | Shift | Series) -> dict[str, Any]:
+        return {"place": places.index(one.place)}
+
     measured = [point.x for group in trend.places.values() for point in group[0].points]
     return {
         "axis": trend.axis,
         "left_out": dict(trend.left_out),
-        "notes": list(trend.notes),
         "places": [asdict(one) | {"settings": dict(one.settings), "runs": trend.runs[one]} for one in places],
         "x": [asdict(x) for x in dict.fromkeys([*measured, *(one.x for one in trend.lost)])],
-        "shifts": [
-            asdict(one) | {"place": places.index(one.place), "x": one.x.value, "last": one.last.value}
-            for one in trend.shifts
-        ],
+        "shifts": [asdict(one) | placed(one) | {"x": one.x.value, "last": one.last.value} for one in trend.shifts],
         "lost": [
-            {
-                "case_id": one.case.case_id,
-                "version": one.case.version,
-                "place": places.index(one.place),
-                "x": one.x.value,
-                "reason": one.reason,
-            }
+            {"case_id": one.case.case_id, "version": one.case.version, "x": one.x.value, "reason": one.reason}
+            | placed(one)
             for one in trend.lost
         ],
-        "series": [_series(one, places.index(one.place)) for one in trend.series],
+        "series": [_series(one) | placed(one) for one in trend.series],
     }
 
 
-def _series(one: Series, place: int) -> dict[str, Any]:
+def _series(one: Series) -> dict[str, Any]:
     return {
         "case_id": one.case.case_id,
         **{name: getattr(one.case, name) for name in _CASE},
@@ -372,17 +400,18 @@ def _series(one: Series, place: int) -> dict[str, Any]:
         "column": one.metric.column.name,
         "unit": one.metric.column.unit,
         "better": one.metric.column.better,
-        "place": place,
         "numbers": one.numbers,
-        "rule": one.rule.value,
-        "note": one.note,
-        "changes": [asdict(each) | {"x": each.x.value, "last": each.last.value} for each in one.changes],
+        "rule": one.rule,
+        "unjudged": one.unjudged,
+        "changes": [
+            asdict(each) | {"x": each.x.value, "last": each.last.value, "what": what(each)} for each in one.changes
+        ],
         "points": [_point(point) for point in one.points],
     }
 
 
 def _point(point: Point) -> dict[str, Any]:
-    numbers = {name: getattr(point, name) for name in _POINT}
+    numbers = {name: getattr(point, name) for name in _NUMBERS}
     each = [asdict(one) for one in point.each]
     told = {"disturbed": point.disturbed, "missing": missing(point)}
     return {"x": point.x.value, **numbers, "run_ids": list(point.run_ids), "each": each, **told}
@@ -397,37 +426,42 @@ _BLOCKS, _GAP = "▁▂▃▄▅▆▇█", "·"
 
 
 def trend_document(trend: Trend, show_all: bool) -> Document:
-    """Return a trend in every form: the changes first, then a table of each place's series that changed, or of all."""
+    """Return a trend in every form: the changes, then curves of the series that changed, or a line per series."""
 
     def sections() -> list[Section]:
         names = series_names(trend)
         common = common_traits(one.case for one in trend.series)
         said = [f"all cases: {common}" if common else "", *shared_shifts(trend), summary(trend)]
+        changes = changes_in_order(trend)
+        listed_changes = changes if show_all else changes[:MOST]
+        more = len(changes) - len(listed_changes)
+        blocks = [*map(Block, filter(None, said)), *change_blocks(trend, listed_changes, names)]
+        blocks += [Block(f"{counted(more, 'more change')} (--all lists them)")] if more else []
+        made = [Section(f"{extent(trend)}: {span(trend)}", blocks)]
+        chosen = {one.key for one, _ in listed_changes}
+        for place, series in trend.places.items():
+            long = len(series[0].points) > COLUMNS_FOR_X
+            shown = [one for one in series if show_all or (long and one.key in chosen)]
+            if shown:
+                points = counted(len(series[0].points), "point")
+                title = f"{place_name(place)}: {counted(trend.runs[place], 'run')}, {points}"
+                made.append(Section(title, [series_block("", shown, names)]))
         still = Counter(one.metric.name for one in trend.series if not one.changes)
         foot = [NOT_IN_TURNS] if has_changed_times(trend) else []
         foot += [f"without a change: {listed(still)} (--all lists them)"] if still and not show_all else []
-        blocks = [*map(Block, filter(None, said)), *change_blocks(trend, names)]
-        made = [Section(f"{extent(trend)}: {span(trend)}", blocks)]
-        for place, series in trend.places.items():
-            points = counted(len(series[0].points), "point")
-            title = f"{place_name(place)}: {counted(trend.runs[place], 'run')}, {points}"
-            shown = [one for one in series if show_all or one.changes]
-            made.append(Section(title, [series_block("", shown, names)] if shown else []))
         made[-1].blocks.extend(map(Block, [*foot, *notes(trend)]))
         return made
 
-    changes = {(one.key, change.x): change for one in trend.series for change in one.changes}
-    points = [Told(one, point, changes.get((one.key, point.x))) for one in trend.series for point in one.points]
     return Document(
         sections=sections,
         data=lambda: finite(_data(trend)),
-        columns=[column.key for column in POINTS],
-        rows=lambda: records(POINTS, points),
+        columns=list(COLUMNS),
+        rows=lambda: _rows(trend),
         missing=failures(trend),
     )
 
 
-def change_blocks(trend: Trend, names: Names) -> list[Block]:
+def change_blocks(trend: Trend, changes: Sequence[tuple[Series, Change]], names: Names) -> list[Block]:
     """Return a table of the changes of each cause at one x, under what the runs on both sides differ in."""
     columns: list[Column[tuple[Series, Change]]] = [
         Column("", lambda row: names[row[0].key], "case"),
@@ -437,13 +471,11 @@ def change_blocks(trend: Trend, names: Names) -> list[Block]:
         Column("", lambda row: size(row[1]), "change", whole=True),
         Column("", lambda row: row[1].direction, "direction", whole=True),
     ]
-    blocks = []
-    for (place, x, what), group in groupby(
-        changes_in_order(trend), key=lambda pair: (pair[0].place, pair[1].x, pair[1].what)
-    ):
-        named, said = changed_at(trend, x, what)
-        blocks.append(table(f"at {named}{where(trend, place)}: {said}", columns, list(group)))
-    return blocks
+    groups: dict[str, list[tuple[Series, Change]]] = {}
+    for one, change in changes:
+        title = f"at {changed_at(trend, change)}{where(trend, one.place)}: {what(change)}"
+        groups.setdefault(title, []).append((one, change))
+    return [table(title, columns, rows) for title, rows in groups.items()]
 
 
 def _value_at(place: int, one: Series) -> str:

@@ -49,6 +49,11 @@ def _case(one: Difference, *codes: str) -> bool:
 KEPT = "tests-net-runs-keep-fp32"
 RULES: tuple[Rule, ...] = (
     Rule(
+        "the interval of a change in a history of few points holds those of its runs' comparisons",
+        lambda one: (one.name, one.table) == ("history", "changes") and one.column in ("low", "high"),
+        cells=12,
+    ),
+    Rule(
         "a search stores its limits and the errors of units, its trials say the rest; which units are kept is a table",
         lambda one: (
             one.name == KEPT

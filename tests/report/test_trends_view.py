@@ -11,7 +11,7 @@ from ampbench.report.page import chart_payload, packed
 from ampbench.report.trends import labels_of, trends
 from ampbench.show.charts import Chart
 from ampbench.show.page import View
-from ampbench.trend.series import Change, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
+from ampbench.trend.series import Change, Commits, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
@@ -206,8 +206,9 @@ def test_markup_in_commits_and_reasons_is_text() -> None:
         Point(x=x, value=1.2e-3, runs=1),
         Point(x=xs(3)[2], value=None, gap=Gap(Lack.FAILED, hostile)),
     ]
-    one = series([], points=several, changes=[Change(x=x, last=xs(1)[0], before=1e-3, after=1.2e-3, ratio=1.2,
-                                                    direction="regressed", what=hostile)])  # fmt: skip
+    found = Change(x=x, last=xs(1)[0], before=1e-3, after=1.2e-3, ratio=1.2, direction="regressed",
+                   commits=Commits("0", "1", hostile))  # fmt: skip
+    one = series([], points=several, changes=[found])
     given = material(one)
     page = section_of(made(given), given)
     assert not page.find(id="trends").find("script")

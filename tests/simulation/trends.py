@@ -1,7 +1,7 @@
 """Simulated series: how often a step is found, and how often one is seen where there is none."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,8 +12,8 @@ from numpy.random import Generator
 from ampbench.core.stats import Floats
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.store import StoredRun
-from ampbench.trend import steps
 from ampbench.trend.building import make_trend
+from ampbench.trend.judging import find_steps
 from ampbench.trend.reducing import RunValues, reduced
 from ampbench.trend.series import tracked
 from tests.simulation.suite import Share
@@ -72,50 +72,28 @@ SERIES: Mapping[str, Model] = MappingProxyType(
     }
 )
 
-Finder = Callable[[Sequence[float]], Sequence[int]]
+
+def places(logs: Floats) -> list[int]:
+    """Return the places of steps in a series."""
+    return [level[0] for _, level in find_steps(logs, logs, THRESHOLD)]
 
 
-def confirmed_steps(logs: Sequence[float]) -> list[int]:
-    """Return the places that ampbench finds."""
-    return [step.place for step in steps.find_steps(logs, THRESHOLD)]
-
-
-def asv_steps(logs: Sequence[float]) -> list[int]:
-    """Return the places that asv finds with the penalty that it chooses by itself, on the same values in seconds."""
-    from asv.step_detect import detect_steps
-
-    return [step[0] for step in detect_steps(np.exp(np.asarray(logs)).tolist())][1:]
-
-
-def flagged(name: str, spread: float, count: int, finder: Finder = confirmed_steps) -> Share:
+def flagged(name: str, spread: float, count: int) -> Share:
     """Return the share of series of a hundred points without a step in which one is found."""
     generator = np.random.default_rng([1, list(SERIES).index(name), round(1000 * spread)])
-    alarms = sum(bool(finder(SERIES[name](generator, POINTS, spread).tolist())) for _ in range(count))
+    alarms = sum(bool(places(SERIES[name](generator, POINTS, spread))) for _ in range(count))
     return Share(count=alarms, trials=count)
 
 
-def found(name: str, spread: float, effect: float, after: int, count: int, finder: Finder = confirmed_steps) -> Share:
+def found(name: str, spread: float, effect: float, after: int, count: int) -> Share:
     """Return the share of steps found, at most one point off, `after` points after fifty without one."""
     generator = np.random.default_rng([2, list(SERIES).index(name), round(1000 * spread), round(1000 * effect), after])
     hits = 0
     for _ in range(count):
         logs = SERIES[name](generator, HISTORY + after, spread)
         logs[HISTORY:] += math.log1p(effect)
-        hits += any(abs(place - HISTORY) <= 1 for place in finder(logs.tolist()))
+        hits += any(abs(place - HISTORY) <= 1 for place in places(logs))
     return Share(count=hits, trials=count)
-
-
-def covered(name: str, spread: float, effect: float, count: int) -> Share:
-    """Return the share of steps found, between two levels of fifty points, whose 95% interval holds the true one."""
-    generator = np.random.default_rng([4, list(SERIES).index(name), round(1000 * spread), round(1000 * effect)])
-    hits = trials = 0
-    for _ in range(count):
-        logs = SERIES[name](generator, POINTS, spread)
-        logs[HISTORY:] += math.log1p(effect)
-        for step in steps.find_steps(logs.tolist(), THRESHOLD):
-            hits += abs(step.after - step.before - math.log1p(effect)) <= step.half
-            trials += 1
-    return Share(count=hits, trials=trials)
 
 
 Rounds = Callable[[Generator, tuple[int, ...], float], Floats]
