@@ -121,7 +121,7 @@ class Answer(StrEnum):
 
 
 class Arithmetic(StrEnum):
-    """What storage in half makes of an optimizer's settings, of averages and of sums, by arithmetic alone."""
+    """What storage in half makes of an optimizer's settings, by arithmetic alone."""
 
     INFINITE = "arithmetic-infinite"
     """Steps divide by 0 where gradients were small."""
@@ -130,8 +130,6 @@ class Arithmetic(StrEnum):
     DECAY = "arithmetic-decay"
     SQUARES = "arithmetic-squares"
     STATISTICS = "arithmetic-statistics"
-    AVERAGE = "arithmetic-average"
-    SUM = "arithmetic-sum"
 
 
 class Hint(StrEnum):

@@ -19,6 +19,10 @@ INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient",
 """Kinds of values: a module's floating inputs; its floating outputs; the gradients of these and of its parameters; its
 own parameters and floating buffers; the change of these by one optimizer step."""
 
+FLUSHES = 0.01
+"""The share of a module's values at zero from which it is said to flush: below it, the values around zero that every
+distribution has are lost beside the others, as they would be to rounding."""
+
 
 class Magnitudes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The magnitudes of all values of one kind in a module, in an fp32 run: a histogram by exponent.

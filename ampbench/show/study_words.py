@@ -78,7 +78,7 @@ TEMPLATES: Mapping[str, str] = {
         "{values:if|largest || is }{reach:if||share| of what it holds)}"
     ),
     "headroom-flushes": "{count:,} would flush ({names})",
-    "headroom-near": "{count:,} {count:verb;comes;come} within a factor {margin} of {what} ({names})",
+    "headroom-near": "{count:,} {count:verb;comes;come} within a factor {margin} of overflow ({names})",
     "headroom-no-gradient": "no gradient is finite and not zero",
     "headroom-flushing-anyhow": "{flushed:share} of gradients flush, which no loss scale saves",
     "headroom-unscaled": "gradients need no loss scale",
@@ -98,12 +98,10 @@ TEMPLATES: Mapping[str, str] = {
     "headroom-nonfinite": "outputs are not finite from step {step:,} on, and no op makes that of finite values",
     "headroom-finite": "all values of the whole step are finite",
     "headroom-unseen": "the whole step was not seen",
-    "headroom-not-compared": "no module was compared",
     "headroom-none": "no overflow or flushing predicted, none seen",
     "headroom-score": (
         "{event} {predicted:,} predicted, {seen:,} seen"
-        "{right:if| (|,| right, }{false:if||,| false, }{missed:if||,| missed}{near:if|, |,| of them near it}"
-        "{wrong:only|)}"
+        "{right:if| (|,| right, }{false:if||,| false, }{missed:if||,| missed)}"
     ),
     "headroom-gradients": (
         "gradients{scale:if| at loss scale ||}: {predicted:share} predicted to flush, {seen:share} seen"

@@ -118,10 +118,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
         f"{_TRAINED}running statistics stop about {{away:share}} away from those of batches "
         "(2^-{power} / momentum {momentum:g})"
     ),
-    Arithmetic.AVERAGE: (
-        "an average of weights at decay {decay:g} stands still up to {away:share} away (2^-{power} / {rest:.3g})"
-    ),
-    Arithmetic.SUM: "gradients summed over equal micro-batches stop growing after about {most:,} (2^{digits})",
     Hint.SCALE: (
         "GradScaler skips {steps:counted;step} at first, by its default scale of {default:,.0f}: begin at "
         "init_scale={scale:g}"

@@ -9,7 +9,7 @@ operation after the other. FLOPs are those that no kernel can leave out, bytes t
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -359,10 +359,10 @@ class Bound:
             return None
         if self.memory_seconds is not None and self.memory_seconds >= least:
             return MEMORY
-        by_operation: dict[str, float] = {}
+        totals: defaultdict[str, float] = defaultdict(float)
         for (operation, _), seconds in self.seconds.items():
-            by_operation[operation] = by_operation.get(operation, 0.0) + seconds
-        return BINDING[max(by_operation, key=lambda operation: by_operation[operation])]
+            totals[operation] += seconds
+        return BINDING[max(totals, key=totals.__getitem__)]
 
 
 class Bounds:

@@ -4,10 +4,9 @@ They run from small to large, on random values. Sizes are those of networks: wha
 be more than what is attained here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -52,14 +51,9 @@ FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channel
 _TILE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One size of an operation: `work` FLOPs or bytes each time it is run; `build` makes what runs it.
+class Task(NamedTuple):
+    """One size of an operation: `work` FLOPs or bytes each time it is run; `build` makes what runs it."""
 
-    Tasks of one `series` differ in size only.
-    """
-
-    series: str
     size: str
     work: int
     build: Callable[[MakeTensor], Callable[[], object]]
@@ -75,16 +69,21 @@ def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]
     if operation == MATMUL:
         series = [[_square(edge) for edge in SQUARES[kind]], [_layer(*shape) for shape in LAYERS[kind]]]
         if device == "cpu" and dtype is torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-            series.append([_onednn_layer(*shape) for shape in LAYERS[kind]])
+            series.append([_layer(*shape, "onednn") for shape in LAYERS[kind]])
         return series
     if operation == CONV:
         return list(_convolutions(kind))
     if operation == ATTENTION:
-        return [sorted((_attention(*shape) for shape in ATTENTIONS[kind]), key=lambda task: task.work)]
+        return [_sorted(_attention(*shape) for shape in ATTENTIONS[kind])]
     if operation == READ:
         return [[_read(1 << power, dtype.itemsize) for power in COPIES[kind]]]
     assert operation == COPY
     return [[_copy(1 << power, dtype.itemsize) for power in COPIES[kind]]]
+
+
+def _of(shapes: Sequence[tuple[int, ...]], run: Callable[..., object]) -> Callable[[MakeTensor], Callable[[], object]]:
+    """Return what builds a run of an operation on tensors of these shapes."""
+    return lambda make: partial(run, *(make(*shape) for shape in shapes))
 
 
 def _square(edge: int) -> Task:
@@ -92,53 +91,43 @@ def _square(edge: int) -> Task:
         left, right = make(edge, edge), make(edge, edge)
         return partial(torch.mm, left, right, out=torch.empty_like(left))
 
-    return Task("square", f"{edge}x{edge}x{edge}", 2 * edge**3, build)
+    return Task(f"{edge}x{edge}x{edge}", 2 * edge**3, build)
 
 
-def _layer(rows: int, inputs: int, outputs: int) -> Task:
-    def build(make: MakeTensor) -> Callable[[], object]:
-        return partial(F.linear, make(rows, inputs), make(outputs, inputs), make(outputs))
-
-    return Task("linear", f"linear {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build)
-
-
-def _onednn_layer(rows: int, inputs: int, outputs: int) -> Task:
-    """Return the same layer as inductor has it run in oneDNN."""
-
-    def build(make: MakeTensor) -> Callable[[], object]:
-        given = make(rows, inputs), make(outputs, inputs), make(outputs)
-        return partial(torch.ops.mkldnn._linear_pointwise, *given, "none", [], "")
-
-    return Task("onednn", f"onednn {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build)
+def _layer(rows: int, inputs: int, outputs: int, name: str = "linear") -> Task:
+    """Return a layer: "linear", or "onednn", as inductor has it run in oneDNN."""
+    run = F.linear if name == "linear" else lambda *given: torch.ops.mkldnn._linear_pointwise(*given, "none", [], "")
+    build = _of(((rows, inputs), (outputs, inputs), (outputs,)), run)
+    return Task(f"{name} {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build)
 
 
-def _attention(sequences: int, heads: int, length: int, features: int) -> Task:
-    def build(make: MakeTensor) -> Callable[[], object]:
-        query, key, value = (make(sequences, heads, length, features) for _ in range(3))
-        return partial(F.scaled_dot_product_attention, query, key, value)
-
-    size = f"{sequences}x{heads}x{length}x{features}"
-    return Task("attention", size, 2 * 2 * sequences * heads * length**2 * features, build)
+def _attention(*shape: int) -> Task:
+    sequences, heads, length, features = shape
+    work = 2 * 2 * sequences * heads * length**2 * features
+    return Task("x".join(map(str, shape)), work, _of([shape] * 3, F.scaled_dot_product_attention))
 
 
 def _convolutions(kind: str) -> Iterator[list[Task]]:
     for memory_format in FORMATS:
         for kernel in (3, 1):
             shapes = [shape for shape in CONVOLUTIONS[kind] if shape[-1] == kernel]
-            tasks = [_convolution(*shape, memory_format) for shape in shapes]
-            yield sorted(tasks, key=lambda task: task.work)
+            yield _sorted(_convolution(*shape, memory_format) for shape in shapes)
+
+
+def _sorted(tasks: Iterable[Task]) -> list[Task]:
+    return sorted(tasks, key=lambda task: task.work)
 
 
 def _convolution(images: int, inputs: int, outputs: int, edge: int, kernel: int, memory_format: str) -> Task:
     def build(make: MakeTensor) -> Callable[[], object]:
-        laid = FORMATS[memory_format]
-        image = make(images, inputs, edge, edge).to(memory_format=laid)
-        weight = make(outputs, inputs, kernel, kernel).to(memory_format=laid)
-        return partial(F.conv2d, image, weight, padding=kernel // 2)
+        laid = [
+            make(*shape).to(memory_format=FORMATS[memory_format])
+            for shape in ((images, inputs, edge, edge), (outputs, inputs, kernel, kernel))
+        ]
+        return partial(F.conv2d, *laid, padding=kernel // 2)
 
     size = f"{kernel}x{kernel} {inputs}>{outputs} {images}x{edge}x{edge} {memory_format}"
-    work = 2 * images * edge * edge * inputs * outputs * kernel * kernel
-    return Task(f"{kernel}x{kernel} {memory_format}", size, work, build)
+    return Task(size, 2 * images * edge * edge * inputs * outputs * kernel * kernel, build)
 
 
 def _copy(size: int, itemsize: int) -> Task:
@@ -146,14 +135,11 @@ def _copy(size: int, itemsize: int) -> Task:
         source = _filled(make, size // itemsize)
         return partial(torch.empty_like(source).copy_, source)
 
-    return Task("copy", _bytes_said(size), 2 * size, build)
+    return Task(_bytes_said(size), 2 * size, build)
 
 
 def _read(size: int, itemsize: int) -> Task:
-    def build(make: MakeTensor) -> Callable[[], object]:
-        return _filled(make, size // itemsize).amax
-
-    return Task("read", _bytes_said(size), size, build)
+    return Task(_bytes_said(size), size, lambda make: _filled(make, size // itemsize).amax)
 
 
 def _filled(make: MakeTensor, count: int) -> torch.Tensor:

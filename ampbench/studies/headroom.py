@@ -1,8 +1,15 @@
-"""How near an fp32 run's values are to what fp16 and bf16 hold, what that foretells, and whether it came true."""
+"""How near an fp32 run's values are to what fp16 and bf16 hold, what that foretells, and whether it came true.
+
+A histogram by exponent is exact for all borders of a format that are powers of two, as those of zero and of subnormals
+are, the first of which rounds to zero itself (`Magnitudes.powers`). That of overflow lies half a unit below one:
+`largest` decides whether any value is beyond, and of the values within that half unit (less than a thousandth of their
+exponent in fp16) one at most is counted.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from operator import attrgetter
@@ -10,15 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from ampbench.core.precisions import BASELINE, FORMATS, LOW, SHORT_DTYPES, find_precision
+from ampbench.core.precisions import BASELINE, FORMATS, LOW, SHORT_DTYPES, Format, find_format, find_precision
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted
 from ampbench.errors import NothingToRunError
 from ampbench.records.case import Case, Environment, matches
 from ampbench.records.kinds import HEADROOM
-from ampbench.records.labels import few, optimizer_name
+from ampbench.records.labels import few, left_out, optimizer_name, remarks_of
 from ampbench.records.ranges import (
     ACTIVATION,
+    FLUSHES,
     GRADIENT,
     INPUT,
     ROOT,
@@ -26,6 +34,7 @@ from ampbench.records.ranges import (
     WEIGHT,
     LowRun,
     Magnitudes,
+    ModuleError,
     RangePass,
     RangesAsked,
     format_scale,
@@ -34,31 +43,6 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_points, thinned, tooltip
 from ampbench.show.document import Column
-from ampbench.studies.predictions import (
-    FLUSHES,
-    FLUSHING,
-    MARGIN,
-    OVERFLOW,
-    Events,
-    Fit,
-    GradientOutcome,
-    Outcome,
-    by_running_module,
-    fit,
-    flushed_together,
-    habits_of,
-    left_out,
-    low_dtype,
-    predict,
-    predicted_and_seen,
-    predicted_gradients,
-    remarks_of,
-    scores,
-    telling,
-    usable_scales,
-    values_phrase,
-    whole_step_seen,
-)
 from ampbench.studies.study import ONE_PHASE_HELP, Option, Selects, Session, Study, Table, View
 from ampbench.workloads.index import LIBRARIES
 
@@ -71,6 +55,447 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _NEAR = 0.001
 """The share of a format's largest number below which no value is called near it."""
+MARGIN = 8
+"""Values within this factor of overflow are called near it: another batch, or some training, moves the largest."""
+
+_TAMES_INFINITY = frozenset(
+    {"ReLU", "ReLU6", "Hardtanh", "Sigmoid", "Hardsigmoid", "Tanh", "MaxPool1d", "MaxPool2d", "MaxPool3d"}
+)
+"""Modules that may return a finite value for an infinite one, so that their outputs alone decide."""
+
+_NORMALISES = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
+"""Modules (by the beginning or a part of their names) that bring small values back to size, if they arrive at all."""
+
+_STORES_MEAN = ("BatchNorm", "InstanceNorm")
+"""Those of them that store the mean of a batch in the dtype of their weights (seen with torch 2.15 on the CPU)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How values fit into a format; None where there are no finite ones.
+
+    `reach` is the largest magnitude over the format's largest number. The others are shares of all finite values:
+    `overflow` would become infinite, `flushed` zero though they are not, `subnormal` would lose digits; of updates,
+    `swallowed` would change nothing where the parameter is stored in the format.
+    """
+
+    reach: float | None = None
+    overflow: float | None = None
+    flushed: float | None = None
+    subnormal: float | None = None
+    swallowed: float | None = None
+
+
+OVERFLOW, FLUSHING = "overflow", "flushing"
+
+
+class Event(NamedTuple):
+    """Overflow, or flushing, of a module: which of its values foretell it ("": none), and whether it was `seen`.
+
+    Not to be seen (None), it is neither right nor false.
+    """
+
+    predicted: str = ""
+    seen: bool | None = None
+
+    @property
+    def failure(self) -> str:
+        """Return "missed" or "false" with the values that said so; "" where it came true or was not to be seen."""
+        if self.seen is None or bool(self.predicted) == self.seen:
+            return ""
+        return f"false ({self.predicted})" if self.predicted else "missed"
+
+
+Events = Mapping[str, Event]
+"""What a module does, by `OVERFLOW` and `FLUSHING`."""
+
+
+def fit(values: Magnitudes, dtype: str, scale: float = 1.0) -> Fit:
+    """Return how `values`, each times `scale` (a loss scale, say), fit into the format `dtype`, "fp16" or "bf16".
+
+    For a scale that is no power of two, values are taken as evenly spread over the logarithms within an exponent.
+    """
+    form = find_format(dtype)
+    finite = values.elements - values.nonfinite
+    if values.largest is None or finite == 0:
+        return Fit()
+    scale = min(max(scale, 2.0**-149), 2.0**127)  # GradScaler keeps it in fp32
+    largest = values.largest * scale
+    flushed = flushed_count(values, form, scale)
+    overflow = 0.0
+    if largest >= form.overflow:
+        overflow = max(
+            sum(values.counts) - _below(values.counts, values.lowest, 2.0 ** (form.highest + 1) / scale), 1.0
+        )
+    return Fit(
+        reach=largest / form.largest,
+        overflow=overflow / finite,
+        flushed=flushed / finite,
+        subnormal=max(_below(values.counts, values.lowest, form.normal / scale) - flushed, 0.0) / finite,
+    )
+
+
+def telling(values: Iterable[Magnitudes]) -> Magnitudes | None:
+    """Return the largest of a module's outputs, inputs and weights, which come nearest to a format's end.
+
+    Running variances only divide: they count where there is nothing else. None where nothing is finite.
+    """
+    known = [row for row in values if row.what in (ACTIVATION, INPUT, WEIGHT) and row.largest is not None]
+    counting = [row for row in known if not row.name.endswith("running_var")] or known
+    return max(counting, key=lambda row: row.largest or 0.0, default=None)
+
+
+def flushed_count(values: Magnitudes, form: Format, scale: float = 1.0) -> float:
+    """Return how many values that are not zero would become it."""
+    border = form.flush / scale
+    place = math.log2(border) - values.lowest
+    tied = values.powers[int(place)] if place.is_integer() and 0 <= place < len(values.powers) else 0
+    return _below(values.counts, values.lowest, border) + tied
+
+
+def predict(
+    values: Sequence[Magnitudes],
+    dtype: str,
+    *,
+    computes_low: bool = True,
+    lowered_weights: Container[str] | None = None,
+) -> Events:
+    """Return whether a module would overflow or flush if inputs, weights and outputs were in `dtype`.
+
+    As in pure half, all are; with autocast, inputs and outputs only if the module `computes_low`, and of its parameters
+    and buffers those that `lowered_weights` names (None: all).
+
+    `values` are all records of one module. It is predicted to **overflow** if the largest of its outputs, parameters or
+    inputs rounds to infinity; inputs do not count where a module may make finite values of infinite ones (ReLU6), nor
+    what only divides (running variances). It is predicted to **flush** if at least `FLUSHES` of its outputs round to
+    zero, or become zero in a normalisation because its inputs do. What overflows only inside a module cannot be seen.
+    """
+    form = find_format(dtype)
+    kind = values[0].kind if values else ""
+
+    def lowered(row: Magnitudes) -> bool:
+        if row.what == WEIGHT:
+            return lowered_weights is None or row.name in lowered_weights
+        return computes_low and row.what in (ACTIVATION, INPUT)
+
+    used = [row for row in values if lowered(row)]
+    mean_low = lowered_weights is None and any(part in kind for part in _STORES_MEAN)
+    zeros = _flushing(used, values, kind, form, mean_low=mean_low)
+    return {OVERFLOW: Event(_overflowing(used, kind, form)), FLUSHING: Event(zeros)}
+
+
+def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes]]:
+    """Return the records of each module that ran, in the order of running.
+
+    The parameters and buffers of a part that did not run itself are put to the nearest module around it that did, as an
+    attention's are that uses its projection's: those of what nothing around it ran are left out.
+    """
+    every: dict[str, list[Magnitudes]] = {}
+    for row in values:
+        every.setdefault(row.module, []).append(row)
+    ran = {name: list(rows) for name, rows in every.items() if any(row.what in (INPUT, ACTIVATION) for row in rows)}
+    for name in [name for name in every if name not in ran]:
+        around = name
+        while around and around not in ran:
+            around = around.rpartition(".")[0]
+        if around in ran:
+            ran[around] += [row for row in every[name] if row.what == WEIGHT]
+    return ran
+
+
+def _overflowing(used: Sequence[Magnitudes], kind: str, form: Format) -> str:
+    """Return which of a module's values the format cannot hold, of those that count; "": none."""
+    for row in used:
+        spared = (row.what == INPUT and kind in _TAMES_INFINITY) or row.name.endswith("running_var")
+        if row.largest is not None and row.largest >= form.overflow and not spared:
+            return row.what
+    return ""
+
+
+def _flushing(
+    used: Sequence[Magnitudes], values: Sequence[Magnitudes], kind: str, form: Format, *, mean_low: bool
+) -> str:
+    """Return which of a module's values make it flush; "": none."""
+    outputs = next((row for row in used if row.what == ACTIVATION and row.largest is not None), None)
+    if outputs and _share(outputs, form) >= FLUSHES:
+        return ACTIVATION
+    inputs = [row for row in used if row.what == INPUT and any(part in kind for part in _NORMALISES)]
+    return INPUT if any(_normalised_to_zero(row, values, form, mean_low) >= FLUSHES for row in inputs) else ""
+
+
+def _share(values: Magnitudes, form: Format) -> float:
+    finite = values.elements - values.nonfinite
+    return flushed_count(values, form) / finite if finite else 0.0
+
+
+def _normalised_to_zero(inputs: Magnitudes, values: Sequence[Magnitudes], form: Format, mean_low: bool) -> float:
+    """Return the share of a normalisation's outputs that become zero since its inputs do.
+
+    With a remembered mean or none, those of inputs that round to zero; with the mean of what it is given, those of
+    which the whole channel or row does, as one value that is left moves all others off zero. `mean_low`: that mean is
+    rounded as these are, and becomes zero beside values that are all small.
+    """
+    finite = inputs.elements - inputs.nonfinite
+    if not finite:
+        return 0.0
+    share = _share(inputs, form)
+    added = ["bias"]
+    if inputs.together is None:
+        added.append("running_mean")
+    elif not mean_low or (inputs.largest or 0.0) >= form.normal:
+        share = _below(inputs.together, inputs.lowest, form.flush) / finite
+    for row in values:
+        if row.what == WEIGHT and row.name.rpartition(".")[2] in added and row.elements:
+            share *= row.zeros / row.elements
+    return share
+
+
+def _below(counts: Sequence[int], lowest: int, border: float) -> float:
+    """Return how many of `counts`, by exponent from `lowest`, lie below `border`, of its exponent a part.
+
+    The part is what its logarithm says.
+    """
+    edge = math.log2(border) - lowest
+    whole = min(max(math.floor(edge), 0), len(counts))
+    count = float(sum(counts[:whole]))
+    if 0 <= edge < len(counts):
+        count += counts[whole] * (edge - whole)
+    return count
+
+
+_LOWEST, _HIGHEST = -126, 127
+"""The exponents of fp32's normal numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """The loss scales, powers of two from `lowest` to `highest`, at which no gradient overflows and fewest flush.
+
+    `flushed` is the share of all gradient values that flush to zero at these, `unscaled` at a scale of 1; `limiting`
+    is the module of the largest gradient, which bounds the scale.
+    """
+
+    lowest: float
+    highest: float
+    flushed: float
+    unscaled: float
+    limiting: str
+
+    @property
+    def needed(self) -> bool:
+        """Whether gradients are better off at these than without a scale."""
+        return self.highest < 1 or self.unscaled > self.flushed
+
+
+def usable_scales(values: Iterable[Magnitudes], dtype: str = "fp16") -> Scales | None:
+    """Return the loss scales to use for the gradients among `values`, those of outputs and of parameters.
+
+    From one fp32 run; later gradients may be larger. `lowest` is not below 1 where 1 will do, and no scale is beyond
+    what fp32 holds, in which GradScaler keeps it. None where no gradient is finite and not zero, or no such scale will
+    do.
+    """
+    form = find_format(dtype)
+    gradients = [row for row in values if row.what == GRADIENT and row.largest]
+    if not gradients:
+        return None
+    worst = max(gradients, key=lambda row: row.largest or 0.0)
+    assert worst.largest
+    power = min(math.ceil(math.log2(form.overflow) - math.log2(worst.largest)), _HIGHEST)
+    while worst.largest * 2.0**power >= form.overflow:
+        power -= 1
+    if power < _LOWEST:
+        return None
+    finite = sum(row.elements - row.nonfinite for row in gradients)
+
+    def lost(exponent: int) -> float:
+        return sum(flushed_count(row, form, 2.0**exponent) for row in gradients)
+
+    lowest, least = power, lost(power)
+    end = 0 if power >= 0 else _LOWEST
+    while lowest > end and lost(lowest - 1) == least:
+        lowest -= 1
+    return Scales(
+        lowest=2.0**lowest,
+        highest=2.0**power,
+        flushed=least / finite,
+        unscaled=lost(0) / finite,
+        limiting=worst.module,
+    )
+
+
+def values_phrase(values: Magnitudes) -> str:
+    """Return which values of a module these are: "activation", "weight", "weight of bias"."""
+    name = values.name.rpartition(".")[2]
+    return values.what if name in ("", values.what) else f"{values.what} of {name}"
+
+
+_FUSED = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder"})
+"""Modules that, in inference, may run as one op in which none of those within them is seen."""
+
+
+class Outcome(NamedTuple):
+    """What a module was predicted to do in a low precision, and what it did; where not seen, its `error` notes why."""
+
+    error: ModuleError
+    events: Events
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was predicted and not seen, or seen and not predicted."""
+        return any(event.failure for event in self.events.values())
+
+
+class Score(NamedTuple):
+    """How often something was predicted and seen (`right`), predicted alone (`false`), seen alone (`missed`)."""
+
+    right: int = 0
+    false: int = 0
+    missed: int = 0
+
+
+class GradientOutcome(NamedTuple):
+    """The gradient of a parameter: the share of its finite values predicted and seen to flush to zero.
+
+    `predicted` is None where fp32 gave no finite one, `seen` where the low precision did not. Of its `elements`,
+    `nonfinite` are not finite in the low precision alone; `overflows` says whether any was predicted to be.
+    """
+
+    parameter: str
+    elements: int
+    predicted: float | None
+    seen: float | None
+    overflows: bool
+    nonfinite: int
+
+
+def low_dtype(precision: str) -> str:
+    """Return the short name of the dtype that a low precision computes in: "fp16" for fp16_autocast."""
+    row = find_precision(precision)
+    return SHORT_DTYPES[row.autocast or row.storage]
+
+
+def whole_step_seen(low: LowRun) -> bool:
+    """Return whether a step in a low precision ran to its end: one that was refused left nothing but a note."""
+    return not low.error and bool(low.lowered or low.lowered_weights or low.gradients or not low.notes)
+
+
+def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
+    """Return what was predicted of each module in `low` and what it did, in the order of running.
+
+    Predicted is from the magnitudes of `found` as by `predict`: in pure half of all values; with autocast, of those
+    that autocast made half precision in the step. A module computes in the low dtype if one of its own weights is used
+    in it or if its outputs are in it; inputs count only then. One that is handed rounded inputs and gives fp32, as a
+    softmax on CUDA, has lost nothing by itself: what its inputs lost is told of the module they come from.
+
+    Seen is what it does on exact inputs: it overflows if any output does, and flushes if at least `FLUSHES` of its
+    outputs do. In any case a module overflows that the whole step names as the first to make a value that is not finite
+    in its forward pass; where it is not among those compared, it comes last, unless it is one that torch may run fused
+    (or one without values of its own) and a module within it was seen to overflow.
+    """
+    rows = by_running_module(found.magnitudes)
+    first = None
+    if low.first_nonfinite is not None and low.first_nonfinite.phase == "forward" and not low.overflowed_weights:
+        first = low.first_nonfinite.module
+    home = {row.name: module for module, values in rows.items() for row in values if row.name}
+    # whose own weights or buffers overflow as they are stored
+    alone = {
+        home.get(name, name.rpartition(".")[0]): "its weights or buffers overflow as they are stored"
+        for name in low.overflowed_weights
+    }
+    kinds = {module: values[0].kind for module, values in rows.items()}
+    if first is not None:
+        within = f"{first}." if first else ""
+        fused = kinds.get(first, "") in {"", *_FUSED}
+        if not fused or not any(row.overflowed for row in low.modules if row.module.startswith(within)):
+            alone.setdefault(first, "only the whole step was seen")
+    compared = {row.module for row in low.modules}
+    uncompared = [
+        ModuleError(module=module, kind=kinds.get(module, ""), elements=0, note=note)
+        for module, note in alone.items()
+        if module not in compared
+    ]
+    unknown = f"what is in {low_dtype(low.precision)} is not known, as the whole step was not seen"
+    outcomes = []
+    for row in [*low.modules, *uncompared]:
+        prediction = _predicted(low, rows.get(row.module, []))
+        note = (unknown if prediction is None else row.note) if row.elements else row.note or "it was not compared"
+        seen = row.elements > 0 and prediction is not None
+        surely = prediction is not None and (row.module == first or row.module in alone)
+        happened = {
+            OVERFLOW: True if surely else row.overflowed > 0 if seen else None,
+            FLUSHING: row.flushed >= FLUSHES * row.elements if seen else None,
+        }
+        foretold = prediction or dict.fromkeys(happened, Event())
+        events = {event: foretold[event]._replace(seen=happened[event]) for event in happened}
+        outcomes.append(Outcome(structs.replace(row, note=note), events))
+    return outcomes
+
+
+def scores(outcomes: Sequence[Outcome]) -> dict[str, Score]:
+    """Return by event how good predictions are, over what could be seen."""
+
+    def score(events: Iterable[Event]) -> Score:
+        pairs = Counter((bool(event.predicted), event.seen) for event in events)
+        return Score(pairs[True, True], pairs[True, False], pairs[False, True])
+
+    return {event: score(row.events[event] for row in outcomes) for event in (OVERFLOW, FLUSHING)}
+
+
+def predicted_gradients(found: RangePass, low: LowRun) -> list[GradientOutcome]:
+    """Return the gradients of parameters as predicted at the loss scale of `low` and as seen, the worst first.
+
+    With autocast, a gradient is in the low dtype where the weight is used in it; others are fp32 and lose nothing by
+    themselves. What gradients lose on their way, as gradients of activations, is not in this prediction, nor what
+    becomes zero because it is the difference of equal values.
+    """
+    scale = low.scaler_scale or 1.0
+    dtype = low_dtype(low.precision)
+    values = {row.name: row for row in found.magnitudes if row.what == GRADIENT and row.name}
+    rows = []
+    for seen in low.gradients:
+        exact = values.get(seen.parameter)
+        share = fit(exact, dtype, scale).flushed if exact else None
+        in_fp32 = not _is_pure(low) and seen.parameter not in low.lowered_weights
+        over = bool(exact and exact.largest and exact.largest * scale >= find_format(dtype).overflow)
+        rows.append(
+            GradientOutcome(
+                parameter=seen.parameter,
+                elements=seen.elements,
+                predicted=0.0 if in_fp32 and share is not None else share,
+                seen=seen.flushed / finite if (finite := seen.elements - seen.nonfinite) else None,
+                overflows=over and not in_fp32,
+                nonfinite=seen.nonfinite,
+            )
+        )
+    return sorted(rows, key=lambda row: (not row.nonfinite, -(row.seen or 0.0), -(row.predicted or 0.0)))
+
+
+def flushed_together(rows: Iterable[GradientOutcome]) -> tuple[float | None, float | None]:
+    """Return the shares predicted and seen of the values of all parameters of which both are known; None: of none."""
+    known = [
+        (row.elements - row.nonfinite, row.predicted, row.seen)
+        for row in rows
+        if row.predicted is not None and row.seen is not None
+    ]
+    total = sum(finite for finite, *_ in known)
+    if not total:
+        return None, None
+    return sum(each[0] * each[1] for each in known) / total, sum(each[0] * each[2] for each in known) / total
+
+
+def _predicted(low: LowRun, values: list[Magnitudes]) -> Events | None:
+    """Return what is predicted of a module by its values; None where no step says what is lowered."""
+    dtype = low_dtype(low.precision)
+    if _is_pure(low):
+        return predict(values, dtype)
+    if not low.lowered and not low.lowered_weights and not whole_step_seen(low):
+        return None
+    low_itself = any(row.module in low.lowered or row.name in low.lowered_weights for row in values)
+    return predict(values, dtype, computes_low=low_itself, lowered_weights=low.lowered_weights)
+
+
+def _is_pure(low: LowRun) -> bool:
+    return find_precision(low.precision).autocast is None
 
 
 class Headroom(StrEnum):
@@ -97,7 +522,6 @@ class Headroom(StrEnum):
     NONFINITE = "headroom-nonfinite"
     FINITE = "headroom-finite"
     UNSEEN = "headroom-unseen"
-    NOT_COMPARED = "headroom-not-compared"
     NONE = "headroom-none"
     SCORE = "headroom-score"
     """How many were predicted to overflow or flush, and how many did."""
@@ -124,7 +548,7 @@ def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
     if record.recipe is not None:
         yield state(Headroom.OPTIMIZER, "", Severity.INFO, optimizer=optimizer_name(record.recipe))
         for dtype in FORMATS:
-            for remark in [*remarks_of(record.recipe, dtype), *habits_of(dtype)]:
+            for remark in remarks_of(record.recipe, dtype):
                 yield replace(remark, subject=f"stored in {dtype}, by arithmetic alone")
 
 
@@ -146,10 +570,10 @@ def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype:
         yield state(Headroom.FITS, dtype, Severity.INFO, modules=len(modules), flush=int(not flushing), **near)
     if flushing:
         yield state(Headroom.FLUSHES, dtype, Severity.ADVICE, count=len(flushing), names=few(flushing))
-    for event in (OVERFLOW, FLUSHING):
-        if names := [name or ROOT for name, row in predictions.items() if row[event].near]:
-            facts = {"names": few(names), "what": event}
-            yield state(Headroom.NEAR, dtype, Severity.ADVICE, count=len(names), margin=MARGIN, **facts)
+    largest = {name: row.largest or 0.0 for name, rows in modules.items() if (row := telling(rows)) is not None}
+    least = find_format(dtype).overflow / MARGIN
+    if close := [name or ROOT for name, value in largest.items() if value >= least and name not in overflowing]:
+        yield state(Headroom.NEAR, dtype, Severity.ADVICE, count=len(close), margin=MARGIN, names=few(close))
     yield from _scales(record, dtype)
     rows = [row for row in record.swallowed if row.dtype == dtype]
     if lost := sum(row.swallowed for row in rows):
@@ -181,9 +605,7 @@ def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
     gradients = predicted_gradients(record, low)
     nonfinite = sum(row.nonfinite > 0 for row in gradients)
     yield _whole_step(low)
-    if not outcomes:
-        yield state(Headroom.NOT_COMPARED, name, Severity.INFO)
-    elif any(row.events[OVERFLOW].seen is not None for row in outcomes):
+    if any(row.events[OVERFLOW].seen is not None for row in outcomes):
         yield from list(_scores(name, outcomes)) or [state(Headroom.NONE, name, Severity.INFO)]
     if gradients and not forward_overflows(low):
         scale = format_scale(low.scaler_scale) if low.scaler_scale is not None else None
@@ -223,12 +645,9 @@ def forward_overflows(low: LowRun) -> bool:
 def _scores(precision: str, outcomes: Sequence[Outcome]) -> Iterator[Statement]:
     """Yield of overflow and of flushing how often it was predicted and seen, where it was."""
     for event, score in scores(outcomes).items():
-        wrong = score.false + score.missed
-        if score.predicted or score.seen:
-            facts: dict[str, Any] = {"predicted": score.predicted, "seen": score.seen}
-            if wrong:
-                facts |= {"wrong": wrong, "right": score.right, "false": score.false, "missed": score.missed}
-                facts |= {"near": score.near or None}
+        if any(score):
+            facts = {"predicted": score.right + score.false, "seen": score.right + score.missed}
+            facts |= score._asdict() if score.false or score.missed else {}
             yield state(Headroom.SCORE, precision, Severity.ADVICE, event=event, **facts)
 
 
@@ -294,21 +713,18 @@ def modules(record: RangePass) -> list[Module]:
             rows.append(Module(name, values[0].kind, worst, outputs, predictions))
 
     def harmless(row: Module) -> tuple[bool | float, ...]:
-        events = row.predictions["fp16"].values()
-        worst = (*(not event.predicted for event in events), *(not event.near for event in events))
-        return *worst, -(row.values.largest or 0.0)
+        return *(not event.predicted for event in row.predictions["fp16"].values()), -(row.values.largest or 0.0)
 
     return sorted(rows, key=harmless)
 
 
 def _would(row: Module) -> str:
-    """Return "overflow, nearly flush": what is predicted in fp16, or near, and in brackets in bf16."""
-    said = []
-    for name, what in ((OVERFLOW, "overflow"), (FLUSHING, "flush")):
-        events = [row.predictions[dtype][name] for dtype in ("fp16", "bf16")]
-        here, there = (what if event.predicted else f"nearly {what}" if event.near else "" for event in events)
-        said.append(f"{here} (bf16{', too' if here == there else f' {there}'})".strip() if there else here)
-    return ", ".join(filter(None, said))
+    """Return "overflow (bf16, too), flush": what is predicted in fp16, and in brackets in bf16."""
+    told = []
+    for event, what in ((OVERFLOW, "overflow"), (FLUSHING, "flush")):
+        fp16, bf16 = (bool(row.predictions[dtype][event].predicted) for dtype in ("fp16", "bf16"))
+        told.append((what if fp16 else "") + (" (bf16, too)" if fp16 and bf16 else f"{what} in bf16" if bf16 else ""))
+    return ", ".join(filter(None, told))
 
 
 MODULE_COLUMNS: Sequence[Column[Module]] = (
@@ -327,13 +743,8 @@ Checked = tuple[str, Outcome]
 
 
 def seen(record: RangePass) -> list[Checked]:
-    """Return what was predicted (near it, too) and what was seen of each module in each low precision."""
+    """Return what was predicted and what was seen of each module in each low precision."""
     return [(low.precision, row) for low in record.low_runs for row in predicted_and_seen(record, low)]
-
-
-def failed(record: RangePass) -> list[Checked]:
-    """Return what was predicted and not seen, or seen and not predicted."""
-    return [row for row in seen(record) if any(event.failure for event in row[1].events.values())]
 
 
 def _event_columns(event: str, key: str, outputs: str) -> list[Column[Checked]]:
@@ -348,7 +759,6 @@ def _event_columns(event: str, key: str, outputs: str) -> list[Column[Checked]]:
 
     return [
         Column(f"{key}_predicted", lambda row: row[1].events[event].predicted, event, said=failure, rare=True),
-        Column(f"{key}_near", lambda row: row[1].events[event].near),
         Column(f"{key}_seen", lambda row: row[1].events[event].seen),
         Column("", share, outputs, "share"),
     ]
@@ -363,7 +773,7 @@ SEEN: Sequence[Column[Checked]] = (
     Column("own_rel_l2", lambda row: row[1].error.own_rel_l2, "own", "error"),
     Column("note", lambda row: row[1].error.note),
 )
-"""Of a module in a low precision: which of its values foretold an event or came near, and what was seen."""
+"""Of a module in a low precision: which of its values foretold an event, and what was seen."""
 
 
 def gradients(record: RangePass) -> list[tuple[str, GradientOutcome]]:
@@ -507,32 +917,37 @@ def _phase_notes(case: Case, selection: Selection) -> list[str]:
 
 
 def _shown(
-    title: str, key: str, columns: Sequence[Column[T]], rows: Callable[[RangePass], Sequence[T]], note: str
+    title: str, columns: Sequence[Column[T]], rows: Callable[[RangePass], Sequence[T]], note: str
 ) -> Table[RangePass, T]:
-    return Table(key=key, columns=columns, rows=rows, views=[View(title=title, note=note, shown=12)])
+    return Table(key="", columns=columns, rows=rows, views=[View(title=title, note=note, shown=12)])
 
 
 TABLES: Sequence[Table[RangePass, Any]] = (
     Table(key="values", columns=VALUES, rows=fits),
     _shown(
-        "Largest values", "", MODULE_COLUMNS, modules,
-        "of each module; flushed, subnormal: the shares of its outputs in fp16; nearly: within a factor "
-        f"{MARGIN} of it",
+        "Largest values", MODULE_COLUMNS, modules,
+        "of each module; flushed, subnormal: the shares of its outputs in fp16",
     ),
     _shown(
-        "Weights that would not move", "", VALUES, standing,
+        "Weights that would not move", VALUES, standing,
         "the share of the values that steps moved in fp32 and would not move where they are stored in the dtype; how "
         "much of the update arrives is `kept` of ampbench run",
     ),
-    Table(key="seen", columns=SEEN, rows=seen),
-    _shown(
-        "Where predictions failed", "", SEEN, failed,
-        "false: predicted of the values in brackets and not seen; missed: seen and not predicted; near: within a "
-        f"factor {MARGIN}; overflowed, flushed: shares of its outputs, and it flushes from {FLUSHES:.0%} on; own: its "
-        "error on exact inputs, against itself in fp32",
+    Table(
+        key="seen", columns=SEEN, rows=seen,
+        views=[
+            View(
+                title="Where predictions failed",
+                note="false: predicted of the values in brackets and not seen; missed: seen and not predicted; "
+                f"overflowed, flushed: shares of its outputs, and it flushes from {FLUSHES:.0%} on; own: its error on "
+                "exact inputs, against itself in fp32",
+                only=lambda row: row[1].failed,
+                shown=12,
+            )
+        ],
     ),
     _shown(
-        "Gradients in the low precisions", "", GRADIENTS, gradients,
+        "Gradients in the low precisions", GRADIENTS, gradients,
         "predicted, seen: the share that flushes to zero",
     ),
 )  # fmt: skip

@@ -206,7 +206,6 @@ Examples:
   ampbench study input-storage model.py:make
   ampbench study input-storage mlp transformer_encoder --phase inference
   ampbench study input-storage resnet18 --precision bf16_autocast --precision fp16_autocast
-  ampbench study input-storage --resume 1f9a3c       an interrupted study, by its id
 """,
     doing="comparing",
     asked=StorageAsked,

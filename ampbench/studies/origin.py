@@ -11,12 +11,11 @@ from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted, format_error, format_share
 from ampbench.records.case import Case
 from ampbench.records.kinds import ORIGIN
-from ampbench.records.labels import few
-from ampbench.records.ranges import ROOT, ModuleError, OriginPass, ranked
+from ampbench.records.labels import few, left_out
+from ampbench.records.ranges import FLUSHES, ROOT, ModuleError, OriginPass, ranked
 from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_points, thinned, tooltip
 from ampbench.show.document import Column
-from ampbench.studies.predictions import FLUSHES, left_out
 from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks
 
 if TYPE_CHECKING:

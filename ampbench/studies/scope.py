@@ -4,10 +4,10 @@ PyTorch recommends forward and loss. Times are compared as `ampbench.studies.pai
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -68,6 +68,26 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not all(self.samples):
             raise ValueError("a build without samples")
 
+    @property
+    def stale(self) -> int | None:
+        """The weights that the last step reads as copies older than the optimizer's last step."""
+        return self.stale_weights[-1] if self.stale_weights else None
+
+    @property
+    def peak(self) -> int | None:
+        """The highest peak of all steps."""
+        return max(self.peak_bytes, default=None)
+
+    @property
+    def kept(self) -> int | None:
+        """The bytes that the last step leaves allocated."""
+        return self.alive_bytes[-1] if self.alive_bytes else None
+
+    @property
+    def growth(self) -> float | None:
+        """The median of what a step after the first adds to that."""
+        return _median([after - before for before, after in pairwise(self.alive_bytes)])
+
 
 class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A case trained for `steps` steps in each scope, and without autocast in `reference_dtype`.
@@ -116,56 +136,26 @@ LARGER_PEAK = 1.01
 """A peak is larger from so many times on: below, it is some scratch memory that an op took a moment earlier."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A scope's `run` beside the recommended scope's; None where something is unknown.
-
-    `later_casts` and `later_cast_bytes` are medians over the steps after the first. `seconds` are those of a step,
-    `ratio` how many times as long it takes as in the recommended scope. `kept_bytes` is what the last step leaves
-    allocated, `growth_bytes` the median of what a step after the first adds to that.
-    """
+class Compared(NamedTuple):
+    """A scope's `run`, and how many times as long a step takes as in the recommended scope (None: unknown)."""
 
     run: ScopeRun
-    later_casts: float | None
-    later_cast_bytes: float | None
-    seconds: float | None
     ratio: Ratio | None
-    kept_bytes: int | None
-    growth_bytes: float | None
-
-    @property
-    def stale(self) -> int | None:
-        """The weights that the last step reads as copies older than the optimizer's last step."""
-        return self.run.stale_weights[-1] if self.run.stale_weights else None
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """The highest peak of all steps."""
-        return max(self.run.peak_bytes, default=None)
 
 
 def compared(record: ScopePass) -> list[Compared]:
     """Return each scope of a pass beside the recommended one, in their order."""
-    from ampbench.core import stats
-
-    def median(values: Sequence[float]) -> float | None:
-        return stats.median(values) if values else None
-
-    best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS), None)
+    best = next((run.samples for run in record.scopes if run.scope == FORWARD_AND_LOSS), [])
     return [
-        Compared(
-            run=run,
-            later_casts=median(run.casts[1:]),
-            later_cast_bytes=median(run.cast_bytes[1:]),
-            seconds=step_seconds(run.samples),
-            ratio=ratio_of(run.samples, best.samples)
-            if best and best is not run and run.samples and best.samples
-            else None,
-            kept_bytes=run.alive_bytes[-1] if run.alive_bytes else None,
-            growth_bytes=median([b - a for a, b in zip(run.alive_bytes, run.alive_bytes[1:], strict=False)]),
-        )
+        Compared(run, ratio_of(run.samples, best) if best and run.samples and run.samples is not best else None)
         for run in record.scopes
     ]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    from ampbench.core import stats
+
+    return stats.median(values) if values else None
 
 
 def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
@@ -175,49 +165,48 @@ def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
     """
     rows = compared(record)
     spoilt = busy(record.fitness) if any(row.run.samples for row in rows) else None
-    best = next((row for row in rows if row.run.scope == FORWARD_AND_LOSS), None)
+    best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS), None)
     if best is not None:
         yield from _recommended(case, best)
-    other = best if best is not None and not best.run.error else None
+    other = best if best is not None and not best.error else None
     for row in rows:
-        if row is not best:
+        if row.run is not best:
             costs = list(_costs(row, other, record, timed=spoilt is None))
             yield from costs or [state(Scope.FREE, row.run.scope, Severity.INFO)]
     if spoilt is not None:
         yield spoilt
 
 
-def _recommended(case: Case, best: Compared) -> Iterator[Statement]:
-    run = best.run
+def _recommended(case: Case, run: ScopeRun) -> Iterator[Statement]:
     if run.error:
         yield state(Scope.RAISES, run.scope, error=run.error)
         return
     yield state(Scope.RECOMMENDED, run.scope, Severity.INFO)
-    yield from _state_of_memory(best, None)
+    yield from _state_of_memory(run, None)
     if run.dtypes.get("loss") == SHORT_DTYPES[PRECISIONS[case.precision].autocast or ""]:
         yield state(Scope.LOW_LOSS, run.scope, Severity.ADVICE, dtype=run.dtypes["loss"])
 
 
-def _costs(row: Compared, best: Compared | None, record: ScopePass, *, timed: bool) -> Iterator[Statement]:
+def _costs(row: Compared, best: ScopeRun | None, record: ScopePass, *, timed: bool) -> Iterator[Statement]:
     """Yield what a scope costs, beside the recommended scope if that runs; in time only where `timed`."""
     run, cost = row.run, partial(_cost, row.run.scope)
     if run.error:
         yield state(Scope.RAISES, run.scope, error=run.error)
         return
-    yield from _state_of_memory(row, best)
+    yield from _state_of_memory(run, best)
     if timed and row.ratio is not None and row.ratio.differs:
         yield cost(Scope.TIME, ratio=row.ratio.value, low=row.ratio.low, high=row.ratio.high)
     if best is None:
         return
-    if sum(run.casts) > sum(best.run.casts) > 0:
-        yield cost(Scope.CASTS, casts=casts_text(run.casts), than=casts_text(best.run.casts))
-    if (row.peak_bytes or 0) > LARGER_PEAK * (best.peak_bytes or 0) > 0:
-        yield cost(Scope.PEAK, peak=row.peak_bytes, than=best.peak_bytes)
+    if sum(run.casts) > sum(best.casts) > 0:
+        yield cost(Scope.CASTS, casts=casts_text(run.casts), than=casts_text(best.casts))
+    if (run.peak or 0) > LARGER_PEAK * (best.peak or 0) > 0:
+        yield cost(Scope.PEAK, peak=run.peak, than=best.peak)
     for what, error, least in (
-        ("output", run.output_rel_l2, best.run.output_rel_l2),
-        ("loss", run.loss_rel_error, best.run.loss_rel_error),
-        ("gradients", run.grad_rel_l2, best.run.grad_rel_l2),
-        ("update of all steps", run.update_rel_l2, best.run.update_rel_l2),
+        ("output", run.output_rel_l2, best.output_rel_l2),
+        ("loss", run.loss_rel_error, best.loss_rel_error),
+        ("gradients", run.grad_rel_l2, best.grad_rel_l2),
+        ("update of all steps", run.update_rel_l2, best.update_rel_l2),
     ):
         if least is not None and error is None:
             yield cost(Scope.UNDEFINED, what=what)
@@ -229,17 +218,17 @@ def _cost(scope: str, code: Scope, **facts: float | str | None) -> Statement:
     return state(code, scope, Severity.ADVICE, **facts)
 
 
-def _state_of_memory(row: Compared, best: Compared | None) -> Iterator[Statement]:
+def _state_of_memory(run: ScopeRun, best: ScopeRun | None) -> Iterator[Statement]:
     """Yield which weights a scope reads as stale copies, and what it keeps beyond what the recommended one does."""
-    if row.stale:
-        since = next(step for step, count in enumerate(row.run.stale_weights, start=1) if count)
-        yield state(Scope.STALE, row.run.scope, step=since, weights=row.stale)
-    kept = (row.kept_bytes or 0) - ((best.kept_bytes or 0) if best else 0)
-    growth = (row.growth_bytes or 0) - ((best.growth_bytes or 0) if best else 0)
+    if run.stale:
+        since = next(step for step, count in enumerate(run.stale_weights, start=1) if count)
+        yield state(Scope.STALE, run.scope, step=since, weights=run.stale)
+    kept = (run.kept or 0) - ((best.kept or 0) if best else 0)
+    growth = (run.growth or 0) - ((best.growth or 0) if best else 0)
     if growth > 0:
-        yield state(Scope.GROWS, row.run.scope, Severity.ADVICE, growth=growth)
+        yield state(Scope.GROWS, run.scope, Severity.ADVICE, growth=growth)
     elif kept > 0:
-        yield state(Scope.KEEPS, row.run.scope, Severity.ADVICE, kept=kept)
+        yield state(Scope.KEEPS, run.scope, Severity.ADVICE, kept=kept)
 
 
 def casts_text(casts: Sequence[int]) -> str:
@@ -265,14 +254,14 @@ COLUMNS: Sequence[Column[Compared]] = (
         "first_casts", lambda row: row.run.casts[0] if row.run.casts else None, "casts", "whole",
         lambda row: casts_text(row.run.casts) if row.run.casts else UNDEFINED,
     ),
-    Column("later_casts", lambda row: row.later_casts),
-    Column("later_cast_bytes", lambda row: row.later_cast_bytes, "moved", "B"),
-    Column("stale_weights", lambda row: row.stale, "stale", "whole"),
-    Column("seconds", lambda row: row.seconds, "step", "s"),
-    Column("kept_bytes", lambda row: row.kept_bytes, "kept", "B"),
-    Column("growth_bytes", lambda row: row.growth_bytes, "growth", "B"),
+    Column("later_casts", lambda row: _median(row.run.casts[1:])),
+    Column("later_cast_bytes", lambda row: _median(row.run.cast_bytes[1:]), "moved", "B"),
+    Column("stale_weights", lambda row: row.run.stale, "stale", "whole"),
+    Column("seconds", lambda row: step_seconds(row.run.samples), "step", "s"),
+    Column("kept_bytes", lambda row: row.run.kept, "kept", "B"),
+    Column("growth_bytes", lambda row: row.run.growth, "growth", "B"),
     Column("loss_rel_error", lambda row: row.run.loss_rel_error, "loss", "error"),
-    Column("peak_memory_bytes", lambda row: row.peak_bytes, "peak", "B"),
+    Column("peak_memory_bytes", lambda row: row.run.peak, "peak", "B"),
     Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio", _ratio),
     Column("ratio_low", lambda row: row.ratio and row.ratio.low),
     Column("ratio_high", lambda row: row.ratio and row.ratio.high),
@@ -297,7 +286,6 @@ against fp64, losses. PyTorch recommends forward and loss. The run is stored: am
 Examples:
   ampbench study scope model.py:make
   ampbench study scope mlp transformer_encoder --precision bf16_autocast --steps 16 --seconds 1m
-  ampbench study scope --resume 1f9a3c        an interrupted study, by its id
 """,
     doing="studying",
     asked=ScopeAsked,

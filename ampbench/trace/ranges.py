@@ -4,11 +4,10 @@ Magnitudes are histograms by binary exponent, exact, in two passes over the bits
 the channel or row of which they take the statistics, the largest is counted (`count_together`).
 """
 
-import mmap
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -298,7 +297,7 @@ class _Watcher(Ranges):
         super().__init__(model)
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._room = _room(0)
+        self._room: dict[str, torch.Tensor] = {}
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Counts]] = {}
         self._active = True
 
@@ -306,7 +305,7 @@ class _Watcher(Ranges):
         """Let graphs that outlive the block be differentiated without being counted."""
         self._active = False
         self._before.clear()
-        self._room = _room(0)
+        self._room.clear()
         self._known.clear()
 
     def count(self, module: str, what: str, name: str, tensor: torch.Tensor) -> Counts:
@@ -352,24 +351,15 @@ class _Watcher(Ranges):
             self.count(module, GRADIENT, name, gradient)
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Keep the parameters as they are; those on the CPU in one place, which every step uses again."""
-        watched = {}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                name = self._names.get(id(parameter))
-                if name in self.unread or parameter.grad is None or not parameter.is_floating_point():
-                    continue
-                if name is not None:
-                    watched[name] = parameter.detach()
-        lines = [-(-tensor.nbytes // 64) if tensor.is_cpu else 0 for tensor in watched.values()]
-        sizes = [64 * count for count in lines]  # each begins at a multiple of a cache line
-        if sum(sizes) > len(self._room):
-            self._room = _room(sum(sizes))
-        rooms = self._room[: sum(sizes)].split_with_sizes(sizes)
-        for (name, tensor), room in zip(watched.items(), rooms, strict=True):
-            values = flat(tensor)
-            kept = room[: values.nbytes].view(values.dtype).copy_(values) if tensor.is_cpu else values.clone()
-            self._before[name] = (tensor, kept)
+        """Keep the parameters as they are, in memory that every step uses again."""
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            name = self._names.get(id(parameter))
+            if name is None or name in self.unread or parameter.grad is None or not parameter.is_floating_point():
+                continue
+            values = flat(parameter.detach())
+            kept = self._room.get(name)
+            self._room[name] = values.clone() if kept is None else kept.copy_(values)
+            self._before[name] = (parameter.detach(), self._room[name])
 
     def after_step(self, *_: Any) -> None:
         """Count what was added to each of them, and what of it each low dtype would not show."""
@@ -416,20 +406,6 @@ def _differences(before: torch.Tensor, after: torch.Tensor, shown: list[int]) ->
             stored = one.to(dtype)
             shown[place] += _differing(stored, (stored + added).to(dtype))
         yield added
-
-
-def _room(size: int) -> torch.Tensor:
-    """Return `size` bytes on the CPU, in huge pages where the system has them.
-
-    What is allocated for one step is new to the process, and to touch it page by page takes several times as long as
-    the copy.
-    """
-    if not size or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(size, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel built without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _differing(first: torch.Tensor, second: torch.Tensor) -> int:

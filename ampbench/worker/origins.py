@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from msgspec import structs
 
-from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
+from ampbench.core.precisions import BASELINE, FP64, PRECISIONS, Precision
 from ampbench.errors import UsageError, first_line
 from ampbench.records.case import Case
 from ampbench.records.labels import FP32_INSTEAD
@@ -36,14 +36,15 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
     """
     case = structs.replace(case, path="eager")
     notes: list[str] = []
-    low = _run_low(workload, case, device, notes)
+    refused = f"the whole forward pass does not run in {case.precision}: {{}}"
+    low = _tried(workload, case, device, PRECISIONS[case.precision], notes, refused)
     device.release()
     modules, fp32 = _run_fp32(workload, case, device, notes, low.dtypes.given if low is not None else {})
     device.release()
     found = OriginPass(case_id=case.case_id, modules=modules, notes=notes)
     if low is None:
         return found
-    exact = _run_fp64(workload, case, fp64_device(device), notes) or fp32
+    exact = _tried(workload, case, fp64_device(device), FP64, notes, FP32_INSTEAD) or fp32
     distance = _distance(low.outputs, exact, device, notes)
     first = None
     if not is_finite([low.loss]) or (distance is not None and distance.nonfinite):
@@ -57,7 +58,7 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
         found,
         modules=[tried.get(row.module, row) for row in modules],
         output_rel_l2=None if distance is None else distance.rel_l2,
-        reference=exact.reference,
+        reference=exact.precision,
         ablations=len(tried),
         first_nonfinite=first,
     )
@@ -65,37 +66,26 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Forward:
-    """What a forward pass gave, without its graph: the network's floating outputs, and dtypes within."""
+    """What a forward pass in a precision gave, without its graph: the network's floating outputs, and dtypes within."""
 
     outputs: list[torch.Tensor]
     loss: torch.Tensor | None
     dtypes: Dtypes
-    reference: str = "fp32"
+    precision: str
 
 
-def _run_low(workload: Workload, case: Case, device: Device, notes: list[str]) -> _Forward | None:
-    """Run the forward pass of the case; None, with a note, where the network raises in its precision."""
-    with precision_flags(PRECISIONS[case.precision]):
+def _tried(
+    workload: Workload, case: Case, device: Device, row: Precision, notes: list[str], why: str
+) -> _Forward | None:
+    """Run the forward pass in a precision; None where the network raises in it, which notes say behind `why`."""
+    with precision_flags(row):
         try:
-            return _run(workload, seeded_step(workload, case, device, notes))
+            return _run(workload, seeded_step(workload, case, device, notes, precision=row), row)
         except Exception as raised:
             if is_out_of_memory(raised):
                 raise
-            notes.append(f"the whole forward pass does not run in {case.precision}: {first_line(raised)}")
+            notes.append(why.format(first_line(raised)))
             return None
-
-
-def _run_fp64(workload: Workload, case: Case, device: Device, notes: list[str]) -> _Forward | None:
-    """Run the forward pass in fp64; None, with a note, where the network raises in it."""
-    with precision_flags(FP64):
-        try:
-            exact = _run(workload, seeded_step(workload, case, device, notes, precision=FP64))
-        except Exception as raised:
-            if is_out_of_memory(raised):
-                raise
-            notes.append(FP32_INSTEAD.format(first_line(raised)))
-            return None
-    return dataclasses.replace(exact, reference="fp64")
 
 
 def _kept_alone(workload: Workload, case: Case, device: Device, row: ModuleError, exact: _Forward) -> ModuleError:
@@ -129,18 +119,18 @@ def _run_fp32(
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
         with watch_errors(step.module, case.precision, given) as errors:
-            exact = _run(workload, step)
+            exact = _run(workload, step, PRECISIONS[BASELINE])
     check.look(0, exact.outputs, exact.loss)
     del step
     check.refuse(workload, case, device, notes)
     return errors.modules, exact
 
 
-def _run(workload: Workload, step: Step) -> _Forward:
+def _run(workload: Workload, step: Step, row: Precision) -> _Forward:
     with step.mode(), unfused(), EqualDraws(), watch_dtypes(step.module) as dtypes:
         output, loss = step.network.forward_and_loss()
     outputs = [tensor.detach() for tensor in outputs_in(compared_outputs(workload, output))]
-    return _Forward(outputs, None if loss is None else loss.detach(), dtypes)
+    return _Forward(outputs, None if loss is None else loss.detach(), dtypes, row.name)
 
 
 def _distance(outputs: list[torch.Tensor], exact: _Forward, device: Device, notes: list[str]) -> Distance | None:
@@ -150,7 +140,7 @@ def _distance(outputs: list[torch.Tensor], exact: _Forward, device: Device, note
         return None
     keep = fp64_device(device)
     try:
-        distance = compare(kept_outputs(outputs, keep), kept_outputs(exact.outputs, keep), against=exact.reference)
+        distance = compare(kept_outputs(outputs, keep), kept_outputs(exact.outputs, keep), against=exact.precision)
     except ValueError as error:  # other shapes: a detector found other boxes
         notes.append(str(error))
         return None

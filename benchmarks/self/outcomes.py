@@ -46,8 +46,8 @@ from ampbench.records.run import SCHEMA, Header, Selection, Settings
 from ampbench.show.document import markdown_table
 from ampbench.show.wording import refusal
 from ampbench.store import StoredRun, gathered
+from ampbench.studies.headroom import fit
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.predictions import fit
 from ampbench.studies.training import ArmAsked, Training, learned
 from ampbench.studies.training_measure import train
 from ampbench.studies.training_verdict import CONTROL

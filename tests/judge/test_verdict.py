@@ -14,11 +14,11 @@ from ampbench.core.units import times
 from ampbench.judge import frame
 from ampbench.judge.verdict import BACKOFF, INIT_SCALE, across_tables, choose, takes_of, verdicts_of
 from ampbench.records.changes import Cause, Status
+from ampbench.records.labels import hints_of
 from ampbench.records.measured import Round, Update
 from ampbench.records.run import Entry
 from ampbench.show.rows import Take, grouped
 from ampbench.store import StoredRun, read_run
-from ampbench.studies.predictions import hints_of
 from tests.judge.test_looks import ADAMW, DOES_NOT, TRAINS, WELL, row, take, trained_by, training_row
 from tests.stored_runs import make_case, make_divergence, make_header, make_round, write_run
 

@@ -294,6 +294,11 @@ RULES: tuple[Rule, ...] = (
         cells=38,
     ),
     Rule(
+        "modules near overflow are named, and no prediction is told to be near",
+        lambda one: one.name == "tests-net-runs-headroom" and one.column in ("overflow_near", "flush_near"),
+        cells=36,
+    ),
+    Rule(
         "groups of the casts of a step are tables, and say for which op, function and line a cast was made",
         lambda one: one.name == "tests-net-runs-casts" and one.table.startswith("study") and one.before == MISSING,
         cells=290,

@@ -11,7 +11,7 @@ from msgspec import structs
 from ampbench.core.precisions import FORMATS
 from ampbench.errors import UnknownNameError
 from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes
-from ampbench.studies.predictions import (
+from ampbench.studies.headroom import (
     FLUSHES,
     FLUSHING,
     OVERFLOW,
@@ -20,7 +20,7 @@ from ampbench.studies.predictions import (
     predict,
     usable_scales,
 )
-from ampbench.studies.predictions import (
+from ampbench.studies.headroom import (
     _normalised_to_zero as normalised_to_zero,
 )
 from ampbench.trace.ranges import count_magnitudes
@@ -119,7 +119,7 @@ def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a
         inputs = magnitudes([2.0**-30] * 50 + [1.0] * 50, INPUT, "BatchNorm2d")
         inputs = structs.replace(inputs, together=together)
         found = predict([*rows, inputs, magnitudes([1.0], kind="BatchNorm2d")], "fp16")
-        share = normalised_to_zero(inputs, rows, FORMATS["fp16"], True, 1.0)
+        share = normalised_to_zero(inputs, rows, FORMATS["fp16"], True)
         assert found[FLUSHING].predicted == (INPUT if share >= FLUSHES else "")
         return share
 
@@ -189,45 +189,6 @@ def test_what_a_module_is_predicted_to_do_in_fp16(rows, overflows, flushes):
     found = predict(rows, "fp16")
     assert (found[OVERFLOW].predicted, found[FLUSHING].predicted) == (overflows, flushes)
     assert predict(rows, "bf16")[FLUSHING].predicted == ""
-
-
-@pytest.mark.parametrize(
-    ("rows", "near_overflow", "near_flush"),
-    [
-        ([magnitudes([8190.0])], ACTIVATION, ""),
-        ([magnitudes([8189.9])], "", ""),
-        ([magnitudes([65520.0])], "", ""),  # it does overflow
-        ([magnitudes([1e4], INPUT), magnitudes([1.0])], INPUT, ""),
-        ([magnitudes([1e4], INPUT, "ReLU6"), magnitudes([6.0], kind="ReLU6")], "", ""),
-        ([magnitudes([1e4], WEIGHT, name="layer.running_var"), magnitudes([1.0])], "", ""),
-        ([magnitudes([1.9 * 2.0**-23] * 2 + [1.0] * 98)], "", ACTIVATION),
-        ([magnitudes([1.9 * 2.0**-23] + [1.0] * 199)], "", ""),
-        ([magnitudes([2.0**-21])], "", ""),
-        ([magnitudes([2.0**-26])], "", ""),  # it does flush
-        ([magnitudes([1.9 * 2.0**-23], INPUT, "BatchNorm2d"), magnitudes([1.0], kind="BatchNorm2d")], "", INPUT),
-    ],
-)
-def test_what_is_within_a_factor_of_eight_is_near(rows, near_overflow, near_flush):
-    found = predict(rows, "fp16")
-    assert (found[OVERFLOW].near, found[FLUSHING].near) == (near_overflow, near_flush)
-    far = predict(rows, "bf16")
-    assert (far[OVERFLOW].near, far[FLUSHING].near) == ("", "")
-
-
-@given(
-    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
-    st.sampled_from(sorted(DTYPES)),
-)
-@settings(max_examples=200)
-def test_near_is_what_eight_times_the_values_or_an_eighth_of_them_would_do(values, dtype):
-    near = predict([magnitudes(values)], dtype)
-    exact = torch.tensor(values, dtype=torch.float32).double()
-    over, under = (8 * exact).to(DTYPES[dtype]), (exact / 8).to(DTYPES[dtype])
-    assert bool(near[OVERFLOW].predicted or near[OVERFLOW].near) == bool(over.isinf().any())
-    border = 8 * FORMATS[dtype].flush
-    if not bool(((exact.abs() / border - 1).abs() < 2.0**-9).any()):
-        flushed = float(((under == 0) & (exact != 0)).double().mean())
-        assert bool(near[FLUSHING].predicted or near[FLUSHING].near) == (flushed >= FLUSHES)
 
 
 def test_a_share_below_the_threshold_is_no_flushing():

@@ -8,14 +8,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Arithmetic
-from ampbench.records.labels import optimizer_name
+from ampbench.records.labels import hints_of, optimizer_name, remarks_of
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.show.wording import words
-from ampbench.studies.predictions import EMA_DECAY, habits_of, hints_of, remarks_of
 from ampbench.worker.optimizer import recipe_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -160,36 +158,6 @@ def test_running_statistics_stop_about_half_a_unit_over_the_momentum_away(dtype,
     (remark,) = remarks_of(recipe_of(torch.optim.SGD(layer.parameters(), lr=0.1), layer), dtype)
     assert remark.code is Arithmetic.STATISTICS
     assert remark.facts["away"] == HALF_UNIT[dtype] / momentum
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_an_average_of_weights_stands_still_within_half_a_unit_over_one_minus_its_decay(dtype):
-    apart = HALF_UNIT[dtype] / (1 - EMA_DECAY)
-    for share, moved in ((0.98, 0.0), (2.1, 1.0)):
-        layer = nn.Linear(1, 1000, bias=False).to(DTYPES[dtype])
-        with torch.no_grad():
-            layer.weight.copy_(torch.linspace(1, 4, 1000)[:, None])
-        average = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(EMA_DECAY))
-        average.update_parameters(layer)  # the first is a copy
-        before = average.module.weight.clone()
-        with torch.no_grad():
-            layer.weight.mul_(1 + share * apart)
-        average.update_parameters(layer)
-        assert float((average.module.weight != before).float().mean()) == moved
-    assert habits_of(dtype)[0].facts["away"] == apart
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_sum_of_equal_gradients_stops_growing(dtype):
-    gradients = torch.linspace(1, 1.99, 64).to(DTYPES[dtype])
-    total, grown = torch.zeros_like(gradients), torch.zeros(64)
-    for _ in range(6000):
-        grown += total + gradients != total
-        total = total + gradients
-    most = {"bf16": 256, "fp16": 2048}[dtype]
-    assert grown.min() == most
-    assert grown.max() <= 2 * most
-    assert habits_of(dtype)[1].facts["most"] == most
 
 
 def test_a_group_that_differs_is_told_of_with_how_many_there_are():

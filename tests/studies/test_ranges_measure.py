@@ -23,9 +23,16 @@ from ampbench.records.ranges import (
     SeenGradient,
 )
 from ampbench.studies import headroom_measure as ranges
-from ampbench.studies.headroom import Headroom, conclusions
+from ampbench.studies.headroom import (
+    FLUSHING,
+    OVERFLOW,
+    Headroom,
+    conclusions,
+    predicted_and_seen,
+    predicted_gradients,
+    scores,
+)
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.predictions import FLUSHING, OVERFLOW, predicted_and_seen, predicted_gradients, scores
 from ampbench.trace.keep_fp32 import keep_fp32
 from ampbench.worker import distances
 from ampbench.worker.distances import MEANT, UNKNOWN

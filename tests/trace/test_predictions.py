@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.predictions import (
+from ampbench.studies.headroom import (
     FLUSHES,
     FLUSHING,
     OVERFLOW,
@@ -16,6 +15,7 @@ from ampbench.studies.predictions import (
     predicted_and_seen,
     scores,
 )
+from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.trace.errors import watch_errors
 from ampbench.trace.ranges import watch_ranges
 from ampbench.worker.machine import Cpu
