@@ -131,7 +131,7 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
 EXIT_CODES: Mapping[int, tuple[str, ...]] = {
     0: (
         "test_the_same_code_passes_and_the_share_decided_is_said_last",
-        "test_a_run_ends_with_the_table_the_advice_the_page_and_the_path_of_its_file",
+        "test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file",
     ),
     1: ("test_a_slowdown_fails_and_the_last_lines_say_why",),
     2: (

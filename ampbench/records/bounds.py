@@ -21,6 +21,8 @@ Exponent = Annotated[int, Meta(ge=-2000, le=2000)]
 
 StepSeconds = Annotated[float, Meta(ge=1e-9, le=1e6)]
 """An empty Python function takes 30 ns, and nobody sets a time limit of eleven days."""
+Builds = list[Annotated[list[StepSeconds], Meta(min_length=1)]]
+"""The samples of each build of a step."""
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 """Other times, which the clock may not resolve: up to thirty years."""
 Share = Annotated[float, Meta(ge=0.0, le=1 + 1e-9)]

@@ -10,12 +10,12 @@ operation after the other. FLOPs are those that no kernel can leave out, bytes t
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -30,7 +30,6 @@ from ampbench.records.labels import arithmetic, few
 from ampbench.records.measured import ATTENTION, CONV, MATMUL, MULTIPLYING, Failure, Fitness, MemoryPass
 from ampbench.records.run import Header, Selection
 from ampbench.records.wire import Task
-from ampbench.show.charts import Drawing, Rows, series_encoded, tooltip
 from ampbench.show.document import Column
 from ampbench.show.page import place_of
 from ampbench.studies.paired import unfit
@@ -39,7 +38,6 @@ from ampbench.studies.study import Given, Option, Session, Study, Table, View
 if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece
     from ampbench.drive.servers import Channel
-    from ampbench.show.studies import Subject
     from ampbench.store import StoredRun
 
 COPY, READ = MOVING = "copy", "read"
@@ -445,46 +443,6 @@ COLUMNS: Sequence[Column[Size]] = (
 )
 
 
-_LOOKS: Mapping[str, tuple[str, str]] = {
-    "fp32": ("--fp32", "circle"),
-    "tf32": ("--tf32", "cross"),
-    "bf16": ("--bf16_autocast", "triangle-up"),
-    "fp16": ("--fp16_autocast", "square"),
-    "fp64": ("--dtype-fp64", "triangle-left"),
-}
-"""Colour and shape of each dtype: those of the precision that is named after it."""
-NAMES = dict(zip(OPERATIONS, ("matrix products", "convolutions", "attention", "copies", "reads"), strict=True))
-
-
-def _rows(device: "Subject[Ceilings]") -> dict[str, list[dict[str, Any]]]:
-    """Return for each operation a row for each size of each dtype."""
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES.values()}
-    drawn = [(row, row.size) for row in sizes(device.found) if row.size and row.rate]
-    for row, size in sorted(drawn, key=lambda pair: pair[1].work):
-        kind = size.size.partition(" ")[0] if size.size[:1].isalpha() else ""
-        point = {"series": row.found.dtype, "work": size.work, "rate": row.rate, "said": _rate_text(row)}
-        rows[NAMES[row.found.operation]].append({**point, "size": size.size, "kind": kind})
-    return rows
-
-
-def _spec(rows: Rows) -> dict[str, Any]:
-    looks = series_encoded([dtype for dtype in _LOOKS if any(row["series"] == dtype for row in rows)], _LOOKS)
-    scale = {"type": "log", "padding": 12, "nice": False}
-    axis = {"format": "~s", "tickCount": 5, "labelSeparation": 8}
-    x = {"field": "work", "type": "quantitative", "title": "FLOP or bytes of one run (log scale)", "scale": scale}
-    x["axis"] = axis
-    y = {**x, "field": "rate", "title": "per second (log scale)"}
-    told = tooltip(series="dtype", size="size", said="attained")
-    points = {"type": "point", "size": 60, "opacity": 1}
-    lines = {"x": x, "y": y, "color": looks["color"], "detail": {"field": "kind", "type": "nominal"}}
-    return {
-        "layer": [
-            {"mark": points, "encoding": {"x": x, "y": y, **looks, "tooltip": told}},
-            {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": lines},
-        ]
-    }
-
-
 def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:
     """Return the devices with their ceilings that `runs` know, the oldest first; a CPU for each number of threads."""
     highest: dict[tuple[str, str, str, int], dict[tuple[str, str], Ceiling]] = {}
@@ -723,13 +681,4 @@ Examples:
         ),
     ),
     conclusions=conclusions,
-    charts=(
-        Drawing(
-            name="studies-ceilings",
-            title="What the device attains by dtype and size",
-            alt="Each point is one size at its fastest. Small copies run in a cache; the largest shows main memory.",
-            rows=_rows,
-            spec=_spec,
-        ),
-    ),
 )

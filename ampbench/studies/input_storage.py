@@ -13,7 +13,7 @@ import msgspec
 from ampbench.core.precisions import AUTOCAST
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED
-from ampbench.records.bounds import Count, ErrorSize, Magnitude, Seconds, StepSeconds
+from ampbench.records.bounds import Builds, Count, ErrorSize, Magnitude, Seconds, StepSeconds
 from ampbench.records.case import PHASES, Case, Environment
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Fitness
@@ -55,17 +55,12 @@ class StoredInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     copy_samples: list[StepSeconds] = []
     casts: Count | None = None
     cast_bytes: Count | None = None
-    samples: list[list[StepSeconds]] = []
+    samples: Builds = []
     peak_bytes: Count | None = None
     output_rel_l2: ErrorSize | None = None
     loss_abs_error: Magnitude | None = None
     grad_rel_l2: ErrorSize | None = None
     error: str = ""
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` where a build has no samples."""
-        if not all(self.samples):
-            raise ValueError("a build without samples")
 
 
 class StoragePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -14,7 +14,7 @@ import msgspec
 from ampbench.core.precisions import AUTOCAST, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, counted
-from ampbench.records.bounds import Change, Count, ErrorSize, Seconds, Steps, StepSeconds, one_of
+from ampbench.records.bounds import Builds, Change, Count, ErrorSize, Seconds, Steps, one_of
 from ampbench.records.case import Case
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Fitness
@@ -52,7 +52,7 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     casts: list[Count] = []
     cast_bytes: list[Count] = []
     stale_weights: list[Count] = []
-    samples: list[list[StepSeconds]] = []
+    samples: Builds = []
     peak_bytes: list[Count] = []
     alive_bytes: list[Change] = []
     dtypes: dict[str, str] = {}
@@ -62,11 +62,6 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     update_rel_l2: ErrorSize | None = None
     error: str = ""
     notes: list[str] = []
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` where a build has no samples."""
-        if not all(self.samples):
-            raise ValueError("a build without samples")
 
     @property
     def stale(self) -> int | None:

@@ -76,7 +76,7 @@ def test_a_page_of_all_studies_has_their_parts_in_order_and_says_what_it_is_abou
         "Inputs stored in half",
         "Ceilings",
     ]
-    assert len(whole_page.select("#studies figure svg[role=img]")) == 3
+    assert len(whole_page.select("#studies figure svg[role=img]")) == 2
     assert all(one.select_one(".alt").get_text().strip() for one in whole_page.select("#studies figure"))
 
 

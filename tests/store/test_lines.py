@@ -49,6 +49,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         number, bounds = arguments
         if number is str:
             return st.from_regex(bounds.pattern)
+        if get_origin(number) is list:
+            return st.lists(values_of(*get_args(number)), min_size=bounds.min_length, max_size=2)
         values = st.integers if number is int else st.floats
         return values(bounds.ge, bounds.le)
     if origin in (Union, types.UnionType):
@@ -280,6 +282,10 @@ def records_within(records: Iterable[type]) -> set[type]:
         (make_case("bf16_pure", path="winding"), "Expected `str` matching"),
         (make_round(CASE, alone="no such word"), "Expected `str` matching"),
         (
+            ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, samples=[[]])]),
+            "Expected `array` of length >= 1",
+        ),
+        (
             OriginPass(case_id=CASE.case_id, modules=[ModuleError(module="", kind="", elements=1, own_rel_l2=1e308)]),
             "`float` <= 1e+150",
         ),
@@ -313,7 +319,6 @@ def test_what_cannot_be_is_neither_written_nor_read(record: Any, said: str, tmp_
         (MEMORY, {"optimizer_bytes": 1 << 20}, "optimizer_bytes, 1,048,576, are more than peak_bytes, 100"),
         (SeenGradient(parameter="p", elements=2, flushed=0, nonfinite=0), {"flushed": 3}, "flushed, 3, are more than"),
         (LowRun(precision="fp16_pure"), {"precision": "fp8"}, "an unknown precision, 'fp8'"),
-        (ScopeRun(scope=FORWARD), {"samples": [[]]}, "a build without samples"),
         (make_round(CASE), {"samples": []}, "a round without samples"),
         (make_round(CASE), {"windows": [[1e-3], []]}, "a round whose windows are empty"),
         (make_round(CASE, windows=[[1e-3]]), {"windows": []}, "a round whose windows are empty"),

@@ -10,7 +10,6 @@ from ampbench.core.statement import Statement
 from ampbench.core.units import format_bandwidth
 from ampbench.records.case import DeviceDescription
 from ampbench.records.measured import CONV, MATMUL, Fitness
-from ampbench.report.material import material_of
 from ampbench.show.document import records
 from ampbench.studies.ceilings import (
     COPY,
@@ -31,7 +30,6 @@ from ampbench.studies.ceilings import (
     shown,
     sizes,
 )
-from tests.report.materials import part_of
 from tests.report.studied_runs import ceilings_run
 from tests.studies.ceiling_records import A100, CEILINGS, CPU, ceiling
 
@@ -180,14 +178,6 @@ def test_machines_have_a_row_for_each_size_and_people_one_for_each_ceiling() -> 
         True,
     )
     assert len([*filter(table.views[0].only, rows)]) == len(CEILINGS)
-
-
-def test_the_page_draws_each_operation() -> None:
-    part = part_of("ceilings", material_of([], explanations=[ceilings_run(*CEILINGS)]))
-    assert part is not None
-    (chart,) = part.charts
-    assert [choice.label for choice in chart.choices] == ["cpu: matrix products", "cpu: convolutions", "cpu: copies"]
-    assert {row["series"] for row in part.datasets[chart.id]} == {"fp32", "bf16", "fp16"}
 
 
 @pytest.mark.parametrize(
