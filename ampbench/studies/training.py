@@ -18,7 +18,6 @@ import msgspec
 from msgspec import structs
 
 from ampbench.core.precisions import BASELINE, SCALED, rank
-from ampbench.core.recipes import CONSTANT
 from ampbench.core.units import UNDEFINED, all_of, counted
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.bounds import Count, ErrorSize, Magnitude, Parts, Positive, Signed, Steps
@@ -39,7 +38,6 @@ from ampbench.studies.training_verdict import (
     ARMS,
     DEFAULT,
     NAMES,
-    OWN,
     UNSCALED,
     Ending,
     Learned,
@@ -78,11 +76,11 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `arm` is one of `ARMS`, a setting of GradScaler as it is typed, or "": the case's own.
     `losses[i]` is the mean loss that steps `i * every` to `(i + 1) * every` computed, None where one is not finite;
     there are fewer than `steps` of them where it ended early. `scores` are of held-out data (empty: there is none) and
-    `fits` of the training batches, both of the weights evaluated in fp32, where numbers next to each other are a
-    `spacing` apart, relative to them. `scales` holds steps and the loss scale from each on (empty: no scaler).
+    `fits` of the training batches, both of the weights evaluated in fp32. `scales` holds steps and the loss scale from
+    each on (empty: no scaler).
     `nonfinite` is in how many steps a parameter's gradient was not finite, `first_nonfinite` where the first value that
     is not finite comes from. `ended_at` is the step from 0 after which it was given up, `error` the first line of what
-    a step raised. `schedule` is that of the learning rate: `CONSTANT`, the recipe's or `OWN`.
+    a step raised.
     """
 
     case_id: str
@@ -93,14 +91,12 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     losses: list[Signed | None] = []
     scores: list[Score] = []
     fits: list[Score] = []
-    spacing: Magnitude = 2.0**-23
     scales: list[tuple[Count, Magnitude]] = []
     nonfinite: dict[str, Count] = {}
     looks: list[GradientLook] = []
     first_nonfinite: FirstNonfinite | None = None
     ended_at: Count | None = None
     error: str = ""
-    schedule: str = CONSTANT
     weights_digest: str
     inputs_digest: str
     notes: list[str] = []
@@ -221,10 +217,9 @@ def _planned(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]], a
     for case in sorted(cases, key=lambda case: (rank(case.precision), case.precision)):
         name = case.precision if case.scaler else f"{case.precision}, no scaler"
         for arm in _arms(case, asked):
-            own = {training.seed: training for training in trained.get(case.case_id, []) if training.arm == arm}
-            rows.append(
-                Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, by_seed=dict(sorted(own.items())))
-            )
+            own = [training for training in trained.get(case.case_id, []) if training.arm == arm]
+            by_seed = {training.seed: training for training in sorted(own, key=lambda training: training.seed)}
+            rows.append(Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, by_seed=by_seed))
     return rows
 
 
@@ -236,13 +231,11 @@ def _arms(case: Case, asked: TrainingAsked) -> Sequence[str]:
 def heading(learned: Learned) -> str:
     """Return what was trained, in one line."""
     trained, asked = len(learned.seeds), counted(learned.asked, "seed")
-    schedule = "its own schedule" if learned.schedule == OWN else f"{learned.schedule} schedule"
     parts = [
         learned.workload,
         SCALED[0] if any(row.arm for row in learned.judged) else "",
         learned.device,
         counted(learned.steps, "step"),
-        "" if learned.schedule == CONSTANT else schedule,
         f"{trained:,} of {asked}" if trained < learned.asked else asked,
     ]
     return " · ".join(filter(None, parts))
@@ -342,6 +335,7 @@ def precisions(learned: Learned) -> list[Column[Row]]:
     return [
         Column("precision", lambda row: row.name, "precision"),
         Column("case_id", lambda row: row.case_id),
+        Column("metric", lambda _: learned.metric.name),
         *_of_metric(learned.metric, "", lambda row: row.first),
         *_of_metric(learned.fit, "training_loss_", lambda row: row.fit),
         Column("trains_as_fp32", lambda row: row.trains),
@@ -350,21 +344,6 @@ def precisions(learned: Learned) -> list[Column[Row]]:
         Column("flushed_share", lambda row: row.flushed, "flushed", "share"),
         Column("grad_rel_l2", lambda row: row.grad_rel_l2, "error", "error"),
     ]
-
-
-WORKLOADS: Sequence[Column[Learned]] = (
-    Column("workload", lambda learned: learned.workload),
-    Column("device", lambda learned: learned.device),
-    Column("steps", lambda learned: learned.steps),
-    Column("schedule", lambda learned: learned.schedule),
-    Column("seeds", lambda learned: learned.seeds),
-    Column("seeds_asked", lambda learned: learned.asked),
-    Column("metric", lambda learned: learned.metric.name),
-    Column("before", lambda learned: learned.metric.before),
-    Column("learns", lambda learned: learned.metric.learns),
-    Column("margin", lambda learned: learned.metric.margin),
-    Column("loss_margin", lambda learned: learned.fit.margin if learned.fit.learns else None),
-)
 
 
 def overflowing(learned: Learned) -> list[tuple[str, str, int]]:
@@ -406,13 +385,12 @@ def _scales_over_time(learned: Learned) -> Iterator[tuple[str, list[float | None
             yield row.name, powers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToTrain:
+class ToTrain(NamedTuple):
     """One training: of a case, from a seed, as its own or as another `arm`."""
 
     case: Case
     seed: int
-    arm: str = ""
+    arm: str
 
 
 def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -> list[ToTrain]:
@@ -424,7 +402,7 @@ def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -
     for case in cases:
         groups.setdefault((case.group, case.device), []).append(case)
     return [
-        ToTrain(case=case, seed=seed, arm=arm)
+        ToTrain(case, seed, arm)
         for group in groups.values()
         for seed in range(first_seed, first_seed + asked.seeds)
         for case in sorted(group, key=lambda case: case.precision != BASELINE)
@@ -450,11 +428,8 @@ def pieces(session: Session[TrainingAsked]) -> "list[Piece]":
     from ampbench.drive.pieces import Piece
 
     planned = {each.case.case_id: each for each in session.prepared.plan if not each.skip}
-    if session.begun is not None:
-        starts = unfinished(session.begun)
-    else:
-        cases = [each.case for each in planned.values()]
-        starts = trainings_of(cases, session.prepared.settings.seed, session.asked)
+    cases, begun = [each.case for each in planned.values()], session.begun
+    starts = unfinished(begun) if begun else trainings_of(cases, session.prepared.settings.seed, session.asked)
     return [Piece(planned[start.case.case_id], start) for start in starts if start.case.case_id in planned]
 
 
@@ -542,16 +517,17 @@ def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict
     for study in sorted(studies, key=lambda study: (study.header.started_at, study.header.run)):
         if study.header.explains != TRAINING or place_of(study) != place_of(measured):
             continue
+        name = f"study {study.header.run.rpartition('-')[2]}"
         for workload in learned(study):
+            steps = counted(workload.steps, "step")
             for row in workload.judged:
                 own = measured.divergence.get(row.case_id)
                 same = own is not None and own.weights_digest in {each.weights_digest for each in row.trainings}
                 if not row.arm and same and row.trains is not None:
                     ending = row.first if row.first.verdict is ChangeStatus.REGRESSED else row.fit
                     worse = None if row.trains or ending.difference is None else abs(ending.difference)
-                    name = f"study {study.header.run.rpartition('-')[2]}, {counted(workload.steps, 'step')} from"
-                    name += f" {counted(len(row.by_seed), 'seed')}"
-                    found[row.case_id] = Trained(trains=row.trains, study=name, worse=worse)
+                    size = f"{steps} from {counted(len(row.by_seed), 'seed')}"
+                    found[row.case_id] = Trained(trains=row.trains, study=f"{name}, {size}", worse=worse)
     return found
 
 
@@ -651,7 +627,6 @@ Examples:
                 ),
             ],
         ),
-        Table(key="workloads", columns=WORKLOADS, rows=lambda learned: [learned]),
         Table(
             key="overflows",
             columns=OVERFLOWS,

@@ -11,19 +11,20 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from msgspec import structs
 
 from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
-from ampbench.core.recipes import CONSTANT, find_recipe
+from ampbench.core.recipes import find_recipe
 from ampbench.errors import UsageError
 from ampbench.records.case import Case
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.studies.training import ArmAsked, GradientLook, Training, scaler_arguments
-from ampbench.studies.training_verdict import ARMS, CONTROL, OWN, REFERENCE
+from ampbench.studies.training_verdict import ARMS, CONTROL, REFERENCE
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.data import Generator, batches_of, in_fp32, inputs_digest, weights_digest
 from ampbench.worker.distances import compare, is_finite, right_decisions
@@ -72,7 +73,6 @@ class Readout:
         self._held_out = [] if workload.held_out is None else [self._step.data.placed(*workload.held_out)]
         batches = zip(self._step.data.batches, self._step.data.targets, strict=True)
         self._batches = list(batches)[: min(steps, BATCHES)]
-        self.spacing = 0.0
 
     def scores(self, step: TrainingStep, number: int) -> tuple[list[Score], Score]:
         """Return the scores of a training's weights after `number` steps: of held-out data, if any, and of batches."""
@@ -107,10 +107,9 @@ class Readout:
             for batch, targets in batches:
                 output, loss = network.judge(batch, targets)
                 assert loss is not None
-                self.spacing = torch.finfo(loss.dtype).eps
                 losses.append(float(loss))
                 decided.append(right_decisions(output, targets))
-        mean = math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else None
+        mean = _mean(losses)
         counts = [count for count in decided if count is not None]
         if len(counts) < len(decided):
             return Score(step=number, loss=mean)
@@ -126,19 +125,16 @@ class _Course:
 
     def __init__(self, workload: Workload, case: Case, device: Device, seed: int, asked: ArmAsked):
         self.workload, self.case, self.device, self.asked = workload, case, device, asked
-        own = OWN if workload.schedule is not None else CONSTANT
         self.training = Training(
             case_id=case.case_id,
             seed=seed,
             arm=asked.arm,
             steps=asked.steps,
-            schedule=find_recipe(case.recipe).schedule or own,
             weights_digest=weights_digest(workload),
             inputs_digest=inputs_digest(workload),
         )
         self.losses: list[float] = []
         self.nonfinite: Counter[str] = Counter()
-        self.spacing = 0.0
         self.skipped = 0
         self.first: FirstNonfinite | None = None
         self.ended_at: int | None = None
@@ -158,12 +154,10 @@ class _Course:
         device.release()
         seed_all(self.training.seed)
         readout = Readout(workload, self.case, self.device, self.asked.steps)
-        row = FP64 if reference else PRECISIONS[self.case.precision]
-        with precision_flags(row):
+        with precision_flags(FP64 if reference else PRECISIONS[self.case.precision]):
             step = self._built(workload, device, FP64 if reference else None)
             self._train(step, readout)
             step.let_go()
-        self.spacing = readout.spacing
 
     def _built(self, workload: Workload, device: Device, precision: Any) -> TrainingStep:
         step, arm = build_training(workload, self.case, device, precision=precision), self.asked.arm
@@ -239,13 +233,10 @@ class _Course:
         seed_all(seed)
         step.take_batch(number)
         step.optimizer.zero_grad(set_to_none=True)
-        try:
+        with suppress(UsageError):  # of a program that no op of can be watched
             with find_nonfinite(step.module) as found:
                 step.forward_and_backward()
             self.first = found.first and structs.replace(found.first, step=number)
-        except UsageError as refused:  # a program that no op of can be watched
-            if str(refused) not in self.training.notes:
-                self.training.notes.append(str(refused))
         for weight, gradient in gradients:
             weight.grad = gradient
         for buffer, saved in buffers:
@@ -287,7 +278,6 @@ def train(workload: Workload, case: Case, device: Device, *, seed: int, asked: A
         course.training,
         every=every,
         losses=[_mean(losses[at : at + every]) for at in range(0, len(losses), every)],
-        spacing=course.spacing,
         nonfinite=dict(course.nonfinite),
         first_nonfinite=course.first,
         ended_at=course.ended_at,

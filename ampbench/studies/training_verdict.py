@@ -20,7 +20,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.precisions import BASELINE
-from ampbench.core.recipes import CONSTANT
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import all_of
 from ampbench.records.changes import ChangeStatus
@@ -35,8 +34,6 @@ CONTROL, REFERENCE = ARMS = "control", "reference"
 """Trainings of the fp32 case beside its own (""): from weights one rounding away, and in fp64."""
 NAMES = {CONTROL: "control", REFERENCE: "fp64"}
 """What these are called."""
-OWN = "own"
-"""The schedule that the workload itself brings."""
 UNSCALED, DEFAULT = "no scaling", "default"
 """The settings of GradScaler without it, and as PyTorch makes it."""
 
@@ -185,13 +182,11 @@ class Learns(StrEnum):
     NEEDED = "training-scale-needed"
     NEEDLESS = "training-scale-needless"
     USELESS = "training-scale-useless"
-    """Every scale collapses."""
     TRAINS = "training-trains"
     """Score and training loss are both shown to be no worse."""
     FAILS = "training-fails"
     """Either is shown to be worse."""
     SCORES = "training-scores"
-    """The score is shown to be no worse; of the training loss nothing is."""
     BETTER = "training-better"
     OPEN = "training-open"
     INCOMPARABLE = "training-incomparable"
@@ -200,18 +195,15 @@ class Learns(StrEnum):
     LOSS = "training-loss"
     WITHIN = "training-within"
     SEEDS = "training-seeds"
-    """How many seeds would decide, or that no number would."""
     NO_PAIR = "training-no-pair"
     """fp32 was not trained, or to its end from no seed of these."""
     OTHER_START = "training-other-start"
     ONE_START = "training-one-start"
-    """One seed, or several that change nothing, show no spread."""
     NO_RATIO = "training-no-ratio"
     """fp32's loss ends at 0, or does not fall, or is not known."""
     COMES_DOWN = "training-scale-comes-down"
     SKIPS_AGAIN = "training-scale-skips-again"
     INEXACT = "training-inexact"
-    """The control, or fp64, ends elsewhere than fp32."""
     SHORT = "training-short"
 
 
@@ -234,8 +226,8 @@ MARGIN_OF_ACCURACY, MARGIN_OF_LOSS, MARGIN_OF_FIT = 0.005, 0.01, 0.05
 of that on the training batches, which differs from seed to seed by more."""
 OF_FALL = 0.1
 """Nor do differences of losses count as none that are more than this share of what fp32's own loss falls by."""
-SPACINGS = 4
-"""A loss that falls by no more spacings of the numbers that it is read in is none to judge by."""
+LEAST_FALL = 4 * 2.0**-23
+"""A loss that falls by no more than this share of it, four spacings of fp32, is none to judge by."""
 HARDLY = 0.01
 """A loss that falls by less than this share of it has hardly fallen."""
 LAST = 0.75
@@ -251,14 +243,13 @@ class Metric:
     """What trainings are judged by: `name` is `ACCURACY`, `LOSS` or `FIT`.
 
     `decisions` are those that an accuracy is the share of; None for a loss. `before` and `after` are fp32's before the
-    first step and at the end (None: not known), `spacing` that of the numbers they are read in, relative to them.
+    first step and at the end (None: not known).
     """
 
     name: str
     decisions: int | None = None
     before: float | None = None
     after: float | None = None
-    spacing: float = 0.0
 
     @property
     def is_fit(self) -> bool:
@@ -292,7 +283,7 @@ class Metric:
         """Whether fp32 ends better than it began, a loss by more than a few spacings; None where that is not known."""
         if self.before is None or self.after is None:
             return None
-        least = 0.0 if self.name == ACCURACY else SPACINGS * self.spacing * max(abs(self.before), abs(self.after))
+        least = 0.0 if self.name == ACCURACY else LEAST_FALL * max(abs(self.before), abs(self.after))
         return (self.after - self.before) * self.sign > least
 
     @property
@@ -310,9 +301,9 @@ class Metric:
         """Return the scores of a training that it is about."""
         return training.fits if self.is_fit else training.scores
 
-    def of(self, score: Score | None) -> float | None:
-        """Return the value of a score; None where its loss is not finite, or there is no score."""
-        if score is None or score.loss is None:
+    def of(self, score: Score) -> float | None:
+        """Return the value of a score; None where its loss is not finite."""
+        if score.loss is None:
             return None  # of outputs that are not finite, an accuracy counts the classes that NaN falls on
         if self.name != ACCURACY:
             return score.loss
@@ -356,12 +347,7 @@ def metrics_of(trainings: "Sequence[Training]") -> tuple[Metric, Metric]:
 def _read(metric: Metric, trainings: "Sequence[Training]") -> Metric:
     """Return a metric that knows what trainings begin and end with."""
     firsts = [score for training in trainings for score in metric.seen_in(training) if score.step == 0]
-    return replace(
-        metric,
-        before=mean_of(map(metric.of, firsts)),
-        after=mean_of(map(metric.final, trainings)),
-        spacing=max((training.spacing for training in trainings), default=0.0),
-    )
+    return replace(metric, before=mean_of(map(metric.of, firsts)), after=mean_of(map(metric.final, trainings)))
 
 
 def trouble(training: "Training", metric: Metric) -> tuple[Trouble, int | None] | None:
@@ -489,7 +475,6 @@ class Learned:
     metric: Metric
     fit: Metric
     steps: int
-    schedule: str = CONSTANT
     seeds: list[int]
     asked: int
     rows: list[Row]
@@ -602,7 +587,6 @@ def conclude(workload: str, device: str, planned: Sequence[Row], asked: int) -> 
         metric=metric,
         fit=fit,
         steps=max(training.steps for row in rows for training in row.trainings),
-        schedule=trainings[0].schedule,
         seeds=seeds,
         asked=max(asked, len(seeds)),
         rows=[replace(row, first=endings[row.name], fit=of_fit[row.name]) for row in rows],

@@ -161,7 +161,6 @@ def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_fits_with_
 def test_weights_are_evaluated_in_fp32_whatever_computes_the_losses(precision: str) -> None:
     """N1: a loss in fp16 has a spacing that swallowed the whole fall, and was read as exact."""
     found = trained(network(nn.Linear(8, 3), loss=tiny), precision, steps=8)
-    assert found.spacing == 2.0**-23
     assert len({score.loss for score in found.fits}) == len(found.fits)
 
 
@@ -435,7 +434,6 @@ def test_a_training_under_a_recipe_follows_its_schedule() -> None:
     shares = [0.5 + 0.5 * math.cos(math.pi * step / STEPS) for step in range(STEPS)]
     losses, _ = by_hand(plain(), torch.float32, [0.2 * share for share in shares])
     assert found.losses == pytest.approx(losses, rel=1e-5)
-    assert found.schedule == "cosine"
 
 
 def test_a_workload_may_bring_its_own_schedule() -> None:
@@ -445,8 +443,6 @@ def test_a_workload_may_bring_its_own_schedule() -> None:
     found = trained(plain(schedule=halving))
     losses, _ = by_hand(plain(), torch.float32, [0.1 * 0.5 ** (4 * step / STEPS) for step in range(STEPS)])
     assert found.losses == pytest.approx(losses, rel=1e-5)
-    assert found.schedule == "own"
-    assert trained(plain()).schedule == "constant"
 
 
 def test_the_schedule_goes_on_where_gradscaler_skips_steps_and_nothing_is_warned_of() -> None:

@@ -459,19 +459,6 @@ def test_a_loss_that_rises_is_not_said_to_have_hardly_fallen():
     assert (Learns.HARDLY, "fp32") not in codes(one)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "said"),
-    [
-        ("constant", "digits[channels=8]/b32 · cpu · 300 steps · 3 seeds"),
-        ("cosine", "digits[channels=8]/b32 · cpu · 300 steps · cosine schedule · 3 seeds"),
-        ("own", "digits[channels=8]/b32 · cpu · 300 steps · its own schedule · 3 seeds"),
-    ],
-)
-def test_the_schedule_is_named_where_it_changes_the_learning_rate(schedule: str, said: str):
-    (one,) = learned(study(WHOLE, schedule=schedule))
-    assert heading(one) == said
-
-
 BF16 = case_of("bf16_pure")
 
 
@@ -527,7 +514,7 @@ def test_of_two_studies_the_newer_counts():
 def test_a_fall_of_a_few_spacings_of_the_readout_is_none_to_judge_by(readable: bool):
     spacing = 2.0**-23
     begin = 0.5 * (1 + (500 if readable else 3) * spacing)
-    one = only(scaled({"fp32": 0.5, "no scaling": 0.5, "default": begin}, begin, apart=0, spacing=spacing))
+    one = only(scaled({"fp32": 0.5, "no scaling": 0.5, "default": begin}, begin, apart=0))
     assert one.metric.learns is readable
     flat = [each.facts["falls"] for each in conclusions(None, one) if each.code is Learns.FLAT]
     assert flat == ([] if readable else [1])

@@ -58,13 +58,11 @@ def test_csv_has_a_row_for_each_training(path: Path, ampbench: Callable[..., Out
 
 def test_json_has_verdicts_and_every_training(path: Path, ampbench: Callable[..., Outcome]):
     document = json.loads(ampbench("show", path, "--json").out)
-    (workload,) = document["tables"]["workloads"]
     (statements,) = document["statements"].values()
     verdicts = {row["precision"]: row["verdict"] for row in document["tables"]["precisions"]}
     assert (verdicts["bf16_autocast"], verdicts["fp16_pure"], verdicts["fp32"]) == ("unchanged", "regressed", None)
     assert (statements[0]["code"], statements[0]["facts"]["count"]) == ("training-trains", 2)
-    assert (workload["metric"], workload["margin"], workload["seeds"]) == ("accuracy", 0.005, [0, 1, 2])
-    assert workload["before"] == pytest.approx(0.1)
+    assert {row["metric"] for row in document["tables"]["precisions"]} == {"accuracy"}
     cases = {case["case_id"]: case for case in document["cases"]}
     assert len(cases[case_of("fp32").case_id]["trainings"]) == 9
     assert (cases[SKIPPED.case_id]["outcome"], cases[FAILED.case_id]["outcome"]) == ("skipped", "failed")

@@ -94,9 +94,6 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
     said = ampbench("study", "training", "mlp", "--steps", "2", "--seeds", "4")
     assert said.out.splitlines()[0].endswith("2 steps · 1 of 4 seeds")
     assert "Not all of 4 seeds were trained in fp32, control, fp64 and 4 more." in " ".join(said.out.split())
-    (file,) = list_runs(tmp_path / "results")
-    fp32 = ampbench("show", file.stem, "-k", "fp32", "--json").out
-    assert json.loads(fp32)["tables"]["workloads"][0]["seeds_asked"] == 4
 
 
 @pytest.mark.parametrize(
