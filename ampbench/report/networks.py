@@ -219,7 +219,12 @@ def _of_machine(machine: Machine, *, titled: bool, tabled: bool) -> Section:
     blocks = [*(tables(own) if tabled else []), brought(own)]
     if len(own) <= MANY:
         blocks.append(
-            Block("why", ["network", "why"], [(each.label, _why(each)) for each in machine.advised], folded=True)
+            Block(
+                "why, in sentences",
+                ["network", "why"],
+                [(each.label, _why(each)) for each in machine.advised],
+                folded=True,
+            )
         )
     said = [*([machine.statement] if titled and machine.statement else []), *across(machine)]
     return Section(machine.title if titled else "", [*(block for block in blocks if block.rows), *map(Block, said)])

@@ -99,8 +99,8 @@ def result(material: Material) -> Result:
         about=about,
         warnings=[as_sentence(one, names) for one in warnings(material)],
         comparisons=[
-            Section(sentences.sides_line(each), list(map(cut, sentences.comparison_blocks(each))))
-            for each in (*material.comparisons, *material.explained)
+            Section(section.title, list(map(cut, section.blocks)))
+            for section in map(sentences.comparison_section, (*material.comparisons, *material.explained))
         ],
         missing=missing(one.row for one in material.cases),
         facts=facts(material),

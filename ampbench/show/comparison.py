@@ -5,9 +5,8 @@ What a gate says of it, and what an arm compared with itself says of the machine
 
 import json
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,7 @@ from ampbench.core.units import counted, format_percent, format_percent_range
 from ampbench.records.changes import (
     EQUAL,
     OUTCOME,
-    UNTRUSTED,
     Change,
-    ChangeCode,
     ChangeStatus,
     Comparison,
     ControlCode,
@@ -35,7 +32,7 @@ from ampbench.records.changes import (
     Traces,
     rank,
 )
-from ampbench.records.labels import case_labels, common_traits, few
+from ampbench.records.labels import case_labels, few
 from ampbench.records.run import short_commit
 from ampbench.show.changes import (
     brief,
@@ -56,7 +53,7 @@ from ampbench.show.changes import (
 )
 from ampbench.show.data import csv_text, json_object, plain
 from ampbench.show.document import Block, Column, Document, Section, block_text, cut, escaped, picked, records, table
-from ampbench.show.terminal import padded, wrapped
+from ampbench.show.terminal import document_lines, wrapped
 from ampbench.show.wording import words
 
 if TYPE_CHECKING:
@@ -65,38 +62,17 @@ if TYPE_CHECKING:
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 WORST_FIRST = (*CHANGED, ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE, ChangeStatus.UNCHANGED)
-STYLES: Mapping[str, str] = {
-    ChangeStatus.REGRESSED: "bold red",
-    ChangeStatus.IMPROVED: "bold green",
-    ChangeStatus.INCONCLUSIVE: "yellow",
-    ChangeStatus.INCOMPARABLE: "magenta",
-    ChangeStatus.UNCHANGED: "",
-}
-"""How a terminal shows each verdict."""
 NOT_IN_TURNS = (
     "not measured in turns: what changed on the machine between the runs looks like a change of time; ampbench ab "
     "decides"
 )
-CHANGE_LEGEND = (
-    "change: candidate / baseline - 1; of an error, its growth relative to the baseline's or, where that is larger, to "
-    "the error of rounding to the dtype"
-)
 LISTED = 3
 """So many cases that only one side has are named."""
 RULES_LISTED = 20
-COLLAPSED = 3
-"""More findings than this that have one reason are one line, unless all are asked for."""
-SHOWN = 20
-"""So many undecided and incomparable findings are listed, unless all are asked for; what changed always is."""
 ROWS = 100
 """A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
-NOT_JUDGED = "not judged: the control fired or the machine was not fit"
-PARTS = ("changed", NOT_JUDGED, *WORST_FIRST[2:])
-"""What heads the tables of findings, those that matter most first."""
-IN_TABLES = ("status", "case_id", "metric", "baseline", "candidate", "change", "low")
+IN_TABLES = ("status", "case_id", "metric", "baseline", "candidate", "change", "low", "reason")
 """The columns of findings that people read."""
-NARROW = ("status", "case_id", "metric", "change")
-"""Those that a narrow terminal has room for."""
 
 
 def case_names(comparison: Comparison) -> dict[str, str]:
@@ -184,21 +160,23 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def conditions(comparison: Comparison) -> list[str]:
-    """Return how both runs were measured, what the controls say, and which cases only one side has, a line each."""
+    """Return how both runs were measured, what the controls say, and which cases were not compared, a line each."""
     lines = ["measured in turns: both in the same blocks"] if comparison.interleaved else []
-    lines += notes(comparison)
     lines += [] if comparison.control.code is ControlCode.NO_TIMES else [control_line(comparison.control)]
     skipped = Counter(comparison.skipped.values())
     lines += [f"skipped on both sides: {counted(count, 'case')} ({why})" for why, count in skipped.items()]
-    for side, ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
-        lines += [f"only in the {side}: {few(ids, LISTED)}"] if ids else []
-    return lines
+    return lines + _alone("candidate", comparison.only_candidate)
+
+
+def _alone(side: str, case_ids: Sequence[str]) -> list[str]:
+    return [f"only in the {side}: {few(case_ids, LISTED)}"] if case_ids else []
 
 
 def warnings(comparison: Comparison) -> list[str]:
     """Return what a reader of the verdicts must not miss."""
     fired = [control_line(comparison.control)] if comparison.control.fired else []
-    return [*fired, *notes(comparison), *(difference_line(one) for one in comparison.differences if one.matters)]
+    differences = [difference_line(one) for one in comparison.differences if one.matters]
+    return [*fired, *notes(comparison), *differences, *_alone("baseline", comparison.only_baseline)]
 
 
 def explanation_lines(comparison: Comparison, case_id: str) -> list[str]:
@@ -234,7 +212,7 @@ def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
         Column("baseline", lambda one: one.baseline, "baseline", "ratio", lambda one: value(one, one.baseline)),
         Column("candidate", lambda one: one.candidate, "candidate", "ratio", lambda one: value(one, one.candidate)),
         Column("change", lambda one: one.change, "change", "ratio", change_text),
-        Column("low", lambda one: one.low, "95% interval", "ratio", interval_text),
+        Column("low", lambda one: one.low, "95% interval", "ratio", interval_text, rare=True),
         *(Column(name, attrgetter(name)) for name in ("high", "threshold", "p_worse", "p_better", "blocks")),
         Column("facts", lambda one: dict(one.facts)),
         Column("remarks", remarks),
@@ -264,32 +242,79 @@ def means_block(comparison: Comparison, moved: Container[str] = COLUMNS) -> Bloc
     )
 
 
-def _part_of(change: Change) -> str:
-    """Return under which of `PARTS` a change stands."""
-    if change.status in CHANGED:
-        return "changed"
-    return NOT_JUDGED if change.code in UNTRUSTED else change.status
-
-
-def _lists(comparison: Comparison, everything: bool = True) -> dict[str, list[str]]:
-    """Return the lines of changed rules and of defects that came or went, by title; with all, what alters no rule."""
+def _lists(comparison: Comparison) -> list[Block]:
+    """Return the tables of changed rules and of defects that came or went."""
     rules = rule_lines(comparison.rule_changes)
-    others = other_rule_lines(comparison.rule_changes) if everything else ()
     more = len(rules) - RULES_LISTED
-    lists = {
-        f"rules of autocast changed ({len(rules):,})": [
-            *rules[:RULES_LISTED],
-            *([f"and {more:,} more"] if more > 0 else []),
-            *(f"no change of a rule: {phrase}" for phrase in others),
-            *unseen_rule_lines(comparison.rules_unobserved, comparison.rule_devices_missing),
-        ],
-        "known defects that came or went": [
-            f"{'came' if one.came else 'went'}: {one.check} on {one.device}: {one.title}"
-            f"{f' (what to do: {one.remedy})' if one.came else ''}"
-            for one in comparison.defects
-        ],
-    }
-    return {title: lines for title, lines in lists.items() if lines}
+    rules = [
+        *rules[:RULES_LISTED],
+        *([f"and {more:,} more"] if more > 0 else []),
+        *unseen_rule_lines(comparison.rules_unobserved, comparison.rule_devices_missing),
+    ]
+    defects = [
+        f"{'came' if one.came else 'went'}: {one.check} on {one.device}: {one.title}"
+        f"{f' (what to do: {one.remedy})' if one.came else ''}"
+        for one in comparison.defects
+    ]
+    changed = f"rules of autocast changed ({len(rule_lines(comparison.rule_changes)):,})"
+    lists = {changed: rules, "known defects that came or went": defects}
+    return [Block(title, ["what"], [[line] for line in lines]) for title, lines in lists.items()]
+
+
+def comparison_section(comparison: Comparison) -> Section:
+    """Return what changed, what is undecided and why; folded, every finding with its reason and how it was measured."""
+    names = case_names(comparison)
+    columns = picked(finding_columns(names), *IN_TABLES)
+    by_status = {status: [one for one in comparison.findings if one.status is status] for status in WORST_FIRST}
+    changed = [one for status in CHANGED for one in by_status[status] if not _is_word(one)]
+    facts = [*map(difference_line, comparison.differences), *conditions(comparison)]
+    facts += [f"no change of a rule: {phrase}" for phrase in other_rule_lines(comparison.rule_changes)]
+    moved = {mean.metric for mean in comparison.means if abs(mean.ratio - 1) > EQUAL}
+    blocks = [
+        table(f"changed ({len(changed):,})", columns[:-1], changed),
+        _alike(comparison.findings, names, changed),
+        *_why(comparison, names),
+        *_lists(comparison),
+        replace(means_block(comparison, moved), folded=True),
+        *(table(f"{status} ({len(own):,})", columns, own, folded=True) for status, own in by_status.items()),
+        Block("how it was measured", ["what"], [[line] for line in facts], folded=True),
+    ]
+    return Section(sides_line(comparison), [block for block in blocks if block.rows])
+
+
+def _is_word(change: Change) -> bool:
+    """Return whether a change is told in words, as one of an outcome or of what is computed."""
+    return change.metric in (OUTCOME, DRIFT) or not change_text(change)
+
+
+def _alike(findings: Iterable[Change], names: Mapping[str, str], listed: Container[Change]) -> Block:
+    """Return by status, kind and code what is not `listed` and not simply unchanged, and all remarks: first reasons."""
+    alike: dict[tuple[str, ...], list[tuple[Change, str]]] = {}
+    for change in sorted(findings, key=lambda one: WORST_FIRST.index(one.status)):
+        if change not in listed and change.status is not ChangeStatus.UNCHANGED:
+            alike.setdefault((change.status, change.kind, change.code), []).append((change, reason(change)))
+        for remark, text in zip(change.remarks, remarks(change), strict=True):
+            alike.setdefault((change.status, change.kind, remark.code), []).append((change, text))
+    rows = []
+    for (status, kind, _), members in alike.items():
+        cases = dict.fromkeys(names[change.case.case_id] for change, _ in members)
+        rows.append([status, kind, f"{len(members):,}", few(cases, 1), members[0][1]])
+    headers = ["verdict", "metric", "findings", "case", "why"]
+    return Block("by reason", headers, rows, "the first case and reason of those alike", numbers=["findings"])
+
+
+def _why(comparison: Comparison, names: Mapping[str, str]) -> Iterator[Block]:
+    """Yield what differs in the traces of the case that changed most; folded, of others. Without findings, of all."""
+    changed = dict.fromkeys(one.case.case_id for one in comparison.findings if one.status in CHANGED)
+    shown = [case_id for case_id in changed if case_id in comparison.explained][:1]
+    shown = shown if comparison.findings else [*comparison.explained]
+    for listed, folded in ((shown, False), ([one for one in comparison.explained if one not in shown], True)):
+        rows = [
+            ("" if place else names.get(case_id, case_id), line)
+            for case_id in listed
+            for place, line in enumerate(explanation_lines(comparison, case_id))
+        ]
+        yield Block("why, of other cases" if folded else "why", ["case", "what differs"], rows, folded=folded)
 
 
 def comparison_lines(
@@ -303,105 +328,15 @@ def comparison_lines(
 
     if gate is not None:
         comparison = replace(comparison, only_baseline=())  # a note of the gate
-    differences = "; ".join(map(difference_line, comparison.differences))
-    head = [
-        f"baseline   {side_name(comparison.baseline)}",
-        f"candidate  {side_name(comparison.candidate)}",
-        f"differences: {differences}" if differences else "the environments are the same in all that is recorded",
-        *conditions(comparison),
-    ]
-    lines = [line for text in head for line in wrapped(text, width)]
-    common = common_traits(comparison.candidates.get(one.case.case_id, one.case) for one in comparison.findings)
-    lines += wrapped(f"all cases: {common}", width, "dim") if common else []
-    explained = dict.fromkeys(comparison.explained)
-    for change in comparison.findings:
-        if change.status in CHANGED:
-            explained.pop(change.case.case_id, None)
-    lines += _finding_lines(comparison, width, everything)
-    for case_id in explained if everything or not comparison.findings else ():
-        lines += [Text(), *wrapped(case_id, width, "bold"), *_indented(explanation_lines(comparison, case_id), width)]
-    for title, texts in _lists(comparison, everything).items():
-        lines += [Text(), Text(title, style="bold"), *_indented(texts, width)]
-    means = means_block(comparison, {one.metric for one in comparison.means if abs(one.ratio - 1) > EQUAL})
-    if means.rows:
-        by = "" if means.headers[0] == "precision" else f", by the {means.headers[0]}"
-        title = f"geometric means over cases{by}, candidate / baseline - 1, with 95% interval"
-        lines += [Text(), Text(title, style="dim")]
-        for row, cells in zip(means.rows, padded(means.rows, left=3), strict=True):
-            lines.append(Text("  ".join(cells[:-1]) + f"  over {row[-1]} case{'' if row[-1] == '1' else 's'}"))
-    lines += [Text(), *wrapped(CHANGE_LEGEND, width, "dim")] if everything else []
-    lines += [Text(), *wrapped(verdict(comparison), width, "bold")]
+    section = comparison_section(comparison)
+    shown = [replace(block, folded=False) for block in section.blocks if everything or not block.folded]
+    section = Section(section.title, [*map(Block, warnings(comparison)), *shown])
+    lines = [*document_lines([section], (), width), Text(), *wrapped(verdict(comparison), width, "bold")]
     if gate is not None:
         *texts, last = gate_texts(comparison, gate)
         lines += [Text(), *(line for text in texts for line in wrapped(text, width))]
         lines += wrapped(last, width, "bold green" if gate.passed else "bold red")
     return lines
-
-
-def _finding_lines(comparison: Comparison, width: int, everything: bool) -> list["Text"]:
-    """Return the table of findings, below each row its reason; rows of one reason in a row share it."""
-    from rich.cells import cell_len
-    from rich.text import Text
-
-    explained = set(comparison.explained)
-
-    def below(change: Change) -> list[str]:
-        exact = change.code is ChangeCode.BEYOND_THRESHOLD and change.kind in ("memory", "accuracy")
-        plain = change.status is ChangeStatus.UNCHANGED or (exact and change_text(change) and not everything)
-        lines = [*([] if plain else [reason(change)]), *remarks(change)]
-        if change.status in CHANGED and change.case.case_id in explained:  # once, under the worst finding of the case
-            explained.discard(change.case.case_id)
-            lines += explanation_lines(comparison, change.case.case_id)
-        return lines
-
-    listed, texts = _chosen(comparison.findings, everything)
-    lines = [Text()] if comparison.findings else []
-    if listed:
-        columns = finding_columns(case_names(comparison))
-        for keys in (IN_TABLES, IN_TABLES[:-1], NARROW):
-            block = table("", picked(columns, *keys), listed)
-            head, *rows = padded([block.headers, *block.rows], left=3)
-            if sum(map(cell_len, head)) + 2 * (len(head) - 1) <= width:
-                break
-        lines.append(Text("  ".join(head).rstrip(), style="dim"))
-        for why, group in groupby(zip(map(below, listed), listed, rows, strict=True), key=lambda each: each[0]):
-            for _, change, cells in group:
-                rest = f"  {'  '.join(cells[1:])}".rstrip()
-                lines.append(Text.assemble((cells[0], STYLES[change.status]), rest))
-            lines += _indented(why, width, "dim")
-    return lines + [line for text in texts for line in wrapped(text, width)]
-
-
-def _indented(texts: Iterable[str], width: int, style: str = "") -> list["Text"]:
-    from rich.text import Text
-
-    return [Text("  ", style=style).append(line) for text in texts for line in wrapped(text, width - 2, style)]
-
-
-def _chosen(findings: Sequence[Change], everything: bool) -> tuple[list[Change], list[str]]:
-    """Return the findings to list, and lines about the others."""
-    if everything:
-        return list(findings), []
-    alike = Counter((one.status, one.kind, reason(one)) for one in findings)
-    listed: list[Change] = []
-    lines: dict[str, None] = {}
-    open_ones: Counter[ChangeStatus] = Counter()
-    unchanged: Counter[str] = Counter()
-    for one in findings:
-        count = alike[one.status, one.kind, reason(one)]
-        if one.status in CHANGED or (one.remarks and one.status is ChangeStatus.UNCHANGED):
-            listed.append(one)
-        elif one.status is ChangeStatus.UNCHANGED:
-            unchanged[one.kind] += 1
-        elif count > COLLAPSED and one.code is not ChangeCode.UNDECIDED:
-            lines[f"{one.status}: {one.kind}, {count} findings: {reason(one)}"] = None
-        else:
-            open_ones[one.status] += 1
-            listed += [one] if open_ones[one.status] <= SHOWN else []
-    rest = [f"{n - SHOWN} more {status} (--all lists them)" for status, n in open_ones.items() if n > SHOWN]
-    names = {"time": "typical time"}  # its tail is bounded, too, or it would not be called so
-    kinds = ", ".join(f"{names.get(kind, kind)} {unchanged[kind]}" for kind in KINDS if unchanged[kind])
-    return listed, [*lines, *rest, *([f"unchanged: {kinds} (--all lists them)"] if kinds else [])]
 
 
 def comparison_markdown(comparison: Comparison, gate: GateResult | None = None) -> str:
@@ -413,41 +348,13 @@ def comparison_markdown(comparison: Comparison, gate: GateResult | None = None) 
         head = [f"**{escaped(word)}**: {escaped(counts)}", _bullets(texts)]
     head += [f"**{escaped(verdict(comparison))}**", escaped(sides_line(comparison))]
     head += [f"> {escaped(text)}" for text in warnings(comparison)]
-    blocks = [block_text(cut(block, ROWS), 3) for block in comparison_blocks(comparison)]
+    blocks = [block_text(cut(block, ROWS), 3) for block in comparison_section(comparison).blocks]
     return "\n\n".join(filter(None, [*head, *blocks])) + "\n"
 
 
 def sides_line(comparison: Comparison) -> str:
     """Return what is compared with what."""
     return f"{side_name(comparison.baseline)} → {side_name(comparison.candidate)}"
-
-
-def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """Return the tables of a comparison: what changed and what is not judged; folded, all else."""
-    names = case_names(comparison)
-    columns = picked(finding_columns(names), *IN_TABLES, "reason")
-    parts: dict[str, list[Change]] = {part: [] for part in PARTS}
-    for change in comparison.findings:
-        parts[_part_of(change)].append(change)
-    blocks = [
-        table(f"{part} ({len(changes):,})", columns, changes, folded=place > 1)
-        for place, (part, changes) in enumerate(parts.items())
-    ]
-    why = [
-        (names.get(case_id, case_id), line)
-        for case_id in comparison.explained
-        for line in explanation_lines(comparison, case_id)
-    ]
-    lists = {**_lists(comparison), "how it was measured": measured_lines(comparison)}
-    listed = [Block(title, ["what"], [[line] for line in lines], folded=True) for title, lines in lists.items()]
-    means = replace(means_block(comparison), folded=True)
-    every = [*blocks[:2], Block("why", ["case", "what differs"], why, folded=True), *listed[:-1], means, *blocks[2:]]
-    return [block for block in [*every, *listed[-1:]] if block.rows]
-
-
-def measured_lines(comparison: Comparison) -> list[str]:
-    """Return the differences of the environments and the conditions of a comparison, a line each."""
-    return [*map(difference_line, comparison.differences), *conditions(comparison)]
 
 
 def _bullets(texts: Iterable[str]) -> str:

@@ -94,6 +94,8 @@ MIN_WIDTH = 10
 SHORT_WORD = 16
 """A word of no more characters than this is not broken."""
 
+STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "incomparable": "magenta"}
+"""How the statuses of changes are shown."""
 NO_ROOM = "no room for {}: a wider terminal or --format markdown shows all"
 """What is said of columns that are left out."""
 
@@ -157,6 +159,7 @@ def block_lines(block: Block, width: int) -> list["Text"]:
 def _table(block: Block, gap: int, widths: Mapping[int, int]) -> "Table":
     """Return a table without lines, of the columns in `widths`: numbers to the right, text folds."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
     folding = set()
@@ -168,10 +171,8 @@ def _table(block: Block, gap: int, widths: Mapping[int, int]) -> "Table":
         table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold", width=width)
         folding |= {place} if folds else set()
     for row in block.rows:
-        cells = {
-            place: _broken(row[place], width) if place in folding else row[place] for place, width in widths.items()
-        }
-        table.add_row(*cells.values())
+        cells = [_broken(row[place], width) if place in folding else row[place] for place, width in widths.items()]
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
     return table
 
 

@@ -269,9 +269,8 @@ def test_a_search_is_kept_in_the_address(browser: Browser, address: Address):
 
 
 @pytest.mark.slow
-@each_page
-def test_what_a_chart_shows_is_kept_in_the_address(browser: Browser, address: Address, name: str):
-    with opened(browser, address(name)) as page:
+def test_what_a_chart_shows_is_kept_in_the_address(browser: Browser, address: Address):
+    with opened(browser, address("history")) as page:
         draw_all(page)
         select = page.locator("figure[data-chart]:has(select) select").first
         figure = page.locator("figure[data-chart]:has(select)").first
@@ -296,13 +295,13 @@ def test_the_page_prints(browser: Browser, address: Address, name: str):
 
 
 @pytest.mark.slow
-def test_paper_is_light_shows_bars_and_holds_the_whole_table_of_cases(browser: Browser, address: Address):
+def test_paper_is_light_and_holds_the_whole_table_of_cases(browser: Browser, address: Address):
     upright, paper = (round((side - 2 * 12) / 25.4 * 96) for side in (210, 297))  # CSS pixels between A4's margins
     with opened(browser, address("comparison"), paper, "dark") as page:
         draw_all(page)
         page.emulate_media(media="print", color_scheme="dark")
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 29, 33)"
-        for shown in ("#cases .swatch", "#cases .interval", "#networks .swatch"):
+        for shown in ("#cases .swatch", "#networks .swatch"):
             assert style(page, shown, "printColorAdjust") == "exact"
         assert page.locator("#cases table").evaluate("table => table.scrollWidth") <= paper
         page.set_viewport_size({"width": upright, "height": 1000})

@@ -29,6 +29,7 @@ from ampbench.show.comparison import (
     comparison_json,
     comparison_lines,
     comparison_markdown,
+    comparison_section,
     control_document,
     finding_columns,
     verdict,
@@ -59,105 +60,20 @@ def printed(comparison, width=100, show_all=False):
     return "\n".join(line.plain for line in comparison_lines(comparison, width, show_all))
 
 
-def test_the_terminal_shows_what_is_compared_what_changed_and_ends_with_it_in_one_line():
-    text = printed(slower())
-    assert "baseline   base · torch 2.15.0 · arm here" in text
-    assert "candidate  new · nightly · torch 2.16.0 · commit 1234567-dirty · arm here" in text
-    assert "differences: torch 2.15.0 → 2.16.0; commit none → 1234567-dirty" in text
-    assert "measured in turns: both in the same blocks" in text
-    assert "no control" in text
-    (row,) = [line for line in text.splitlines() if line.startswith("regressed")]
-    assert row.split()[1:4] == ["linear_chain", "fp32", "time"]
-    assert "certainly over 2%, 16 blocks, confirmed by 8 fresh ones" in text
-    assert "unchanged: typical time 1, memory 2, accuracy 4 (--all lists them)" in text
-    last = " ".join(text.split("\n\n")[-1].split())
-    assert last.startswith("1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
-
-
-def test_everything_is_listed_where_it_is_asked_for():
-    text = printed(slower(), show_all=True)
-    assert sum(line.startswith("unchanged ") for line in text.splitlines()) == 7
-    assert "--all" not in text
-
-
-def test_runs_that_are_not_interleaved_are_said_to_be_so_and_equal_ones_to_have_changed_in_nothing():
-    text = printed(same())
-    assert "not measured in turns: " in text
-    assert "the environments are the same in all that is recorded" in text
-    assert text.endswith("nothing changed: 4 unchanged")
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
-def test_prose_fits_the_terminal_and_the_interval_goes_first(width):
-    lines = comparison_lines(slower(), width)
-    assert all(len(line.plain) <= max(width, 80) for line in lines)
-    header = next(line.plain for line in lines if line.plain.startswith("verdict"))
-    assert ("interval" in header) is (width >= 80)
-
-
-def test_differences_that_keep_times_from_being_compared_say_so_and_alike_findings_are_one_line():
-    cases = [make_case(parameters={"width": width}) for width in range(6)]
-    times = Times(*((case, noisy(1e-3)) for case in cases))
-    text = printed(compare(make_run(times), make_run(times, header=environment(make_header(), threads=1))))
-    assert "number of threads 2 → 1 (times are not comparable)" in text
-    assert "incomparable: time, 6 findings: measured differently: number of threads 2 → 1" in text
-    assert text.endswith("no change is certain: 6 incomparable, 18 unchanged")
-
-
-def test_many_undecided_findings_are_cut_and_what_changed_never_is():
-    noise = [make_case(parameters={"width": width}) for width in range(30)]
-    ours = make_run(Times(*((case, noisy(1e-3, 4, 0.1, seed)) for seed, case in enumerate(noise))), peak_bytes=100)
-    theirs = make_run(
-        Times(*((case, noisy(1e-3, 4, 0.1, seed + 99)) for seed, case in enumerate(noise))), peak_bytes=200
-    )
-    text = printed(compare(ours, theirs))
-    assert sum(line.startswith("regressed ") for line in text.splitlines()) == 30
-    assert sum(line.startswith("inconclusive ") for line in text.splitlines()) == show.SHOWN
-    assert "10 more inconclusive (--all lists them)" in text
-
-
-def test_cases_of_one_side_are_named():
-    ours, theirs = make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3)), (BF16, [1e-3])))
-    assert f"only in the candidate: {BF16.case_id}" in " ".join(printed(compare(ours, theirs)).split())
-    assert "only in the baseline" in printed(compare(theirs, ours))
-
-
-def test_markdown_begins_with_the_verdict_and_folds_the_details():
-    text = comparison_markdown(slower())
-    first, second, title, table, *_ = text.split("\n\n")
-    assert first.startswith("**1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
-    assert "base · torch 2.15.0" in second
-    assert "→ new · nightly" in second
-    assert title == "### changed (1)"
-    assert table.splitlines()[1] == "| :-- | :-- | :-- | --: | --: | --: | --: | :-- |"
-    assert len(table.splitlines()) == 3
-    assert text.count("<details>") == text.count("</details>") == 3
-    assert "<summary>unchanged (7)</summary>" in text
-    assert "| torch 2.15.0 → 2.16.0 |" in text
-
-
 def test_markdown_tells_what_must_not_be_missed_outside_of_the_details():
     text = comparison_markdown(same())
     assert text.startswith("**nothing changed: 4 unchanged**")
     assert "> not measured in turns: " in text.partition("<details>")[0]
 
 
-def test_markdown_keeps_what_cannot_be_judged_apart_from_what_changed():
-    ours, theirs = arms()
-    base = make_run(Times((FP32, noisy(1e-3))), control=noisy(1.07e-3, seed=2), header=ours)
-    text = comparison_markdown(compare(base, make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs)))
-    head = text.partition("<details>")[0]
-    assert "### not judged: the control fired or the machine was not fit (1)\n\n| verdict |" in head
-
-
 def test_arms_of_two_precisions_are_called_by_the_candidates():
     ours, theirs = arms(precision="bf16_autocast")
     fresh = {"fresh": noisy(1e-3, 8, seed=5)}, {"fresh": noisy(2e-3, 8, seed=6)}
     base = make_run(Times((FP32, noisy(1e-3))), header=ours, **fresh[0])
-    text = printed(compare(base, make_run(Times((BF16, noisy(2e-3))), header=theirs, **fresh[1])))
-    assert "linear_chain bf16_autocast" in text
-    assert "linear_chain fp32" not in text
-    assert "geometric means over cases, by the baseline's precision, candidate / baseline - 1" in text
+    compared = compare(base, make_run(Times((BF16, noisy(2e-3))), header=theirs, **fresh[1]))
+    assert "linear_chain bf16_autocast" in printed(compared)
+    assert "linear_chain fp32" not in printed(compared)
+    assert "baseline's precision" in blocks(compared)["geometric means of candidate / baseline"].headers
 
 
 def test_markdown_stays_within_what_a_comment_holds(monkeypatch):
@@ -188,13 +104,12 @@ def test_every_surface_tells_the_same_of_a_change():
     for comparison in (slower(), same()):
         rows = json.loads(comparison_json(comparison))["findings"]
         cells = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
-        lines, markdown = printed(comparison, show_all=True).splitlines(), comparison_markdown(comparison).splitlines()
+        markdown = comparison_markdown(comparison).splitlines()
         assert len(rows) == len(cells) == len(comparison.findings)
         for one, row, cell in zip(comparison.findings, rows, cells, strict=True):
             assert (row["status"], row["code"], row["change"]) == (one.status, one.code, one.change)
             assert (cell["status"], cell["code"], cell["reason"]) == (one.status, one.code, reason(one))
             told = (one.status.value, metric_label(one.metric), change_text(one))
-            assert any(all(part in line for part in told) for line in lines)
             assert any(all(part in line for part in told) for line in markdown)
 
 
@@ -233,58 +148,151 @@ RULES = [
 ]  # fmt: skip
 
 
-def test_what_explains_a_case_stands_under_its_first_regressed_finding():
-    text = printed(replace(slower(), explained={FP32.case_id: CHANGED, BF16.case_id: UNEXPLAINED}))
-    lines = text.splitlines()
-    (row,) = [place for place, line in enumerate(lines) if line.startswith("regressed")]
-    assert lines[row + 2 : row + 4] == [f"  {sentence}" for sentence in WHY]
-    assert "unexplained" not in text  # nothing changed in that case: it is there for those who ask
-    assert "unexplained: the same" in printed(replace(slower(), explained={BF16.case_id: UNEXPLAINED}), show_all=True)
+def blocks(comparison):
+    return {block.title.partition(" (")[0]: block for block in comparison_section(comparison).blocks}
 
 
-def test_changed_rules_have_a_section_of_their_own_where_nothing_regressed_too():
-    text = printed(replace(same(), rule_changes=RULES, rule_devices=["cuda", "xpu"]))
-    assert "rules of autocast changed (1)\n  rms_norm on cuda, xpu: unlisted → float32\n" in text
+def test_the_terminal_shows_what_is_compared_what_changed_and_ends_with_it_in_one_line():
+    text = printed(slower())
+    sides = "base · torch 2.15.0 · arm here → new · nightly · torch 2.16.0 · commit 1234567-dirty · arm here"
+    assert " ".join(text.split()).startswith(sides)
+    (row,) = blocks(slower())["changed"].rows
+    assert row[:3] == ["regressed", "linear_chain fp32", "time"]
+    last = " ".join(text.split("\n\n")[-1].split())
+    assert last.startswith("1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
+    assert "unchanged  " not in text
+
+
+def test_everything_is_listed_where_it_is_asked_for():
+    text = printed(slower(), show_all=True)
+    assert sum(line.strip().startswith("unchanged ") for line in text.splitlines()) == 8  # a title, and a row each
+    told = " ".join(text.split())
+    for fact in ("torch 2.15.0 → 2.16.0", "commit none → 1234567-dirty", "measured in turns", "no control"):
+        assert fact in told
+        assert fact not in printed(slower())
+
+
+def test_runs_that_are_not_interleaved_are_said_to_be_so_and_equal_ones_to_have_changed_in_nothing():
+    text = printed(same())
+    assert "not measured in turns: " in text
     assert text.endswith("nothing changed: 4 unchanged")
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_what_decides_fits_the_terminal(width):
+    lines = [line.plain for line in comparison_lines(slower(), width)]
+    assert all(len(line) <= width for line in lines)
+    assert any(line.split()[:1] == ["verdict"] and "change" in line for line in lines)
+
+
+def test_differences_that_keep_times_from_being_compared_say_so_and_alike_findings_are_one_line():
+    cases = [make_case(parameters={"width": width}) for width in range(6)]
+    times = Times(*((case, noisy(1e-3)) for case in cases))
+    comparison = compare(make_run(times), make_run(times, header=environment(make_header(), threads=1)))
+    assert "number of threads 2 → 1 (times are not comparable)" in printed(comparison)
+    (row,) = blocks(comparison)["by reason"].rows
+    assert row[:3] == ["incomparable", "time", "6"]
+    assert row[-1] == "measured differently: number of threads 2 → 1"
+    assert printed(comparison).endswith("no change is certain: 6 incomparable, 18 unchanged")
+
+
+def test_what_changed_is_never_cut_and_what_is_no_number_is_told_by_reason():
+    cases = [make_case(parameters={"width": width}) for width in range(30)]
+    ours, theirs = (make_run(Times(*((case, noisy(1e-3)) for case in cases)), peak_bytes=peak) for peak in (100, 200))
+    theirs.failures[cases[0].case_id] = Failure(
+        case_id=cases[0].case_id, stage="round", cause="crash", message="signal 11"
+    )
+    shown = blocks(compare(ours, theirs))
+    assert len(shown["changed"].rows) == 29
+    row = shown["by reason"].rows[0]
+    assert row[:3] == ["regressed", "outcome", "1"]
+    assert row[-1] == "was ok and failed: crash: signal 11"
+    assert len(shown["regressed"].rows) == 30
+
+
+def test_remarks_on_what_is_unchanged_are_not_hidden():
+    remarked = Change(
+        case=FP32, metric="seconds_median", kind="time", status=ChangeStatus.UNCHANGED,
+        code=ChangeCode.WITHIN_THRESHOLD, baseline=1.0, candidate=1.0, change=0.0,
+        remarks=[state(Remark.OTHER_NUMBERS, other="weights")],
+    )  # fmt: skip
+    (row,) = blocks(replace(same(), findings=[remarked]))["by reason"].rows
+    assert (row[0], row[-1]) == ("unchanged", "other weights: the time may differ for that")
+
+
+def test_cases_of_one_side_are_named():
+    ours, theirs = make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3)), (BF16, [1e-3])))
+    assert f"only in the candidate: {BF16.case_id}" in " ".join(printed(compare(ours, theirs), show_all=True).split())
+    assert "only in the baseline" in printed(compare(theirs, ours))
+
+
+def test_markdown_begins_with_the_verdict_and_folds_the_details():
+    text = comparison_markdown(slower())
+    first, second, title, table, *_ = text.split("\n\n")
+    assert first.startswith("**1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
+    assert "base · torch 2.15.0" in second
+    assert "→ new · nightly" in second
+    assert title == "### changed (1)"
+    assert len(table.splitlines()) == 3
+    assert "certainly over 2%, 16 blocks, confirmed by 8 fresh ones" in text
+    assert text.count("<details>") == text.count("</details>") == 4
+    assert "<summary>unchanged (7)</summary>" in text
+    assert "| torch 2.15.0 → 2.16.0 |" in text
+
+
+def test_what_explains_the_worst_case_that_changed_is_shown_and_the_rest_is_folded():
+    comparison = replace(slower(), explained={FP32.case_id: CHANGED, BF16.case_id: UNEXPLAINED})
+    shown = blocks(comparison)
+    assert shown["why"].rows == [("linear_chain fp32", WHY[0]), ("", WHY[1])]
+    assert shown["why, of other cases"].folded
+    assert "unexplained" not in printed(comparison)
+    assert "unexplained: the same" in printed(comparison, show_all=True)
+
+
+def test_changed_rules_have_a_table_of_their_own_where_nothing_regressed_too():
+    comparison = replace(same(), rule_changes=RULES, rule_devices=["cuda", "xpu"])
+    assert blocks(comparison)["rules of autocast changed"].rows == [["rms_norm on cuda, xpu: unlisted → float32"]]
+    assert printed(comparison).endswith("nothing changed: 4 unchanged")
     many = [replace(RULES[0], op=f"aten::op{number}") for number in range(25)]
-    text = printed(replace(same(), rule_changes=many))
-    assert "op19 on cuda" in text
-    assert "op20 on cuda" not in text
-    assert "  and 5 more\n" in text
+    rows = blocks(replace(same(), rule_changes=many))["rules of autocast changed"].rows
+    assert (len(rows), rows[-1]) == (21, ["and 5 more"])
 
 
 def test_what_is_no_rule_is_not_counted_among_the_rules_that_changed():
     other = replace(RULES[0], field="documented by pytorch_page")
     only = replace(same(), findings=[], means=[], rule_changes=[*RULES, other], rule_devices=["cpu", "cuda", "xpu"])
-    text = " ".join(printed(only).split())
-    assert "changed (1) rms_norm on cuda, xpu: unlisted → float32 1 change of" in text
-    everything = " ".join(printed(only, show_all=True).split())
-    assert "changed (1) rms_norm on cuda, xpu: unlisted → float32 no change of a rule: 1 op" in everything
-    assert text.endswith("1 change of autocast's rules on cpu, cuda, xpu")
+    (block,) = [block for title, block in blocks(only).items() if title.startswith("rules of autocast")]
+    assert block.title == "rules of autocast changed (1)"
+    assert ["no change of a rule: 1 op documented otherwise: rms_norm"] in blocks(only)["how it was measured"].rows
+    assert printed(only).endswith("1 change of autocast's rules on cpu, cuda, xpu")
 
 
-def test_a_comparison_of_explanations_has_a_section_for_each_case_and_says_how_many_changed():
+def test_a_comparison_of_explanations_shows_each_case_and_says_how_many_changed():
     explained = {
         FP32.case_id: UNEXPLAINED,
         BF16.case_id: CHANGED,
         "other": Explanation(Traces.NOT_TRACED, ["not traced in the baseline: x"]),
     }
     only = replace(same(), findings=[], means=[], explained=explained, rule_devices=["cpu"])
-    text = printed(only)
-    assert f"\n\n{BF16.case_id}\n  {WHY[0]}\n  {WHY[1]}\n" in text
-    assert "\n\n\n" not in text
-    last = " ".join(text.split("\n\n")[-1].split())
+    assert [row[0] for row in blocks(only)["why"].rows] == [FP32.case_id, BF16.case_id, "", "other"]
+    last = " ".join(printed(only).split("\n\n")[-1].split())
     assert last == ("3 cases explained: 1 changed, 1 the same, 1 not traced; no change of autocast's rules on cpu")
 
 
-def test_markdown_folds_what_explains_and_the_changed_rules():
-    explained = {FP32.case_id: Explanation(Traces.CHANGED, [*WHY, "a *module* | with <b>"])}
+def test_what_explains_is_text_in_markdown():
+    explained = {FP32.case_id: Explanation(Traces.CHANGED, ["a *module* | with <b>"])}
     text = comparison_markdown(replace(slower(), explained=explained, rule_changes=RULES))
-    why = text.partition("<summary>why</summary>")[2].partition("</details>")[0]
-    assert f"| linear_chain fp32 | {WHY[0]} |" in why
-    assert "a \\*module\\* \\| with \\<b>" in why
-    rules = text.partition("<summary>rules of autocast changed (1)</summary>")[2]
-    assert "| rms_norm on cuda, xpu: unlisted → float32 |" in rules
+    assert "| linear_chain fp32 | a \\*module\\* \\| with \\<b> |" in text
+    assert "| rms_norm on cuda, xpu: unlisted → float32 |" in text
+
+
+def test_a_defect_that_came_is_told_with_its_remedy():
+    came = DefectChange(
+        check="no-grad-cache", device="cpu", title="a cached cast has no gradient", before="fine", after="defective",
+        came=True, remedy="enter autocast again",
+    )  # fmt: skip
+    told = "came: no-grad-cache on cpu: a cached cast has no gradient (what to do: enter autocast again)"
+    assert blocks(replace(same(), defects=[came]))["known defects that came or went"].rows == [[told]]
 
 
 def test_json_holds_explanations_and_rules_and_csv_is_as_it_was():
@@ -323,16 +331,3 @@ def test_a_control_that_could_raise_no_alarm_says_so():
     )  # fmt: skip
     (section,) = control_document(same(), found).sections()
     assert section.blocks[0].title.startswith("false alarms: 0 of 2 cases: there could be none")
-
-
-def test_a_defect_that_came_is_told_with_its_remedy_within_the_terminal():
-    came = DefectChange(
-        check="no-grad-cache", device="cpu", title="a cached cast has no gradient", before="fine", after="defective",
-        came=True, remedy="enter autocast again for what is trained, or turn its cache off",
-    )  # fmt: skip
-    text = printed(replace(same(), defects=[came]), width=60)
-    assert "  came: no-grad-cache on cpu: a cached cast has no gradient" in text
-    assert "what to do: enter autocast again" in " ".join(text.split())
-    told = text[text.index("  came: ") :].partition("\n\n")[0].splitlines()
-    assert len(told) > 1
-    assert max(map(len, told)) <= 60
