@@ -6,6 +6,9 @@ results = "bench/results"
 [tool.ampbench.run]          # for one verb
 rounds = 5
 precision = ["fp32", "bf16_autocast"]
+
+[tool.ampbench.limits]       # by what run, show and report judge precisions: `core.budget.Budget`
+output_rel_l2 = 5e-3
 """
 
 import tomllib
@@ -31,8 +34,8 @@ KEYS = frozenset(
     {
         "against", "all", "anchor", "area", "baseline", "blocks", "burst", "case", "check", "control", "device",
         "dry_run", "dtype", "format", "gate", "half_inputs", "json", "keyword", "label", "list", "max_error",
-        "max_flushed_share", "max_gradient_error", "max_kl", "max_kl_p99", "max_loss_error", "max_sample_error",
-        "max_time", "max_trials", "max_worst_sample_error", "memory_limit", "metric", "min_argmax_agreement",
+        "max_gradient_error",
+        "max_time", "max_trials", "memory_limit", "metric",
         "min_decided", "min_run_time", "min_update_kept", "no_isolation", "on", "only", "operation",
         "optimizer", "output", "over", "path", "phase", "policy", "precision", "preset", "ray", "results",
         "resume", "rounds", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site",
@@ -51,6 +54,8 @@ class Option:
     repeatable: bool
 
 
+LIMITS = "limits"
+"""The table of a settings file that is no verb's."""
 Options = Mapping[str, Option]
 """The options of one verb by their key in a settings file: the long name, dashes written as underscores."""
 
@@ -98,12 +103,13 @@ def defaults(
     ours = PROGRAMS.get(verb, frozenset[str]())
     programs = frozenset[str]().union(*PROGRAMS.values())
     result: dict[str, Any] = {}
-    if any(key.replace("-", "_") not in {*keys, *programs} for key in file.table if key not in verbs):
+    tables = [*verbs, LIMITS]
+    if any(key.replace("-", "_") not in {*keys, *programs} for key in file.table if key not in tables):
         keys = {*keys, *({option for each in verbs for option in options_of(each)} - programs)}
     for key, value in file.table.items():
-        if key in verbs:
+        if key in tables:
             continue
-        option = _option(key, [*sorted({*keys, *programs}), *verbs], file.path)
+        option = _option(key, [*sorted({*keys, *programs}), *tables], file.path)
         if option not in keys:
             raise UsageError(_names_a_program(file.path, option))
         if option in options and option not in ours:
@@ -119,6 +125,18 @@ def defaults(
                 if each == verb:
                     result[known[option].parameter] = _value(option, value, known[option], file.path)
     return result
+
+
+def limits(file: SettingsFile, known: Collection[str]) -> dict[str, float]:
+    """Return the limits on errors in a settings file; raises `UsageError` for one that is not `known`, or no number."""
+    found: dict[str, float] = {}
+    for name, value in _table(file.table.get(LIMITS, {}), file.path, LIMITS).items():
+        if name not in known:
+            raise UsageError(f"{file.path}: {UnknownNameError('limit', name, known)}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError(f"{file.path}: the limit {name} must be a number, not {value!r}")
+        found[name] = float(value)
+    return found
 
 
 def _names_a_program(path: Path, option: str) -> str:

@@ -112,7 +112,7 @@ def test_a_results_folder_counts_from_the_settings_file(repository: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("reslts = 'x'", r"ampbench\.toml: unknown setting 'reslts': did you mean results\?"),
+        ("reslts = 'x'", r"ampbench\.toml: unknown setting 'reslts': did you mean results"),
         ("[run]\nroudns = 5", r"ampbench\.toml: unknown setting of run 'roudns': did you mean rounds\?"),
         ("[shwo]\nresults = 'x'", r"unknown setting 'shwo': did you mean show\?"),
         ("rounds = = 5", r"ampbench\.toml: not valid TOML: .*line 1"),

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
+from ampbench import settings
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.core.budget import LIMITS, Budget
 from ampbench.core.precisions import PRECISIONS
@@ -245,23 +246,18 @@ def chosen_format(
 Format = Annotated[OutputFormat, Made(chosen_format)]
 
 
-def chosen_budget(**limits: float) -> Budget:
-    """Return the error budget that the flags give; raises `UsageError` for a limit that cannot be one."""
-    return Budget(**{name: limits[limit.parameter] for name, limit in LIMITS.items()})
+def chosen_budget() -> Budget:
+    """Return the error budget that the settings file asks for; raises `UsageError` for a limit that cannot be one."""
+    file = settings.find(Path.cwd())
+    if file is None:
+        return Budget()
+    limits = settings.limits(file, LIMITS)
+    try:
+        return Budget(**limits)
+    except UsageError as error:
+        raise UsageError(f"{file.path}: {error}") from None
 
 
-with_parameters(
-    chosen_budget,
-    [
-        option(
-            limit.parameter,
-            Annotated[float, typer.Option(limit.flag, metavar=limit.metavar, help=limit.help)],
-            getattr(Budget, name),
-        )
-        for name, limit in LIMITS.items()
-    ],
-    chosen_budget.__doc__,
-)
 Limits = Annotated[Budget, Made(chosen_budget)]
 
 

@@ -32,7 +32,7 @@ from ampbench.cli.options import (
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_listing, print_note, print_text
-from ampbench.core.budget import LIMITS, Budget
+from ampbench.core.budget import Budget
 from ampbench.core.units import counted, format_duration
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import deed_of, verb_of
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from ampbench.records.run import Header
     from ampbench.store import RunWriter, StoredRun
 
-WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "format", "json"}) | {
-    limit.parameter for limit in LIMITS.values()
-}
+WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
 
 NO_RAY = 'ampbench run --ray needs Ray: pip install "ampbench[ray]"'

@@ -53,7 +53,7 @@ def command(
     \b
     Examples:
       ampbench show
-      ampbench show 20260131T120000Z -k "resnet and training" --max-error 5e-3
+      ampbench show 20260131T120000Z -k "resnet and training"
       ampbench show latest --json > rows.json
       ampbench show 1f9a3c -v                        a run of ampbench explain casts
       ampbench show cpu.jsonl gpu.jsonl              machines side by side

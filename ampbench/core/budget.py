@@ -1,9 +1,8 @@
-"""How much error a precision may bring: what options, settings files and advice share, without what judges by it."""
+"""How much error a precision may bring: what settings files and advice share, without what judges by it."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,33 +11,22 @@ from ampbench.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the command line says of a limit: its `flag`, what that takes, and its `help`.
+    """A limit is of a `kind` that is named in messages, from 0 to `most`."""
 
-    A value is of a `kind` that is named in messages, from 0 to `most`.
-    """
-
-    flag: str
-    metavar: str
-    help: str
     kind: str
-    most: float
-
-    @property
-    def parameter(self) -> str:
-        """The name of the parameter that the flag gives."""
-        return self.flag.removeprefix("--").replace("-", "_")
+    most: float = math.inf
 
 
-def _limit(default: float, flag: str, help: str, *, metavar: str, kind: str, most: float = math.inf) -> Any:
-    return field(default=default, metadata={"limit": Limit(flag, metavar, help, kind, most)})
+def _limit(default: float, limit: Limit) -> Any:
+    return field(default=default, metadata={"limit": limit})
 
 
-_error = partial(_limit, metavar="ERROR", kind="a relative error of 0 or more")
-_share = partial(_limit, metavar="SHARE", kind="a share between 0 and 1", most=1.0)
-_divergence = partial(_limit, metavar="NATS", kind="a divergence of 0 nats or more")
+_ERROR = Limit("a relative error of 0 or more")
+_SHARE = Limit("a share between 0 and 1", most=1.0)
+_DIVERGENCE = Limit("a divergence of 0 nats or more")
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: the class' attributes are the defaults of the command line
+@dataclass(frozen=True, kw_only=True)  # no slots: the class' attributes are the defaults of a search
 class Budget:
     """How much error a precision may bring; each limit has the name of the column that it bounds.
 
@@ -62,27 +50,25 @@ class Budget:
     Raises `UsageError` for a limit that is negative, not a number, or an agreement above 1.
     """
 
-    output_rel_l2: float = _error(2e-2, "--max-error", "Largest output error (relative L2 against fp64) to allow.")
-    argmax_agreement: float = _share(
-        0.99, "--min-argmax-agreement", "Smallest share of a classifier's decisions that stay the same, chance aside."
-    )
-    grad_rel_l2: float = _error(1e-1, "--max-gradient-error", "Largest gradient error (relative L2) in training.")
-    grad_flushed_share: float = _share(1e-2, "--max-flushed-share", "Largest share of gradients flushed to zero.")
-    sample_p99_rel_l2: float = _error(5e-2, "--max-sample-error", "Largest error of 99 of 100 samples of a batch.")
-    sample_worst_rel_l2: float = _error(2e-1, "--max-worst-sample-error", "Largest error of any sample.")
-    kl_mean: float = _divergence(1e-2, "--max-kl", "Largest KL of a classifier's probabilities, mean over rows.")
-    kl_p99: float = _divergence(1e-1, "--max-kl-p99", "The same for 99 of 100 rows.")
-    loss_rel_error: float = _error(5e-2, "--max-loss-error", "Largest error of the loss, relative to it.")
+    output_rel_l2: float = _limit(2e-2, _ERROR)
+    argmax_agreement: float = _limit(0.99, _SHARE)
+    grad_rel_l2: float = _limit(1e-1, _ERROR)
+    grad_flushed_share: float = _limit(1e-2, _SHARE)
+    sample_p99_rel_l2: float = _limit(5e-2, _ERROR)
+    sample_worst_rel_l2: float = _limit(2e-1, _ERROR)
+    kl_mean: float = _limit(1e-2, _DIVERGENCE)
+    kl_p99: float = _limit(1e-1, _DIVERGENCE)
+    loss_rel_error: float = _limit(5e-2, _ERROR)
 
     def __post_init__(self) -> None:
         for name, limit in LIMITS.items():
             value = getattr(self, name)
             if not 0 <= value <= limit.most:
-                raise UsageError(f"{limit.flag} is {limit.kind}, not {value:g}")
+                raise UsageError(f"{name} is {limit.kind}, not {value:g}")
 
 
 LIMITS: Mapping[str, Limit] = MappingProxyType({each.name: each.metadata["limit"] for each in fields(Budget)})
-"""The option of each limit of a budget, by name."""
+"""What each limit of a budget may be, by its name."""
 LEAST_KEPT = 0.98
 """The least share of an update that must arrive: a convention. What is lost is lost in every step, as by a learning
 rate that is so much smaller; 2% is what comparisons call unchanged."""

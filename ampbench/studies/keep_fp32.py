@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import msgspec
 from msgspec import structs
 
-from ampbench.core.budget import LEAST_KEPT, LIMITS, Budget
+from ampbench.core.budget import LEAST_KEPT, Budget
 from ampbench.core.precisions import LOW, PRECISIONS
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, format_error
@@ -60,8 +60,12 @@ Units = frozenset[int]
 class KeepAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a search is to find: a set that meets the limits on errors and updates, within `max_trials` sets."""
 
-    max_error: Annotated[float, asks(LIMITS["output_rel_l2"].help, metavar="ERROR")] = Budget.output_rel_l2
-    max_gradient_error: Annotated[float, asks(LIMITS["grad_rel_l2"].help, metavar="ERROR")] = Budget.grad_rel_l2
+    max_error: Annotated[float, asks("Largest output error (relative L2 against fp64).", metavar="ERROR")] = (
+        Budget.output_rel_l2
+    )
+    max_gradient_error: Annotated[float, asks("The same of gradients, in training.", metavar="ERROR")] = (
+        Budget.grad_rel_l2
+    )
     min_update_kept: Annotated[
         float, asks("Least share of an update that arrives, in pure half.", metavar="S", least=0, most=1)
     ] = LEAST_KEPT
@@ -511,9 +515,9 @@ def _call(kept: list[str], *, cast_back: bool) -> list[str]:
 def _made(given: Given) -> KeepAsked:
     """Return what a search is to find; `UsageError` for a limit that cannot be one, or bounds nothing here."""
     asked = KeepAsked(**{name: given.values[name] for name in KeepAsked.__struct_fields__})
-    Budget(output_rel_l2=asked.max_error, grad_rel_l2=asked.max_gradient_error)  # refuses what is no limit
-    if max(asked.max_error, asked.max_gradient_error) > 1e150:  # as `ErrorSize` is bound
-        raise UsageError("--max-error and --max-gradient-error are finite, of no more than 1e+150")
+    for name, error in (("--max-error", asked.max_error), ("--max-gradient-error", asked.max_gradient_error)):
+        if not 0 <= error <= 1e150:  # as `ErrorSize` is bound
+            raise UsageError(f"{name} is a relative error from 0 to 1e+150, not {error:g}")
     if "max_gradient_error" in given.typed and given.selection.phases == ["inference"]:
         raise UsageError("--max-gradient-error bounds the gradients of training, and --phase inference has none")
     return asked

@@ -80,7 +80,6 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
         (["show", "latest", "--fromat", "json"], "unknown option --fromat: did you mean --format?"),
         (["show", "latest", "--format", "jsn"], "unknown --format 'jsn': did you mean json?"),
         (["show", "latest", "--format", "xyz"], "unknown --format 'xyz': known: table, json, csv, markdown; see"),
-        (["show", "latest", "--max-error", "much"], "invalid value for '--max-error': give a number; see"),
         (["run", "--rounds", "few"], "invalid value for '--rounds': give a whole number; see ampbench run --help"),
         (["run", "--rounds", "0"], "invalid value for '--rounds': give at least 1; see"),
         (["run", "--rounds", "5000"], "invalid value for '--rounds': give at most 1000; see"),
@@ -93,7 +92,6 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
             ["run", "mlp", "--precision", "bf16"],
             "unknown precision 'bf16': did you mean bf16_autocast, bf16_master or bf16_pure?",
         ),
-        (["show", "latest", "--max-error", "-1"], "--max-error is a relative error of 0 or more, not -1"),
         (["show", "latest", "--json", "--format", "csv"], "contradict each other"),
         (["--bogus"], "unknown option --bogus"),
     ],
@@ -171,19 +169,37 @@ def test_head_ends_the_program_silently(results: Path) -> None:
 
 
 def test_settings_are_defaults_and_flags_win(results: Path, tmp_path: Path, ampbench: Run) -> None:
-    (tmp_path / "ampbench.toml").write_text(f"results = '{results}'\n[show]\nformat = 'csv'\nmax-error = 1e-9\n")
+    (tmp_path / "ampbench.toml").write_text(
+        f"results = '{results}'\n[show]\nformat = 'csv'\n[limits]\noutput_rel_l2 = 1e-9\n"
+    )
     assert ampbench("show", "latest").out.startswith("run,case_id,")
     assert "its error is 7.9e-03, more than 1e-09" in ampbench("show", "latest", "--format", "table").out
-    assert "Take bf16_pure" in ampbench("show", "latest", "--format", "table", "--max-error", "0.02").out
 
 
 def test_a_bad_value_in_a_settings_file_is_traced_to_it(tmp_path: Path, ampbench: Run) -> None:
-    (tmp_path / "ampbench.toml").write_text("[show]\nmax-error = 'much'\n")
-    said = ampbench("show", "latest")
+    (tmp_path / "ampbench.toml").write_text("[run]\nrounds = 'many'\n")
+    said = ampbench("run", "mlp")
     assert said.code == 2
     assert f"(set in {tmp_path / 'ampbench.toml'})" in said.err
-    (tmp_path / "ampbench.toml").write_text("[show]\nmax-eror = 1\n")
-    assert "did you mean max_error, max_" in ampbench("show", "latest").err
+    (tmp_path / "ampbench.toml").write_text("[show]\nresluts = 'x'\n")
+    assert "did you mean results" in ampbench("show", "latest").err
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ("output_rel_l3 = 1", "unknown limit 'output_rel_l3': did you mean output_rel_l2"),
+        ("kl_mean = 'little'", "the limit kl_mean must be a number, not 'little'"),
+        ("kl_mean = -1", "kl_mean is a divergence of 0 nats or more, not -1"),
+    ],
+)
+def test_a_limit_that_cannot_be_one_is_refused_in_one_line(
+    limits: str, message: str, tmp_path: Path, ampbench: Run
+) -> None:
+    (tmp_path / "ampbench.toml").write_text(f"[limits]\n{limits}\n")
+    said = ampbench("show", "latest")
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert f"{tmp_path / 'ampbench.toml'}: {message}" in said.err
 
 
 def test_every_option_of_every_verb_can_be_set_by_its_long_name() -> None:
@@ -214,7 +230,7 @@ def test_no_help_waits_for_anything_heavy(tmp_path: Path) -> None:
 
 MISTAKES = [
     ["nonsense"], ["explain", "nonsense"], ["study"], ["--nonsense"], ["run", "--nonsense"],
-    ["run", "--max-error"], ["list", "nonsense"], ["study", "scope", "--nonsense"], ["gate", "one"],
+    ["run", "--rounds"], ["list", "nonsense"], ["study", "scope", "--nonsense"], ["gate", "one"],
     ["run", "--precision", "fp17"], ["run", "--phase", "nonsense"], ["run", "--set", "nonsense"],
 ]  # fmt: skip
 
@@ -224,7 +240,7 @@ def test_no_mistake_waits_for_anything_heavy(tmp_path: Path) -> None:
 
 
 def test_a_mistake_in_a_settings_file_waits_for_nothing_heavy_either(tmp_path: Path) -> None:
-    (tmp_path / "ampbench.toml").write_text("[show]\nmax_eror = 1\n")
+    (tmp_path / "ampbench.toml").write_text("[show]\nresluts = 1\n")
     assert heavy_after([["show"]], tmp_path) == ({2}, set())
 
 
@@ -254,7 +270,7 @@ def test_doctor_leaves_torch_to_its_worker_and_waits_for_nothing_else(results: P
 def test_with_a_settings_file_only_the_verb_that_runs_is_imported(
     arguments: list[str], expected: set[str], tmp_path: Path
 ) -> None:
-    text = "results = 'here'\nrounds = 5\n[run]\nmax_error = 0.1\n['study training']\nsteps = 3\n"
+    text = "results = 'here'\nrounds = 5\n[run]\nseed = 1\n[limits]\nkl_mean = 0.1\n['study training']\nsteps = 3\n"
     (tmp_path / "ampbench.toml").write_text(text)
     code = f"import sys; from ampbench.cli.main import main\nmain({arguments!r})\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)

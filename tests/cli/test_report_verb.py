@@ -83,10 +83,11 @@ def test_a_run_that_explains_has_a_page_and_is_no_baseline(folder: Path, ampbenc
     assert (refused.code, refused.err) == (2, "ampbench: error: run 4-why explains casts and measured nothing\n")
 
 
-def test_the_error_budget_decides_the_advice(results: Path, ampbench: Run) -> None:
+def test_the_limits_of_a_settings_file_decide_the_advice(results: Path, ampbench: Run) -> None:
     arguments = ("report", "--format", "markdown", "--results", results, "-k", "resnet18")
     assert "| resnet18 | bf16_pure | 1.75x " in ampbench(*arguments).out
-    assert "| resnet18 | bf16_autocast | 1.53x " in ampbench(*arguments, "--max-error", "6e-3").out
+    Path("ampbench.toml").write_text("[limits]\noutput_rel_l2 = 6e-3\n")
+    assert "| resnet18 | bf16_autocast | 1.53x " in ampbench(*arguments).out
 
 
 def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:
@@ -107,7 +108,6 @@ def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:
         (["--site", "site", "--format", "markdown"], 2, "--site and --format markdown contradict each other"),
         (["--site", "site", "2-aftr"], 2, "unknown run '2-aftr'"),
         (["--format", "pdf"], 2, "unknown --format 'pdf': known: html, markdown"),
-        (["--max-error", "-1"], 2, "--max-error is a relative error of 0 or more"),
         (["3-other", "--baseline", "1-before"], 4, "no case in common"),
         (["-k", "resnet"], 5, "no case of 3-other matches -k 'resnet'"),
         (["--site", "site", "-k", "resnet"], 5, "matches -k 'resnet'"),

@@ -12,7 +12,6 @@ NUMBERS = ["5", "+5", "-5", " 5", "5.0", "5.5", "1_0", "1e3", "0", "007", "9" * 
 TYPED: dict[str, list[Any]] = {
     "rounds": [*NUMBERS, 5, 5.0, 5.5, True, 0, 1001, [5], None],
     "seed": NUMBERS,
-    "max_error": [*NUMBERS, 5, 0.5, True, "0,5", [0.5]],
     "format": ["json", "JSON", "yaml", "", 1, None],
     "results": ["here", "/", "", 5, None],
     "label": ["text", "", 5, True, None],
