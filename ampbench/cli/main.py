@@ -151,7 +151,7 @@ Exit codes:
   2    a name, an option or a file that cannot be meant, read or written; output that finds no room
   3    a case failed, or a stored file is damaged
   4    two runs have nothing in common that can be compared, or a gate decided too little
-  5    there is nothing to do: nothing is selected, stored, or can run here in the time given
+  5    there is nothing to do: nothing is stored, or can run here in the time given
   70   an error of ampbench itself
   130  interrupted
   141  the reader of the output went away; closed streams are none

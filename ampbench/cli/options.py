@@ -279,7 +279,6 @@ def make_selection(
     ] = None,
     phase: Annotated[list[str] | None, many_names("--phase", "inference or training. Default: both.")] = None,
     path: Annotated[list[str] | None, many_names("--path", f"{one_of(PATHS)}. Default: eager.")] = None,
-    keyword: Keyword = "",
     preset: Annotated[
         str,
         typer.Option(
@@ -312,7 +311,6 @@ def make_selection(
         devices=device or [],
         phases=phase or [],
         paths=path or [],
-        keyword=keyword,
         preset=preset,
         overrides=dict(parse_setting("--set", text) for text in set_ or []),
         sweeps=parse_sweeps(sweep or []),

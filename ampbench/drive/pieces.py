@@ -12,7 +12,7 @@ from ampbench.core.units import one_of
 from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool
 from ampbench.drive.session import describer, now
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import Environment
 from ampbench.records.kinds import LINES, stage_of
 from ampbench.records.measured import Failure, Skip
@@ -190,13 +190,7 @@ def plan_default_autocast(
     plan = make_plan(asked, environment, describer(channel, settings), absent_devices=absent_devices)
     if selection.precisions:
         return plan
-    chosen = [planned for planned in plan if _is_default(planned, environment)]
-    if not chosen:
-        raise NothingToRunError(
-            f"nothing is selected: -k {selection.keyword!r} matches no case in the device's default autocast dtype; "
-            "name another with --precision"
-        )
-    return chosen
+    return [planned for planned in plan if _is_default(planned, environment)]
 
 
 def _is_default(planned: PlannedCase, environment: Environment) -> bool:

@@ -13,7 +13,7 @@ from msgspec.structs import fields, replace
 from ampbench.core import precisions
 from ampbench.core.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.core.recipes import find_recipe, is_path, no_own_step
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
+from ampbench.errors import UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
     DEVICES,
     OF_CASES,
@@ -27,7 +27,6 @@ from ampbench.records.case import (
     ParameterValue,
     WorkloadSource,
     compile_mode,
-    matches,
 )
 from ampbench.records.labels import few
 from ampbench.records.run import Selection
@@ -117,7 +116,7 @@ def make_plan(
     """Return the cases of `selection` on the machine of `environment`, in table order, without duplicates.
 
     With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors.
-    Raises `UsageError` for a name or value that cannot be meant, and `NothingToRunError` where nothing is selected.
+    Raises `UsageError` for a name or value that cannot be meant.
     """
     sources = _distinct(
         [one for source in check_selection(selection) for one in _named_by(source, environment, describe)]
@@ -164,24 +163,20 @@ def make_plan(
                     recipe=recipe if phase == "training" else "",
                     version=variant.version,
                 )
-                if matches(selection.keyword, case.case_id):
-                    skip = _why_not(case, variant, precision, environment, absent_devices)
-                    plan.setdefault(
-                        case.case_id,
-                        PlannedCase(
-                            case=case,
-                            source=variant.source,
-                            skip=skip,
-                            optimizer=bool(recipe) or variant.optimizer_settings != (),
-                        ),
-                    )
+                skip = _why_not(case, variant, precision, environment, absent_devices)
+                plan.setdefault(
+                    case.case_id,
+                    PlannedCase(
+                        case=case,
+                        source=variant.source,
+                        skip=skip,
+                        optimizer=bool(recipe) or variant.optimizer_settings != (),
+                    ),
+                )
     bare = [name for name in selection.overrides if "." not in name]
     for option, name in [*(("--set", name) for name in bare), *(("--sweep", name) for name in selection.sweeps)]:
         if name not in settable:
             raise UnknownNameError(f"{option} parameter", name, sorted(settable))
-    if not plan:
-        where = "" if selection.workloads else " in the default suite; 'ampbench run all' selects every workload"
-        raise NothingToRunError(f"nothing is selected: no case matches -k {selection.keyword!r}{where}")
     return list(plan.values())
 
 
@@ -234,7 +229,6 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
     _check_lengths(selection)
     _of_cases(selection)
     selection = _of_networks(selection)
-    matches(selection.keyword, "")
     sources = [source for name in selection.workloads for source in find_workloads(name)]
     if not any(map(is_users, sources)):  # a user's file may hold precisions of its own
         for name in selection.precisions:

@@ -50,7 +50,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     devices: list[str] = []
     phases: list[str] = []
     paths: list[str] = []
-    keyword: str = ""
     preset: str = ""
     overrides: dict[str, ParameterValue] = {}
     sweeps: dict[str, list[ParameterValue]] = {}

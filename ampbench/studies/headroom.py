@@ -20,8 +20,7 @@ from msgspec import structs
 from ampbench.core.precisions import BASELINE, FORMATS, LOW, SHORT_DTYPES, Format, find_format, find_precision
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted
-from ampbench.errors import NothingToRunError
-from ampbench.records.case import Case, Environment, matches
+from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import HEADROOM
 from ampbench.records.labels import few, left_out, optimizer_name, remarks_of
 from ampbench.records.ranges import (
@@ -876,11 +875,7 @@ def _plan(
     from ampbench.drive.planning import make_plan
     from ampbench.drive.session import describer
 
-    asked = structs.replace(selection, precisions=[BASELINE])
-    try:
-        return make_plan(asked, environment, describer(channel, settings))
-    except NothingToRunError as error:
-        raise NothingToRunError(f"{error}, as all are of {BASELINE}: --precision says what is tried beside") from None
+    return make_plan(structs.replace(selection, precisions=[BASELINE]), environment, describer(channel, settings))
 
 
 def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") -> "Seen":
@@ -910,7 +905,7 @@ def _phase_notes(case: Case, selection: Selection) -> list[str]:
     from ampbench.drive.planning import FEATURES_ALONE, NOT_TRAINED
 
     trained = structs.replace(case, phase="training")
-    if selection.phases or case == trained or not matches(selection.keyword, trained.case_id):
+    if selection.phases or case == trained:
         return []
     why = FEATURES_ALONE if case.family in LIBRARIES else NOT_TRAINED
     return [f"watched in inference, so without gradients and updates: {why}"]

@@ -476,9 +476,7 @@ def _with_baselines(
 
     describe = describer(channel, settings)
     chosen = make_plan(selection, environment, describe)
-    whole = make_plan(structs.replace(selection, precisions=[BASELINE], keyword=""), environment, describe)
-    groups = {(planned.case.group, planned.case.device) for planned in chosen}
-    baselines = [planned for planned in whole if (planned.case.group, planned.case.device) in groups]
+    baselines = make_plan(structs.replace(selection, precisions=[BASELINE]), environment, describe)
     return [*baselines, *(planned for planned in chosen if planned.case.precision != BASELINE)]
 
 

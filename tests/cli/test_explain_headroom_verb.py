@@ -155,12 +155,6 @@ def test_a_number_of_steps_that_cannot_be_is_refused(steps: str, ampbench: Run) 
     assert "invalid value for '--steps'" in said.err
 
 
-def test_a_keyword_that_names_a_precision_says_how_to_choose_one(ends: Ends, ampbench: Run) -> None:
-    said = ampbench("explain", "headroom", "mlp", "-k", "fp16")
-    assert (said.code, said.out, said.err.count("\n")) == (5, "", 1)
-    assert "no case matches -k 'fp16', as all are of fp32: --precision says what is tried beside" in said.err
-
-
 def test_a_device_that_is_absent_is_said_with_the_workload(ends: Ends, ampbench: Run) -> None:
     said = ampbench("explain", "headroom", "mlp", "--device", "cuda")
     assert (said.code, said.out) == (5, "")

@@ -13,7 +13,7 @@ from ampbench.store import StoredRun, list_runs, read_run, run_files
 from tests.stored_runs import change_divergence
 
 QUICK = ["--rounds", "2", "--min-run-time", "0.001", "--threads", "1", "--preset", "tiny"]
-SELECTED = ["mlp", "softmax_head", "linear_stack", "-k", "fp32 or bf16_pure", *QUICK]
+SELECTED = ["mlp", "softmax_head", "linear_stack", "--precision", "fp32,bf16_pure", *QUICK]
 
 
 def bytes_of(found: MemoryPass) -> dict[str, Any]:
@@ -53,7 +53,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results folder of two shards, measured once."""
     results = tmp_path_factory.mktemp("two") / "results"
     for number in (1, 2):
-        assert main(["run", "mlp", "-k", "fp32", *QUICK, "--shard", f"{number}/2", "--results", str(results)]) == 0
+        arguments = ["--precision", "fp32", "--shard", f"{number}/2", "--results", str(results)]
+        assert main(["run", "mlp", *QUICK, *arguments]) == 0
     return results
 
 
@@ -102,7 +103,7 @@ def test_a_shard_is_resumed_as_the_shard_that_it_is(
     [
         (("run", "mlp", "--shard", "6/5"), 2, "--shard 6/5: the first of N shards is 1, the last is N"),
         (("run", "mlp", "--shard", "two"), 2, "--shard 'two': expected I/N, as in --shard 2/5"),
-        (("run", "mlp", *QUICK, "-k", "fp32", "--shard", "3/3"), 5, "shard 3 of 3 has nothing to do"),
+        (("run", "mlp", *QUICK, "--precision", "fp32", "--shard", "3/3"), 5, "shard 3 of 3 has nothing to do"),
         (("merge", "nowhere"), 2, "there is no results folder results"),
         (("merge",), 2, "missing argument 'SHARD...'"),
     ],
@@ -118,7 +119,7 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
 
 
 def test_a_run_that_is_no_shard_is_not_merged(ampbench: Callable[..., Any], tmp_path: Path) -> None:
-    assert ampbench("run", "mlp", *QUICK, "-k", "fp32 and inference").code == 0
+    assert ampbench("run", "mlp", *QUICK, "--precision", "fp32", "--phase", "inference").code == 0
     (path,) = list_runs("results")
     done = ampbench("merge", path)
     assert (done.code, done.out) == (2, "")

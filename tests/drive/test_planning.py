@@ -22,7 +22,7 @@ from ampbench.drive.planning import (
     make_plan,
     meant,
 )
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError, WorkloadError
+from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.records.case import (
     COMPILE_MODES,
     DeviceDescription,
@@ -376,8 +376,6 @@ def test_scaling_gradients_needs_fp64_on_the_device() -> None:
         ({"workloads": ["mlp"], "overrides": {"batch_size": 10**12}}, UsageError, "batch_size"),
         ({"workloads": ["mlp"], "overrides": {"batch_size": "many"}}, UsageError, "batch_size"),
         ({"workloads": ["mlp"], "sweeps": {"batch_size": [1, 0]}}, UsageError, "batch_size"),
-        ({"keyword": "resnet and"}, UsageError, "-k 'resnet and'"),
-        ({"keyword": "nosuchthing"}, NothingToRunError, "nothing is selected"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_with_the_nearest_names(

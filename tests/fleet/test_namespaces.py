@@ -106,7 +106,7 @@ def test_a_host_is_killed_in_mid_run_and_another_joins_and_the_set_is_complete(
     for count, host in enumerate((one, two), 2):  # one after the other: they share the folder of Ray's files
         host.start(f"--address={head.address}:6379")
         wait_for(lambda: head.knows(count))  # noqa: B023 - it is called in this turn
-    selected = ["linear", "heads", "-k", "(fp32 or bf16) and inference and not in-fp16 and not tf32", *QUICK]
+    selected = ["linear", "heads", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     ampbench = [sys.executable, "-m", "ampbench"]
     command = head.inside(*ampbench, "run", *selected, "--ray", "auto", "--on", "spread")
     process = subprocess.Popen(

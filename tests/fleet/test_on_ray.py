@@ -112,7 +112,7 @@ def test_each_node_measures_what_a_local_run_does_and_its_environment_is_its_own
     cluster: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     nodes = cluster("one=1", "two=1")
-    selected = ["mlp", "-k", "fp32 and inference", *QUICK]
+    selected = ["mlp", "--precision", "fp32", "--phase", "inference", *QUICK]
     done = run(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
     assert done.returncode == 0, done.stderr
     assert run(tmp_path, "run", *selected, "--results", "local").returncode == 0
@@ -144,7 +144,7 @@ def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
     cluster: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     nodes = cluster("head=0", "one=1", "two=1")
-    selected = ["linear", "heads", "-k", "(fp32 or bf16) and inference", *QUICK]
+    selected = ["linear", "heads", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = begun(tmp_path, "run", *selected, "--ray", nodes.address, "--on", "spread")
     wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 4)
     nodes.do("kill one")
@@ -164,7 +164,7 @@ def test_a_driver_that_is_killed_is_resumed_and_measures_what_is_missing(
     cluster: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     nodes = cluster("one=1")
-    selected = ["mlp", "linear_stack", "-k", "(fp32 or bf16) and inference", *QUICK]
+    selected = ["mlp", "linear_stack", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = begun(tmp_path, "run", *selected, "--ray", nodes.address)
     wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
     process.kill()
@@ -187,11 +187,11 @@ def test_a_users_file_travels_and_its_session_goes_with_the_driver(
     nodes = cluster("one=1")
     source = "import torch\ndef make():\n    return torch.nn.Linear(8, 8), torch.randn(4, 8)\n"
     (tmp_path / "model.py").write_text(source)
-    done = run(tmp_path, "run", "model.py:make", *QUICK, "-k", "fp32", "--ray", nodes.address)
+    done = run(tmp_path, "run", "model.py:make", *QUICK, "--precision", "fp32", "--ray", nodes.address)
     assert done.returncode == 0, done.stderr
     outside = run(tmp_path, "run", "../model.py:make", *QUICK, "--ray", nodes.address)
     assert outside.returncode == 2
-    process = begun(tmp_path, "run", "model.py:make", "--rounds", "500", "-k", "fp32", "--ray", nodes.address)
+    process = begun(tmp_path, "run", "model.py:make", "--rounds", "500", "--precision", "fp32", "--ray", nodes.address)
     wait_for(lambda: bool(sessions()))
     process.kill()
     process.communicate()
@@ -203,7 +203,8 @@ def test_where_the_head_is_gone_all_that_was_measured_is_there_and_another_clust
     cluster: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     nodes = cluster("head=0", "one=1")
-    selected = ["mlp", "-k", "bf16_pure and inference", *QUICK, "--rounds", "30"]  # for longer than it is silent
+    quick = [*QUICK, "--rounds", "30"]  # for longer than it is silent
+    selected = ["mlp", "--precision", "bf16_pure", "--phase", "inference", *quick]
     process = begun(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
     wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
     nodes.do("kill head")

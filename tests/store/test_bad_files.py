@@ -14,7 +14,8 @@ from ampbench.errors import StoreError
 from ampbench.store import RunWriter, read_run
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
-QUICK = ["mlp", "--preset", "tiny", "-k", "inference", "--rounds", "2", "--min-run-time", "0.001", "--no-isolation"]
+SHORT = ["--rounds", "2", "--min-run-time", "0.001", "--no-isolation"]
+QUICK = ["mlp", "--preset", "tiny", "--phase", "inference", *SHORT]
 
 
 def whole(folder: Path) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 
 from ampbench.core.precisions import AUTOCAST
 from ampbench.drive.pieces import Piece
-from ampbench.errors import NothingToRunError, UsageError
+from ampbench.errors import UsageError
 from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
@@ -95,15 +95,6 @@ def test_inputs_cannot_be_stored_as_autocast_casts_them_without_autocast(tmp_pat
 def test_a_workload_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"of which workload\? Name one, as in `ampbench explain casts mlp`"):
         traced(tmp_path, tracing(), workloads=[])
-
-
-def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name(tmp_path: Path) -> None:
-    selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
-    with (
-        pytest.raises(NothingToRunError, match="name another with --precision"),
-        prepare(STUDY, selection, Settings(), CastsAsked(), open_channel=tracing),
-    ):
-        pass
 
 
 @pytest.mark.parametrize("cause", ["exception", "killed"])

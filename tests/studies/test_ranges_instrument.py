@@ -7,7 +7,6 @@ import pytest
 
 from ampbench.core.precisions import LOW, PRECISIONS, SCALED
 from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS, NOT_TRAINED
-from ampbench.errors import NothingToRunError
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.ranges import OriginPass, RangePass, RangesAsked
@@ -108,12 +107,6 @@ def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
         assert [planned.skip for planned in prepared.plan] == [NO_LOSS]
 
 
-def test_a_keyword_may_choose_inference_which_needs_no_excuse(tmp_path: Path) -> None:
-    run = watched(tmp_path, seeing(), keyword="inference")
-    (seen,) = run.of(RangePass).values()
-    assert (run.cases[seen.case_id].phase, seen.notes) == ("inference", ["dropout is off"])
-
-
 def test_each_workload_and_memory_format_is_watched_in_one_phase(tmp_path: Path) -> None:
     channel = seeing()
     run = watched(
@@ -158,15 +151,6 @@ def test_origins_are_found_in_every_precision_and_phase_asked_for(tmp_path: Path
     assert len(run.of(OriginPass)) == 2 * len(LOW)
     assert {case.input_dtype for case in run.cases.values()} == {"fp32", "fp16", "bf16"}
     assert {case.precision for case in run.cases.values()} == set(LOW)
-
-
-def test_a_keyword_that_leaves_only_other_dtypes_says_what_to_name() -> None:
-    selection = Selection(workloads=["mlp"], keyword="fp16_autocast")
-    with (
-        pytest.raises(NothingToRunError, match="name another with --precision"),
-        prepare(origin.STUDY, selection, Settings(), origin.OriginAsked(), open_channel=seeing),
-    ):
-        pass
 
 
 @pytest.mark.parametrize(("explain", "stage"), [(watched, "ranges"), (found, "origin")])
