@@ -82,9 +82,9 @@ PRECISIONS: dict[str, Precision] = {
         Precision(name="fp32_bf16_products", summary="fp32 storage, products in bf16 where a kernel does it",
                   fp32_products="bf16", default_on=(), aliases=("bf16-products",)),
         Precision(name="fp16_autocast", summary="fp32 weights, autocast to fp16, GradScaler in training",
-                  autocast="float16", scaler=True, aliases=("fp16-mixed", "16-mixed")),
+                  autocast="float16", scaler=True, aliases=("fp16", "fp16-mixed", "16-mixed", "16")),
         Precision(name="bf16_autocast", summary="fp32 weights, autocast to bf16", autocast="bfloat16",
-                  aliases=("bf16-mixed",)),
+                  aliases=("bf16", "bf16-mixed")),
         Precision(name="fp16_master", summary="network in fp16, fp32 master weights, GradScaler", storage="float16",
                   scaler=True, master=True, same_ops="fp16_pure", default_on=("cuda", "xpu"),
                   aliases=("fp16-master-weights",)),
@@ -149,8 +149,7 @@ def default_autocast(dtype: str) -> str | None:
 def find_precision(name: str, device: str = "") -> Precision:
     """Return the precision of this name or alias, in any case, with "-" or "_"; `UnknownNameError` for anything else.
 
-    Names of `BY_DEVICE` depend on `device` (none: a GPU). A bare half dtype is refused with the nearest names: it may
-    mean autocast to it as well as all in it.
+    Names of `BY_DEVICE` depend on `device` (none: a GPU). A bare `bf16` or `fp16` is autocast to it.
     """
     wanted = _typed(name)
     if by_device := BY_DEVICE.get(wanted):

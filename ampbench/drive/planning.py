@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import importlib.util
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -406,6 +407,8 @@ def find_workloads(name: str) -> list[WorkloadSource]:
             named = f"; its functions: {few(functions, 8)}" if functions else ""
             example = f"{name}:{functions[0] if functions else 'build'}"
             raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
+        if _has_transformers(name):
+            raise UnknownNameError("workload", name, [f"transformers:{name}"], like=f"transformers:{name}")
         libraries = [f"{library}:*" for library in LIBRARIES]
         known = [*WORKLOADS, *FAMILIES, *entries, *libraries, "all"]
         raise UnknownNameError("workload", name, known, instead="ampbench list workloads lists them")
@@ -421,6 +424,13 @@ def find_workloads(name: str) -> list[WorkloadSource]:
             )
         ]
     return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+
+
+def _has_transformers(name: str) -> bool:
+    """Return whether transformers, which is not imported for that, has networks of this name."""
+    found = importlib.util.find_spec("transformers") if name.isidentifier() else None
+    folders = [] if found is None else found.submodule_search_locations or []
+    return any((Path(folder) / "models" / name).is_dir() for folder in folders)
 
 
 def _file(name: str) -> Path:

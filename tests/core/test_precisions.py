@@ -18,6 +18,11 @@ def test_every_precision_is_found_by_its_name_and_aliases(name):
 @pytest.mark.parametrize(
     ("alias", "name"),
     [
+        ("fp16", "fp16_autocast"),
+        ("bf16", "bf16_autocast"),
+        ("16-mixed", "fp16_autocast"),
+        ("16-true", "fp16_pure"),
+        ("32-true", "fp32"),
         ("fp16-mixed", "fp16_autocast"),
         ("bf16-mixed", "bf16_autocast"),
         ("fp16-true", "fp16_pure"),
@@ -60,8 +65,8 @@ def test_a_dash_and_an_underscore_are_one(spelled):
     assert find_precision(spelled).name.startswith(spelled[:4].lower())
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "fp16", "float16"])
-def test_a_bare_half_dtype_may_mean_autocast_or_all_in_it(dtype):
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_torchs_name_of_a_half_dtype_may_mean_autocast_or_all_in_it(dtype):
     with pytest.raises(UnknownNameError, match=r"did you mean (..16)_autocast, \1_master or \1_pure\?$"):
         find_precision(dtype)
 

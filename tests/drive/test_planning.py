@@ -386,6 +386,12 @@ def test_what_cannot_be_meant_is_one_line_with_the_nearest_names(
     assert "\n" not in str(caught.value)
 
 
+def test_a_network_of_transformers_is_named_with_its_library() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(UnknownNameError, match=r"unknown workload 'bert': did you mean transformers:bert\?"):
+        find_workloads("bert")
+
+
 def test_families_and_all_are_names_too() -> None:
     assert {source.family for source in find_workloads("heads")} == {"heads"}
     assert len(find_workloads("all")) == len(WORKLOADS) >= 18
