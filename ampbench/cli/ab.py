@@ -52,11 +52,11 @@ def command(
     blocks: Annotated[
         int | None,
         typer.Option(
-            "--blocks",
+            "--rounds",
             metavar="N",
             min=1,
             max=MOST_BLOCKS,
-            help="The most. Default: 32, the last at which cases are judged; with --control 16, all used.",
+            help="The most blocks. Default: 32, the last at which cases are judged; with --control 16, all used.",
         ),
     ] = None,
     min_run_time: Annotated[

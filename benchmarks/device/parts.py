@@ -92,8 +92,8 @@ def _passes(name: str, limit: int, planned: int, proves: str, *arguments: str, q
 
 HALVES = ("--precision", "fp32", "--precision", "bf16_autocast", "--precision", "fp16_autocast")
 TINY = ("--preset", "tiny")
-FEW = ("--blocks", "8")
-MORE = ("--blocks", "24")
+FEW = ("--rounds", "8")
+MORE = ("--rounds", "24")
 ONCE = ("--phase", "inference")
 LARGE = ("--preset", "large")
 

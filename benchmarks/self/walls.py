@@ -25,7 +25,7 @@ TWO_ARMS = (
     "here",
     "--candidate",
     "X=1",
-    "--blocks",
+    "--rounds",
     "5",
 )
 

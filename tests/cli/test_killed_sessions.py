@@ -46,7 +46,7 @@ SHORT_RUN = ["run", "mlp", *QUICK, *PRECISIONS, "--rounds", "1", "--min-run-time
 SCOPE = ["study", "scope", "mlp", *QUICK, "--steps", "2", "--seconds", "50ms"]
 KEEP = ["explain", "keep-fp32", "mlp", *QUICK, "--max-error", "3e-3", "--max-trials", "6"]
 CASTS = ["explain", "casts", "mlp", *QUICK]
-AB = ["ab", "mlp", *QUICK, "--phase", "inference", "--precision", "fp32", "--blocks", "1", "--min-run-time", "0.01"]
+AB = ["ab", "mlp", *QUICK, "--phase", "inference", "--precision", "fp32", "--rounds", "1", "--min-run-time", "0.01"]
 
 
 @dataclass

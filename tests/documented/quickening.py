@@ -22,7 +22,7 @@ QUICKER: dict[str, dict[str, str]] = {
     "ab": _TINY
     | _BF16
     | _MLP
-    | {"phase": "--phase inference", "blocks": "--blocks 1", "min_run_time": "--min-run-time 0.001"},
+    | {"phase": "--phase inference", "blocks": "--rounds 1", "min_run_time": "--min-run-time 0.001"},
     "explain casts": _TINY | _MLP,
     "explain headroom": _TINY | _BF16 | _MLP | {"steps": "--steps 1"},
     "explain origin": _TINY | _MLP,
