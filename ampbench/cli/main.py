@@ -272,8 +272,12 @@ def _group(verb: str, subverb: str | None) -> typer.Typer:
 
 def _add(app: typer.Typer, name: str, summary: str, verb: Callable[[str], Callable[..., int | None]] | None) -> None:
     """Add a verb to `app`: what `verb` returns of its name, or known by its help alone."""
-    function = _not_imported if verb is None else verb(name)
-    app.command(name, short_help=summary, help=summary if verb is None else None)(function)
+    if verb is None:
+        app.command(name, short_help=summary, help=summary)(_not_imported)
+        return
+    from ampbench.cli.options import Sectioned
+
+    app.command(name, cls=Sectioned, short_help=summary)(verb(name))
 
 
 def _dispatch(given: list[str], version: bool) -> int:

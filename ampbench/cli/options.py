@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import typer
+from typer.core import TyperCommand
 
 from ampbench import settings
 from ampbench.cli.printing import OutputFormat, print_note
@@ -71,6 +72,34 @@ def with_parameters(
     function.__annotations__ = {each.name: each.annotation for each in parameters}
     function.__doc__ = help
     return function
+
+
+SECTIONS = {
+    "What": "precision device phase path preset set_ sweep optimizer threads seed no_isolation shard ray on",
+    "How long": "rounds blocks min_run_time max_time budget burst steps seeds seconds max_trials dry_run yes",
+    "Limits": "timeout memory_limit max_error max_gradient_error min_update_kept",
+    "Output": "results label resume format json every verbose help",
+}
+"""The sections of a verb's help that its options stand in, and their parameters; others have none of these."""
+
+
+class Sectioned(TyperCommand):
+    """A verb whose help has its options in `SECTIONS`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, options of no section, then each section."""
+        section_of = {name: title for title, names in SECTIONS.items() for name in names.split()}
+        rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], **{title: [] for title in SECTIONS}}
+        for parameter in self.get_params(ctx):
+            title = (
+                "Arguments" if parameter.param_type_name == "argument" else section_of.get(parameter.name, "Options")
+            )
+            row = parameter.get_help_record(ctx)
+            rows[title] += [row] if row else []
+        for title, listed in rows.items():
+            if listed:
+                with formatter.section(title):
+                    formatter.write_dl(listed)
 
 
 def option(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
@@ -210,7 +239,7 @@ Threshold = Annotated[
     str, typer.Option(metavar="SHARE", help="The largest change of any case's time that counts as none. Default: 2%.")
 ]
 Only = Annotated[str, typer.Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
-Every = Annotated[bool, typer.Option("--all", help="List what is unchanged, too.")]
+Every = Annotated[bool, typer.Option("--verbose", "-v", "--all", help="List what is unchanged, too.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", "--all", help="Every metric, note and row.")]
 
 DEFAULT_RESULTS = Path("results")

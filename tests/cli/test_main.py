@@ -89,8 +89,8 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
         (["run", "--min-run-time", "soon"], "--min-run-time 'soon' is not a time"),
         (["run", "--memory-limit", "big"], "--memory-limit 'big' is not a size"),
         (
-            ["run", "mlp", "--precision", "bf16"],
-            "unknown precision 'bf16': did you mean bf16_autocast, bf16_master or bf16_pure?",
+            ["run", "mlp", "--precision", "bfloat16"],
+            "unknown precision 'bfloat16': did you mean bf16_autocast, bf16_master or bf16_pure?",
         ),
         (["show", "latest", "--json", "--format", "csv"], "contradict each other"),
         (["--bogus"], "unknown option --bogus"),

@@ -1,11 +1,12 @@
 """Options that several verbs share."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from ampbench.cli.main import build
-from ampbench.cli.options import split_names
+from ampbench.cli.main import build, main
+from ampbench.cli.options import SECTIONS, split_names
 
 
 def test_names_are_typed_one_by_one_or_with_commas() -> None:
@@ -39,3 +40,9 @@ def test_every_list_of_names_takes_commas(verb: str, subverb: str | None) -> Non
     for parameter in (command.commands[subverb] if subverb else command).params:
         if getattr(parameter, "multiple", False) and parameter.metavar == "NAME" and "Repeatable" in parameter.help:
             assert parameter.callback is not None, parameter.name
+
+
+def test_every_option_of_run_stands_in_a_section_of_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    sections = re.findall(r"^(\w[\w ]*):$", capsys.readouterr().out, re.MULTILINE)
+    assert sections == ["Arguments", *SECTIONS]
