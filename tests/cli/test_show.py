@@ -37,7 +37,8 @@ def test_the_table_is_as_wide_as_the_terminal_and_no_number_is_wrapped(results: 
     said = ampbench("show", "latest", "--results", results)
     assert said.code == 0
     assert MLP_AT_100_COLUMNS in said.out
-    tighter = ampbench("show", "latest", "--results", results, "--max-gradient-error", "0.05").out
+    Path("ampbench.toml").write_text("[limits]\ngrad_rel_l2 = 0.05\n")
+    tighter = ampbench("show", "latest", "--results", results).out
     assert "--precision bf16_pure --phase training --max-gradient-error 0.05\n" in tighter
 
 
@@ -126,7 +127,8 @@ def test_a_keyword_that_matches_nothing_is_exit_5(results: Path, ampbench: Run) 
 
 
 def test_the_budget_can_be_changed(results: Path, ampbench: Run) -> None:
-    out = ampbench("show", "latest", "--results", results, "--max-gradient-error", "0.2", "-k", "mlp").out
+    Path("ampbench.toml").write_text("[limits]\ngrad_rel_l2 = 0.2\n")
+    out = ampbench("show", "latest", "--results", results, "-k", "mlp").out
     assert "bf16_pure is 2.58x as fast, but what its weights in half lose" in out.replace("\n  ", " ")
 
 
