@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
+from ampbench.ab.arms import HERE, parse_arm
 from ampbench.cli.compare import Judging, print_comparison
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
@@ -45,9 +46,6 @@ def command(
     context: typer.Context,
     baseline: Annotated[list[str] | None, typer.Option("--baseline", metavar="ARM", help=ARM)] = None,
     candidate: Annotated[list[str] | None, typer.Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")] = None,
-    control: Annotated[
-        bool, typer.Option("--control", help="Measure the baseline against itself: false alarms, detectable effects.")
-    ] = False,
     selection: Selected,
     blocks: Annotated[
         int | None,
@@ -56,7 +54,7 @@ def command(
             metavar="N",
             min=1,
             max=MOST_BLOCKS,
-            help="The most blocks. Default: 32, the last at which cases are judged; with --control 16, all used.",
+            help="The most blocks. Default: 32, the last at which cases are judged; of an arm against itself 16.",
         ),
     ] = None,
     min_run_time: Annotated[
@@ -80,6 +78,8 @@ def command(
     The worst 10 cases that regressed are then traced in both arms, to list the dtypes, casts and rules of autocast that
     changed; --max-time does not count that.
 
+    Arms that are the same tell what this machine can detect, and its false alarms.
+
     An arm is a Python executable (another torch, with ampbench installed), git:REF (a commit of this repository), here
     (the files and the Python as they are), or settings NAME=VALUE: an environment variable in upper case, threads,
     precision, path, memory_format, sdpa, scaler, optimizer, or a workload's parameter.
@@ -89,9 +89,11 @@ def command(
       ampbench ab --baseline ~/torch-2.13/bin/python --candidate here resnet18 --max-time 5m
       ampbench ab --baseline git:main --candidate here model.py:make --gate
       ampbench ab --baseline precision=fp32 --candidate precision=bf16_autocast mlp
-      ampbench ab --control                  what this machine can tell apart, and its false alarms
+      ampbench ab mlp                        what this machine can tell apart, and its false alarms
     """
-    _check(baseline, candidate, control, gate)
+    itself = (baseline or [HERE]) == (candidate or [HERE])
+    if itself and gate:
+        raise UsageError("--gate judges a candidate: name one that differs, as in --baseline git:main")
     ignored = [] if gate else [f"--{name.replace('_', '-')}" for name in OF_THE_GATE if is_typed(context, name)]
     if ignored:
         raise UsageError(f"{few(ignored)} {'does' if len(ignored) == 1 else 'do'} nothing without --gate")
@@ -104,21 +106,20 @@ def command(
         if not is_path(rules.anchor) and (run := store.run_id(anchor)) != rules.anchor:
             rules = dataclasses.replace(rules, anchor=run)
             judging = dataclasses.replace(judging, anchor=run)
-    count = blocks or (CONTROL_BLOCKS if control else MOST_BLOCKS)
+    count = blocks or (CONTROL_BLOCKS if itself else MOST_BLOCKS)
     settings = replace(settings, rounds=count)
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
 
     from ampbench.ab import session
-    from ampbench.ab.arms import parse_arm
     from ampbench.cli.progress import block_progress
     from ampbench.store import require_writable
 
     require_writable(results)
     ours = parse_arm("--baseline", baseline or [])
-    theirs = parse_arm("--candidate", (baseline if control else candidate) or [])
-    kinds = ("time",) if control else rules.kinds
+    theirs = parse_arm("--candidate", candidate or [])
+    kinds = ("time",) if itself else rules.kinds
     plan = session.Plan(
-        kinds=kinds, blocks=count, max_seconds=settings.max_seconds, itself=control, threshold_of=rules.threshold_of,
+        kinds=kinds, blocks=count, max_seconds=settings.max_seconds, itself=itself, threshold_of=rules.threshold_of,
     )  # fmt: skip
     with session.prepare(selection, settings, ours, theirs) as prepared, block_progress() as watch:
         for note in prepared.notes:
@@ -134,28 +135,14 @@ def command(
         )
     runs = f"{files[0].stem} {files[1].stem}{results_words(results)}"
     again = f"ampbench {'gate' if gate else 'compare'} {runs}{judging.words(gate)}"
-    return _reported(files, rules, results, control, gate, every, format, again)
-
-
-def _check(baseline: list[str] | None, candidate: list[str] | None, control: bool, gate: bool) -> None:
-    """Raise `UsageError` for arms that cannot be meant."""
-    if control and (candidate or gate):
-        raise UsageError(
-            f"--control measures one arm against itself: leave {'--candidate' if candidate else '--gate'} out"
-        )
-    if not (control or baseline or candidate):
-        raise UsageError(
-            "say what to compare, as in --baseline git:main --candidate here, or measure this machine with --control"
-        )
-    if not control and (baseline or ["here"]) == (candidate or ["here"]):
-        raise UsageError("both arms are the same: --control measures an arm against itself")
+    return _reported(files, rules, results, itself, gate, every, format, again)
 
 
 def _reported(
     files: "tuple[Path, Path, str]",
     policy: "Policy",
     results: Path,
-    control: bool,
+    itself: bool,
     gate: bool,
     every: bool,
     format: OutputFormat,
@@ -176,15 +163,15 @@ def _reported(
         comparison = Comparison(baseline, candidate, policy)
         whole = comparison.whole
         nothing = ended == "out of time" and all(one.code is ChangeCode.NOT_RUN for one in whole.findings)
-        failed = whole.failed or (control and MeasuredRun.of(baseline).failed)
+        failed = whole.failed or (itself and MeasuredRun.of(baseline).failed)
         code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
-        if control:
+        if itself:
             print_document(control_document(whole, judge_self(whole, baseline.rounds)), format)
         elif gate:
             anchor = MeasuredRun.read(find_run(policy.anchor, results)) if policy.anchor else None
             code = print_comparison(comparison, format, every, comparison.gate(anchor))
         else:
             print_comparison(comparison, format, every)
-    shows = "shows the verdicts on each case" if control else "shows this again"
+    shows = "shows the verdicts on each case" if itself else "shows this again"
     print_note(f"{ended}: both arms are stored; {again} {shows}")
     return INTERRUPTED if ended == "interrupted" else code

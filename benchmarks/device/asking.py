@@ -167,7 +167,7 @@ def check(given: Given) -> Found:
 def control(given: Given, arguments: Sequence[str]) -> Found:
     """Measure the device against itself; it passes without a false alarm."""
     most = f"{max(10.0, given.seconds - 2 * MARGIN):.0f}"
-    code, text, _ = asked(given, "ab", *arguments, "--control", "--max-time", most, "--json")
+    code, text, _ = asked(given, "ab", *arguments, "--max-time", most, "--json")
     told: dict[str, Any] = json.loads(text)
     alarms, cases = told["false_alarms"], told["cases"]
     spreads = sorted(told["spreads"].values())

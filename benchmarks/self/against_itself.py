@@ -1,4 +1,4 @@
-"""The false alarms of a stored session of identical code, judged as gates of eight cells: what `ab --control` left.
+"""The false alarms of a stored session of identical code, judged as gates of eight cells: what `ab` left.
 
 `python -m benchmarks.self.against_itself BASELINE.jsonl CANDIDATE.jsonl`. A session of hundreds of cells is one family
 of tests, which at sixteen blocks could not raise an alarm if it wanted to; people gate a few cells at a time.
