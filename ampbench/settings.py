@@ -36,7 +36,7 @@ KEYS = frozenset(
         "dry_run", "dtype", "format", "gate", "half_inputs", "json", "keyword", "label", "list", "max_error",
         "max_gradient_error",
         "max_time", "max_trials", "memory_limit", "metric",
-        "min_decided", "min_run_time", "min_update_kept", "no_isolation", "on", "only", "operation",
+        "min_run_time", "min_update_kept", "no_isolation", "on", "only", "operation",
         "optimizer", "output", "over", "path", "phase", "policy", "precision", "preset", "ray", "results",
         "resume", "rounds", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site",
         "sources", "steps", "sweep", "threads", "threshold", "timeout", "to", "verbose", "x",

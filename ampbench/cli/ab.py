@@ -28,7 +28,6 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, UsageError
 from ampbench.records.changes import ChangeCode
-from ampbench.records.labels import few
 from ampbench.records.run import is_path
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
-OF_THE_GATE = ("anchor", "min_decided")
-"""What only a gate goes by: a settings file may have it for all sessions, typed without --gate it is a slip."""
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
 
@@ -94,9 +91,8 @@ def command(
     itself = (baseline or [HERE]) == (candidate or [HERE])
     if itself and gate:
         raise UsageError("--gate judges a candidate: name one that differs, as in --baseline git:main")
-    ignored = [] if gate else [f"--{name.replace('_', '-')}" for name in OF_THE_GATE if is_typed(context, name)]
-    if ignored:
-        raise UsageError(f"{few(ignored)} {'does' if len(ignored) == 1 else 'do'} nothing without --gate")
+    if not gate and is_typed(context, "anchor"):
+        raise UsageError("--anchor does nothing without --gate")
     from ampbench import store
 
     rules = judging.read(found=gate)

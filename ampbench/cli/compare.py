@@ -2,7 +2,6 @@
 
 import shlex
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,9 +53,6 @@ class Judging:
     only: Only = ""
     anchor: Annotated[str, run_option("--anchor", "Another run to compare with, such as the last release's.")] = ""
     threshold: Threshold = ""
-    min_decided: Annotated[
-        str, typer.Option(metavar="SHARE", help="The share of each kind's findings that must be decided. Default: 50%.")
-    ] = ""
 
     def read(self, found: bool = True) -> "Policy":
         """Return the policy in the file named, else (if `found`) in ampbench-gate.toml of the current folder.
@@ -72,8 +68,6 @@ class Judging:
             changes["only"] = check_kinds(name.strip() for name in self.only.split(","))
         if self.anchor:
             changes["anchor"] = self.anchor
-        if self.min_decided:
-            changes["min_decided"] = typed("--min-decided", partial(parse_share, most=1.0), self.min_decided)
         policy = replace(policy, **changes)
         if not self.threshold:
             return policy
@@ -83,7 +77,7 @@ class Judging:
         """Return the options that have stored runs judged like this by a `gate`, or compared, each after a space."""
         values = {"--only": self.only, "--threshold": self.threshold}
         if gate:
-            values |= {"--policy": self.policy, "--anchor": self.anchor, "--min-decided": self.min_decided}
+            values |= {"--policy": self.policy, "--anchor": self.anchor}
         return "".join(f" {option} {shlex.quote(value)}" for option, value in values.items() if value)
 
 
@@ -148,7 +142,7 @@ def gate(
     Examples:
       ampbench gate main.jsonl latest
       ampbench gate main.jsonl latest --anchor release-1.4.jsonl
-      ampbench gate main.jsonl latest --only time --threshold 5% --min-decided 75%
+      ampbench gate main.jsonl latest --only time --threshold 5%
     """
     policy = judging.read()
     from ampbench import store

@@ -45,7 +45,6 @@ EXACT = ("--only", "memory,accuracy", "--phase", "inference", "--threads", "1", 
         (("--candidate", "X=1", "--gate", "--anchor", "nothing"), "there is no results folder"),
         (("--candidate", "X=1", "--policy", "nothing.toml"), "nothing.toml"),
         (("--candidate", "X=1", "--anchor", "a"), "--anchor does nothing without --gate"),
-        (("--candidate", "X=1", "--anchor", "a", "--min-decided", "1%"), "min-decided do nothing without"),
         (("--candidate", "X=1", "--max-time", "soon"), "soon"),
     ],
 )
@@ -60,7 +59,7 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
 
 
 def test_a_settings_file_may_have_what_only_a_gate_goes_by(ampbench: Run, tmp_path: Path) -> None:
-    (tmp_path / "ampbench.toml").write_text("[ab]\nanchor = 'a'\nmin-decided = 0.5\n")
+    (tmp_path / "ampbench.toml").write_text("[ab]\nanchor = 'a'\n")
     found = ampbench("ab", "--candidate", "X=1", "mpl")
     assert (found.code, "did you mean mlp" in found.err) == (2, True)
 

@@ -27,6 +27,7 @@ IDS = {"base": "20260101T000000Z-bench-aaaaaa", "new": "20260102T000000Z-bench-b
 IDS |= {"old": "20250101T000000Z-bench-cccccc", "new2": "20260103T000000Z-bench-dddddd"}
 BOTH = ("float16", "bfloat16")
 FUTURE, PAST = "9999-12-31", "2020-01-01"
+ALL_DECIDED = 'min_decided = "100%"\n'
 
 
 @pytest.fixture
@@ -155,7 +156,6 @@ def test_the_policy_of_the_current_folder_is_taken(measured: Run, ampbench: Run,
         (["--only", "memory, accuracy", "--threshold", "2%"], 0),
         (["--anchor", "cccccc"], 0),
         (["--anchor", "cccccc", "--threshold", "0.12"], 1),
-        (["-k", "fp32", "--min-decided", "100%"], 0),
     ],
 )
 def test_flags_win_over_the_file(flags: list[str], code: int, measured: Run, ampbench: Run, tmp_path: Path) -> None:
@@ -199,8 +199,6 @@ def test_an_expired_ignore_is_refused(measured: Run, ampbench: Run, tmp_path: Pa
         (["--only", "tme"], "unknown kind 'tme': did you mean time?"),
         (["--threshold", "much"], "--threshold must be a share such as 0.05 or \"5%\", 0 or more, not 'much'"),
         (["--threshold", "5"], '--threshold = 5 may mean 5% or 500%: write it in percent, as in "5%"'),
-        (["--min-decided", "200%"], "--min-decided must be at most 100%, not '200%'"),
-        (["--min-decided", "nan"], "--min-decided must be a share such as 0.05"),
         (["--anchor", "zzz"], "unknown run 'zzz'"),
         (["-k", "a b"], "-k 'a b' is not an expression"),
         (["--json", "--format", "csv"], "contradict each other"),
@@ -218,7 +216,8 @@ def test_a_case_that_vanished_is_noted_and_not_decided(measured: Run, ampbench: 
     assert said.code == 0
     assert last_lines(said.out)[0] == f"note: the candidate lacks 1 case of the baseline: {BF16.case_id}"
     assert "only in the baseline" not in said.out
-    assert ampbench("gate", base, new, "--min-decided", "100%").code == 4
+    Path("ampbench-gate.toml").write_text(ALL_DECIDED)
+    assert ampbench("gate", base, new).code == 4
 
 
 def test_selected_cases_that_cannot_be_compared_do_not_pass(measured: Run, ampbench: Run) -> None:
@@ -234,11 +233,13 @@ def test_a_case_that_is_skipped_now_is_noted_and_not_decided(measured: Run, ampb
     said = ampbench("gate", base, new)
     assert said.code == 0
     assert last_lines(said.out)[0].startswith("note: the candidate skipped 1 case: linear_chain bf16_autocast: was ok")
-    assert ampbench("gate", base, new, "--min-decided", "100%").code == 4
+    Path("ampbench-gate.toml").write_text(ALL_DECIDED)
+    assert ampbench("gate", base, new).code == 4
 
 
 def test_a_case_that_was_skipped_before_as_well_is_nothing_to_decide(measured: Run, ampbench: Run) -> None:
-    said = ampbench("gate", measured("base", skips=(BF16,)), measured("new", skips=(BF16,)), "--min-decided", "100%")
+    Path("ampbench-gate.toml").write_text(ALL_DECIDED)
+    said = ampbench("gate", measured("base", skips=(BF16,)), measured("new", skips=(BF16,)))
     assert said.code == 0
 
 
@@ -305,7 +306,8 @@ def test_a_latest_run_that_is_in_doubt_is_not_judged(measured: Run, ampbench: Ru
 
 
 def test_an_error_that_became_undefined_never_passes_as_unchanged(measured: Run, ampbench: Run) -> None:
-    said = ampbench("gate", measured("base"), measured("new", error=None), "--min-decided", "100%")
+    Path("ampbench-gate.toml").write_text(ALL_DECIDED)
+    said = ampbench("gate", measured("base"), measured("new", error=None))
     assert said.code == 4
     assert "2 findings not comparable" in " ".join(said.out.split())
 
