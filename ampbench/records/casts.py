@@ -213,8 +213,8 @@ class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One step of a case, traced in eager mode, with the costs of its casts and the same step in other graphs.
 
     `how` is "device", or "fake tensors" if the device is absent: then nothing is timed. Seconds of ops are medians over
-    `traced_steps`. `step_samples[b]` are the seconds per step of build `b` of the untraced step. `peak_bytes` and
-    `memory_source` are as in `MemoryPass`. `notes` say what was left out and why.
+    `traced_steps`. `step_samples[b]` are the seconds per step of build `b` of the untraced step. `notes` say what was
+    left out and why.
     """
 
     case_id: str
@@ -223,8 +223,6 @@ class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     traced_steps: Positive = 1
     step_samples: list[list[StepSeconds]] = []
     fitness: Fitness = Fitness()
-    peak_bytes: Count | None = None
-    memory_source: str | None = None
     graphs: list[GraphTrace] = []
     checked: list[CheckedSaving] = []
     notes: list[str] = []

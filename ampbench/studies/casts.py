@@ -6,10 +6,10 @@ One table holds the casts; per op and per origin are groups of its rows. Seconds
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -24,7 +24,6 @@ from ampbench.records import casts as terms
 from ampbench.records.case import PATHS, Case, Environment
 from ampbench.records.cast_tables import (
     CAST_COLUMNS,
-    Saving,
     bytes_moved,
     cache_bytes,
     cast_users,
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
     from ampbench.drive.servers import Channel
     from ampbench.studies.study import Session
 
+Row = dict[str, Any]
+"""A row of a table, by the keys of its columns."""
 TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts", absent=True, flags=True)
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
@@ -79,7 +80,6 @@ class Casts(StrEnum):
     PROMOTED = "casts-promoted"
     SAVED = "casts-saved"
     STEP = "casts-step"
-    PEAK = "casts-peak"
     WEIGHTS = "casts-weights"
     TRIED = "casts-tried"
     GRAPH = "casts-graph"
@@ -111,8 +111,6 @@ def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
     elif record.step_samples:
         yield state(Timing.NOISY, "", Severity.ADVICE, widest=WIDEST)
     yield from filter(None, [busy(record.fitness)])
-    if record.peak_bytes is not None:
-        yield _info(Casts.PEAK, bytes=record.peak_bytes, source=record.memory_source)
     if trace.weights and trace.casts:
         uses = Counter(use.status for use in trace.weights)
         counts = {"cast": uses[terms.CAST], "reused": uses[terms.REUSED], "idle": uses[terms.NOT_NEEDED]}
@@ -131,15 +129,11 @@ def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
 
     The last is an estimate, None where tracing slows the step too much.
     """
-    traced, of_casts = _seconds(trace.ops), _seconds(trace.casts)
-    if not trace.timed or not trace.casts or not traced:
+    traced, of_casts = _seconds(trace, trace.ops), _seconds(trace, trace.casts)
+    if not traced or of_casts is None or not trace.casts:
         return {}
-    known = step is not None and traced <= SLOWEST * step
-    return {
-        "share": of_casts / traced,
-        "seconds": of_casts,
-        "step": of_casts / traced * step if known and step else None,
-    }
+    share, known = of_casts / traced, step is not None and traced <= SLOWEST * step
+    return {"share": share, "seconds": of_casts, "step": share * step if known and step else None}
 
 
 def _of_graphs(record: CastPass) -> Iterator[Statement]:
@@ -201,178 +195,174 @@ class CastRow(NamedTuple):
     user: Operation | None
 
 
-def cast_rows(record: CastPass) -> list[CastRow]:
+def _cast_rows(trace: CastTrace) -> list[CastRow]:
     """Return the casts in the order of running, each with the op that it was made for."""
-    trace = record.trace
     users = zip(trace.casts, cast_users(trace), strict=True)
     return [CastRow(cast, trace.ops[cast.index], user) for cast, user in users]
 
 
-class Group(NamedTuple):
-    """Casts, or promotions, that have two things in common: `seconds` is None where they were not timed."""
-
-    first: str
-    second: str
-    casts: int
-    forward: int
-    backward: int
-    bytes_moved: int
-    seconds: float | None
-    dtypes: str
+def all_casts(record: CastPass) -> list[Row]:
+    """Return the casts: their fields, the op that each was made for (None: it is only stored), and who called that."""
+    return [
+        structs.asdict(cast)
+        | {"for_op": user.name if user else None, "function": (user or op).function, "source": op.source}
+        for cast, op, user in _cast_rows(record.trace)
+    ]
 
 
-def by_origin(record: CastPass) -> list[Group]:
+def by_origin(record: CastPass) -> list[Row]:
     """Return the casts by what was cast and who asked, in the order of `SUBJECTS`."""
-    groups = _grouped(record, lambda row: (row.cast.what, row.cast.origin))
-    return sorted(groups, key=lambda group: terms.SUBJECTS.index(group.first))
+    groups = _grouped(record.trace, ("what", "origin"), lambda row: (row.cast.what, row.cast.origin))
+    return sorted(groups, key=lambda group: terms.SUBJECTS.index(group["what"]))
 
 
-def by_op(record: CastPass) -> list[Group]:
+def by_op(record: CastPass) -> list[Row]:
     """Return the casts by the op that they were made for, "" where it was none, and the function that called it."""
-    return _grouped(record, _asking)
+    return _grouped(record.trace, ("op", "function"), _asking)
 
 
 def _asking(row: CastRow) -> tuple[str, str]:
     return row.user.name if row.user else "", (row.user or row.op).function or ""
 
 
-def by_promoting_op(record: CastPass) -> list[Group]:
+def by_promoting_op(record: CastPass) -> list[Row]:
     """Return what ops convert inside, by the op and the function that called it; nothing times that alone."""
     ops = record.trace.ops
     inside = [CastRow(each, ops[each.operation], ops[each.operation]) for each in record.trace.promotions]
-    return _grouped(record, _asking, inside)
+    return _grouped(record.trace, ("op", "function"), _asking, inside)
 
 
 def _grouped(
-    record: CastPass, key: Callable[[CastRow], tuple[str, str]], inside: list[CastRow] | None = None
-) -> list[Group]:
+    trace: CastTrace,
+    names: tuple[str, str],
+    key: Callable[[CastRow], tuple[str, str]],
+    inside: list[CastRow] | None = None,
+) -> list[Row]:
     """Return the casts, or what is converted `inside` ops, by what they have in common, the most expensive first."""
-    groups = []
-    for common, rows in grouped(cast_rows(record) if inside is None else inside, key).items():
+    groups: list[Row] = []
+    for common, rows in grouped(_cast_rows(trace) if inside is None else inside, key).items():
         own, phases = [row.cast for row in rows], Counter(row.op.phase for row in rows)
-        seconds = _seconds(own) if inside is None and record.trace.timed else None
-        ways = ", ".join(dict.fromkeys(f"{cast.from_dtype} → {cast.to_dtype}" for cast in own))
-        groups.append(Group(*common, len(own), phases["forward"], phases["backward"], bytes_moved(own), seconds, ways))
-    return sorted(groups, key=lambda group: (-(group.seconds or 0.0), -group.bytes_moved, group.first, group.second))
+        groups.append(
+            {
+                **dict(zip(names, common, strict=True)),
+                "casts": len(own),
+                "forward": phases["forward"],
+                "backward": phases["backward"],
+                "bytes_moved": bytes_moved(own),
+                "seconds": _seconds(trace, own) if inside is None else None,
+                "dtypes": ", ".join(dict.fromkeys(map(_ways, own))),
+            }
+        )
+    return sorted(groups, key=lambda row: (-(row["seconds"] or 0), -row["bytes_moved"], *itemgetter(*names)(row)))
 
 
-def _seconds(made: Iterable[Any]) -> float:
-    return sum((each.seconds or 0.0 for each in made), 0.0)
+def _ways(cast: Any) -> str:
+    return f"{cast.from_dtype} → {cast.to_dtype}"
 
 
-class WeightRow(NamedTuple):
-    """How a weight reached the ops that use it in the forward pass: how many uses by status.
+def _seconds(trace: CastTrace, made: Iterable[Any]) -> float | None:
+    """Return what ops or casts took while traced; None where they were not timed."""
+    return sum((each.seconds or 0.0 for each in made), 0.0) if trace.timed else None
 
-    `cast_bytes` is what its casts read and wrote, `cache_bytes` what of it autocast's cache keeps alive.
+
+def by_weight(record: CastPass) -> list[Row]:
+    """Return how each weight reached the ops that use it in the forward pass, in the order of first use.
+
+    That is how many uses by status, what its casts read and wrote, and what of it autocast's cache keeps alive.
     """
-
-    name: str
-    cast: int
-    reused: int
-    not_needed: int
-    cast_bytes: int
-    cache_bytes: int
-
-
-def by_weight(record: CastPass) -> list[WeightRow]:
-    """Return a row per weight, in the order of first use."""
     uses = Counter((use.name, use.status) for use in record.trace.weights)
     casts = grouped(record.trace.casts, lambda cast: (cast.what, cast.name))
     rows = []
     for name in dict.fromkeys(use.name for use in record.trace.weights):
         own = casts.get((terms.WEIGHT, name), [])
         kept = {cast.to_dtype: cast.bytes_written for cast in own if cast.cached}
-        made, reused, idle = (uses[name, status] for status in (terms.CAST, terms.REUSED, terms.NOT_NEEDED))
-        rows.append(WeightRow(name, made, reused, idle, bytes_moved(own), sum(kept.values())))
+        rows.append(
+            {
+                "cast": uses[name, terms.CAST],
+                "reused": uses[name, terms.REUSED],
+                "not_needed": uses[name, terms.NOT_NEEDED],
+                "cast_bytes": bytes_moved(own),
+                "cache_bytes": sum(kept.values()),
+                "name": name,
+            }
+        )
     return rows
 
 
-class ModuleRow(NamedTuple):
-    """Modules that do the same to dtypes, and the casts that ran directly in them.
+def by_module(record: CastPass) -> list[Row]:
+    """Return what goes in and out of modules by dtype, of those that do the same together, and the casts in them.
 
     A module that was called with several dtypes is in several rows; its casts are in the first.
     """
-
-    modules: tuple[str, ...]
-    kind: str
-    inputs: str
-    outputs: str
-    parameters: str
-    calls: int
-    casts: int
-    cast_bytes: int
-    cast_seconds: float | None
-
-
-def by_module(record: CastPass) -> list[ModuleRow]:
-    """Return what goes in and out of modules by dtype."""
     casts = grouped(record.trace.casts, lambda cast: cast.module)
     rows = []
-    for (kind, sides), calls in grouped(record.trace.modules, lambda calls: (calls.kind, _sides(calls))).items():
-        names = tuple(dict.fromkeys(same.module for same in calls))
+    for sides, calls in grouped(record.trace.modules, _sides).items():
+        names = list(dict.fromkeys(same.module for same in calls))
         own = [cast for name in names for cast in casts.pop(name, [])]
-        seconds = _seconds(own) if record.trace.timed else None
-        times = sum(same.calls for same in calls)
-        rows.append(ModuleRow(names, kind, *sides, times, len(own), bytes_moved(own), seconds))
+        rows.append(
+            {
+                **dict(zip(("kind", "inputs", "outputs", "parameters"), sides, strict=True)),
+                "calls": sum(same.calls for same in calls),
+                "casts": len(own),
+                "cast_bytes": bytes_moved(own),
+                "cast_seconds": _seconds(record.trace, own),
+                "module": ", ".join(names),
+            }
+        )
     return rows
 
 
-def _sides(calls: ModuleCalls) -> tuple[str, str, str]:
-    """Return the dtypes of inputs, outputs and parameters, each once."""
-    inputs, outputs, own = (dict.fromkeys(side) for side in (calls.inputs, calls.outputs, calls.parameters))
-    return ", ".join(inputs), ", ".join(outputs), ", ".join(own)
+def _sides(calls: ModuleCalls) -> tuple[str, ...]:
+    """Return the class of a module and the dtypes of inputs, outputs and parameters, each once."""
+    return calls.kind, *(", ".join(dict.fromkeys(side)) for side in (calls.inputs, calls.outputs, calls.parameters))
 
 
 DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
 """A module's last op gives another dtype; casts of the graph alone; of eager alone; in a module left to eager mode."""
 
 
-class Difference(NamedTuple):
-    """What a `graph` does otherwise in a `module` and a phase: casts of `what` that one side alone makes.
-
-    In inference the last op of a module may give another dtype, too; that concerns no casts.
-    """
-
-    graph: str
-    kind: str
-    module: str
-    phase: str
-    what: str
-    dtypes: str
-    casts: int
-
-
-def differences(record: CastPass) -> list[Difference]:
+def differences(record: CastPass) -> list[Row]:
     """Return which casts traced and compiled graphs and the eager step do not both make.
 
     A graph is compared in the phases it has; what eager does outside the model after it (the loss) is in none. A
     constant costs nothing, however often it is used.
     """
     compared = [graph for graph in record.graphs if not graph.error and graph.graph != terms.AUTOGRAD]
-    return [difference for graph in compared for difference in compare_graph(record.trace, graph)]
+    return [{"graph": graph.graph} | row for graph in compared for row in compare_graph(record.trace, graph)]
 
 
-def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Difference]:
-    """Return what a graph does otherwise than the eager trace of the same step, what changes results first."""
+def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Row]:
+    """Return what a graph does otherwise than the eager trace of the same step, what changes results first.
+
+    That is casts that one side alone makes. In inference the last op of a module may give another dtype, too; that
+    concerns no casts.
+    """
     present = {operation.module for operation in graph.ops} | {cast.module for cast in graph.casts} | {""}
     eager = Counter(map(_cast_key, _model_casts(trace, graph)))
     other = Counter(map(_cast_key, graph.casts))
     added = Counter(_cast_key(cast) for cast in graph.casts if cast.fate != terms.FOLDED) - eager
-    alone = [
-        (OUTSIDE if kind == GONE and key[0] not in present else kind, *key, name)
-        for casts, kind in ((added, ADDED), (eager - other, GONE))
-        for name, *key in casts.elements()
-    ]
-    rows = []
     here, there = _last_dtypes(_model_ops(trace)), _last_dtypes(graph.ops)
-    others = [module for module in here if there.get(module, here[module]) != here[module]]
-    for module in others if trace.inference else ():  # training ends with running statistics
-        dtypes = f"{there[module]}, not {here[module]}"
-        rows.append(Difference(graph.graph, DTYPE, module, "forward", "its last op", dtypes, 0))
-    for (kind, module, phase, what, dtypes), casts in grouped(alone, lambda row: row[:-1]).items():
-        named = " ".join(filter(None, [what, few(filter(None, (name for *_, name in casts)))]))
-        rows.append(Difference(graph.graph, kind, module, phase, named, dtypes, len(casts)))
-    return rows
+    found = [
+        ((DTYPE, module, "forward", "its last op", f"{there[module]}, not {here[module]}"), "")
+        for module in (here if trace.inference else ())  # training ends with running statistics
+        if there.get(module, here[module]) != here[module]
+    ]
+    found += [
+        ((OUTSIDE if kind == GONE and module not in present else kind, module, phase, what, dtypes), name)
+        for casts, kind in ((added, ADDED), (eager - other, GONE))
+        for name, module, phase, what, dtypes in casts.elements()
+    ]
+    return [
+        {
+            "kind": kind,
+            "module": module,
+            "phase": phase,
+            "what": " ".join(filter(None, [what, few(name for _, name in same if name)])),
+            "casts": len(same) if kind != DTYPE else 0,
+            "dtypes": dtypes,
+        }
+        for (kind, module, phase, what, dtypes), same in grouped(found, itemgetter(0)).items()
+    ]
 
 
 def _last_dtypes(ops: Iterable[Operation]) -> dict[str, str]:
@@ -389,7 +379,7 @@ def _cast_key(cast: Cast | GraphCast) -> tuple[str, ...]:
     """Return what makes two casts the same: what is stored has a name, other values are told apart by the module."""
     stored = cast.what in (terms.WEIGHT, terms.BUFFER)
     what = cast.what if stored or cast.what == terms.GRADIENT else "value"
-    return cast.name if stored else "", cast.module, cast.phase, what, f"{cast.from_dtype} → {cast.to_dtype}"
+    return cast.name if stored else "", cast.module, cast.phase, what, _ways(cast)
 
 
 def _model_ops(trace: CastTrace) -> list[Operation]:
@@ -413,28 +403,33 @@ def _model_casts(trace: CastTrace, graph: GraphTrace) -> list[Cast]:
     return [cast for cast in trace.casts if cast.phase in phases and cast.index in within]
 
 
-def _of_autograd(record: CastPass) -> list[GraphCast]:
-    return [cast for graph in record.graphs if graph.graph == terms.AUTOGRAD for cast in graph.casts]
+def _of_autograd(record: CastPass) -> list[Row]:
+    casts = [cast for graph in record.graphs if graph.graph == terms.AUTOGRAD for cast in graph.casts]
+    return [structs.asdict(cast) | {"dtypes": _ways(cast)} for cast in casts]
+
+
+def _savings(record: CastPass) -> list[Row]:
+    return [dataclasses.asdict(saving) | {"casts": len(saving.casts)} for saving in savings(record.trace)]
 
 
 def _op(name: str) -> str:
     return name.removeprefix("aten.")
 
 
-def _called(function: str) -> str:
-    return function.replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
+def _called(row: Row) -> str:
+    return row["function"].replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
 
 
-def _modules(row: ModuleRow) -> str:
-    return few([module or "the model itself" for module in row.modules], 2)
+def _modules(row: Row) -> str:
+    return few([module or "the model itself" for module in row["module"].split(", ")], 2)
 
 
-def _flow(row: Mapping[str, Any]) -> str:
+def _flow(row: Row) -> str:
     """Return the dtypes that went in and out of an op, each once: "bf16, fp32 → bf16"."""
     return " → ".join(", ".join(dict.fromkeys(row[side].split(", "))) for side in ("inputs", "outputs"))
 
 
-def _place(row: Mapping[str, Any]) -> str:
+def _place(row: Row) -> str:
     """Return the module of an op or what it casts, who asked where it was not autocast, and the line of code."""
     what, name = row["what"], row["tensor_name"]
     place = row["module"] if what is None else f"cast of {what if name == what else f'{what} {name}'.strip()}"
@@ -447,78 +442,50 @@ def _place(row: Mapping[str, Any]) -> str:
     return f"{place} ({said})" if said else place
 
 
-def _column(key: str, head: str, unit: str = "", said: Callable[[Any], str] | None = None, **how: Any) -> Column[Any]:
-    return Column(key, attrgetter(key), head, unit, said, **how)
+def _columns(*columns: tuple[Any, ...]) -> list[Column[Row]]:
+    """Return columns of which each is a key, a heading, a unit and what stands in cells instead of the value."""
+    made = [Column(key, itemgetter(key), *how) for key, *how in columns]
+    return [dataclasses.replace(column, rare=column.key.endswith("seconds")) for column in made]
 
 
-CAST_ROWS: Sequence[Column[CastRow]] = (
-    *(Column(name, attrgetter(f"cast.{name}")) for name in CAST_COLUMNS),
-    Column("for_op", lambda row: row.user.name if row.user else None),
-    Column("function", lambda row: (row.user or row.op).function),
-    Column("source", lambda row: row.op.source),
-)
-"""Of a cast: its fields, the op that it was made for (None: it is only stored), by which function and line of code."""
-COUNTS: Sequence[Column[Group]] = (
-    _column("casts", "casts", "whole"),
-    Column("forward", attrgetter("forward")),
-    Column("backward", attrgetter("backward")),
-    _column("bytes_moved", "moved", "B"),
-    _column("seconds", "traced", "s", rare=True),
-    _column("dtypes", "dtypes"),
-)
+ALL = _columns(*((name,) for name in (*CAST_COLUMNS, "for_op", "function", "source")))
+COUNTS = _columns(
+    ("casts", "casts", "whole"), ("forward",), ("backward",), ("bytes_moved", "moved", "B"), ("seconds", "traced", "s"),
+    ("dtypes", "dtypes"),
+)  # fmt: skip
 """Of casts that have something in common."""
-ORIGINS = (Column("what", attrgetter("first"), "what"), Column("origin", attrgetter("second"), "asked for by"), *COUNTS)
-CALLED = Column("function", attrgetter("second"), "called as", said=lambda group: _called(group.second))
-OPS = (Column("op", attrgetter("first"), "for op", said=lambda group: _op(group.first) or STORED), CALLED, *COUNTS)
+ORIGINS = [*_columns(("what", "what"), ("origin", "asked for by")), *COUNTS]
+OPS = [
+    *_columns(("op", "for op", "", lambda row: _op(row["op"]) or STORED), ("function", "called as", "", _called)),
+    *COUNTS,
+]
 INSIDE = [dataclasses.replace(column, head="inputs") if column.key == "casts" else column for column in OPS]
-MODULES: Sequence[Column[ModuleRow]] = (
-    _column("kind", "kind"),
-    _column("inputs", "in"),
-    _column("outputs", "out"),
-    _column("parameters", "weights"),
-    _column("calls", "calls", "whole"),
-    _column("casts", "casts", "whole"),
-    _column("cast_bytes", "moved", "B"),
-    _column("cast_seconds", "traced", "s", rare=True),
-    Column("module", lambda row: ", ".join(row.modules), "module", said=_modules),
-)
-WEIGHTS: Sequence[Column[WeightRow]] = (
-    _column("cast", "cast", "whole"),
-    _column("reused", "reused", "whole"),
-    _column("not_needed", "not needed", "whole"),
-    _column("cast_bytes", "moved", "B"),
-    _column("cache_bytes", "cached", "B"),
-    _column("name", "weight"),
-)
-SAVINGS: Sequence[Column[Saving]] = (
-    *(Column(name, attrgetter(name)) for name in ("kind", "what", "names")),
-    Column("casts", lambda saving: len(saving.casts), "casts", "whole"),
-    _column("bytes_moved", "moved", "B"),
-    _column("seconds", "traced", "s", rare=True),
-    _column("advice", "change"),
-)
-OTHERWISE: Sequence[Column[Difference]] = (
-    _column("graph", "graph"),
-    _column("kind", "kind"),
-    _column("module", "module", said=lambda row: row.module or "the model itself"),
-    _column("phase", "phase"),
-    _column("what", "what"),
-    _column("casts", "casts", "whole"),
-    _column("dtypes", "dtypes"),
-)
-UNDONE: Sequence[Column[GraphCast]] = (
-    _column("name", "gradient of", said=lambda cast: cast.name or "an activation"),
-    Column("dtypes", lambda cast: f"{cast.from_dtype} → {cast.to_dtype}", "dtypes"),
-    _column("elements", "elements", "whole"),
-)
-STEP: Sequence[Column[Mapping[str, Any]]] = (
-    Column("index", itemgetter("index"), "#", "whole", lambda row: f"{row['index']}"),
-    Column("phase", itemgetter("phase"), "phase"),
-    Column("op", itemgetter("name"), "op", said=lambda row: _op(row["name"])),
-    Column("dtypes", _flow, "dtypes"),
-    Column("seconds", itemgetter("seconds"), "traced", "s", rare=True),
-    Column("place", _place, "module, or what is cast"),
-)
+MODULES = _columns(
+    ("kind", "kind"), ("inputs", "in"), ("outputs", "out"), ("parameters", "weights"), ("calls", "calls", "whole"),
+    ("casts", "casts", "whole"), ("cast_bytes", "moved", "B"), ("cast_seconds", "traced", "s"),
+    ("module", "module", "", _modules),
+)  # fmt: skip
+WEIGHTS = _columns(
+    ("cast", "cast", "whole"), ("reused", "reused", "whole"), ("not_needed", "not needed", "whole"),
+    ("cast_bytes", "moved", "B"), ("cache_bytes", "cached", "B"), ("name", "weight"),
+)  # fmt: skip
+SAVINGS = _columns(
+    ("kind",), ("what",), ("names",), ("casts", "casts", "whole"), ("bytes_moved", "moved", "B"),
+    ("seconds", "traced", "s"), ("advice", "change"),
+)  # fmt: skip
+OTHERWISE = _columns(
+    ("graph", "graph"), ("kind", "kind"), ("module", "module", "", _modules), ("phase", "phase"), ("what", "what"),
+    ("casts", "casts", "whole"), ("dtypes", "dtypes"),
+)  # fmt: skip
+UNDONE = _columns(
+    ("name", "gradient of", "", lambda row: row["name"] or "an activation"), ("dtypes", "dtypes"),
+    ("elements", "elements", "whole"),
+)  # fmt: skip
+STEP = _columns(
+    ("index", "#", "whole", lambda row: f"{row['index']}"), ("phase", "phase"),
+    ("op", "op", "", lambda row: _op(row["name"])), ("dtypes", "dtypes", "", _flow), ("seconds", "traced", "s"),
+    ("place", "module, or what is cast", "", _place),
+)  # fmt: skip
 
 
 def _refined(selection: Selection, asked: CastsAsked) -> Selection:
@@ -605,9 +572,9 @@ Examples:
     done="Traced",
     remarks=lambda record: [*record.notes, *(f"{each.graph}: {note}" for each in record.graphs for note in each.notes)],
     tables=(
-        Table(key="casts", columns=CAST_ROWS, rows=cast_rows),
+        Table(key="casts", columns=ALL, rows=all_casts),
         _table("origins", ORIGINS, by_origin, "Where they come from"),
-        _table("savings", SAVINGS, lambda record: savings(record.trace), "What could be saved"),
+        _table("savings", SAVINGS, _savings, "What could be saved"),
         _table("ops", OPS, by_op, "Casts per op"),
         _table("promotions", INSIDE, by_promoting_op, "Inputs that ops convert inside", "in no count of casts"),
         _table("modules", MODULES, by_module, "Dtypes in and out of modules", shown=IN_ORDER),

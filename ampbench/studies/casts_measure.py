@@ -33,7 +33,6 @@ from ampbench.trace.ledger import trace_casts
 from ampbench.worker.changes import measure_change, peaks_with, try_changes
 from ampbench.worker.distances import outputs_in
 from ampbench.worker.machine import Device, open_device
-from ampbench.worker.memory import memory_source
 from ampbench.worker.network import fake_network
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.worker.timing import PATIENCE, FitnessWatch, side_by_side, warm_up
@@ -47,7 +46,7 @@ _NOT_ITS = tuple(module.__path__[0] for module in (torch, ampbench.trace, ampben
 def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     """Return one forward pass of `case`, in training with its loss, traced on fake tensors of its absent device.
 
-    Nothing is timed or checked and no other graph is read; `notes` say so. Raises `AmpbenchError` where an op cannot
+    Nothing is timed or tried and no other graph is read. Raises `AmpbenchError` where an op cannot
     run on fake tensors.
     """
     device, training = case.device, case.phase == "training"
@@ -67,17 +66,12 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
             ).with_traceback(error.__traceback__) from None
         trace = structs.replace(ledger.trace, inference=not training)
     missing = f"{device} is not on this machine"
-    notes = [f"not on hardware: {missing}, so the step was traced on fake tensors, and nothing is timed"]
-    if training:
-        scaler = ", GradScaler" if PRECISIONS[case.precision].scaler and case.scaler else ""
-        notes.append(f"backward pass{scaler} and optimizer were left out: they do not run on fake tensors")
+    notes = [f"not on hardware: {missing}, so the step was traced on fake tensors, and nothing is timed or tried"]
     if not _can_cache(case) and any(saving.kind == KEEP for saving in savings(trace)):
         notes.append(
             f"this torch was built without {device}, so autocast's cache held no weight: those that are cast again "
             "here would be reused"
         )
-    if tracing.check:
-        notes.append(f"no change that saves casts was measured: {missing}")
     why = f"{missing}, and fake tensors have no such graph"
     graphs = [GraphTrace(graph=graph, error=why) for graph in tracing.graphs]
     return CastPass(case_id=case.case_id, how=FAKE, trace=trace, graphs=graphs, notes=notes)
@@ -154,17 +148,11 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     notes: list[str] = []
     trials = try_changes(workload, case, device, settled, trace, notes) if tracing.check else []
     # The CPU's allocation record is good for once in a process, so all peaks are taken together.
+    changes = [trial.change for trial in trials]
     peaks: list[int | None] = [None]
-    if tracing.time or trials:
-        peaks = peaks_with([trial.change for trial in trials], workload, case, device, settled, notes)
-    found = CastPass(
-        case_id=case.case_id,
-        how=DEVICE,
-        trace=trace,
-        peak_bytes=peaks[0],
-        memory_source=memory_source(device) if peaks[0] is not None else None,
-        notes=notes,
-    )
+    if trials:
+        peaks = peaks_with(changes, workload, case, device, settled, notes)
+    found = CastPass(case_id=case.case_id, how=DEVICE, trace=trace, notes=notes)
     watch = FitnessWatch(device)
     if tracing.time:
         found = _timed(found, step, tracing)

@@ -65,7 +65,7 @@ def search_space(workload: Workload, case: Case, device: Device, limits: Limits)
     return SearchSpace(
         case_id=case.case_id,
         units=[_with_errors(unit, [errors[path] for path in unit.modules if path in errors]) for unit in units],
-        containers=_containers(seen, leaves, notes),
+        containers=_containers(seen, leaves),
         limits=limits,
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
@@ -218,15 +218,10 @@ def _unit(group: list[_Seen], idle: Iterable[tuple[str, torch.nn.Module]]) -> Un
     return Unit(modules=[*(row.path for row in group), *sharing], kind=type(group[0].module).__name__)
 
 
-def _containers(seen: list[_Seen], leaves: list[_Seen], notes: list[str]) -> list[str]:
-    """Return the containers that can be kept whole, outermost first; `notes` get which others there are."""
+def _containers(seen: list[_Seen], leaves: list[_Seen]) -> list[str]:
+    """Return the containers that can be kept whole, outermost first."""
     containers = [row for row in seen if not row.leaf and not any(is_kept(m) for m in (*row.always, row.module))]
     whole = [row.path for row in containers if _can_be_whole(row, leaves)]
-    others = [row.path for row in containers if row.path not in whole]
-    if others:
-        notes.append(
-            f"not kept whole, as what they hold runs elsewhere too, or what runs in them is not: {few(others)}"
-        )
     return sorted(whole, key=lambda path: (path != "", path.count(".")))
 
 

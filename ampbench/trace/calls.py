@@ -12,7 +12,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -78,6 +78,7 @@ class PromotionRow(NamedTuple):
     elements: int
 
 
+@dataclass(slots=True, eq=False)
 class Value:
     """What is known of one storage's content: what it is, its name, and the cast that made it, if one did.
 
@@ -85,21 +86,15 @@ class Value:
     outside (None: made here), `uses` the forward ops that took it as it is, casts of it included.
     """
 
-    __slots__ = ("alive", "call", "cast", "name", "op", "read_as_is", "uses", "views", "what")
-
-    def __init__(
-        self,
-        what: str,
-        name: str,
-        cast: CastRow | None = None,
-        call: int = 0,
-        op: int | None = None,
-        alive: Any = None,
-    ):
-        self.what, self.name, self.cast, self.call, self.op, self.alive = what, name, cast, call, op, alive
-        self.read_as_is = False
-        self.views: dict[Any, int] = {}
-        self.uses: list[int] = []
+    what: str
+    name: str
+    cast: CastRow | None = None
+    call: int = 0
+    op: int | None = None
+    alive: Any = None
+    read_as_is: bool = False
+    views: dict[Any, int] = field(default_factory=dict)
+    uses: list[int] = field(default_factory=list)
 
 
 class Values:

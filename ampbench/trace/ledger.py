@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ from ampbench.trace.calls import (
     CallMode,
     CastRow,
     OpRow,
+    Place,
     Places,
     PromotionRow,
     Running,
@@ -80,16 +82,14 @@ _PLAIN = frozenset({"Tensor", "Parameter", "FakeTensor"})
 """Classes of torch whose ops are the ones dispatched; any other class with its own dispatch hides ops from a mode."""
 
 
+@dataclass(slots=True)
 class _Whole:
     """A function that runs now and is recorded as one op, `name`: its kind and arguments, from when it is reached."""
 
-    __slots__ = ("args", "kind", "kwargs", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.kind: Kind | None = None
-        self.args: Any = ()
-        self.kwargs: Any = {}
+    name: str
+    kind: Kind | None = None
+    args: Any = ()
+    kwargs: Any = field(default_factory=dict)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -270,38 +270,37 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kwargs:
             sources += op_tensors(kwargs.values())
         outputs = [out] if isinstance(out, torch.Tensor) else op_tensors(out) if isinstance(out, list | tuple) else []
-        phase, module, recomputed, forward, leaf = self.places.find(index, called=call is not None)
+        place = self.places.find(index, called=call is not None)
         function = call.function if call else None
         if kind.name.startswith(_SCALER):
-            phase = "optimizer"
+            place = place._replace(phase="optimizer")
             self.optimizes()
-        if forward is not None:
-            module = self.ops[forward].module
+        if (forward := place.forward) is not None:
+            place = place._replace(module=self.ops[forward].module)
             function = function or self.ops[forward].function
-        elif leaf is not None:
-            stored = self._values.known.get(storage_key(leaf))
-            module = self.modules.owners.get(stored.name, "") if stored is not None else ""
+        elif place.leaf is not None:
+            stored = self._values.known.get(storage_key(place.leaf))
+            place = place._replace(module=self.modules.owners.get(stored.name, "") if stored is not None else "")
         keys = [storage_key(tensor) for tensor in sources]
         made = [storage_key(tensor) for tensor in outputs]
         fresh = [key for key in made if key not in keys]
         row = None
         if kind.casts and sources[0].dtype is not out.dtype:
-            row = self._cast(index, call, sources[0], keys[0], out, phase, module, forward, seconds)
+            row = self._cast(index, call, sources[0], out, place, seconds)
         elif kind.copies and (pairs := copied(args)):
-            source, target = pairs[0]
-            row = self._cast(index, call, source, storage_key(source), target, phase, module, forward, seconds)
-            row.read = sum(one.numel() for one, _ in pairs)
-            row.elements = sum(one.numel() for _, one in pairs)
-            row.origin, row.cached = (row.origin, False) if phase == "backward" else (EXPLICIT, False)
+            row = self._cast(index, call, *pairs[0], place, seconds)
+            row.read = sum(source.numel() for source, _ in pairs)
+            row.elements = sum(target.numel() for _, target in pairs)
+            row.origin, row.cached = row.origin if place.phase == "backward" else EXPLICIT, False
         if fresh or kind.writes or not made:
-            self._consume(index, call, sources, keys, phase, module, kind, row)
+            self._consume(index, call, sources, keys, place, kind, row)
         number = call.number if call else 0
         if row is not None and kind.casts:
             self._values.known[made[0]] = Value(row.what, row.name, row, number, index)
         elif fresh:
-            what = GRADIENT if phase == "backward" else ACTIVATION if sources else INPUT
+            what = GRADIENT if place.phase == "backward" else ACTIVATION if sources else INPUT
             for key in fresh:
-                self._values.known[key] = Value(what, module if what != INPUT else "", None, number, index)
+                self._values.known[key] = Value(what, place.module if what != INPUT else "", None, number, index)
         if kind.writes:
             given = {**dict(enumerate(args)), **kwargs}
             self._values.written(index, (tensor for at in kind.writes for tensor in op_tensors([given.get(at)])))
@@ -312,19 +311,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             OpRow(
                 kind.name,
                 function,
-                module,
-                phase,
-                recomputed,
-                forward,
+                place.module,
+                place.phase,
+                place.recomputed,
+                place.forward,
                 tuple([tensor.dtype for tensor in sources]),
                 tuple([tensor.dtype for tensor in outputs]),
                 call.source if call else None,
                 seconds,
             )
         )
-        if phase != "forward":
+        if place.phase != "forward":
             self._loose = index + 1
-        elif recomputed or self.modules.depth:
+        elif place.recomputed or self.modules.depth:
             self._loose = None
 
     def _cast(
@@ -332,25 +331,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         index: int,
         call: Call | None,
         source: torch.Tensor,
-        key: int,
         out: torch.Tensor,
-        phase: str,
-        module: str,
-        forward: int | None,
+        place: Place,
         seconds: float | None,
     ) -> CastRow:
-        value = self._values.find(source, key, phase)
+        value = self._values.find(source, storage_key(source), place.phase)
         if isinstance(source, torch.nn.Parameter):
             value.what = WEIGHT  # of a module built in the block that has not been called yet
         what, name = value.what, value.name
         undone = None
-        if phase == "backward" and undoes_cast():
+        if place.phase == "backward" and undoes_cast():
             what = GRADIENT
-            undone = self._cast_at.get(forward) if forward is not None else None
-        elif phase == "optimizer" and what in _STATES:
+            undone = self._cast_at.get(place.forward) if place.forward is not None else None
+        elif place.phase == "optimizer" and what in _STATES:
             what, name = STATE, ""
         if what == GRADIENT:
-            name = undone.name if undone is not None else name or module
+            name = undone.name if undone is not None else name or place.module
         strided = source.layout is torch.strided
         view = (source.shape, source.stride(), source.storage_offset()) if strided else source.shape
         tensor = value.views.get(view)
@@ -362,15 +358,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             index=index,
             what=what,
             name=name,
-            module=module,
-            phase=phase,
+            module=place.module,
+            phase=place.phase,
             source_dtype=source.dtype,
             dtype=out.dtype,
             read=source.numel(),
             elements=source.numel(),
             seconds=seconds,
             origin=origin,
-            cached=origin == AUTOCAST and phase != "backward" and cacheable(source, out),
+            cached=origin == AUTOCAST and place.phase != "backward" and cacheable(source, out),
             tensor=tensor,
             made_by=value.cast.index if value.cast is not None else None,
             producer=value.op,
@@ -387,38 +383,37 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call: Call | None,
         sources: list[torch.Tensor],
         keys: list[int],
-        phase: str,
-        module: str,
+        place: Place,
         kind: Kind,
         own: CastRow | None,
     ) -> None:
         """Note what an op that computes did with casts' copies, weights and inputs."""
-        number = call.number if call else -index - 1
+        number, forward = call.number if call else -index - 1, place.phase == "forward"
+        use = partial(self._use, number=number, index=index, module=place.module)
         for tensor, key in zip(sources, keys, strict=True):
             value = self._values.known.get(key)
             if value is None or not lives(value):
-                value = self._values.find(tensor, key, phase)
+                value = self._values.find(tensor, key, place.phase)
             cast = value.cast
-            if cast is None and value.what == INPUT and phase == "forward":
+            if cast is None and value.what == INPUT and forward:
                 value.uses.append(index)
             if cast is not None:
                 first = cast.operation is None
                 if first:
                     cast.operation = index
-                if value.what == WEIGHT and phase == "forward" and own is None:
+                if value.what == WEIGHT and forward and own is None:
                     if cast.origin == AUTOCAST:
-                        status = CAST if first or cast.call == number else REUSED
-                        self._use(cast.name, number, index, module, status, cast.index)
+                        use(cast.name, CAST if first or cast.call == number else REUSED, cast.index)
                     elif isinstance(tensor, torch.nn.Parameter):
-                        self._use(cast.name, number, index, module, NOT_NEEDED, None)
+                        use(cast.name, NOT_NEEDED)
                     elif first:
-                        self._use(cast.name, number, index, module, CAST, cast.index)
-            elif own is None and phase == "forward":
+                        use(cast.name, CAST, cast.index)
+            elif own is None and forward:
                 value.read_as_is = True
                 if value.what == WEIGHT and not kind.writes:
-                    self._use(value.name, number, index, module, NOT_NEEDED, None)
+                    use(value.name, NOT_NEEDED)
 
-    def _use(self, name: str, number: int, index: int, module: str, status: str, cast: int | None) -> None:
+    def _use(self, name: str, status: str, cast: int | None = None, *, number: int, index: int, module: str) -> None:
         if not name or self._last_use.get(name) != number:
             self._last_use[name] = number
             self.uses.append((name, index, module, status, cast))
@@ -553,6 +548,13 @@ def autocast_devices() -> tuple[str, ...]:
     return tuple(devices)
 
 
+_AS_RECORDED = (
+    "index", "operation", "what", "module", "phase", "elements", "seconds", "origin", "cached", "tensor", "made_by",
+    "producer",
+)  # fmt: skip
+"""Fields of a cast that are stored as they were recorded."""
+
+
 def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
     dtypes: dict[tuple[torch.dtype, ...], tuple[str, ...]] = {}
     functions: dict[Any, str | None] = {}
@@ -570,39 +572,20 @@ def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
     ops = [
         Operation(
             index=index,
-            name=row.name,
-            function=named(row.function),
-            module=row.module,
-            phase=row.phase,
-            recomputed=row.recomputed,
-            forward=row.forward,
-            inputs=short(row.inputs),
-            outputs=short(row.outputs),
-            source=row.source,
-            seconds=row.seconds,
+            **row._asdict()
+            | {"function": named(row.function), "inputs": short(row.inputs), "outputs": short(row.outputs)},
         )
         for index, row in enumerate(recorder.ops)
     ]
     casts = [
         Cast(
-            index=row.index,
-            operation=row.operation,
-            what=row.what,
             name=row.name or (row.value.name if row.what == row.value.what else ""),
-            module=row.module,
-            phase=row.phase,
             from_dtype=short_dtype(row.source_dtype),
             to_dtype=short_dtype(row.dtype),
-            elements=row.elements,
             bytes_read=row.read * row.source_dtype.itemsize,
             bytes_written=row.elements * row.dtype.itemsize,
-            seconds=row.seconds,
-            origin=row.origin,
-            cached=row.cached,
-            tensor=row.tensor,
-            made_by=row.made_by,
-            producer=row.producer,
             read_as_is=row.value.read_as_is,
+            **{name: getattr(row, name) for name in _AS_RECORDED},
         )
         for row in recorder.casts
     ]

@@ -74,8 +74,7 @@ def passes() -> tuple[CastPass, CastPass]:
     return (
         CastPass(
             case_id=LINEAR.case_id, how="device", trace=first, traced_steps=20,
-            step_samples=[[9e-3, 1e-3], [1.01e-3], [1.02e-3]], peak_bytes=4096,
-            memory_source="profiler", checked=[checked], graphs=[graph],
+            step_samples=[[9e-3, 1e-3], [1.01e-3], [1.02e-3]], checked=[checked], graphs=[graph],
         ),
         CastPass(case_id=DEEP.case_id, how="fake tensors", trace=second, notes=["the optimizer did not run"]),
     )  # fmt: skip

@@ -318,6 +318,11 @@ RULES: tuple[Rule, ...] = (
         cells=9,
     ),
     Rule(
+        "runs measure the peak of a step; a trace measures it for the changes that it tries",
+        lambda one: one.key in ("found[casts][].peak_bytes", "found[casts][].memory_source"),
+        cells=24,
+    ),
+    Rule(
         "recurrent cells on a CPU have no rule: ops inside are cast, the states are not",
         lambda one: (
             one.key.endswith("observations[].observed")

@@ -136,7 +136,6 @@ def hostile_pass(case: Case, seconds: float | None) -> CastPass:
         trace=trace,
         checked=[saving],
         notes=texts,
-        memory_source=texts[0],
     )
 
 

@@ -7,16 +7,16 @@ from ampbench.records.cast_tables import CAST_COLUMNS, OP_COLUMNS, op_rows
 from ampbench.records.casts import Cast, CastPass, CastTrace, Operation
 from ampbench.show.document import records
 from ampbench.studies.casts import (
-    CAST_ROWS,
+    ALL,
     MODULES,
     OPS,
     STEP,
+    all_casts,
     by_module,
     by_op,
     by_origin,
     by_promoting_op,
     by_weight,
-    cast_rows,
 )
 from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import autocast, trace
@@ -37,12 +37,12 @@ def step():
 
 
 def test_casts_are_counted_per_op_that_they_are_made_for_a_gradient_s_with_the_cast_it_undoes(step):
-    rows = {(row.first, row.second): row for row in by_op(step)}
+    rows = {(row["op"], row["function"]): row for row in by_op(step)}
     linear = rows["aten.addmm", "torch.nn.functional.linear"]
-    assert (linear.casts, linear.forward, linear.backward) == (5, 3, 2)
-    assert linear.dtypes == "fp32 → bf16, bf16 → fp32"
-    assert linear.bytes_moved == (8 + 64 + 32) * 6 + (8 + 64) * 6
-    assert sum(row.casts for row in rows.values()) == len(step.trace.casts)
+    assert (linear["casts"], linear["forward"], linear["backward"]) == (5, 3, 2)
+    assert linear["dtypes"] == "fp32 → bf16, bf16 → fp32"
+    assert linear["bytes_moved"] == (8 + 64 + 32) * 6 + (8 + 64) * 6
+    assert sum(row["casts"] for row in rows.values()) == len(step.trace.casts)
 
 
 def test_a_module_tells_the_dtypes_in_and_out(step):
@@ -55,7 +55,7 @@ def test_a_module_tells_the_dtypes_in_and_out(step):
 
 
 def test_casts_are_counted_by_what_is_cast_and_who_asked_inputs_first(step):
-    rows = [(row.first, row.second, row.casts) for row in by_origin(step)]
+    rows = [(row["what"], row["origin"], row["casts"]) for row in by_origin(step)]
     assert rows[:3] == [("input", "autocast", 1), ("weight", "autocast", 2), ("activation", "explicit", 1)]
     # of one kind, those that took longer come first
     assert sorted(rows[3:]) == [("gradient", "autocast", 2), ("gradient", "explicit", 1)]
@@ -64,7 +64,7 @@ def test_casts_are_counted_by_what_is_cast_and_who_asked_inputs_first(step):
 def test_what_ops_convert_inside_is_counted_beside_the_casts():
     cells, x = torch.nn.GRU(4, 4), torch.randn(3, 2, 4)
     found = passed(trace(lambda: cells(x), cells).trace)
-    inside = {row.first: (row.casts, row.forward, row.dtypes) for row in by_promoting_op(found)}
+    inside = {row["op"]: (row["casts"], row["forward"], row["dtypes"]) for row in by_promoting_op(found)}
     assert inside["aten.mul_"] == (3, 3, "bf16 → fp32")
     assert sum(count for count, *_ in inside.values()) == len(found.trace.promotions)
 
@@ -78,26 +78,26 @@ def twice():
 
 
 def test_weights_are_counted_by_how_they_reached_their_ops(twice):
-    assert [tuple(row) for row in by_weight(twice)] == [
-        ("0.weight", 1, 1, 0, 384, 128),
-        ("1.weight", 1, 0, 0, 384, 128),
-        ("2.weight", 0, 0, 1, 0, 0),
+    assert [tuple(row.values()) for row in by_weight(twice)] == [
+        (1, 1, 0, 384, 128, "0.weight"),
+        (1, 0, 0, 384, 128, "1.weight"),
+        (0, 0, 1, 0, 0, "2.weight"),
     ]
 
 
 def test_modules_that_do_the_same_share_a_row(twice):
-    rows = [(row.modules, row.inputs, row.parameters, row.calls, row.casts) for row in by_module(twice)]
+    rows = [tuple(row[key] for key in ("module", "inputs", "parameters", "calls", "casts")) for row in by_module(twice)]
     # the first call of the first layer casts its input as well
     assert rows == [
-        (("0",), "fp32", "fp32", 1, 2),
-        (("0", "1"), "bf16", "fp32", 2, 1),
-        (("2",), "bf16", "bf16", 1, 0),
+        ("0", "fp32", "fp32", 1, 2),
+        ("0, 1", "bf16", "fp32", 2, 1),
+        ("2", "bf16", "bf16", 1, 0),
     ]
-    assert by_module(twice)[0].cast_seconds is None
+    assert by_module(twice)[0]["cast_seconds"] is None
 
 
 def test_there_is_a_row_per_op_and_per_cast(step):
-    ops, casts = op_rows(step.trace), records(CAST_ROWS, cast_rows(step))
+    ops, casts = op_rows(step.trace), records(ALL, all_casts(step))
     assert list(ops[0]) == list(OP_COLUMNS)
     assert list(casts[0]) == [*CAST_COLUMNS, "for_op", "function", "source"]
     assert len(ops) == len(step.trace.ops)
