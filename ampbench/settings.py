@@ -33,7 +33,7 @@ A settings file belongs to the folder, which may be somebody else's.
 KEYS = frozenset(
     {
         "against", "all", "anchor", "area", "baseline", "burst", "case", "check", "device",
-        "dry_run", "dtype", "format", "gate", "half_inputs", "json", "keyword", "label", "list", "max_error",
+        "dry_run", "dtype", "format", "gate", "json", "keyword", "label", "list", "max_error",
         "max_gradient_error",
         "max_time", "max_trials", "memory_limit", "metric",
         "min_run_time", "min_update_kept", "no_isolation", "on", "only", "operation",

@@ -16,12 +16,12 @@ import msgspec
 from msgspec import structs
 
 from ampbench.core.groups import grouped
-from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, one_of
 from ampbench.errors import UsageError
 from ampbench.records import casts as terms
-from ampbench.records.case import PATHS, Case, Environment
+from ampbench.records.case import PATHS, Case
 from ampbench.records.cast_tables import (
     CAST_COLUMNS,
     bytes_moved,
@@ -33,10 +33,10 @@ from ampbench.records.cast_tables import (
     savings,
 )
 from ampbench.records.casts import Cast, CastPass, CastTrace, GraphCast, GraphTrace, ModuleCalls, Operation, Tracing
-from ampbench.records.kinds import CASTS
+from ampbench.records.kinds import CASTS, named
 from ampbench.records.labels import few
 from ampbench.records.rules import FAKE
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import Selection
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.studies.paired import WIDEST, Timing, busy, compared_steps, step_seconds
@@ -44,12 +44,12 @@ from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study
 
 if TYPE_CHECKING:
     from ampbench.drive.pieces import Piece, Seen
-    from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
     from ampbench.studies.study import Session
 
 Row = dict[str, Any]
 """A row of a table, by the keys of its columns."""
+PLAN = "ampbench.drive.pieces:plan_default_autocast"
 TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts", absent=True, flags=True)
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
@@ -67,7 +67,6 @@ SEEN_INSIDE = ("aten", "prims", "prim")
 class CastsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How the casts of a step are traced."""
 
-    half_inputs: Annotated[bool, asks("Floating inputs are stored in the dtype that autocast casts to.")] = False
     sources: Annotated[bool, asks("Find each op's line of code.")] = False
     check: Annotated[bool, asks("Make the changes that save casts, and measure what they save.")] = False
 
@@ -488,33 +487,15 @@ STEP = _columns(
 )  # fmt: skip
 
 
-def _refined(selection: Selection, asked: CastsAsked) -> Selection:
-    """Raise `UsageError` for the ops of another precision, and for one without a dtype to store inputs in."""
-    from ampbench.drive.pieces import built_in_rows, require_own_ops
+def _refined(selection: Selection, _: CastsAsked) -> Selection:
+    """Raise `UsageError` for the ops of another precision, and for a path without a graph to read."""
+    from ampbench.drive.pieces import require_own_ops
 
     require_own_ops(selection)
     for path in selection.paths:
         if path in PATHS and path not in ("eager", *GRAPHS):
             raise UsageError(f"explain casts reads the graphs of --path {one_of(GRAPHS)}, not that of {path}")
-    for row in built_in_rows(selection) if asked.half_inputs else ():
-        if not row.autocast:
-            raise UsageError(
-                f"--half-inputs needs autocast, and {row.name} runs without autocast: leave one of them out"
-            )
     return selection
-
-
-def _plan(
-    selection: Selection, asked: CastsAsked, environment: Environment, channel: "Channel", settings: Settings
-) -> "list[PlannedCase]":
-    from ampbench.drive.pieces import plan_default_autocast
-
-    plan = plan_default_autocast(selection, environment, channel, settings, absent_devices=True)
-    if not asked.half_inputs:
-        return plan
-    dtypes = [SHORT_DTYPES[PRECISIONS[planned.case.precision].autocast or "float32"] for planned in plan]
-    halves = zip(plan, dtypes, strict=True)
-    return [dataclasses.replace(each, case=structs.replace(each.case, input_dtype=dtype)) for each, dtype in halves]
 
 
 def _traced(session: "Session[CastsAsked]", channel: "Channel", piece: "Piece") -> "Seen":
@@ -565,7 +546,7 @@ Examples:
         eager=False,
     ),
     refined=_refined,
-    plan=_plan,
+    plan=lambda selection, _, *here: named(PLAN)(selection, *here, absent_devices=True),
     work=lambda session: partial(_traced, session),
     title="Casts",
     caption="What the casts of a step cost",

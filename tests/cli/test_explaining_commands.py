@@ -144,19 +144,6 @@ def test_lines_of_a_built_in_workload_are_its_own(ampbench: Run) -> None:
     assert "(workloads/" in said.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["mlp", "--half-inputs", "--precision", "fp32"], "and fp32 runs without autocast: leave one of them out"),
-    ],
-)
-def test_options_that_could_do_nothing_are_refused(arguments: list[str], message: str, ampbench: Run) -> None:
-    said = explain(ampbench, *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err
-    assert said.err.count("\n") == 1
-
-
 def test_training_without_a_loss_names_the_workload_and_what_is_missing(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     said = explain(ampbench, "model.py:make", "--phase", "training")

@@ -81,17 +81,6 @@ def test_a_path_whose_graph_cannot_be_read_is_refused(tmp_path: Path) -> None:
         traced(tmp_path, tracing(), paths=["eager", "compiled-freezing"])
 
 
-def test_inputs_can_be_stored_as_autocast_casts_them(tmp_path: Path) -> None:
-    channel = tracing()
-    traced(tmp_path, channel, CastsAsked(half_inputs=True), precisions=["fp16_autocast", "bf16_autocast"])
-    assert [request.case.input_dtype for request in channel.asked if request.case] == ["fp16", "bf16"]
-
-
-def test_inputs_cannot_be_stored_as_autocast_casts_them_without_autocast(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--half-inputs .* fp32 runs without autocast"):
-        traced(tmp_path, tracing(), CastsAsked(half_inputs=True), precisions=["fp32"])
-
-
 def test_a_workload_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"of which workload\? Name one, as in `ampbench explain casts mlp`"):
         traced(tmp_path, tracing(), workloads=[])
