@@ -180,7 +180,7 @@ def _presets() -> Iterable[str]:
 
 _KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
     "WORKLOAD": _workloads,
-    "--precision": lambda: {name: row.summary for name, row in PRECISIONS.items()},
+    "--precision": lambda: {name: row.summary for name, row in PRECISIONS.items()} | {"all": "every precision"},
     "--device": lambda: DEVICES,
     "--phase": lambda: PHASES,
     "--path": lambda: PATHS,
@@ -301,7 +301,8 @@ def make_selection(
         ),
     ] = None,
     precision: Annotated[
-        list[str] | None, many_names("--precision", "See ampbench list precisions. Default: all.")
+        list[str] | None,
+        many_names("--precision", "See ampbench list precisions, or all. Default: those not emulated."),
     ] = None,
     device: Annotated[
         list[str] | None, many_names("--device", f"{one_of(DEVICES)}. Default: the accelerator, else the CPU.")

@@ -29,7 +29,7 @@ from ampbench.records.case import (
     WorkloadSource,
     compile_mode,
 )
-from ampbench.records.labels import few
+from ampbench.records.labels import emulated_of, few
 from ampbench.records.run import Selection
 from ampbench.records.wire import Description
 from ampbench.workloads.index import (
@@ -51,6 +51,8 @@ LONGEST_PATH = 4096
 LONGEST_VALUE = 1000
 GIVEN: dict[str, WorkloadSource] = {}
 """Workloads that only this process has, by their names: those of `ampbench.live.given`."""
+EVERY = "all"
+"""What names every precision, those that the device emulates, too."""
 ENTRY_POINTS = "ampbench.workloads"
 ENTRY_FAMILY = "precision"
 """The family of a source that is no workload but the entry point of a precision."""
@@ -113,10 +115,12 @@ def make_plan(
     describe: Describe,
     *,
     absent_devices: bool = False,
+    emulated: bool = False,
 ) -> list[PlannedCase]:
     """Return the cases of `selection` on the machine of `environment`, in table order, without duplicates.
 
     With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors.
+    Precisions that nobody names and a device emulates are skipped, unless `emulated`: for those who measure no time.
     Raises `UsageError` for a name or value that cannot be meant.
     """
     sources = _distinct(
@@ -165,6 +169,8 @@ def make_plan(
                     version=variant.version,
                 )
                 skip = _why_not(case, variant, precision, environment, absent_devices)
+                if not (skip or named or emulated):
+                    skip = _why_emulated(case, environment)
                 plan.setdefault(
                     case.case_id,
                     PlannedCase(
@@ -203,7 +209,8 @@ def _precisions(selection: Selection, device: str, described: DeviceDescription 
     if not selection.precisions:
         asked = [row for row in PRECISIONS.values() if device in row.default_on]
     else:
-        asked = [find_precision(name, device) for name in selection.precisions]
+        names = PRECISIONS if EVERY in selection.precisions else selection.precisions
+        asked = [find_precision(name, device) for name in names]
     if described is not None and described.available and not described.tf32:
         asked = [PRECISIONS[BASELINE] if row.name == DEFAULT else row for row in asked]
     return list(dict.fromkeys(asked))
@@ -233,7 +240,7 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
     sources = [source for name in selection.workloads for source in find_workloads(name)]
     if not any(map(is_users, sources)):  # a user's file may hold precisions of its own
         for name in selection.precisions:
-            if own_source(name) is None:
+            if name != EVERY and own_source(name) is None:
                 find_precision(name)
     if not sources:
         sources = [builtin_source(spec) for spec in WORKLOADS.values() if spec.suite]
@@ -612,6 +619,14 @@ def _why_not(
     if case.memory_format == "channels_last" and not variant.images:
         return "channels_last needs images (inputs of four dimensions)"
     return ""
+
+
+def _why_emulated(case: Case, environment: Environment) -> str:
+    """Return why `case` is measured only where its precision is named: the device emulates its dtype; else nothing."""
+    device = environment.device(case.device)
+    halves = emulated_of(device, [case.precision]) if device is not None else []
+    name = "CPU" if case.device == "cpu" else "device"
+    return f"this {name} emulates {halves[0]}, which is slow (--precision {EVERY} runs it)" if halves else ""
 
 
 def lack(device: DeviceDescription, case: Case, precision: Precision) -> tuple[str, str] | None:

@@ -475,7 +475,7 @@ def _with_baselines(
     from ampbench.drive.session import describer
 
     describe = describer(channel, settings)
-    chosen = make_plan(selection, environment, describe)
+    chosen = make_plan(selection, environment, describe, emulated=True)
     baselines = make_plan(structs.replace(selection, precisions=[BASELINE]), environment, describe)
     return [*baselines, *(planned for planned in chosen if planned.case.precision != BASELINE)]
 

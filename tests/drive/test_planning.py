@@ -100,7 +100,21 @@ def test_no_scaler_takes_it_out_of_fp16_with_master_weights() -> None:
 def test_what_the_cpu_cannot_do_is_skipped_with_the_reason() -> None:
     skipped = {planned.case.precision: planned.skip for planned in plan(workloads=["mlp"])}
     assert skipped["tf32"] == "cpu has no tf32"
-    assert {name for name, reason in skipped.items() if reason} == {"tf32"}
+    assert {name for name, reason in skipped.items() if reason} == {"tf32", "fp16_autocast", "fp16_pure"}
+
+
+def test_precisions_that_the_cpu_emulates_are_run_where_they_are_named() -> None:
+    def run(precisions: list[str], env: Environment | None = None, **changes: bool) -> set[str]:
+        selection = Selection(workloads=["mlp"], phases=["inference"], precisions=precisions)
+        found = make_plan(selection, env or environment(), describe, **changes)
+        return {planned.case.precision for planned in found if not planned.skip}
+
+    shown = {"fp16_autocast", "fp16_pure"}
+    assert run([]) & shown == set()
+    assert run(["fp16_pure"]) == {"fp16_pure"}
+    native = environment(replace(CPU, arithmetic={"fp16": "native"}))
+    for found in (run(["all"]), run([], emulated=True), run([], native)):
+        assert found >= shown
 
 
 def test_an_accelerator_is_preferred_and_gets_the_large_preset() -> None:
