@@ -11,8 +11,6 @@ import itertools
 import random
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +31,7 @@ from ampbench.drive import session
 from ampbench.drive.pieces import Piece
 from ampbench.drive.pieces import Watch as PieceWatch
 from ampbench.drive.planning import GIVEN, find_workloads
-from ampbench.drive.rounds import Progress
+from ampbench.drive.rounds import MOST_ROUNDS, Progress
 from ampbench.drive.servers import InProcess
 from ampbench.errors import UsageError, WorkloadError, first_line
 from ampbench.findings import Findings
@@ -49,8 +47,6 @@ from ampbench.worker.data import carried
 from ampbench.worker.machine import SWITCHES, Products
 from ampbench.workload import Workload
 
-MOST_ROUNDS = 1000
-"""Rounds that are planned at most; the budget ends them."""
 WHAT = (
     "a torch.nn.Module with its inputs, an ampbench.Workload, a function that returns one, or a name for ampbench run"
 )
@@ -78,8 +74,8 @@ def measure(
     text ("adamw:lr=3e-4"), a function of parameters, or the network's own: that one is never stepped, its class, groups
     and state are copied. A workload, a function that returns one and a name bring inputs and loss themselves.
     `precisions`: names or `ampbench.Precision` (default: those of the device). `device`: "cpu", "cuda", … (default: the
-    accelerator). `phase`: "inference" or "training" (default: both). `budget`: wall time of all that is measured, in
-    seconds or as "30s", "2m"; what has begun is not cut short.
+    accelerator). `phase`: "inference" or "training" (default: both). `budget`: wall time of a network, in seconds or as
+    "30s", "2m"; one round of all is measured in any case.
 
     Network, gradients, modes, random state and torch's switches are as before when this returns or raises. Ctrl-C
     returns what was measured until then. Raises `AmpbenchError`, in one line, for what cannot be measured.
@@ -171,20 +167,22 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     """Return the run of what is selected, of as many rounds as there is time for."""
     importlib.import_module("torch._dynamo")  # seconds that no step is to pay
     stack.enter_context(_frozen())
-    began, settings = time.monotonic(), Settings(isolation=False)
-    rounds = min(MOST_ROUNDS, 1 + int(seconds / settings.min_run_seconds))
-    prepared = stack.enter_context(session.prepare(selection, structs.replace(settings, rounds=rounds)))
+    settings = Settings(isolation=False, rounds=MOST_ROUNDS, budget_seconds=seconds)
+    prepared = stack.enter_context(session.prepare(selection, settings))
     session.require_work(prepared)
-    left = max(0.0, began + seconds - time.monotonic())
-    first, *others = prepared.servers  # inference whole before training begins: a short budget still has a table
-    servers = [sorted(first, key=lambda turn: turn.planned.case.phase), *others]
-    limited = structs.replace(prepared.settings, max_seconds=left)
-    prepared = dataclasses.replace(prepared, settings=limited, servers=servers)
+    in_phases = [  # inference whole before training begins, which may take longer or be interrupted
+        [sorted(first, key=lambda turn: turn.planned.case.phase), *others] for first, *others in prepared.schedule
+    ]
+    prepared = dataclasses.replace(prepared, schedule=in_phases)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
     command = ["ampbench.measure", *selection.workloads]
     with session.begin(prepared, folder, "", command) as writer, _watching() as show:
         session.measure(prepared, writer, lambda step: show(_line(step)))
-    return _in_whole_rounds(read_run(writer.path))
+    stored = read_run(writer.path)
+    failures = list(stored.failures.values())
+    if failures and not stored.cases.keys() - stored.failures.keys() - stored.skips.keys():
+        raise WorkloadError(f"{stored.cases[failures[0].case_id].workload} cannot be measured: {failures[0].message}")
+    return _with_sources(stored)
 
 
 def _with_sources(stored: StoredRun) -> StoredRun:
@@ -194,27 +192,6 @@ def _with_sources(stored: StoredRun) -> StoredRun:
         for one in stored.header.sources
     ]
     return dataclasses.replace(stored, header=structs.replace(stored.header, sources=sources))
-
-
-def _in_whole_rounds(stored: StoredRun) -> StoredRun:
-    """Return a run that its budget ended as a complete one of as many rounds as every case has, if they have any.
-
-    Raises `WorkloadError` where every case failed.
-    """
-    failures = list(stored.failures.values())
-    wanted = stored.cases.keys() - stored.failures.keys() - stored.skips.keys()
-    if failures and not wanted:
-        raise WorkloadError(f"{stored.cases[failures[0].case_id].workload} cannot be measured: {failures[0].message}")
-    counts = Counter(each.case_id for each in stored.rounds if not each.control)
-    whole = min((counts[case_id] for case_id in wanted), default=0)
-    rounds = max(1, whole if stored.ended == "out of time" else max(counts.values(), default=1))
-    stored = _with_sources(stored)
-    header = structs.replace(stored.header, settings=structs.replace(stored.header.settings, rounds=rounds))
-    if not whole or stored.ended != "out of time":
-        return dataclasses.replace(stored, header=header)
-    kept = [each for each in stored.rounds if each.round < rounds]
-    footers = [structs.replace(footer, ended="complete") for footer in stored.footers]
-    return dataclasses.replace(stored, header=header, rounds=kept, footers=footers)
 
 
 def _seconds(budget: str | float) -> float:
@@ -476,7 +453,7 @@ def _watching() -> Iterator[Callable[[str], None]]:
 
 def _line(step: Progress) -> str:
     case = step.turn.planned.case
-    return f"{case.workload} {case.precision} {case.phase}: {step.turn.task.name}, {step.seconds:.0f} s"
+    return f"{case.workload} {case.precision} {case.phase}: {step.turn.task.name}, {step.spent:.0f} s"
 
 
 @contextlib.contextmanager

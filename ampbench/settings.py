@@ -32,14 +32,14 @@ A settings file belongs to the folder, which may be somebody else's.
 
 KEYS = frozenset(
     {
-        "against", "all", "anchor", "area", "baseline", "burst", "case", "check", "device",
+        "against", "all", "anchor", "area", "baseline", "budget", "burst", "case", "check", "device",
         "dry_run", "dtype", "format", "gate", "json", "keyword", "label", "list", "max_error",
         "max_gradient_error",
         "max_time", "max_trials", "memory_limit", "metric",
         "min_run_time", "min_update_kept", "no_isolation", "on", "only", "operation",
         "optimizer", "output", "over", "path", "phase", "policy", "precision", "preset", "ray", "results",
         "resume", "rounds", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site",
-        "sources", "steps", "sweep", "threads", "threshold", "timeout", "to", "verbose", "x",
+        "sources", "steps", "sweep", "threads", "threshold", "timeout", "to", "verbose", "x", "yes",
     }
 )  # fmt: skip
 """What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone

@@ -51,7 +51,7 @@ TRAINED_IN = ("fp32", "bf16_autocast", "bf16_pure")
 """In these precisions: fp16 is emulated by CPUs, 4 to 40 times slower in inference, and its training alone would take
 a night."""
 TOGETHER = 20
-"""So many networks are a run: their rounds take turns, and a night that ends early leaves the runs before complete."""
+"""So many networks are a run: a night that ends early leaves the runs before complete."""
 SETTINGS = (
     "--rounds", "3", "--min-run-time", "1s", "--memory-limit", "10GiB", "--threads", "2",
 )  # fmt: skip

@@ -152,7 +152,6 @@ EXIT_CODES: Mapping[int, tuple[str, ...]] = {
     ),
     5: (
         "test_a_keyword_that_matches_nothing_is_exit_5",
-        "test_time_that_is_over_before_anything_is_measured_is_exit_5",
         "test_bad_input_is_one_line_with_the_right_exit_code_and_no_file",
     ),
     70: ("test_an_unexpected_error_is_one_line_and_exit_70",),

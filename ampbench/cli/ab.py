@@ -23,9 +23,11 @@ from ampbench.cli.options import (
     is_typed,
     results_words,
     stored_already,
+    typed,
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
+from ampbench.core.units import parse_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, UsageError
 from ampbench.records.changes import ChangeCode
 from ampbench.records.run import is_path
@@ -62,6 +64,15 @@ def command(
             help=f"Timing per case, arm and block, {DURATION}. Default: 0.15 to 0.3, the fewer the cases the more.",
         ),
     ] = "",
+    max_time: Annotated[
+        str, typer.Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
+    ] = "",
+    burst: Annotated[
+        bool,
+        typer.Option(
+            "--burst", help="On an accelerator, time tenths of a second in place of seconds: quick, warmed up less."
+        ),
+    ] = False,
     settings: Limited,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
@@ -103,7 +114,8 @@ def command(
             rules = dataclasses.replace(rules, anchor=run)
             judging = dataclasses.replace(judging, anchor=run)
     count = blocks or (CONTROL_BLOCKS if itself else MOST_BLOCKS)
-    settings = replace(settings, rounds=count)
+    settings = replace(settings, rounds=count, burst=burst)
+    most = typed("--max-time", parse_seconds, max_time) if max_time else None
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
 
     from ampbench.ab import session
@@ -115,7 +127,7 @@ def command(
     theirs = parse_arm("--candidate", candidate or [])
     kinds = ("time",) if itself else rules.kinds
     plan = session.Plan(
-        kinds=kinds, blocks=count, max_seconds=settings.max_seconds, itself=itself, threshold_of=rules.threshold_of,
+        kinds=kinds, blocks=count, max_seconds=most, itself=itself, threshold_of=rules.threshold_of,
     )  # fmt: skip
     with session.prepare(selection, settings, ours, theirs) as prepared, block_progress() as watch:
         for note in prepared.notes:

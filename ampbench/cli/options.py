@@ -352,9 +352,6 @@ Selected = Annotated[Selection, Made(make_selection)]
 
 
 def make_settings(
-    max_time: Annotated[
-        str, typer.Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
-    ] = "",
     timeout: Annotated[
         str, typer.Option(metavar="SECONDS", help=f"The longest a round may take, {DURATION}.")
     ] = TIMEOUT,
@@ -365,12 +362,6 @@ def make_settings(
         ),
     ] = "",
     threads: Threads = DEFAULTS.threads,
-    burst: Annotated[
-        bool,
-        typer.Option(
-            "--burst", help="On an accelerator, time tenths of a second in place of seconds: quick, warmed up less."
-        ),
-    ] = False,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")
     ] = DEFAULTS.seed,
@@ -381,11 +372,9 @@ def make_settings(
     return Settings(
         timeout_seconds=typed_seconds("--timeout", timeout),
         memory_limit_bytes=round(_positive("--memory-limit", parse_bytes, memory_limit)) if memory_limit else None,
-        max_seconds=typed("--max-time", parse_seconds, max_time) if max_time else None,
         threads=threads,
         seed=seed,
         schedule_seed=seed,
-        burst=burst,
     )
 
 

@@ -1,19 +1,20 @@
-"""How far a run is: a bar with the time left on a terminal, plain lines otherwise."""
+"""How far a run is: a line with the time left, drawn anew on a terminal above the tables so far."""
 
+import math
 import os
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import accumulate
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ampbench.cli.printing import print_note
 from ampbench.core.units import counted, format_duration
-from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, WARMED, Progress, Turn, Watch
-from ampbench.records.measured import Failure, Round
+from ampbench.drive.rounds import OVERHEAD_SECONDS, WARMED, Progress, Schedule, Turn, Watch
+from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
 from ampbench.records.wire import ROUND
 from ampbench.show.terminal import make_console
@@ -37,70 +38,72 @@ LIVE_SECONDS = 0.1
 class TimeLeft:
     """Estimates the time left from what the tasks done so far took last, each kind and case by itself.
 
-    A case not timed yet is taken to need what `settings` give it.
+    A case not timed yet is taken to need what `settings` give it. A network takes no more than its budget.
     """
 
-    def __init__(self, servers: list[list[Turn]], settings: Settings):
-        self._left = [turn for turns in servers for turn in turns]
-        starts = list(accumulate(map(len, servers), initial=0))
-        self._starts = set(starts[:-1])
-        self._start_seconds = SERVER_SECONDS
+    def __init__(self, schedule: Schedule, settings: Settings):
+        self._networks = [list(chain.from_iterable(rounds)) for rounds in schedule]
+        self._budget = settings.budget_seconds or math.inf
         self._least = {ROUND.name: OVERHEAD_SECONDS + WARMED * settings.min_run_seconds}
         self._took: dict[tuple[str, str], float] = {}
         self._kinds: dict[str, list[float]] = defaultdict(list)
+        self._began = 0.0
 
-    def add(self, turn: Turn, seconds: float) -> None:
-        """Note that `turn` took `seconds`."""
-        key = turn.task.name, turn.planned.case.case_id
-        self._took[key] = seconds
-        self._kinds[turn.task.name].append(seconds)
+    def note(self, step: Progress) -> None:
+        """Note when a turn began, or what it took."""
+        if step.entry is not None:
+            took = step.spent - self._began
+            self._took[step.turn.task.name, step.turn.planned.case.case_id] = took
+            self._kinds[step.turn.task.name].append(took)
+        self._began = step.spent
 
-    def started(self, seconds: float) -> None:
-        """Note that the last server took `seconds` to start."""
-        self._start_seconds = seconds
-
-    def after(self, done: int) -> float | None:
-        """Return the seconds left once `done` tasks are done; None as long as nothing is known."""
+    def after(self, step: Progress) -> float | None:
+        """Return the seconds left after a step; None as long as nothing is known."""
         if not self._took:
             return None
+        now, *later = self._networks[step.network :]
+        left = min(self._seconds(now[step.done :]), max(self._budget - step.spent, 0.0))
+        return left + sum(min(self._seconds(turns), self._budget) for turns in later)
+
+    def said(self, step: Progress) -> str:
+        """Return where a run stands: "network 1 of 2, about 12 s left: round 1: mlp fp32 inference"."""
+        seconds = self.after(step)
+        place = f"network {step.network + 1} of {len(self._networks)}" if len(self._networks) > 1 else ""
+        about = f"about {format_duration(seconds)} left" if seconds else ""
+        before = ", ".join(filter(None, [place, about]))
+        what = f"round {step.turn.round + 1}" if step.turn.task == ROUND else step.turn.task.name
+        case = step.turn.planned.case
+        return f"{before and f'{before}: '}{what}: {case.workload} {case.precision} {case.phase}"
+
+    def _seconds(self, turns: Iterable[Turn]) -> float:
         everything = statistics.fmean(seconds for kind in self._kinds.values() for seconds in kind)
         typical = {kind: statistics.fmean(seconds) for kind, seconds in self._kinds.items()}
-        tasks = sum(
+        return sum(
             self._took.get(
                 (turn.task.name, turn.planned.case.case_id),
                 typical.get(turn.task.name, max(everything, self._least.get(turn.task.name, 0.0))),
             )
-            for turn in self._left[done:]
+            for turn in turns
         )
-        return tasks + self._start_seconds * sum(start >= done for start in self._starts)
 
 
 @contextmanager
-def progress(servers: list[list[Turn]], settings: Settings, begun: "Begun | None" = None) -> Iterator[Watch]:
+def progress(schedule: Schedule, settings: Settings, begun: "Begun | None" = None) -> Iterator[Watch]:
     """Yield a watcher that shows progress on stderr while the block runs.
 
-    On a terminal that can be drawn on anew, that is a bar and the table of the run that has `begun`, as far as it is
+    On a terminal that can be drawn on anew, that is a line and the table of the run that has `begun`, as far as it is
     known; it is asked for there alone. Nothing is drawn but between two turns: while a step is timed, nothing else
     is done.
     """
-    left = TimeLeft(servers, settings)
-    starts = set(accumulate(map(len, servers)))
+    left = TimeLeft(schedule, settings)
     console = make_console(stderr=True)
     live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
     with _live(left, console, begun) if live else _plain(left) as show:
 
         def watch(step: Progress) -> None:
-            took = step.seconds - watch_state["began"]
-            if step.entry is not None:
-                if step.done - 1 in starts and isinstance(step.entry, Round):  # its server was started for it
-                    own = step.entry.seconds + OVERHEAD_SECONDS
-                    left.started(max(took - own, 0.0))
-                    took = min(took, own)
-                left.add(step.turn, took)
-            watch_state["began"] = step.seconds
+            left.note(step)
             show(step)
 
-        watch_state = {"began": 0.0}
         yield watch
 
 
@@ -108,14 +111,10 @@ def progress(servers: list[list[Turn]], settings: Settings, begun: "Begun | None
 def _live(left: TimeLeft, console: "Console", begun: "Begun | None") -> Iterator[Callable[[Progress], None]]:
     from rich.console import Group
     from rich.live import Live
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-    from rich.progress import Progress as Bar
+    from rich.text import Text
 
     from ampbench.cli.results import LiveTable
 
-    left_column, what_column = TextColumn("{task.fields[left]:>12}"), TextColumn("{task.description}", markup=False)
-    bar = Bar(left_column, BarColumn(bar_width=20), TaskProgressColumn(), what_column)
-    row = bar.add_task("", left="", total=None)
     table = None if begun is None else LiveTable(begun())
     with Live(console=console, auto_refresh=False, transient=True) as screen:
 
@@ -124,11 +123,9 @@ def _live(left: TimeLeft, console: "Console", begun: "Begun | None") -> Iterator
                 console.print(_failed(step.entry))
             if table is not None and step.entry is not None:
                 table.add(step.entry)
-            seconds = left.after(step.done)
-            remaining = f"{format_duration(seconds)} left" if seconds else ""
-            bar.update(row, completed=step.done, total=step.total, left=remaining, description=_described(step.turn))
+            line = Text(left.said(step), no_wrap=True, overflow="ellipsis")
             lines = [] if table is None else table.lines(console.width, console.height - 2)
-            screen.update(Group(bar.get_renderable(), *lines), refresh=True)
+            screen.update(Group(line, *lines), refresh=True)
 
         yield show
 
@@ -142,21 +139,13 @@ def _plain(left: TimeLeft) -> Iterator[Callable[[Progress], None]]:
             print_note(_failed(step.entry))
         if time.monotonic() - last[0] >= LINE_SECONDS:
             last[0] = time.monotonic()
-            seconds = left.after(step.done)
-            remaining = f", about {format_duration(seconds)} left" if seconds else ""
-            print_note(f"{step.done} of {step.total}{remaining}: {_described(step.turn)}")
+            print_note(left.said(step))
 
     yield show
 
 
 def _failed(failure: Failure) -> str:
     return f"failed: {failure.case_id}: {failure.said}"
-
-
-def _described(turn: Turn) -> str:
-    what = f"round {turn.round + 1}" if turn.task == ROUND else turn.task.name
-    case = turn.planned.case
-    return f"{what}: {case.workload} {case.precision} {case.phase}"
 
 
 @contextmanager

@@ -82,7 +82,9 @@ class LiveTable:
 
     def __init__(self, begun: StoredRun):
         begun = begun.narrowed(begun.cases.keys() - begun.skips.keys())
-        self._header, self._rounds = begun.header, begun.header.settings.rounds
+        settings = begun.header.settings
+        self._header = begun.header
+        self._of_rounds = f" of {settings.rounds}" if settings.budget_seconds is None else ""
         self._table_of = {case_id: table_of(case) for case_id, case in begun.cases.items()}
         ids: dict[Table, list[str]] = {}
         for case_id, table in self._table_of.items():
@@ -136,7 +138,7 @@ class LiveTable:
         rows = self._rows(table)
         screen = Screen(header=self._header, cases=self._tables[table].run.cases, rows=rows)
         title = " · ".join(heading(group_of(rows[0]), rows, screen))
-        layout = Layout(rows, width, "rounds", lambda row: f"{row['rounds']} of {self._rounds}")
+        layout = Layout(rows, width, "rounds", lambda row: f"{row['rounds']}{self._of_rounds}")
         lines = [Text(), Text(title, style="dim"), *layout.lines(rows)]
         for line in lines:
             line.truncate(width, overflow="ellipsis")

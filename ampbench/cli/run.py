@@ -42,16 +42,18 @@ from ampbench.studies.ceilings import Ceiling
 from ampbench.workloads.index import is_users
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ampbench.drive.rounds import Part
     from ampbench.drive.session import Scheduled
     from ampbench.records.run import Header
     from ampbench.store import RunWriter, StoredRun
 
-WITH_RESUME = frozenset({"resume", "results", "max_time", "ray", "dry_run", "format", "json"})
+WITH_RESUME = frozenset({"resume", "results", "yes", "ray", "dry_run", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
 
+LONG_SECONDS, ASK_SECONDS = 120.0, 600.0
+"""From when on a run says how long it will take, and from when on it asks whether to begin."""
 NO_RAY = 'ampbench run --ray needs Ray: pip install "ampbench[ray]"'
 
 
@@ -89,7 +91,7 @@ class Ending:
 
     results: Path
     format: OutputFormat
-    budget: Budget
+    limits: Budget
     verbose: bool = False
 
 
@@ -97,9 +99,19 @@ def command(
     *,
     context: typer.Context,
     selection: Selected,
+    budget: Annotated[
+        str,
+        typer.Option(
+            metavar="SECONDS",
+            help=f"Time of one network, {DURATION}. Default: 30 on a CPU; of all together 5m on an accelerator.",
+        ),
+    ] = "",
     rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="Rounds per case; intervals need three.")
-    ] = DEFAULTS.rounds,
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=1000, help="Rounds per case in place of a budget. Default of --shard and --ray: 4."
+        ),
+    ] = None,
     min_run_time: Annotated[
         str, typer.Option(metavar="SECONDS", help=f"Timing per round, {DURATION}.")
     ] = f"{DEFAULTS.min_run_seconds:g}",
@@ -119,16 +131,20 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Begin a run of more than ten minutes without a question.")
+    ] = False,
     no_isolation: Annotated[
         bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")
     ] = False,
     verbose: Verbose = False,
     format: Format,
-    budget: Limits,
+    limits: Limits,
 ) -> int:
     """Measure speed, memory and divergence in every precision; end with the table and the advice.
 
-    Without workloads, the default suite: every family, in a few minutes.
+    One network after the other is measured whole, in as many rounds as its budget holds. Without workloads, the default
+    suite: every family, in a few minutes.
 
     \b
     Examples:
@@ -138,19 +154,35 @@ def command(
     """
     _check_together(context, resume, dry_run, cluster.ray, shard, no_isolation)
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
-    settings = replace(settings, rounds=rounds, min_run_seconds=seconds, isolation=not no_isolation)
+    settings = replace(settings, min_run_seconds=seconds, isolation=not no_isolation)
+    settings = _in_rounds(settings, rounds, budget, "--shard" if shard else "--ray" if cluster.ray else "")
     from ampbench import store
     from ampbench.drive.rounds import parse_shard
 
     part = parse_shard(shard) if shard else None
     fleet = cluster.fleet()
-    ending = Ending(results=results, format=format, budget=budget, verbose=verbose)
+    ending = Ending(results=results, format=format, limits=limits, verbose=verbose)
     if fleet is not None:
         if resume:
             return _resume_fleet(cluster.ray, ending, resume, settings)
         store.require_writable(results)
         return _run_fleet(cluster.ray, ending, fleet, selection, settings, label)
-    return _run(selection, settings, part, label, resume, ending, dry_run=dry_run)
+    return _run(selection, settings, part, label, resume, ending, dry_run=dry_run, yes=yes)
+
+
+def _in_rounds(settings: Settings, rounds: int | None, budget: str, shared_by: str) -> Settings:
+    """Return `settings` with the rounds that are asked for or, where none are, a budget for each network.
+
+    What machines share (`shared_by` an option) has as many rounds on each.
+    """
+    from ampbench.drive.rounds import MOST_ROUNDS
+
+    seconds = typed_seconds("--budget", budget) if budget else 0.0
+    if budget and shared_by:
+        raise UsageError(f"{shared_by} and --budget contradict each other: give --rounds")
+    if rounds or shared_by:
+        return replace(settings, rounds=rounds or DEFAULTS.rounds)
+    return replace(settings, rounds=MOST_ROUNDS, budget_seconds=seconds)
 
 
 def _run(
@@ -162,6 +194,7 @@ def _run(
     ending: Ending,
     *,
     dry_run: bool,
+    yes: bool,
 ) -> int:
     """Measure on this machine, or show the plan of it; return the exit code."""
     from ampbench import store
@@ -186,20 +219,21 @@ def _run(
             if imports := resumed_imports(resumed.header):
                 print_note(imports)
             selection = resumed.header.selection
-            settings = replace(resumed.header.settings, max_seconds=settings.max_seconds)
+            settings = resumed.header.settings
         if not (resume or dry_run):
             store.require_writable(results)
-        earlier = _runs(results) if part else ()
         prepared = stack.enter_context(
-            session.prepare(selection, settings, resumed, part, earlier, _import_the_rest, ahead=not dry_run)
+            session.prepare(selection, settings, resumed, part, _import_the_rest, ahead=not dry_run)
         )
         session.require_work(prepared)
         if dry_run:
-            _print_plan(prepared, results, ending.format)
+            _print_plan(prepared, ending.format)
             return 0
-        if resumed is not None and resumed.complete and not any(prepared.servers):
+        if resumed is not None and resumed.complete and not prepared.schedule:
             print_note(f"run {resumed.header.run} is complete: nothing is left to do")
             return _print_end(resumed, "complete", ending)
+        if not (yes or _may_begin(prepared)):
+            return INTERRUPTED
         from ampbench.judge.pairing import not_the_commits
         from ampbench.studies.ceilings import ceilings_known  # NumPy: not for a mistake
 
@@ -217,6 +251,32 @@ def _run(
         ended, problem = _measured(prepared, writer)
     with stored_already(f"ampbench show {run_words(writer.path, results)}"):
         return _print_end(store.read_run(writer.path), ended, ending, problem)
+
+
+def _may_begin(prepared: "Scheduled") -> bool:
+    """Say how long what is scheduled takes, where that is long; return False for a no on the terminal."""
+    from ampbench.drive.rounds import estimate
+
+    seconds = estimate(prepared.schedule, prepared.settings)
+    if seconds >= LONG_SECONDS:
+        print_note(_how_long(prepared))
+    if seconds < ASK_SECONDS or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print_note("begin? [y/N] (--yes asks nothing)")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _how_long(prepared: "Scheduled") -> str:
+    """Return how long what is scheduled takes: "2 networks, 12 cases, 30 s each: about 1 min"."""
+    from ampbench.drive.rounds import estimate
+
+    schedule, settings = prepared.schedule, prepared.settings
+    cases = {turn.planned.case.case_id for rounds in schedule for turns in rounds for turn in turns}
+    each, about = counted(settings.rounds, "round"), "at least"
+    if settings.budget_seconds is not None:
+        each, about = f"{format_duration(settings.budget_seconds)} each", "about"
+    counts = f"{counted(len(schedule), 'network')}, {counted(len(cases), 'case')}"
+    return f"{counts}, {each}: {about} {format_duration(estimate(schedule, settings))}"
 
 
 def _import_the_rest() -> None:
@@ -254,7 +314,7 @@ def _measured(prepared: "Scheduled", writer: "RunWriter") -> tuple[str, NothingT
     busy = fitness.busy_now(prepared.settings.threads)
     for said in [*meant(prepared.selection, prepared.plan), *filter(None, [busy])]:
         print_note(said)
-    with progress(prepared.servers, prepared.settings, lambda: read_run(writer.path)) as watch:
+    with progress(prepared.schedule, prepared.settings, lambda: read_run(writer.path)) as watch:
         try:
             return session.measure(prepared, writer, watch), None
         except NothingToRunError as error:
@@ -262,14 +322,11 @@ def _measured(prepared: "Scheduled", writer: "RunWriter") -> tuple[str, NothingT
 
 
 def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:
-    """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last.
-
-    Time that was over before anything was measured is no success.
-    """
+    """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last."""
     from ampbench.cli.results import print_result
     from ampbench.result import Result
 
-    result, words = Result(stored, ending.budget), run_words(stored.path, ending.results)
+    result, words = Result(stored, ending.limits), run_words(stored.path, ending.results)
     rows = result.rows
     rest = f"ampbench show -v{results_words(ending.results)}"
     print_result(result, rows, ending.format, f"ampbench show {words}", rest, verbose=ending.verbose)
@@ -291,22 +348,17 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
         raise problem
     if ended == "interrupted":
         return INTERRUPTED
-    if ended == "out of time" and not (stored.rounds or stored.memory or stored.divergence or stored.failures):
-        return NothingToRunError.exit_code
     return CASE_FAILED if any(row["outcome"] == "failed" for row in rows) else 0
 
 
-def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> None:
+def _print_plan(prepared: "Scheduled", format: OutputFormat) -> None:
     """Print the planned cases, what is skipped and why, and the estimated time."""
-    from ampbench.drive.rounds import estimate
     from ampbench.judge.notes import skipped
     from ampbench.show.wording import words
 
     ids = [planned.case.case_id for planned in prepared.plan if not planned.skip]
     if format is OutputFormat.TABLE:  # what is searched and copied is not folded
         print_text("\n".join(["case", *ids]))
-    elif format is OutputFormat.MARKDOWN:
-        print_listing([{"case": case_id} for case_id in ids], ["case"], format, "")
     else:
         rows = [{"case_id": planned.case.case_id, "skip": planned.skip} for planned in prepared.plan]
         print_listing(rows, list(rows[0]), format, "")
@@ -316,24 +368,7 @@ def _print_plan(prepared: "Scheduled", results: Path, format: OutputFormat) -> N
             reasons.setdefault(planned.skip, []).append(planned.case.precision)
     for reason, names in reasons.items():
         print_note(words(skipped(reason, names)))
-    found = estimate(prepared.servers, prepared.settings, _runs(results, prepared.environment.host))
-    unknown = found.cases - found.known
-    which = f"{unknown} of them" if found.known else "they"
-    least, why = ("at least", f"; how long {which} take is not known yet") if unknown else ("about", "")
-    cases, rounds = counted(found.cases, "case"), counted(prepared.settings.rounds, "round")
-    print_note(f"{cases} in {rounds}, {least} {format_duration(found.seconds)}{why}")
-
-
-def _runs(results: Path, host: str = "") -> "Iterator[StoredRun]":
-    """Yield the runs of a results folder, of those on `host` where it is named, but damaged ones, which are told."""
-    from ampbench import store
-
-    for path in store.list_runs(results):
-        try:
-            if not host or store.read_header(path).environment.host == host:
-                yield store.read_run(path)
-        except StoreError as error:
-            print_note(f"left out of the estimate: {error}")
+    print_note(_how_long(prepared))
 
 
 def _resume_fleet(address: str, ending: Ending, name: str, settings: Settings) -> int:
@@ -343,7 +378,7 @@ def _resume_fleet(address: str, ending: Ending, name: str, settings: Settings) -
     runs = [store.read_run(path) for path in store.find_fleet(name, ending.results)]
     header = runs[0].header
     assert header.fleet is not None
-    own = replace(header.settings, memory_limit_bytes=settings.memory_limit_bytes, max_seconds=settings.max_seconds)
+    own = replace(header.settings, memory_limit_bytes=settings.memory_limit_bytes)
     return _run_fleet(address, ending, replace(header.fleet, lane=""), header.selection, own, header.label, runs)
 
 
@@ -399,8 +434,7 @@ def _run_fleet(
         return INTERRUPTED
     if any(run.failures for run in lanes_together(runs)) or (ended == "complete" and session.left):
         return CASE_FAILED
-    measured = any(run.rounds or run.memory or run.divergence for run in runs)
-    return 0 if measured or ended == "complete" else NothingToRunError.exit_code
+    return 0
 
 
 def _show(fleet: Fleet, ending: Ending, runs: "Sequence[StoredRun]") -> None:
@@ -409,7 +443,7 @@ def _show(fleet: Fleet, ending: Ending, runs: "Sequence[StoredRun]") -> None:
 
     again = f"ampbench show {fleet.id}{results_words(ending.results)}"
     with stored_already(again):
-        print_document(document([run for run in runs if run.cases], ending.budget), ending.format)
+        print_document(document([run for run in runs if run.cases], ending.limits), ending.format)
         print_note(f"fleet {fleet.id}: {again} --all shows every precision")
 
 

@@ -1,27 +1,30 @@
 """The turns of a run: in which order cases are measured, how that is done, how long it will take, and its shards.
 
-Passes of a network come before its first round; rounds are shuffled, each from a new server. Whatever happens to
-workers, the next turn comes, and every result is stored at once. How long that takes is told from what stored runs took
-on this machine.
+Networks are measured one after the other, each within its budget: passes, then rounds in random order, each of another
+server. Whatever happens to workers, the next turn comes, and every result is stored at once.
 """
 
 import hashlib
+import itertools
+import math
 import random
-import statistics
 import time
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from ampbench.core.units import counted
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.servers import ONLY, Ahead, Channel, OpenChannel, Pool
+from ampbench.drive.servers import Ahead, Channel, OpenChannel, Pool
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Settings, Shard
-from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Nothing, Request, RoundAsked, Task, ask
-from ampbench.store import CannotBeError, StoredRun
+from ampbench.records.wire import DIVERGENCE, MEMORY, REST, ROUND, Nothing, Request, RoundAsked, Task, ask
+from ampbench.store import CannotBeError
 
 TurnKey = tuple[str, str, int, bool]
 """What identifies a turn across sessions: its task's name, case id, round, control."""
@@ -50,30 +53,69 @@ def control_case(plan: Iterable[PlannedCase]) -> PlannedCase | None:
     return next(iter(preferred or runnable), None)
 
 
-def make_schedule(
-    plan: list[PlannedCase], settings: Settings, done: Container[TurnKey] = (), ended: Container[str] = ()
-) -> list[list[Turn]]:
-    """Return the turns of `plan` that are not `done`, nor of a case that has `ended`, a list for each server.
+Schedule = list[list[list[Turn]]]
+"""The turns of each round of each network."""
 
-    The first server also serves the memory and divergence passes. On a CPU those of a group of precisions come right
-    before its first round, so that its table is there long before all have been looked at; on an accelerator they come
-    before all rounds. Divergence passes share a worker within a group, so that one reference serves them all. Rounds
-    and memory passes on a CPU each get a process of their own (torch's allocation record is exact in the first session
-    of a process alone); on an accelerator one process serves a round of all cases, so that its context is paid for
-    once. The order within a round is drawn from `settings.schedule_seed`: tables in random order, and the precisions of
-    a table next to each other in random order, so that what disturbs the machine for some seconds disturbs all that are
-    compared.
+
+def make_schedule(
+    plan: list[PlannedCase], settings: Settings, done: Collection[TurnKey] = (), ended: Container[str] = ()
+) -> Schedule:
+    """Return the turns of `plan` that are not `done`, nor of a case that has `ended`, a list for each round.
+
+    Networks come one after the other. Memory and divergence passes precede a network's first round; divergence passes
+    share a worker, so that one reference serves them all. Rounds and memory passes on a CPU each get a process of
+    their own (torch's allocation record is exact in the first session of a process alone); on an accelerator one
+    process serves a round of all cases, so that its context is paid for once. The order within a round is drawn from
+    `settings.schedule_seed`: tables in random order, and the precisions of a table next to each other in random order,
+    so that what disturbs the machine for some seconds disturbs all that are compared.
+
+    With a budget a network that has begun before gets the rounds that it began, any other more than the budget holds.
     """
-    runnable = [planned for planned in plan if not planned.skip]
     control = control_case(plan)
-    servers: list[list[Turn]] = []
-    for number in range(settings.rounds):
-        turns = _rounds(runnable, control, number, random.Random(f"{settings.schedule_seed}/{number}"))
-        if number == 0:
-            turns = _with_passes(turns, runnable)
-        left = [turn for turn in turns if turn.key not in done and turn.planned.case.case_id not in ended]
-        servers.append(with_processes(left))
-    return [turns for turns in servers if turns]
+    schedule = []
+    for cases in networks_of(plan):
+        rounds = []
+        for number in range(_most_rounds(cases, settings, done)):
+            draw = random.Random(f"{settings.schedule_seed}/{cases[0].case.group}/{number}")
+            turns = [*(passes(cases) if number == 0 else ()), *_round(cases, control, number, draw)]
+            left = [turn for turn in turns if turn.key not in done and turn.planned.case.case_id not in ended]
+            rounds.append(with_processes(left))
+        schedule.append([turns for turns in rounds if turns])
+    return [rounds for rounds in schedule if rounds]
+
+
+def networks_of(plan: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
+    """Return the cases of each network on each device that can run, in the order of the plan."""
+    networks: dict[tuple[str, str], list[PlannedCase]] = {}
+    for planned in plan:
+        if not planned.skip:
+            networks.setdefault((planned.case.device, planned.case.group), []).append(planned)
+    return list(networks.values())
+
+
+def _most_rounds(cases: Sequence[PlannedCase], settings: Settings, done: Iterable[TurnKey]) -> int:
+    if settings.budget_seconds is None:
+        return settings.rounds
+    ids = {planned.case.case_id for planned in cases}
+    begun = [number for task, case_id, number, _ in done if task == ROUND.name and case_id in ids]
+    fitting = 1 + int(settings.budget_seconds / (settings.min_run_seconds * len(cases)))
+    return 1 + max(begun) if begun else min(settings.rounds, fitting)
+
+
+def budgeted(settings: Settings, plan: Iterable[PlannedCase]) -> Settings:
+    """Return `settings` with the budget of a network of `plan` where it is to be the device's own (0 seconds).
+
+    A budget that is too short for a sustained round of each case of an accelerator has bursts.
+    """
+    if settings.budget_seconds is None:
+        return settings
+    networks = networks_of(plan)
+    sustained = structs.replace(settings, burst=False)
+    rounds = [sum(turn_seconds(Turn(ROUND, one), sustained) for one in cases) for cases in networks]
+    accelerated = [seconds for seconds, cases in zip(rounds, networks, strict=True) if cases[0].case.device != "cpu"]
+    own = ACCELERATOR_SECONDS / len(networks) if accelerated else CPU_SECONDS
+    seconds = settings.budget_seconds or own
+    return structs.replace(settings, budget_seconds=seconds, burst=max(accelerated, default=0.0) > seconds)
 
 
 def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Request:
@@ -102,16 +144,10 @@ def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Req
     )
 
 
-def passes(runnable: list[PlannedCase]) -> list[Turn]:
-    """Return the memory and divergence passes of `runnable` cases, those of a group of precisions together."""
-    groups: dict[tuple[str, str], list[PlannedCase]] = {}
-    for planned in runnable:
-        groups.setdefault((planned.case.device, planned.case.group), []).append(planned)
-    turns = []
-    for members in groups.values():
-        ordered = sorted(members, key=lambda planned: planned.case.phase)
-        turns += [Turn(task, planned) for task in (MEMORY, DIVERGENCE) for planned in ordered]
-    return turns
+def passes(cases: Iterable[PlannedCase]) -> list[Turn]:
+    """Return the memory and divergence passes of a network's `cases`."""
+    ordered = sorted(cases, key=lambda planned: planned.case.phase)
+    return [Turn(task, planned) for task in (MEMORY, DIVERGENCE) for planned in ordered]
 
 
 Table = tuple[str, str, str, str]
@@ -123,33 +159,18 @@ def table_of(case: Case) -> Table:
     return case.device, case.group, case.phase, case.path
 
 
-def _rounds(runnable: list[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Turn]:
+def _round(cases: Iterable[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Turn]:
     tables: dict[Table, list[Turn]] = {}
-    for planned in runnable:
+    for planned in cases:
         table = tables.setdefault(table_of(planned.case), [])
         table.append(Turn(ROUND, planned, number))
         if planned is control:
             table.append(Turn(ROUND, planned, number, control=True))
-    shuffled = list(tables.items())
+    shuffled = list(tables.values())
     draw.shuffle(shuffled)
-    shuffled.sort(key=lambda table: table[0][0])  # stable: devices apart, shuffled within
-    for _, turns in shuffled:
+    for turns in shuffled:
         draw.shuffle(turns)
-    return [turn for _, turns in shuffled for turn in turns]
-
-
-def _with_passes(rounds: list[Turn], runnable: list[PlannedCase]) -> list[Turn]:
-    """Return `rounds` with the passes of `runnable` cases: on a CPU before the first round of their group."""
-    turns = passes([planned for planned in runnable if planned.case.device != "cpu"])
-    groups: dict[str, list[PlannedCase]] = {}
-    for planned in runnable:
-        if planned.case.device == "cpu":
-            groups.setdefault(planned.case.group, []).append(planned)
-    for turn in rounds:
-        if turn.planned.case.device == "cpu":
-            turns += passes(groups.pop(turn.planned.case.group, []))
-        turns.append(turn)
-    return turns
+    return [turn for turns in shuffled for turn in turns]
 
 
 def with_processes(turns: list[Turn]) -> list[Turn]:
@@ -170,12 +191,16 @@ def _may_share(last: Turn | None, turn: Turn) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands: `turn` has just been had (`entry`) or is about to begin (None); seconds since the start."""
+    """Where a run stands: `turn` has just been had (`entry`) or is about to begin (None).
+
+    `network` is the place of its network in the schedule, `done` how many of the network's turns are done and `spent`
+    the seconds since it began.
+    """
 
     turn: Turn
+    network: int
     done: int
-    total: int
-    seconds: float
+    spent: float
     entry: Entry | None = None
 
 
@@ -183,7 +208,7 @@ Watch = Callable[[Progress], None]
 
 
 def drive(
-    servers: list[list[Turn]],
+    schedule: Schedule,
     settings: Settings,
     open_channel: OpenChannel,
     write: Callable[[Entry], None],
@@ -192,39 +217,50 @@ def drive(
     clock: Callable[[], float] = time.monotonic,
     together: int = 1,
     begun: Iterable[Channel] = (),
-) -> str:
-    """Do the turns of `servers`, each list from a newly opened channel, and return how it ended.
+) -> None:
+    """Do the turns of `schedule`, network by network, each round of a network by another server.
+
+    The first `SHARED` servers serve a round of every network; further ones end with their round. A network has no
+    further round once another as long as its longest would go over `settings.budget_seconds`, one at least.
 
     At most so many servers start `together`, none while anything is done (`Ahead`); those `begun` come first. `write`
     gets every entry as soon as it is known. A case that failed is not asked for again; what remains of it counts as
-    done. What a killed worker leaves unanswered is asked once more, as `Pool` does. The end is "complete", or "out of
-    time" once `settings.max_seconds` have passed before a turn begins. KeyboardInterrupt passes on, the channels
-    closed.
+    done. What a killed worker leaves unanswered is asked once more, as `Pool` does. KeyboardInterrupt passes on, the
+    channels closed.
     """
-    started = clock()
-    total, done = sum(map(len, servers)), 0
+    shared = SHARED if settings.isolation else 0
+    further = itertools.count(shared)
+    lanes = map(str, range(shared + sum(map(len, schedule))))
     failed: set[str] = set()
-    with Ahead(open_channel, together, begun) as ahead:
-        for number, turns in enumerate(servers):
-            ahead.expect(len(servers) - number)
-            with Pool({ONLY: ahead.open}) as pool:
+    opened: set[int] = set()
+    with Ahead(open_channel, together, begun) as ahead, Pool(dict.fromkeys(lanes, ahead.open)) as pool:
+        for network, rounds in enumerate(schedule):
+            began, done, longest = clock(), 0, 0.0
+            for number, turns in enumerate(rounds):
+                if number and clock() - began + longest > (settings.budget_seconds or math.inf):
+                    break
+                server = number if number < shared else next(further)
+                if server not in opened:
+                    opened.add(server)
+                    ahead.expect(len(rounds) - number)
+                timing = clock()
                 for turn in turns:
-                    case_id = turn.planned.case.case_id
-                    if case_id in failed:
-                        done += 1
-                        continue
-                    elapsed = clock() - started
-                    if settings.max_seconds is not None and elapsed > settings.max_seconds:
-                        return "out of time"
-                    watch(Progress(turn, done, total, elapsed))
-                    ahead.settle()
-                    reply = pool.serve(request_of(turn, settings, first_server + number))
-                    entry = kept(write, turn.task.outcome(reply, turn.planned.case))
-                    if isinstance(entry, Failure | Skip):
-                        failed.add(case_id)
+                    if turn.planned.case.case_id not in failed:
+                        watch(Progress(turn, network, done, clock() - began))
+                        ahead.settle()
+                        reply = pool.serve(request_of(turn, settings, first_server + server), str(server))
+                        entry = kept(write, turn.task.outcome(reply, turn.planned.case))
+                        if isinstance(entry, Failure | Skip):
+                            failed.add(turn.planned.case.case_id)
+                        watch(Progress(turn, network, done + 1, clock() - began, entry))
                     done += 1
-                    watch(Progress(turn, done, total, clock() - started, entry))
-    return "complete"
+                    if turn.task != ROUND:
+                        timing = clock()
+                longest = max(longest, clock() - timing)
+                if server >= shared or network == len(schedule) - 1:
+                    pool.close(str(server))
+                else:  # the memory of its last worker is the next network's
+                    pool.serve(ask(REST, Nothing()), str(server))
 
 
 def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
@@ -251,50 +287,35 @@ WARM_SECONDS, HALF_WINDOW_SECONDS = 2.0, 0.5
 """An accelerator is warmed for two windows of a second at least, before each further build for half a window."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Seconds a session will take; `known` of `cases` cases were measured on this machine before."""
+CPU_SECONDS, ACCELERATOR_SECONDS = 30.0, 300.0
+"""The budget where none is given: of each network on a CPU, of all where an accelerator is measured."""
+MOST_ROUNDS = 1000
+"""Rounds of a network at most where its budget ends them."""
+SHARED = 8
+"""So many servers stay open for the networks to come: each takes the memory of torch's import."""
 
-    seconds: float
-    known: int
-    cases: int
 
+def estimate(schedule: Schedule, settings: Settings) -> float:
+    """Return the seconds that `schedule` takes within its budgets, without a budget at least.
 
-def estimate(servers: list[list[Turn]], settings: Settings, stored: Iterable[StoredRun]) -> Estimate:
-    """Return how long the turns of `servers` will take.
-
-    A round of a case takes what its rounds took in `stored` runs (of this host, newest last), with their settings; a
-    case never measured here is assumed to need no more than its timing budget and its warm-up (`WARMED`). A pass is
-    taken to cost as much as a round without its timing.
+    A round is assumed to need no more than its timing budget and its warm-up (`WARMED`). A network ends with its
+    budget, but has its first round.
     """
-    seen = seconds_seen(stored)
-    turns = [turn for turns in servers for turn in turns]
-    ids = {turn.planned.case.case_id for turn in turns}
-    total = SERVER_SECONDS * len(servers) + sum(turn_seconds(turn, settings, seen) for turn in turns)
-    return Estimate(seconds=total, known=len(ids & set(seen)), cases=len(ids))
+    total = SERVER_SECONDS * (1 if settings.budget_seconds else max(map(len, schedule), default=0))
+    for rounds in schedule:
+        first, *others = (sum(turn_seconds(turn, settings) for turn in turns) for turns in rounds)
+        total += max(first, min(first + sum(others), settings.budget_seconds or math.inf))
+    return total
 
 
-def seconds_seen(stored: Iterable[StoredRun]) -> dict[str, float]:
-    """Return what a round of each case took in the last of the `stored` runs that measured it."""
-    seen: dict[str, float] = {}
-    for run in stored:
-        rounds: dict[str, list[float]] = {}
-        for each in run.rounds:
-            rounds.setdefault(each.case_id, []).append(each.seconds)
-        seen |= {case_id: statistics.median(seconds) for case_id, seconds in rounds.items()}
-    return seen
-
-
-def turn_seconds(turn: Turn, settings: Settings, seen: Mapping[str, float]) -> float:
-    """Return how long a turn will take, as `estimate` says."""
-    unseen = WARMED * settings.min_run_seconds
-    timing = settings.min_run_seconds if turn.task != ROUND else 0.0
-    if turn.planned.case.device != "cpu" and not settings.burst:  # windows of a second, as `measure.timing` has them
-        timed = max(1.0, settings.min_run_seconds / settings.builds) * settings.builds
-        unseen = WARM_SECONDS + timed + HALF_WINDOW_SECONDS * (settings.builds - 1)
-        timing = unseen if turn.task != ROUND else 0.0
-    round_seconds = seen.get(turn.planned.case.case_id, unseen)
-    return OVERHEAD_SECONDS + max(0.0, round_seconds - timing)
+def turn_seconds(turn: Turn, settings: Settings) -> float:
+    """Return how long a turn will take at least; a pass is taken to cost as much as a round without its timing."""
+    if turn.planned.case.device == "cpu" or settings.burst:
+        return OVERHEAD_SECONDS + (WARMED if turn.task == ROUND else WARMED - 1) * settings.min_run_seconds
+    if turn.task != ROUND:
+        return OVERHEAD_SECONDS
+    timed = max(1.0, settings.min_run_seconds / settings.builds) * settings.builds
+    return OVERHEAD_SECONDS + WARM_SECONDS + timed + HALF_WINDOW_SECONDS * (settings.builds - 1)
 
 
 Part = tuple[int, int]
@@ -314,29 +335,21 @@ def parse_shard(text: str) -> Part:
     return part
 
 
-def take_shard(
-    plan: Sequence[PlannedCase], settings: Settings, part: Part, stored: Iterable[StoredRun]
-) -> tuple[list[PlannedCase], Shard]:
+def take_shard(plan: Sequence[PlannedCase], part: Part) -> tuple[list[PlannedCase], Shard]:
     """Return the cases of `plan` that are measured by one of several, and which these are: `--shard I/N`.
 
-    Each shard makes the whole plan; all agree on the parts, because what they are made of is the same for all: the
-    plan, and what was measured before.
-    Tables stay whole, for speeds are compared within them. Each shard is meant to take as long as the others, by what
-    rounds took in the `stored` runs: those of whole plans, so that what other shards measure meanwhile changes nothing.
-    Tables without a case that can run are in the first. Raises `NothingToRunError` for a shard without work.
+    Each shard makes the whole plan, and all agree on the parts, which follow from it. Tables stay whole, for speeds are
+    compared within them; shards have about as many cases. Tables without a case that can run are in the first. Raises
+    `NothingToRunError` for a shard without work.
     """
     number, count = part
-    seen = seconds_seen(run for run in stored if run.header.shard is None)
-    seconds = {table_of(planned.case): 0.0 for planned in plan if not planned.skip}
-    for turns in make_schedule(list(plan), settings):
-        for turn in turns:
-            seconds[table_of(turn.planned.case)] += turn_seconds(turn, settings, seen)
-    parts = shared_out(seconds, count)
-    parts[0] |= {table_of(planned.case) for planned in plan} - set(seconds)
+    cases = Counter(table_of(planned.case) for planned in plan if not planned.skip)
+    parts = shared_out(cases, count)
+    parts[0] |= {table_of(planned.case) for planned in plan} - set(cases)
     places = [place for place, planned in enumerate(plan) if table_of(planned.case) in parts[number - 1]]
     if not places:
         raise NothingToRunError(
-            f"shard {number} of {count} has nothing to do: the selection has {counted(len(seconds), 'table')}, and a "
+            f"shard {number} of {count} has nothing to do: the selection has {counted(len(cases), 'table')}, and a "
             "table is measured by one shard"
         )
     shard = Shard(number=number, count=count, plan=digest_of(plan), cases=len(plan), places=places)
@@ -349,16 +362,16 @@ def digest_of(plan: Iterable[PlannedCase]) -> str:
     return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
 
-def shared_out(seconds: Mapping[T, float], count: int) -> list[set[T]]:
-    """Return `count` parts of items that take `seconds` each; the parts take about the same time.
+def shared_out(sizes: Mapping[T, int], count: int) -> list[set[T]]:
+    """Return `count` parts of items that have `sizes`; the parts have about the same size.
 
-    The longest comes first, and each goes to the part that is the shortest so far: the longest part is at most 4/3 of
+    The largest comes first, and each goes to the part that is the smallest so far: the largest part is at most 4/3 of
     what it would be at best (Graham 1969, Bounds on multiprocessing timing anomalies).
     """
     parts: list[set[T]] = [set() for _ in range(count)]
-    lengths = [0.0] * count
-    for one in sorted(seconds, key=lambda one: -seconds[one]):  # stable: as they are planned
-        shortest = lengths.index(min(lengths))
-        parts[shortest].add(one)
-        lengths[shortest] += seconds[one]
+    totals = [0] * count
+    for item in sorted(sizes, key=lambda item: -sizes[item]):  # stable: as they are planned
+        smallest = totals.index(min(totals))
+        parts[smallest].add(item)
+        totals[smallest] += sizes[item]
     return parts

@@ -2,7 +2,7 @@
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from msgspec import structs
 from ampbench import __version__
 from ampbench.core.precisions import BUILT_IN, PRECISIONS
 from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
-from ampbench.drive.rounds import Part, Turn, TurnKey, Watch, drive, make_schedule, take_shard
+from ampbench.drive.rounds import Part, Schedule, TurnKey, Watch, budgeted, drive, make_schedule, take_shard
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource, compile_mode
@@ -48,13 +48,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled(Prepared):
-    """A session ready to measure: what each server will do, the first of them by the number `first_server`.
+    """A session ready to measure by a `schedule`; its first server has the number `first_server`.
 
     `begun` are the first servers, where several started together. The plan is of the `shard` that is to be measured,
     where it is not whole.
     """
 
-    servers: list[list[Turn]]
+    schedule: Schedule
     first_server: int
     begun: list[Channel]
     shard: Shard | None = None
@@ -102,7 +102,6 @@ def prepare(
     settings: Settings,
     resumed: StoredRun | None = None,
     part: Part | None = None,
-    stored: Iterable[StoredRun] = (),
     meanwhile: Callable[[], None] = lambda: None,
     *,
     ahead: bool = False,
@@ -111,8 +110,8 @@ def prepare(
 
     The server that answers what the machine is and builds users' workloads once also serves the first round. With
     `resumed`, only what that run lacks is scheduled; raises `UsageError` where the environment is no longer the same.
-    With `part`, the plan is that of one of several shards, which `stored` runs balance. `meanwhile` is called as the
-    server starts, and with `ahead` a second one starts beside it, as long as no core is needed for anything else.
+    With `part`, the plan is that of one of several shards. `meanwhile` is called as the server starts, and with
+    `ahead` a second one starts beside it, as long as no core is needed for anything else.
     """
     sources = check_selection(selection)
     preload = preload_modules(selection, sources)
@@ -130,16 +129,16 @@ def prepare(
         if resumed is not None and shard is not None:
             plan = [planned for planned in plan if planned.case.case_id in resumed.cases]
         elif part is not None:
-            plan, shard = take_shard(plan, settings, part, stored)
+            plan, shard = take_shard(plan, part)
         done = _done(resumed, plan) if resumed else frozenset()
-        servers = make_schedule(plan, settings, done, resumed.given_up if resumed else ())
+        settings = budgeted(settings, plan)
         yield Scheduled(
             selection=selection,
             settings=settings,
             environment=environment,
             plan=plan,
             open_channel=first.open_channel,
-            servers=servers,
+            schedule=make_schedule(plan, settings, done, resumed.given_up if resumed else ()),
             begun=[first.open_channel(), *first.begun] if first.begun else [],
             first_server=1 + max((found.server for found in resumed.rounds), default=-1) if resumed else 0,
             shard=shard,
@@ -153,8 +152,8 @@ def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
     is raised; nothing measured is lost.
     """
     try:
-        ended = drive(
-            prepared.servers,
+        drive(
+            prepared.schedule,
             prepared.settings,
             prepared.open_channel,
             writer.append,
@@ -163,13 +162,13 @@ def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
             together=TOGETHER if prepared.settings.isolation else 1,
             begun=prepared.begun,
         )
-    except KeyboardInterrupt:
-        ended = "interrupted"
-    except NothingToRunError:
+    except (KeyboardInterrupt, NothingToRunError) as error:
         writer.append(Footer(ended="interrupted", finished_at=now()))
-        raise
-    writer.append(Footer(ended=ended, finished_at=now()))
-    return ended
+        if isinstance(error, NothingToRunError):
+            raise
+        return "interrupted"
+    writer.append(Footer(ended="complete", finished_at=now()))
+    return "complete"
 
 
 def begin(prepared: Prepared, results: Path | str, label: str, command: list[str], **told: Any) -> RunWriter:

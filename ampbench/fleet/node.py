@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import IO
 
 import msgspec
-from msgspec.structs import replace
 
 from ampbench.drive import session
 from ampbench.drive.rounds import TurnKey, digest_of, drive, make_schedule
@@ -41,14 +40,13 @@ class Order:
 class Work:
     """What to do next: tell the plan, or measure some `cases` of it, by their ids.
 
-    Turns that are `done` are left out, and none is begun after `max_seconds`. Servers are numbered from `first_server`.
+    Turns that are `done` are left out. Servers are numbered from `first_server`.
     """
 
     plan: bool = False
     cases: list[str] = field(default_factory=list)
     done: list[TurnKey] = field(default_factory=list)
     first_server: int = 0
-    max_seconds: float | None = None
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="done"):
@@ -141,13 +139,13 @@ def _worked(prepared: session.Scheduled, work: Work, say: Callable[[Entry], None
     """Do a piece of work, every entry told by `say`; return how it ended."""
     wanted = set(work.cases)
     plan = [planned for planned in prepared.plan if planned.case.case_id in wanted]
-    settings = replace(prepared.settings, max_seconds=work.max_seconds)
-    servers = make_schedule(plan, settings, frozenset(work.done))
+    schedule = make_schedule(plan, prepared.settings, frozenset(work.done))
+    open_channel, first = prepared.open_channel, work.first_server
     try:
-        ended = drive(servers, settings, prepared.open_channel, say, lambda _: None, first_server=work.first_server)
+        drive(schedule, prepared.settings, open_channel, say, lambda _: None, first_server=first)
     except NothingToRunError as error:
         return {"problem": in_one_line(error)}
-    return {"ended": ended}
+    return {"ended": "complete"}
 
 
 def checked_line(record: Entry) -> bytes:

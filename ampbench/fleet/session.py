@@ -272,7 +272,8 @@ class FleetSession:
             while self._goes_on():
                 for event in self._cluster.events(EVENT_SECONDS):
                     self._handle(self._lanes[event.place], event)
-            ended = self._finish()
+            self._finish()
+            ended = "complete"
         except KeyboardInterrupt:
             ended = "interrupted"
         except BaseException:
@@ -417,15 +418,15 @@ class FleetSession:
         return share
 
     def _hand_out(self, lane: Lane) -> None:
-        """Give a lane that is free its next piece, if anything is left and there is time."""
-        share, left = lane.share, self._seconds_left()
+        """Give a lane that is free its next piece, if anything is left."""
+        share = lane.share
         assert share is not None
-        if not share.deal.left or (left is not None and left <= 0):
+        if not share.deal.left:
             return
         piece = [one for one in share.deal.take(lane.place.id, share.lanes) if one not in share.ended]
         self._list(lane, share.plan, piece)
         done = [turn for case_id in piece for turn in share.done.get(case_id, ())]
-        work = Work(cases=piece, done=done, first_server=lane.servers, max_seconds=left)
+        work = Work(cases=piece, done=done, first_server=lane.servers)
         lane.since = self._clock()
         self._enter(lane, BUSY)
         self._cluster.ask(lane.place.id, msgspec.json.encode(work))
@@ -458,15 +459,12 @@ class FleetSession:
             self._open_offering(lane.offer)
         self._tell(lane)
 
-    def _finish(self) -> str:
-        """Say of each case that nobody can measure any more why; return how the session ended."""
+    def _finish(self) -> None:
+        """Say of each case that nobody can measure any more why."""
         opened = [lane for lane in self.lanes if lane.share is not None]
         if not opened:
             reasons = "; ".join(f"{lane.place.name}: {lane.why}" for lane in self.lanes)
             raise NothingToRunError(f"no machine of the cluster can measure: {reasons or 'there is none'}")
-        left = self._seconds_left()
-        if left is not None and left <= 0:
-            return "out of time"
         for share in self._shares.values():
             lost = next((one for one in opened if one.share is share and one.state == LOST and one.writer), None)
             cases = {case_id: stage for case_id in share.deal.cases_left if (stage := share.missing(case_id))}
@@ -479,7 +477,6 @@ class FleetSession:
                         for case_id, stage in cases.items()
                     )
                 )
-        return "complete"
 
     def _list(self, lane: Lane, plan: Plan, case_ids: Iterable[str]) -> None:
         """Make sure that the run of a lane lists these cases."""
@@ -487,10 +484,6 @@ class FleetSession:
         new = [case_id for case_id in case_ids if case_id not in lane.listed]
         lane.writer.append(*(plan.cases[case_id] for case_id in new))
         lane.listed.update(new)
-
-    def _seconds_left(self) -> float | None:
-        most = self._order.settings.max_seconds
-        return None if most is None else most - (self._clock() - self._began)
 
     def _tell(self, lane: Lane, entry: Entry | None = None) -> None:
         self._watch(Progress(lane, self._states, self._done, self._total, self._clock() - self._began, entry))

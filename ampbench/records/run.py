@@ -59,7 +59,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
 
-    With `burst` a round on an accelerator is its fastest sample, as on a CPU, not windows of a second.
+    A network has as many of the `rounds` as `budget_seconds` hold, one at least; None: all of them; 0, which no header
+    has: what `drive.rounds.budgeted` gives. With `burst` a round on an accelerator is its fastest sample, as on a CPU,
+    not windows of a second.
     """
 
     rounds: RoundCount = 4
@@ -67,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     min_run_seconds: Seconds = 0.08
     timeout_seconds: Seconds = 300.0
     memory_limit_bytes: Count | None = None
-    max_seconds: Seconds | None = None
+    budget_seconds: Seconds | None = None
     threads: Count = 0
     seed: int = 0
     schedule_seed: int = 0

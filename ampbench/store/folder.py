@@ -409,7 +409,7 @@ def _common(header: Header) -> dict[str, Any]:
         "cases of the plan": [shard.plan, shard.cases],
         "selection": header.selection,
         # limits are the machine's, and the day's
-        "settings": structs.replace(header.settings, memory_limit_bytes=None, max_seconds=None),
+        "settings": structs.replace(header.settings, memory_limit_bytes=None),
         "own precisions": header.precisions,
         "commit": header.commit,
         "power limit": [round(each.state.power_limit_watts or 0) for each in header.environment.devices if each.state],

@@ -342,15 +342,16 @@ def _header(path: Path, line: bytes) -> Header:
 def lacking(stored: StoredRun, known: Container[tuple[Any, ...]]) -> dict[str, list[str]]:
     """Return by case the rounds and passes that a run which measured to its end should hold and does not.
 
-    `known` are the keys of its rounds. Runs of `ab` have as many rounds as they needed, imported ones those of their
-    program.
+    `known` are the keys of its rounds. With a budget a first round is enough. Runs of `ab` have as many rounds as they
+    needed, imported ones those of their program.
     """
     header = stored.header
     if header.explains or header.arm is not None or header.imported is not None or stored.ended != "complete":
         return {}
     lacks: dict[str, list[str]] = {}
+    rounds = header.settings.rounds if header.settings.budget_seconds is None else 1
     for case_id in stored.cases:
-        keys = (round_key(case_id, number) for number in range(header.settings.rounds))
+        keys = (round_key(case_id, number) for number in range(rounds))
         missing = [f"round {key[2]}" for key in keys if key not in known]
         for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
             missing += [] if case_id in passes else [f"the {what} pass"]

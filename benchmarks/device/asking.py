@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -21,21 +22,27 @@ from ampbench.studies.check import DEFECTIVE, OUTCOMES, Checked
 from benchmarks.device.running import ROOT, Found, Given, NotHereError
 
 MARGIN = 30.0
-"""Seconds before its item's limit from which a run begins nothing more: it ends by itself and tells what is left."""
+"""Seconds before its item's limit at which a run is interrupted, and tells what is left."""
 PLANTED = Path(__file__).with_name("planted.py")
 DIFFERENCE = 0.05
 WITHIN = 0.02
 """How far from the 5 % that were planted the change that is found may lie."""
 
 
-def asked(given: Given, *arguments: str) -> tuple[int, str, list[StoredRun]]:
-    """Do a command of ampbench in this process; return its exit code, what it printed, and the runs that it stored."""
+def asked(given: Given, *arguments: str, seconds: float = 0.0) -> tuple[int, str, list[StoredRun]]:
+    """Do a command of ampbench in this process; return its exit code, what it printed, and the runs that it stored.
+
+    After so many `seconds` (0: never) it is interrupted, as by Ctrl-C.
+    """
     before = set(list_runs(given.folder))
     printed = io.StringIO()
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         with contextlib.redirect_stdout(printed):
             code = main([*arguments, *_where(given, arguments[0])])
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         print(printed.getvalue())
     return code, printed.getvalue(), [read_run(path) for path in list_runs(given.folder) if path not in before]
 
@@ -63,7 +70,7 @@ def verb(given: Given, arguments: Sequence[str]) -> Found:
 def run(given: Given, arguments: Sequence[str]) -> Found:
     """Do `ampbench run`; it passes where every case that is not skipped for a reason was measured."""
     most = max(10.0, given.seconds - MARGIN)
-    code, _, runs = asked(given, "run", *arguments, "--max-time", f"{most:.0f}", "--format", "json")
+    code, _, runs = asked(given, "run", *arguments, "--format", "json", seconds=most)
     if not runs:
         return Found(False, f"nothing was stored, exit code {code}")
     (stored,) = runs
@@ -94,10 +101,10 @@ def run(given: Given, arguments: Sequence[str]) -> Found:
 def passes(given: Given, arguments: Sequence[str]) -> Found:
     """Do `ampbench run` until its time is up; it passes where every case that is not skipped has memory and errors.
 
-    These come before all rounds. How many cases were timed in the time that was left is told.
+    How many cases were timed is told.
     """
     most = max(10.0, given.seconds - MARGIN)
-    code, _, runs = asked(given, "run", *arguments, "--max-time", f"{most:.0f}", "--format", "json")
+    code, _, runs = asked(given, "run", *arguments, "--format", "json", seconds=most)
     if not runs:
         return Found(False, f"nothing was stored, exit code {code}")
     (stored,) = runs
@@ -106,7 +113,7 @@ def passes(given: Given, arguments: Sequence[str]) -> Found:
     ran = [case for case in wanted if case in stored.memory and case in stored.divergence]
     left = [[case, "not reached", ""] for case in wanted if case not in ran and case not in stored.failures]
     timed = len({one.case_id for one in stored.rounds})
-    said = f"{len(ran)} cases ran, {len(stored.skips)} skipped, {len(failed)} failed; {timed} timed in the time left"
+    said = f"{len(ran)} cases ran, {len(stored.skips)} skipped, {len(failed)} failed; {timed} timed"
     if left:
         said += f"; {len(left)} not reached in {most:.0f} s"
     good = bool(ran) and not (failed or left) and code in (0, CASE_FAILED)

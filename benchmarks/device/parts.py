@@ -87,7 +87,9 @@ _study = partial(_asked, "verb")
 
 def _passes(name: str, limit: int, planned: int, proves: str, *arguments: str, quick: tuple[str, ...] = ()) -> Item:
     """Return an item that is `ampbench run` for as long as its limit allows, and proves by memory and errors alone."""
-    return _asked("passes", name, limit, planned, proves, *arguments, "--rounds", "1", "--burst", quick=quick)
+    return _asked(
+        "passes", name, limit, planned, proves, *arguments, "--budget", "1", "--min-run-time", "0.01", quick=quick
+    )
 
 
 HALVES = ("--precision", "fp32", "--precision", "bf16_autocast", "--precision", "fp16_autocast")
@@ -112,7 +114,7 @@ PARTS = (
         "suite", "the default suite in every precision and both phases, eager and traced",
         (
             _run("suite large", 300, 190, "the default suite at the preset for accelerators, timed",
-                 "--preset", "large", "--rounds", "2", "--burst", quick=TINY),
+                 "--preset", "large", "--budget", "20", quick=TINY),
             _run("sustained", 130, 85, "rounds of seconds: what the device keeps up, with its clock and power",
                  "mlp", "transformer_encoder", *HALVES[:4], *LARGE, "--rounds", "1", quick=TINY),
             _passes("suite traced", 90, 70, "the default suite, traced and frozen under autocast",

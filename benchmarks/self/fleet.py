@@ -128,16 +128,13 @@ class ScriptedCluster:
         """Yield when a machine says what, of the turns that its own session would have of this work."""
         failed: set[str] = set()
         at, wanted = begun, [self.by_id[case_id] for case_id in work.cases]
-        servers = make_schedule(wanted, self.settings, frozenset(work.done))
-        for server, turns in enumerate(servers, work.first_server):
+        rounds = itertools.chain.from_iterable(make_schedule(wanted, self.settings, frozenset(work.done)))
+        for server, turns in enumerate(rounds, work.first_server):
             at += SERVER_SECONDS
             for turn in turns:
                 case_id = turn.planned.case.case_id
                 if case_id in failed:
                     continue
-                if work.max_seconds is not None and at - begun > work.max_seconds:
-                    yield at, _line(Done(ended="out of time"))
-                    return
                 at += machine.seconds
                 if case_id in machine.fails:
                     failed.add(case_id)

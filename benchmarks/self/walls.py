@@ -14,20 +14,9 @@ from ampbench.core.units import format_seconds
 from ampbench.records.measured import Round
 from ampbench.store import list_runs, read_run
 
-ONE_NETWORK = ("run", "mlp", "--burst")
-DEFAULT = ("run", "--burst")
-TWO_ARMS = (
-    "ab",
-    "mlp",
-    "--phase",
-    "inference",
-    "--baseline",
-    "here",
-    "--candidate",
-    "X=1",
-    "--rounds",
-    "5",
-)
+ONE_NETWORK = ("run", "mlp")
+DEFAULT = ("run", "--budget", "10")
+TWO_ARMS = ("ab", "mlp", "--phase", "inference", "--baseline", "here", "--candidate", "X=1", "--rounds", "5")
 
 
 def rows() -> Iterator[tuple[str, str, str]]:

@@ -68,7 +68,7 @@ def test_values_are_offered(typed: str, expected: list[str], offered: Offers) ->
 
 
 def test_every_precision_is_offered(offered: Offers) -> None:
-    assert offered("ampbench run --precision ") == [*PRECISIONS]
+    assert offered("ampbench run --precision ") == [*PRECISIONS, "all"]
 
 
 def test_runs_are_those_in_the_results_folder(stored: Path, offered: Offers) -> None:

@@ -63,16 +63,16 @@ def measured(terminal: Terminal) -> list[str]:
     run = gathered(Path("run.jsonl"), make_header(), CASES)
     drawn = []
     with redirect_stderr(terminal.stream):
-        with progress([turns], Settings(), lambda: run) as watch:
+        with progress([[turns]], Settings(), lambda: run) as watch:
             for done, (turn, entry) in enumerate(zip(turns, entries, strict=True)):
-                watch(Progress(turn, done, len(turns), float(done)))
-                watch(Progress(turn, done + 1, len(turns), done + 0.5, entry))
+                watch(Progress(turn, 0, done, float(done)))
+                watch(Progress(turn, 0, done + 1, done + 0.5, entry))
                 drawn.append(terminal.read())
         drawn.append(terminal.read())
     return drawn
 
 
-def test_after_the_first_round_a_terminal_has_a_table_below_the_bar(terminal: Terminal) -> None:
+def test_after_the_first_round_a_terminal_has_a_table_below_the_line(terminal: Terminal) -> None:
     drawn = measured(terminal)
     assert "time/step" not in drawn[1]
     assert "memory: linear_chain bf16_autocast inference" in drawn[1]
@@ -87,7 +87,7 @@ def test_after_the_first_round_a_terminal_has_a_table_below_the_bar(terminal: Te
 def test_what_was_drawn_is_gone_in_the_end(terminal: Terminal) -> None:
     last, _, cleared = measured(terminal)[-1].rpartition("no such kernel")
     lines = last[last.rindex("\x1b[2K") :].count("\n")
-    assert lines >= 5, "the bar, a blank line, the title, headers and a row are above the last line"
+    assert lines >= 5, "the line, a blank line, the title, headers and a row are above the last line"
     assert cleared.count("\x1b[1A\x1b[2K") >= lines + 1
 
 

@@ -85,7 +85,7 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
         (["run", "--rounds", "5000"], "invalid value for '--rounds': give at most 1000; see"),
         (["run", "--seed", str(2**63)], "give a whole number below 2**63"),
         (["run", "--timeout", "soon"], "--timeout 'soon' is not a time"),
-        (["run", "--max-time", "soon"], "--max-time 'soon' is not a time"),
+        (["run", "--budget", "soon"], "--budget 'soon' is not a time"),
         (["run", "--min-run-time", "soon"], "--min-run-time 'soon' is not a time"),
         (["run", "--memory-limit", "big"], "--memory-limit 'big' is not a size"),
         (

@@ -2,58 +2,42 @@
 
 import pytest
 
-from ampbench.cli import progress as module
 from ampbench.cli.progress import TimeLeft
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.rounds import OVERHEAD_SECONDS, SERVER_SECONDS, Progress, Turn
+from ampbench.drive.rounds import OVERHEAD_SECONDS, Progress, Turn
 from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Settings
 from ampbench.records.wire import MEMORY, ROUND
-from tests.stored_runs import make_case, make_round
+from tests.stored_runs import make_case, make_memory, make_round
 
 SOURCE = WorkloadSource(name="net", family="user", module="net", function="make", builtin=False)
 CASE = PlannedCase(case=make_case(), source=SOURCE)
+ROUNDS = [[Turn(ROUND, CASE, number)] for number in range(4)]
 
 
-def rounds(servers: int) -> list[list[Turn]]:
-    return [[Turn(ROUND, CASE, number)] for number in range(servers)]
+def after_a_round(settings: Settings, seconds: float) -> float | None:
+    """Return what is left of two networks of four rounds, of which the first round of the first took so long."""
+    left, (turn,) = TimeLeft([ROUNDS, ROUNDS], settings), ROUNDS[0]
+    begins = Progress(turn, 0, 0, 1.0)
+    left.note(begins)
+    assert left.after(begins) is None, "nothing is known yet"
+    ends = Progress(turn, 0, 1, 1.0 + seconds, make_round(CASE.case))
+    left.note(ends)
+    return left.after(ends)
 
 
-def test_nothing_is_said_before_anything_is_known() -> None:
-    assert TimeLeft(rounds(2), Settings()).after(0) is None
+def test_the_rounds_to_come_take_as_long_as_the_last_one() -> None:
+    assert after_a_round(Settings(), 2.0) == pytest.approx(3 * 2.0 + 4 * 2.0)
 
 
-def test_servers_that_have_yet_to_start_are_part_of_it() -> None:
-    left = TimeLeft(rounds(3), Settings())
-    left.add(rounds(1)[0][0], 2.0)
-    assert left.after(1) == pytest.approx(2 * 2.0 + 2 * SERVER_SECONDS)
-    left.started(5.0)
-    assert left.after(2) == pytest.approx(2.0 + 5.0)
-    assert left.after(3) == 0.0
+def test_no_network_takes_longer_than_its_budget() -> None:
+    assert after_a_round(Settings(budget_seconds=5.0), 2.0) == pytest.approx((5.0 - 3.0) + 5.0)
+    assert after_a_round(Settings(budget_seconds=5.0), 9.0) == pytest.approx(5.0)
 
 
 def test_rounds_take_their_budget_where_only_passes_were_seen() -> None:
     memory = Turn(MEMORY, CASE)
-    left = TimeLeft([[memory, *rounds(1)[0]]], Settings(min_run_seconds=2.0))
-    left.add(memory, 0.1)
-    assert left.after(1) == pytest.approx(3.0 + OVERHEAD_SECONDS)
-
-
-def test_the_start_of_a_server_is_told_apart_from_the_round_it_was_started_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[TimeLeft] = []
-
-    class Kept(TimeLeft):
-        def __init__(self, servers: list[list[Turn]], settings: Settings):
-            super().__init__(servers, settings)
-            made.append(self)
-
-    monkeypatch.setattr(module, "TimeLeft", Kept)
-    servers, entry = rounds(3), make_round(CASE.case)  # which took a second
-    with module.progress(servers, Settings()) as watch:
-        for done, (began, ended) in enumerate([(0.0, 1.1), (1.1, 7.2)]):
-            task = servers[done][0]
-            watch(Progress(task, done, 3, began))
-            watch(Progress(task, done + 1, 3, ended, entry))
-    assert made[0].after(2) == pytest.approx(1.1 + 5.0, abs=0.1)
+    left = TimeLeft([[[memory, *ROUNDS[0]]]], Settings(min_run_seconds=2.0))
+    step = Progress(memory, 0, 1, 0.1, make_memory(CASE.case, 1))
+    left.note(step)
+    assert left.after(step) == pytest.approx(3.0 + OVERHEAD_SECONDS)

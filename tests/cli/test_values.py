@@ -17,7 +17,7 @@ TYPED: dict[str, list[Any]] = {
     "label": ["text", "", 5, True, None],
     "precision": [["fp32", "tf32"], ("fp32",), "fp32", [5], [], None],
     "set_": [["a=1"], [1]],
-    "burst": [True, "yes", "no", "perhaps", 1, None],
+    "yes": [True, "yes", "no", "perhaps", 1, None],
     "names": [["mlp"], (), None],
 }
 

@@ -18,7 +18,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     """Three networks of the tiny grid on the accelerator, measured once, in tenths of a second."""
     results = tmp_path_factory.mktemp("results")
     networks = ["linear_stack", "conv_stack", "transformer_encoder"]
-    arguments = ["run", *networks, "--preset", "tiny", "--rounds", "1", "--burst", "--results", str(results)]
+    arguments = ["run", *networks, "--preset", "tiny", "--budget", "1", "--results", str(results)]
     assert main([*arguments, "--device", FOUND.type]) in (0, 3)
     found: list[dict[str, object]] = ampbench.load(Path(results)).to_dict("records")
     return found
@@ -67,7 +67,7 @@ def test_a_batch_that_does_not_fit_is_a_failed_row_and_the_sweep_goes_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(GREEDY)
-    arguments = ["--precision", "fp32", "--phase", "inference", "--rounds", "1", "--burst", "--device", FOUND.type]
+    arguments = ["--precision", "fp32", "--phase", "inference", "--budget", "1", "--device", FOUND.type]
     assert main(["run", "model.py:make", "--sweep", "batch_size=1,64,2", *arguments]) == 3
     outcomes = {row["batch_size"]: row for row in ampbench.load(tmp_path / "results").to_dict("records")}
     assert {size: row["outcome"] for size, row in outcomes.items()} == {1: "ok", 64: "failed", 2: "ok"}

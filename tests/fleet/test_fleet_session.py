@@ -221,18 +221,6 @@ def test_a_lane_that_never_becomes_free_is_waited_for_as_long_as_others_work_and
     assert cluster.now >= OPENING_SECONDS + CASES * (2 + ROUNDS)
 
 
-def test_no_piece_is_begun_once_time_is_up_and_resuming_does_the_rest(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a"), Machine("b"), max_seconds=60.0)
-    session = fleet_session(cluster, tmp_path, SPREAD)
-    assert session.run() == "out of time"
-    assert session.left > 0
-    runs = runs_of(tmp_path)
-    assert {run.ended for run in runs.values()} == {"out of time"}
-    again = cluster_of(Machine("a"), Machine("b"))
-    assert fleet_session(again, tmp_path, SPREAD, earlier=list(runs.values())).run() == "complete"
-    assert_whole(runs_of(tmp_path), again)
-
-
 def test_a_full_disk_ends_the_fleet_and_what_was_stored_before_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,4 +340,9 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.key in ("header.settings.keep_flags", "header.selection.scaler"),
         cells=472,
     ),
+    Rule(
+        "a run has a budget for each network, and no time after which nothing begins",
+        lambda one: one.key == "header.settings.max_seconds",
+        cells=8,
+    ),
 )

@@ -110,9 +110,9 @@ def test_each_machine_is_a_run_of_its_own(tmp_path: Path) -> None:
     assert all(len(run.cases) == 5 for run in runs)
 
 
-def test_what_limits_a_machine_has_and_how_long_a_session_may_take_do_not_keep_shards_apart(tmp_path: Path) -> None:
+def test_what_limits_a_machine_has_does_not_keep_shards_apart(tmp_path: Path) -> None:
     parts = shards(tmp_path)
-    own = structs.replace(SETTINGS, memory_limit_bytes=10**9, max_seconds=60.0)
+    own = structs.replace(SETTINGS, memory_limit_bytes=10**9)
     (run,) = merged([parts[0], without(parts[1], settings=own), parts[2]], [])
     assert len(run.cases) == 5
 
