@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from ampbench import explain, study
     from ampbench.comparison import Comparison, compare
     from ampbench.core.precisions import Precision
-    from ampbench.findings import Findings
     from ampbench.judge.frame import load
     from ampbench.live import measure
-    from ampbench.result import Result, open
+    from ampbench.result import Findings, Result, open
     from ampbench.study import check
     from ampbench.trace.errors import watch_errors
     from ampbench.trace.keep_fp32 import keep_fp32, release_fp32
@@ -67,7 +66,7 @@ _LAZY = {
     "check": "ampbench.study",
     "compare": "ampbench.comparison",
     "Comparison": "ampbench.comparison",
-    "Findings": "ampbench.findings",
+    "Findings": "ampbench.result",
     "find_nonfinite": "ampbench.trace.nonfinite",
     "keep_fp32": "ampbench.trace.keep_fp32",
     "load": "ampbench.judge.frame",

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ampbench.findings import Findings
 from ampbench.records import kinds
+from ampbench.result import Findings
 
 if TYPE_CHECKING:
     from ampbench.trace.nonfinite import _Finder

@@ -28,21 +28,19 @@ from ampbench.core.precisions import BUILT_IN, Precision, meet
 from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import parse_seconds
 from ampbench.drive import session
-from ampbench.drive.pieces import Piece
-from ampbench.drive.pieces import Watch as PieceWatch
 from ampbench.drive.planning import GIVEN, find_workloads
 from ampbench.drive.rounds import MOST_ROUNDS, Progress
 from ampbench.drive.servers import InProcess
 from ampbench.errors import UsageError, WorkloadError, first_line
-from ampbench.findings import Findings
 from ampbench.records.case import AUTOCAST_DEVICES, WorkloadSource
 from ampbench.records.kinds import verb_of
 from ampbench.records.run import Selection, Settings
-from ampbench.result import Result
+from ampbench.result import Findings, Result
 from ampbench.show.terminal import make_console
 from ampbench.store import StoredRun, read_run
 from ampbench.studies.study import SELECTING, asked_for, given_by, study_of
-from ampbench.studies.work import begin
+from ampbench.studies.work import Piece, begin
+from ampbench.studies.work import Watch as PieceWatch
 from ampbench.worker.data import carried
 from ampbench.worker.machine import SWITCHES, Products
 from ampbench.workload import Workload

@@ -1,9 +1,10 @@
-"""A measured run as an object: its table, verdicts, statements and data. What the command line prints comes from it."""
+"""A run as an object: its tables, verdicts, statements and data. What the command line prints comes from it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.budget import Budget
@@ -14,15 +15,18 @@ from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, ve
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
 from ampbench.show import study_words
+from ampbench.show.charts import drawn
 from ampbench.show.data import finite
-from ampbench.show.document import written_out
-from ampbench.show.notebook import Plot, html_of, speed_against_error
+from ampbench.show.document import Document, records, written_out
+from ampbench.show.notebook import Plot, charts_in_one, html_of, speed_against_error
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
-from ampbench.show.terminal import LAYOUT
+from ampbench.show.studies import Subject, document, subjects_of
+from ampbench.show.terminal import LAYOUT, document_lines
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
 from ampbench.studies import check
+from ampbench.studies.study import Study, study_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,10 +160,76 @@ class Result(Shown):
         return verdicts_of(self.stored, self.budget, self._trainings)
 
 
-def open(run: Path | str = LATEST, results: Path | str = "results") -> Result:
+@dataclass(frozen=True, eq=False, repr=False)
+class Findings(Shown):
+    """What a study found. The functions of `ampbench.explain` and `ampbench.study` return it, and `ampbench.open`.
+
+    Printing shows what the verb of the same name prints.
+    """
+
+    @property
+    def study(self) -> Study[Any, Any]:
+        """The study of which this is a run."""
+        return study_of(self.stored.header.explains)
+
+    @cached_property
+    def statements(self) -> list[Statement]:
+        """What follows, as codes with facts: of one case after the other, the most important first."""
+        return [each for subject in self._subjects for each in self.study.conclusions(subject.case, subject.found)]
+
+    @cached_property
+    def tables(self) -> "dict[str, pd.DataFrame]":
+        """The tables by the names that they have in JSON: rows of all cases, the case's id first."""
+        import pandas as pd
+
+        tables = {}
+        for table in self.study.tables:
+            rows = [
+                {**({"case_id": subject.case.case_id} if subject.case else {}), **row}
+                for subject in self._subjects
+                for row in records(table.columns_of(subject.found), table.rows(subject.found))
+            ]
+            if table.key:
+                tables[table.key] = pd.DataFrame(rows)
+        return tables
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The first table: the rows that `--format csv` prints."""
+        return next(iter(self.tables.values()))
+
+    def plot(self) -> Plot | None:
+        """Return the charts that a report has of this, which a notebook shows; None where it has none."""
+        charts, datasets, _ = drawn(self._subjects, [""] * len(self._subjects), *self.study.charts)
+        return charts_in_one(charts, datasets) if charts else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `--format json` prints, None for undefined numbers."""
+        plain: dict[str, Any] = finite(self._document().data())
+        return plain
+
+    def lines(self) -> "Iterator[Text]":
+        """Return the statements and tables, as the verb prints them."""
+        from rich.text import Text
+
+        shown = self._document()
+        yield from document_lines(shown.sections(), shown.missing, WIDTH)
+        for code in shown.code:
+            yield from map(Text, ["", f"  {code.title}", *indent(code.text, "    ").splitlines()])
+
+    def _document(self) -> Document:
+        return document(self.study, self.stored, list(self.stored.cases))
+
+    @cached_property
+    def _subjects(self) -> list[Subject[Any]]:
+        return subjects_of(self.study, self.stored)
+
+
+def open(run: Path | str = LATEST, results: Path | str = "results") -> Result | Findings:
     """Return a stored run: by its id, the beginning or end of it, "latest", or the path of its file.
 
-    Raises `UnknownNameError` with the nearest ids, `StoreError` for a damaged file, `UsageError` for a run that only
-    explains.
+    One that explains or studies is `Findings`. Raises `UnknownNameError` with the nearest ids, `StoreError` for a
+    damaged file.
     """
-    return Result(read_run(find_run(str(run), results)))
+    stored = read_run(find_run(str(run), results))
+    return Findings(stored) if stored.header.explains else Result(stored)

@@ -8,8 +8,8 @@ in this process, on a copy, and leaves no trace. Other keywords are the options 
 from typing import Any
 
 from ampbench.explain import studied
-from ampbench.findings import Findings
 from ampbench.records import kinds
+from ampbench.result import Findings
 
 __all__ = ["ceilings", "check", "input_storage", "scope", "training"]
 

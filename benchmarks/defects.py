@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampbench.core.units import counted
+from ampbench.defects import AREAS, Check
 from ampbench.defects.catalogue import CHECKS, program_of
-from ampbench.defects.check import AREAS, Check
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.show.document import escaped, folded, markdown_table
@@ -47,16 +47,12 @@ MEANINGS = {
     DEFECTIVE: "it is not, and nobody says that it should be so",
     DIFFERS: "it is as designed, but not what one may expect: a trap",
     NOT_SHOWN: "nobody can say: an older torch lacks what the check needs, or the machine does",
-    ABSENT: "not asked",
+    ABSENT: "not asked: the check, or its program, is younger than the run",
 }
-
-
 UNSEEN = """\
 These were told of, and could not be reproduced with any torch above on this CPU or on fake tensors: they were mended
 before, or need another processor or a real device. That their programs see the defect is shown by planting it
 (`tests/defects/`)."""
-
-
 WITHOUT_CHECK = """\
 These were told of, too, and no check asks for them: what it takes to see them was not there, or an attempt on this CPU
 (the compiler's caches off) came to nothing that a program could hold.
@@ -81,8 +77,7 @@ These were told of, too, and no check asks for them: what it takes to see them w
 * Products on GPUs add up partial sums in half precision, whatever the switch says (pytorch/pytorch#116870,
   pytorch/pytorch#153095). Not tried: needs a GPU.
 * Whole models fail accuracy tests on XPU, and some ops became slow in 2.14 (intel/torch-xpu-ops#2592,
-  intel/torch-xpu-ops#4904). Not tried: needs an XPU.
-* There is no public way to change autocast's lists of ops (pytorch/pytorch#117832): a wish, not a defect."""
+  intel/torch-xpu-ops#4904). Not tried: needs an XPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +94,9 @@ class Matrix:
 
     @property
     def checks(self) -> list[Check]:
-        """Those that were run with some torch."""
-        return [check for name, check in CHECKS.items() if any(name in one for one in self.found)]
+        """Those that can be asked of the device or, where none was there, of fake tensors."""
+        real = any(one.how == DEVICE for each in self.found for one in each.values())
+        return [check for check in CHECKS.values() if self.device in check.devices and (real or check.fake)]
 
     @property
     def changed(self) -> list[Check]:
@@ -109,15 +105,16 @@ class Matrix:
 
 
 def matrices(runs: Sequence[StoredRun]) -> list[Matrix]:
-    """Return a matrix for each device: of results that today's programs gave."""
-    by_run = [latest([run]) for run in runs]
+    """Return a matrix for each device: of results that today's programs gave, of several runs of a torch the last."""
+    versions = list(dict.fromkeys(map(version, runs)))
+    asked = [latest(run for run in runs if version(run) == each) for each in versions]
     made = []
     for device in DEVICES:
         found = [
-            {name: one for (where, name), one in each.items() if where == device and _is_todays(one)} for each in by_run
+            {name: one for (where, name), one in each.items() if where == device and _is_todays(one)} for each in asked
         ]
         if any(found):
-            made.append(Matrix(device, [version(run) for run in runs], found))
+            made.append(Matrix(device, versions, found))
     return made
 
 
@@ -132,7 +129,7 @@ def page(runs: Sequence[StoredRun]) -> str:
     newest = each[0].versions[-1]
     fake = [one.device.upper() for one in each if any(found.how == FAKE for found in one.found[-1].values())]
     parts = [
-        HEAD.format(missing=" and ".join(fake) or "nothing", cpu=_cpu(runs[-1])),
+        HEAD.format(missing=" and ".join(fake) or "nothing", cpu=" or ".join(dict.fromkeys(map(_cpu, runs)))),
         "\n".join(f"* *{name}*: {meaning}" for name, meaning in MEANINGS.items()),
         _counts(each),
         "## What changed between versions",
@@ -175,9 +172,9 @@ def _changed(each: Sequence[Matrix]) -> str:
 
 def _unseen(each: Sequence[Matrix]) -> str:
     """Return the checks that were asked and found all as it should be."""
-    asked = {check.name for one in each for check in one.checks}
+    asked = {name for one in each for found in one.found for name in found}
     seen = {check.name for one in each for check in one.checks if {DEFECTIVE, DIFFERS} & set(one.outcomes(check.name))}
-    rows = [[name, check.title, check.mended or ABSENT] for name, check in CHECKS.items() if name in asked - seen]
+    rows = [[name, check.title, check.mended] for name, check in CHECKS.items() if name in asked - seen]
     return markdown_table(["check", "what would be wrong", "mended in"], rows, ["what would be wrong"])
 
 
@@ -191,7 +188,6 @@ def _newest(matrix: Matrix, newest: str) -> list[str]:
     defects = [[check.name, check.title, one.seen, check.remedy] for check, one in those(DEFECTIVE)]
     traps = [[check.name, check.title, check.remedy] for check, _ in those(DIFFERS)]
     unshown = [f"* `{check.name}`: {escaped(one.why)}" for check, one in those(NOT_SHOWN)]
-    good = [f"`{check.name}`" for check, _ in those(GOOD)]
     heads = ["check", "what is wrong", "seen", "what to do"]
     return [
         f"{counted(len(defects), 'defect')} in torch {newest}:",
@@ -200,14 +196,17 @@ def _newest(matrix: Matrix, newest: str) -> list[str]:
         markdown_table(["check", "what", "what to do"], traps, ["check", "what", "what to do"]) if traps else "",
         f"Not shown here ({len(unshown)}):" if unshown else "",
         "\n".join(unshown),
-        f"As it should be ({len(good)}): {', '.join(good)}." if good else "",
     ]
 
 
 def _all(matrix: Matrix) -> str:
-    rows = [[check.area, check.name, *matrix.outcomes(check.name)] for check in matrix.checks]
-    headers = ["area", "check", *matrix.versions]
-    return markdown_table(headers, rows, headers)
+    """Return the outcomes of each check: those that are the same with every torch as lists of names."""
+    every = {check.name: matrix.outcomes(check.name) for check in matrix.checks}
+    rows = [[name, *outcomes] for name, outcomes in every.items() if len(set(outcomes)) > 1]
+    always = [(kind, [f"`{name}`" for name, outcomes in every.items() if {*outcomes} == {kind}]) for kind in MEANINGS]
+    headers = ["check", *matrix.versions]
+    lists = [f"{kind} with each: {', '.join(names)}." for kind, names in always if names]
+    return "\n\n".join([markdown_table(headers, rows, headers), *lists])
 
 
 def _threads() -> str:

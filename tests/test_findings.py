@@ -31,7 +31,7 @@ def public(kind: str) -> Callable[..., ampbench.Findings]:
 
 
 def names_of(kind: str) -> list[str]:
-    own = [option.name for option in options_of(study_of(kind)) if not option.shown]
+    own = [option.name for option in options_of(study_of(kind)) if option.instead is None]
     return own if study_of(kind).selects is not None else [*own, "device"]
 
 
@@ -75,7 +75,8 @@ def test_a_study_of_a_network_leaves_no_trace_and_shows_itself(
     assert plot is None or "var(" not in json.dumps(plot.spec)
     assert plot is None or "image/svg+xml" in plot._repr_mimebundle_()
 
-    found.save("results")
+    path = found.save("results")
+    assert ampbench.open(path).to_dict() == found.to_dict()
     assert main(["show", header.run]) == 0
     assert capsys.readouterr().out.strip("\n") == str(found)
 

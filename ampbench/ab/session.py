@@ -29,7 +29,6 @@ from ampbench.ab.arms import (
 from ampbench.ab.blocks import BlockSession, Lane, Look, Stage
 from ampbench.core.units import counted
 from ampbench.drive import session
-from ampbench.drive.pieces import ask_case
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
 from ampbench.drive.servers import ONLY, OpenChannel, Pool, ServerChannel, ask_environment
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UnknownNameError, UsageError
@@ -45,9 +44,10 @@ from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Arm, Footer, Selection, Settings
 from ampbench.records.wire import REST, Description, Nothing, ask
 from ampbench.store import RunWriter
+from ampbench.studies import check, rules
 from ampbench.studies.casts import TASK
-from ampbench.studies.check import Checked, ChecksAsked, check_on, wanted_of
-from ampbench.studies.rules import probe_on
+from ampbench.studies.check import Checked, ChecksAsked
+from ampbench.studies.work import ask_worker, filled
 from ampbench.workloads.index import WORKLOADS
 
 OPEN = frozenset({ChangeCode.UNDECIDED, ChangeCode.TAIL_UNDECIDED, ChangeCode.TOO_FEW_BLOCKS, ChangeCode.UNFIT_MACHINE})
@@ -383,7 +383,7 @@ def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], pool: Pool, te
     tell(f"tracing {counted(len(chosen), 'regressed case')} on both sides{more if left_out else ''}")
     for case_id in chosen:
         for side in sides:
-            found = ask_case(pool.lane(side.name), side.cases[case_id], side.settings, TASK, TRACING)
+            found = ask_worker(pool.lane(side.name), side.cases[case_id], side.settings, TASK, TRACING)
             if side.cases[case_id].case.device != "cpu":
                 pool.serve(ask(REST, Nothing()), side.name)  # the other side may need what its context takes
             if not isinstance(found, CastPass):
@@ -397,7 +397,8 @@ def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool,
     tell(f"probing the rules of autocast on {', '.join(devices)} on both sides, whose torch differs")
     for device in devices:
         for side in sides:
-            found = probe_on(pool.lane(side.name), device, side.settings)
+            blank = RuleProbe(device=device, dtypes=[])
+            found = filled(pool.lane(side.name), rules.STUDY, side.settings, Nothing(), blank)
             if found.error:
                 tell(f"autocast on {device} could not be probed in the {side.name}: {found.error}")
                 break
@@ -410,10 +411,10 @@ def look_for_defects(sides: Sequence[TracedSide], devices: Sequence[str], pool: 
     Those that go by times are left out: times are what the session measures, and better.
     """
     tell(f"looking for known defects on {', '.join(devices)} on both sides, whose torch differs")
-    fast = wanted_of(sides[0].environment, devices, ChecksAsked())
-    for wanted in (one for one in fast if not one.check.timed):
-        for side in sides:
-            side.keep(check_on(pool.lane(side.name), wanted, side.settings))
+    asked = ChecksAsked()
+    for wanted in check.wanted_of(sides[0].environment, devices, asked):
+        for side in () if check.check_of(wanted).timed else sides:
+            side.keep(filled(pool.lane(side.name), check.STUDY, side.settings, asked, wanted))
 
 
 def _why(found: Failure | Skip) -> str:

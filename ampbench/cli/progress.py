@@ -15,7 +15,7 @@ from ampbench.cli.printing import print_note
 from ampbench.core.units import counted, format_duration
 from ampbench.drive.rounds import OVERHEAD_SECONDS, WARMED, Progress, Schedule, Turn, Watch
 from ampbench.records.measured import Failure
-from ampbench.records.run import Settings
+from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import ROUND
 from ampbench.show.terminal import make_console
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ampbench.ab.blocks import Stage
-    from ampbench.drive.pieces import Piece, Seen
     from ampbench.fleet.session import Progress as FleetStep
     from ampbench.store import StoredRun
+    from ampbench.studies.work import Piece
 
     Begun = Callable[[], StoredRun]
 
@@ -150,27 +150,24 @@ def _failed(failure: Failure) -> str:
 
 @contextmanager
 def piece_progress(
-    doing: str, pieces: "Sequence[Piece]", further: "Callable[[], Callable[[Seen | None], str]]"
-) -> "Iterator[Callable[[Piece, Seen | None], None]]":
+    doing: str, pieces: "Sequence[Piece]", further: "Callable[[Entry], str]"
+) -> "Iterator[Callable[[Piece, Entry | None], None]]":
     """Yield a watcher that tells on a terminal which of `pieces` is being worked on, by `doing` ("tracing").
 
     Once some are done, it says how long the rest will take: as long as those of the same case, else as those so far.
-    `further` makes, for each piece anew, what says of it how far it is.
+    `further` says how far one is by what it saw.
     """
     from rich.markup import escape
 
     console = make_console(stderr=True)
     left = PiecesLeft([piece.key for piece in pieces])
     with console.status("") if sys.stderr.isatty() else nullcontext() as status:
-        how_far = further()
 
-        def watch(piece: "Piece", found: "Seen | None") -> None:
-            nonlocal how_far
+        def watch(piece: "Piece", found: "Entry | None") -> None:
             if found is None:
                 left.begin(piece.key)
-                how_far = further()
             if status is not None:
-                place, said = left.said(), how_far(found)
+                place, said = left.said(), "" if found is None else further(found)
                 status.update(f"{doing} {escape(piece.named)}{place}{f': {said}' if said else ' …'}")
 
         yield watch

@@ -138,8 +138,7 @@ def _done(study: "Study[Any, Any]", context: typer.Context, values: dict[str, An
         typed={one.name for one in options if is_typed(context, one.name)},
         selection=selection,
     )
-    instead = study.instead(given)
-    if instead is not None:
+    for instead in (each.instead(given) for each in options if each.instead and given.values[each.name]):
         sys.stdout.write(instead) if isinstance(instead, str) else print_document(instead, chosen)
         return 0
     asked = asked_for(study, given)
@@ -206,9 +205,8 @@ def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> i
     A complete run is printed as it is. Raises `UsageError` for a run of another kind.
     """
     from ampbench import store
-    from ampbench.drive.pieces import asked_of
     from ampbench.studies.study import Session
-    from ampbench.studies.work import prepared, work_through
+    from ampbench.studies.work import asked_of, lacking, prepared, work_through
 
     kind = study.kind
     if resume == LATEST:
@@ -220,7 +218,7 @@ def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> i
             f"run {header.run} {deed_of(header.explains)}: --resume goes on with a run of ampbench {verb_of(kind)}"
         )
     begun = store.read_run(file)
-    if not study.left(begun):
+    if not lacking(study, begun):
         print_note(f"run {header.run} is complete: nothing is left to do")
         tell(begun)
         return _exit_code(study, begun)
@@ -271,11 +269,13 @@ def _told(study: "Study[Any, Any]", done: "Worked", tell: Tell, results: Path) -
 
 def _tell_left(study: "Study[Any, Any]", stored: "StoredRun", results: Path) -> None:
     """Say how much of a run is left and how to go on with it, where that can be done."""
-    undone = len(study.left(stored)) if KINDS[study.kind].resumed else 0
+    from ampbench.studies.work import lacking
+
+    undone = len(lacking(study, stored)) if KINDS[study.kind].resumed else 0
     if undone:
         go_on = f"ampbench {verb_of(study.kind)} --resume {run_words(stored.path, results)}"
         print_note(f"{counted(undone, 'piece')} left; {go_on} goes on")
 
 
 def _exit_code(study: "Study[Any, Any]", stored: "StoredRun") -> int:
-    return CASE_FAILED if stored.failures or study.failed(stored) else 0
+    return CASE_FAILED if stored.failures or any(map(study.failed, stored.every(study.record))) else 0

@@ -4,7 +4,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ampbench.defects.check import CPU_ALONE, INFERENCE, TRAINING, Answer, defect
+from ampbench.defects import CPU_ALONE, INFERENCE, TRAINING, Answer, defect
 
 if TYPE_CHECKING:
     import torch

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ampbench.defects import cache, compile, kernels, rules, scaler, speed
-from ampbench.defects.check import Check
+from ampbench.defects import Check, cache, compile, kernels, rules, scaler, speed
 
 _AREAS = (cache, rules, compile, scaler, kernels, speed)
 CHECKS: Mapping[str, Check] = MappingProxyType(

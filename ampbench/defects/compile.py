@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ampbench.defects.check import CPU_ALONE, INFERENCE, TRAINING, Answer, defect
+from ampbench.defects import CPU_ALONE, INFERENCE, TRAINING, Answer, defect
 
 if TYPE_CHECKING:
     import torch

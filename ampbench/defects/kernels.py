@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from ampbench.defects.check import CPU_ALONE, TRAINING, Answer, defect
+from ampbench.defects import CPU_ALONE, TRAINING, Answer, defect
 
 if TYPE_CHECKING:
     import torch

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from ampbench.defects.check import ACCELERATORS, CPU_ALONE, CPU_CUDA, INFERENCE, TRAINING, Answer, defect
+from ampbench.defects import ACCELERATORS, CPU_ALONE, CPU_CUDA, INFERENCE, TRAINING, Answer, defect
 
 if TYPE_CHECKING:
     import torch

@@ -3,7 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING
 
-from ampbench.defects.check import CPU_CUDA, TRAINING, Answer, defect
+from ampbench.defects import CPU_CUDA, TRAINING, Answer, defect
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ampbench.defects import CPU_ALONE, INFERENCE, TRAINING, Answer, defect
 from ampbench.defects.cache import casts_made
-from ampbench.defects.check import CPU_ALONE, INFERENCE, TRAINING, Answer, defect
 from ampbench.defects.rules import documented_convolution
 
 if TYPE_CHECKING:

@@ -51,8 +51,7 @@ class Kind:
 
     * `asks`, the records that its workers are sent where it has several tasks (`records.wire.Task.asked`);
     * `tasks`, without a module: what its workers do (`records.wire.Task.name`), where a failure says that it happened
-      (none: the one that is called as the kind is);
-    * `told`, what of a run is told on a page ("": all that was found).
+      (none: the one that is called as the kind is).
     """
 
     name: str
@@ -62,7 +61,6 @@ class Kind:
     summary: str
     asks: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
-    told: str = ""
     resumed: bool = False
 
     @property
@@ -113,7 +111,6 @@ _ROWS = (
         asks=("ampbench.studies.keep_fp32:Limits", "ampbench.studies.keep_fp32:TrialAsked",
               "ampbench.studies.keep_fp32:TimingAsked"),
         tasks=("space", "trial", "timing"),
-        told="ampbench.studies.keep_fp32:searches",
         resumed=True,
     ),
     Kind(

@@ -105,8 +105,8 @@ class Task(Generic[A, R]):
         """Return the question in a request."""
         return msgspec.json.decode(request.asked, type=self.asked)
 
-    def outcome(self, reply: Reply, case: Case) -> R | Failure | Skip:
-        """Return the outcome of a case: the result, or why there is none.
+    def outcome(self, reply: Reply, case: Case | None) -> R | Failure | Skip:
+        """Return the outcome of a case, or of what is of none: the result, or why there is none.
 
         A reply without either broke the protocol, which is a failure, too.
         """
@@ -114,7 +114,7 @@ class Task(Generic[A, R]):
         if found is not None:
             return found
         why = reply.problem or "the worker gave no result"
-        return Failure(case_id=case.case_id, stage=self.name, cause="exception", message=why)
+        return Failure(case_id=case.case_id if case else "", stage=self.name, cause="exception", message=why)
 
 
 def ask(task: Task[A, Any], asked: A, **given: Any) -> Request:

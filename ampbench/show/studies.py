@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity
 from ampbench.records.case import Case
-from ampbench.records.kinds import KINDS, named
+from ampbench.records.kinds import KINDS
 from ampbench.records.labels import NOT_REACHED
 from ampbench.show import study_words
 from ampbench.show.data import finite, record_data
@@ -26,8 +26,7 @@ Row = TypeVar("Row")
 
 def found_of(study: "Study[Any, Found]", stored: StoredRun) -> Mapping[str, Found]:
     """Return what a run of a study tells of each case."""
-    kind = KINDS[study.kind]
-    return named(kind.told)(stored) if kind.told else stored.found.get(kind.found.line, {})
+    return study.told(stored) if study.told else stored.of(study.record)
 
 
 def document(
@@ -52,9 +51,7 @@ def document(
             **({"missing": missing(case)} if missing(case) else {}),
             **({"code": code} if (code := study.code(case, record)) else {}),
             "statements": [asdict(each) for each in statements],
-            "tables": {
-                each.key: records(each.columns_of(record), each.rows(record)) for each in study.tables if each.key
-            },
+            "tables": _tables(study, [record]),
             key: _as_data(record),
         }
 
@@ -72,6 +69,14 @@ def document(
         missing=missing_said(stored, case_ids, passes),
         code=list(_codes(study, cases)),
     )
+
+
+def _rows(table: "Table[Found, Row]", told: Iterable[Found]) -> list[dict[str, Any]]:
+    return [row for record in told for row in records(table.columns_of(record), table.rows(record))]
+
+
+def _tables(study: "Telling[Found]", told: Collection[Found]) -> dict[str, list[dict[str, Any]]]:
+    return {table.key: _rows(table, told) for table in study.tables if table.key}
 
 
 def _listed(data: Any) -> list[Any]:
@@ -122,24 +127,17 @@ def _of_subjects(study: "Study[Any, Any]", stored: StoredRun, case_ids: Sequence
 
 
 def _of_named(
-    study: "Telling[Any]",
-    subjects: Sequence[Any],
-    known: Callable[[], Mapping[str, Any]],
-    *,
-    everything: bool,
+    study: "Telling[Any]", subjects: Sequence[Any], known: Callable[[], Mapping[str, Any]], *, everything: bool
 ) -> Document:
     """Return what is said of subjects that each have a name; the data begin with what is `known`."""
     first = study.tables[0]
-
-    def rows(each: "Table[Any, Any]") -> list[dict[str, Any]]:
-        return [row for subject in subjects for row in records(each.columns_of(subject), each.rows(subject))]
 
     def data() -> dict[str, Any]:
         statements = {each.name: list(study.conclusions(None, each)) for each in subjects}
         own = {
             "sentences": {name: study_words.lines(each) for name, each in statements.items()},
             "statements": {name: [asdict(one) for one in each] for name, each in statements.items()},
-            "tables": {each.key: rows(each) for each in study.tables if each.key},
+            "tables": _tables(study, subjects),
         }
         return {name: finite(value) for name, value in {**known(), **own}.items()}
 
@@ -148,7 +146,7 @@ def _of_named(
         sections=lambda: [section(study, None, each, everything=everything) for each in subjects],
         data=data,
         columns=[column.key for column in first.columns],
-        rows=lambda: rows(first),
+        rows=lambda: _rows(first, subjects),
     )
 
 

@@ -107,8 +107,9 @@ class StoredRun:
         return self.found.get(lines.line_of(record), {})
 
     def every(self, record: type[R]) -> list[R]:
-        """Return all records of this type, of which a case or device may have several."""
-        return list(chain.from_iterable(self.several_of(record).values()))
+        """Return all records of this type."""
+        kept = self.found.get(lines.line_of(record), {}).values()
+        return list(chain.from_iterable(kept) if LINES[lines.line_of(record)].several else kept)
 
     @property
     def asked(self) -> Any:

@@ -36,20 +36,20 @@ from ampbench.records.casts import Cast, CastPass, CastTrace, GraphCast, GraphTr
 from ampbench.records.kinds import CASTS, named
 from ampbench.records.labels import few
 from ampbench.records.rules import FAKE
-from ampbench.records.run import Selection
+from ampbench.records.run import Entry, Selection
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.studies.paired import WIDEST, Timing, busy, compared_steps, step_seconds
 from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece, Seen
     from ampbench.drive.servers import Channel
     from ampbench.studies.study import Session
+    from ampbench.studies.work import Piece
 
 Row = dict[str, Any]
 """A row of a table, by the keys of its columns."""
-PLAN = "ampbench.drive.pieces:plan_default_autocast"
+PLAN = "ampbench.studies.work:plan_default_autocast"
 TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts", absent=True, flags=True)
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
@@ -489,7 +489,7 @@ STEP = _columns(
 
 def _refined(selection: Selection, _: CastsAsked) -> Selection:
     """Raise `UsageError` for the ops of another precision, and for a path without a graph to read."""
-    from ampbench.drive.pieces import require_own_ops
+    from ampbench.studies.work import require_own_ops
 
     require_own_ops(selection)
     for path in selection.paths:
@@ -498,14 +498,14 @@ def _refined(selection: Selection, _: CastsAsked) -> Selection:
     return selection
 
 
-def _traced(session: "Session[CastsAsked]", channel: "Channel", piece: "Piece") -> "Seen":
+def _traced(session: "Session[CastsAsked]", channel: "Channel", piece: "Piece") -> Entry:
     """Have a case traced, with the graphs of the paths selected and, in training, autograd's."""
-    from ampbench.drive.pieces import ask_case
+    from ampbench.studies.work import ask_worker
 
     paths = [path for path in dict.fromkeys(session.prepared.selection.paths) if path in GRAPHS]
     graphs = [*paths, *([terms.AUTOGRAD] if piece.planned.case.phase == "training" else [])]
     tracing = Tracing(sources=session.asked.sources, check=session.asked.check, graphs=graphs)
-    return ask_case(channel, piece.planned, session.prepared.settings, TASK, tracing)
+    return ask_worker(channel, piece.planned, session.prepared.settings, TASK, tracing)
 
 
 def _table(

@@ -22,22 +22,21 @@ from msgspec import structs
 
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted, format_bandwidth, format_flop_rate
-from ampbench.errors import NothingToRunError, UnknownNameError
+from ampbench.errors import NothingToRunError
 from ampbench.records.bounds import Count, Seconds, StepSeconds, one_of
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import arithmetic, few
-from ampbench.records.measured import ATTENTION, CONV, MATMUL, MULTIPLYING, Failure, Fitness, MemoryPass
-from ampbench.records.run import Header, Selection
+from ampbench.records.measured import ATTENTION, CONV, MATMUL, MULTIPLYING, Fitness, MemoryPass
+from ampbench.records.run import Header
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.show.page import place_of
 from ampbench.studies.paired import unfit
-from ampbench.studies.study import Given, Option, Session, Study, Table, View
+from ampbench.studies.study import Given, OnDevices, Option, Study, Table, View, chosen
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece
-    from ampbench.drive.servers import Channel
+    from ampbench.drive.session import Prepared
     from ampbench.store import StoredRun
 
 COPY, READ = MOVING = "copy", "read"
@@ -481,27 +480,6 @@ DEFAULT_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "fp64")
 """What is measured where no dtype is asked for, if the device has it."""
 
 
-class Wanted(NamedTuple):
-    """One ceiling to measure."""
-
-    device: str
-    operation: str
-    dtype: str
-
-    @property
-    def named(self) -> str:
-        """What it is, in three words: "matmul bf16 cpu"."""
-        return f"{self.operation} {self.dtype} {self.device}"
-
-
-def _chosen(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the names given, each once; `UnknownNameError` for one that is not known."""
-    for name in given:
-        if name not in known:
-            raise UnknownNameError(what, name, known)
-    return list(dict.fromkeys(given))
-
-
 def _devices(environment: Environment, names: Sequence[str]) -> list[DeviceDescription]:
     """Return the devices of these names, or the accelerator, else the CPU."""
     from ampbench.drive.planning import default_device
@@ -509,28 +487,6 @@ def _devices(environment: Environment, names: Sequence[str]) -> list[DeviceDescr
     chosen = dict.fromkeys(names or [default_device(environment)])
     unknown = partial(DeviceDescription, available=False, reason="unknown to torch")
     return [environment.device(name) or unknown(type=name) for name in chosen]
-
-
-def wanted_of(environment: Environment, devices: Sequence[str], asked: CeilingsAsked) -> list[Wanted]:
-    """Return the ceilings that are asked for and that the devices have.
-
-    Copies in tf32 are those in fp32, and all that only reads is measured in fp32.
-    """
-    return [
-        Wanted(device.type, operation, dtype)
-        for device in _devices(environment, devices)
-        for operation in asked.operations or OPERATIONS
-        for dtype in asked.dtypes or DEFAULT_DTYPES
-        if not _lacking(device, dtype) and (operation, dtype) != (COPY, TF32) and (operation != READ or dtype == FP32)
-    ]
-
-
-def unfinished(stored: "StoredRun") -> list[Wanted]:
-    """Return the ceilings that a run was asked for and says nothing of; one with an error is not tried again."""
-    done = {(found.device, found.operation, found.dtype) for found in stored.every(Ceiling)}
-    header = stored.header
-    wanted = wanted_of(header.environment, header.selection.devices, stored.asked or CeilingsAsked())
-    return [each for each in wanted if each not in done]
 
 
 def _lacking(device: DeviceDescription, dtype: str) -> str:
@@ -544,41 +500,28 @@ def _lacking(device: DeviceDescription, dtype: str) -> str:
     return ""
 
 
-def _require(selection: Selection, asked: CeilingsAsked, environment: Environment) -> None:
-    """Raise `NothingToRunError`, with the reasons, where something that is named cannot be measured."""
-    named = asked.dtypes or [FP32]
-    lacking = [_lacking(device, dtype) for device in _devices(environment, selection.devices) for dtype in named]
+def _wanted(where: "Prepared | Header", _: object, asked: CeilingsAsked) -> list[Ceiling]:
+    """Return the ceilings that are asked for and that the devices have, to be measured.
+
+    Copies in tf32 are those in fp32, and all that only reads is measured in fp32. Raises `NothingToRunError`, with the
+    reasons, where something that is named cannot be measured.
+    """
+    threads = where.settings.threads or where.environment.threads or 0
+    devices = _devices(where.environment, where.selection.devices)
+    lacking = [_lacking(device, dtype) for device in devices for dtype in asked.dtypes or [FP32]]
+    wanted = [
+        Ceiling(device=device.type, operation=operation, dtype=dtype, threads=threads)
+        for device in devices
+        for operation in asked.operations or OPERATIONS
+        for dtype in asked.dtypes or DEFAULT_DTYPES
+        if not _lacking(device, dtype) and (operation, dtype) != (COPY, TF32) and (operation != READ or dtype == FP32)
+    ]
     why = list(filter(None, dict.fromkeys(lacking)))
-    if not why and not wanted_of(environment, selection.devices, asked):
+    if not (why or wanted):
         why = [f"what is only copied or read is measured in {FP32}"]
     if why:
         raise NothingToRunError(f"no ceiling can be measured here: {few(why, len(why))}")
-
-
-def _pieces(session: Session[CeilingsAsked]) -> "list[Piece]":
-    from ampbench.drive.pieces import Piece
-
-    prepared, begun = session.prepared, session.begun
-    all_of_it = partial(wanted_of, prepared.environment, prepared.selection.devices, session.asked)
-    return [Piece(each.named, each) for each in (all_of_it() if begun is None else unfinished(begun))]
-
-
-def _measure(session: Session[CeilingsAsked], channel: "Channel", piece: "Piece") -> Ceiling:
-    """Return a ceiling; one without anything attained has the reason, as where no worker lived to answer."""
-    from ampbench.studies.work import ask_device
-
-    settings, wanted = session.prepared.settings, piece.part
-    asked = CeilingAsked(operation=wanted.operation, dtype=wanted.dtype, seconds=session.asked.seconds)
-    found = ask_device(channel, wanted.device, settings, TASK, asked)
-    if isinstance(found, Ceiling):
-        return found
-    return Ceiling(
-        device=wanted.device,
-        operation=wanted.operation,
-        dtype=wanted.dtype,
-        threads=settings.threads or session.prepared.environment.threads or 0,
-        error=found.said if isinstance(found, Failure) else found,
-    )
+    return wanted
 
 
 _SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
@@ -618,8 +561,8 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
 def _made(given: Given) -> CeilingsAsked:
     return CeilingsAsked(
         seconds=given.values["seconds"],
-        operations=_chosen("operation", given.values["operation"], OPERATIONS),
-        dtypes=_chosen("dtype", given.values["dtype"], DTYPES),
+        operations=chosen("operation", given.values["operation"], OPERATIONS),
+        dtypes=chosen("dtype", given.values["dtype"], DTYPES),
     )
 
 
@@ -653,11 +596,12 @@ Examples:
         Option(name="seconds", default="2", seconds=True, help="Timing of each operation in each dtype"),
     ),
     made=_made,
-    require=_require,
-    pieces=_pieces,
-    left=lambda stored: [each.named for each in unfinished(stored)],
-    work=lambda session: partial(_measure, session),
-    failed=lambda stored: sum(bool(found.error) for found in stored.every(Ceiling)),
+    on_devices=OnDevices(
+        request=lambda asked, each: CeilingAsked(operation=each.operation, dtype=each.dtype, seconds=asked.seconds)
+    ),
+    parts=_wanted,
+    apart=("operation", "dtype", "device"),
+    failed=lambda ceiling: bool(ceiling.error),
     title="Ceilings",
     caption="What each device attains at best",
     key="ceilings",

@@ -12,29 +12,29 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import structs
 
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import all_of
 from ampbench.core.units import one_of as choice
+from ampbench.defects import AREAS, INFERENCE, TRAINING, Check
 from ampbench.defects.catalogue import CHECKS, program_of
-from ampbench.defects.check import AREAS, INFERENCE, TRAINING, Check
-from ampbench.errors import NothingToRunError, UnknownNameError
+from ampbench.errors import NothingToRunError
 from ampbench.records.bounds import Seconds, one_of
 from ampbench.records.case import DEVICES, Environment
 from ampbench.records.casts import CastPass
 from ampbench.records.changes import DefectChange
 from ampbench.records.kinds import CHECK
 from ampbench.records.labels import few
-from ampbench.records.measured import KILLED, Failure
+from ampbench.records.measured import KILLED
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
-from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column, Document, Section, records, table
-from ampbench.studies.study import Given, Option, Session, Since, Study, Table, View
+from ampbench.studies.study import Given, OnDevices, Option, Since, Study, Table, View, chosen
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece
-    from ampbench.drive.servers import Channel
+    from ampbench.drive.session import Prepared
+    from ampbench.records.run import Header
     from ampbench.store import StoredRun
 
 GOOD, DEFECTIVE, DIFFERS, NOT_SHOWN = OUTCOMES = "good", "defective", "differs", "not shown here"
@@ -396,35 +396,18 @@ def catalogue() -> Document:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A check on a device; `lacking` says why it cannot be run there."""
-
-    device: str
-    check: Check
-    lacking: str = ""
-
-    @property
-    def named(self) -> str:
-        """What it is, in two words: "stale-weight-cast cpu"."""
-        return f"{self.check.name} {self.device}"
-
-
 def asked_of(names: Sequence[str], areas: Sequence[str]) -> ChecksAsked:
     """Return the request for checks by names and areas; raises `UnknownNameError` for one that there is not."""
-    for given, known, what in ((names, CHECKS, "check"), (areas, AREAS, "area")):
-        for name in given:
-            if name not in known:
-                raise UnknownNameError(what, name, known)
-    return ChecksAsked(checks=list(dict.fromkeys(names)), areas=list(dict.fromkeys(areas)))
+    return ChecksAsked(checks=chosen("check", names, CHECKS), areas=chosen("area", areas, AREAS))
 
 
-def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsked) -> list[Wanted]:
+def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsked) -> list[Checked]:
     """Return the checks that are asked for, device by device: by name or area, else all that are not slow.
 
     Without `devices`, on all types of them; of one that is not here, those that fake tensors answer and those named.
+    Those that cannot be run there say why.
     """
-    chosen = [
+    checks = [
         check
         for check in CHECKS.values()
         if (check.name in asked.checks or check.area in asked.areas) or not (check.slow or asked.checks or asked.areas)
@@ -433,70 +416,36 @@ def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsk
     for device in dict.fromkeys(devices or DEVICES):
         here = environment.device(device)
         present = here is not None and here.available
-        for check in chosen:
+        for check in checks:
             if device not in check.devices or not (present or check.fake or (devices and check.name in asked.checks)):
                 continue
-            lacking = "" if present or check.fake else f"needs a real {device}, and there is none"
-            if not lacking and check.compiler and environment.compiler is None:
-                lacking = "needs a C++ compiler, and there is none on the PATH (CXX names another)"
-            wanted.append(Wanted(device, check, lacking))
+            why = "" if present or check.fake else f"needs a real {device}, and there is none"
+            if not why and check.compiler and environment.compiler is None:
+                why = "needs a C++ compiler, and there is none on the PATH (CXX names another)"
+            program = digest_of(program_of(check, device))
+            named = {"device": device, "check": check.name, "program": program}
+            wanted.append(Checked(**named, outcome=NOT_SHOWN, how=NOT_OBSERVED, why=why))  # type: ignore[arg-type]
     return wanted
 
 
-def unfinished(stored: "StoredRun") -> list[Wanted]:
-    """Return the checks that a run was asked for and says nothing of."""
-    done, header = latest([stored]), stored.header
-    wanted = wanted_of(header.environment, header.selection.devices, stored.asked or ChecksAsked())
-    return [each for each in wanted if (each.device, each.check.name) not in done]
+def _parts(where: "Prepared | Header", _: object, asked: ChecksAsked) -> list[Checked]:
+    wanted = wanted_of(where.environment, where.selection.devices, asked)
+    if not wanted:
+        raise NothingToRunError(f"none of these checks is for {', '.join(where.selection.devices or DEVICES)}")
+    return wanted
 
 
-def _require(selection: Selection, asked: ChecksAsked, environment: Environment) -> None:
-    """Raise `NothingToRunError` where no check is for the devices that are named."""
-    if not wanted_of(environment, selection.devices, asked):
-        raise NothingToRunError(f"none of these checks is for {', '.join(selection.devices or DEVICES)}")
-
-
-def _pieces(session: Session[ChecksAsked]) -> "list[Piece]":
-    from ampbench.drive.pieces import Piece
-
-    prepared, begun = session.prepared, session.begun
-    new = wanted_of(prepared.environment, prepared.selection.devices, session.asked) if begun is None else []
-    return [Piece(each.named, each) for each in (new if begun is None else unfinished(begun))]
-
-
-def check_on(channel: "Channel", wanted: Wanted, settings: Settings) -> Checked:
-    """Return what a program saw; where its process died, that is what was seen."""
-    from ampbench.studies.work import ask_device
-
-    text = program_of(wanted.check, wanted.device)
-    why, cause = wanted.lacking, ""
-    if not why:
-        asked = CheckAsked(check=wanted.check.name, text=text)
-        answer = ask_device(channel, wanted.device, settings, TASK, asked)
-        if isinstance(answer, Checked):
-            return answer
-        why, cause = (answer.said, answer.cause) if isinstance(answer, Failure) else (answer, "")
-    return Checked(
-        device=wanted.device,
-        check=wanted.check.name,
-        outcome=NOT_SHOWN,
-        how=NOT_OBSERVED,
-        program=digest_of(text),
-        why=why,
-        cause=cause,
-    )
+def _request(_: ChecksAsked, wanted: Checked) -> CheckAsked | None:
+    text = program_of(check_of(wanted), wanted.device)
+    return None if wanted.why else CheckAsked(check=wanted.check, text=text)
 
 
 def _known() -> list[tuple[str, str]]:
     return [(name, check.title) for name, check in CHECKS.items()]
 
 
-def _instead(given: Given) -> Document | str | None:
-    """Return the list of checks, or the program of one, where that is asked for."""
-    if given.values["list"]:
-        return catalogue()
-    if not given.values["show"]:
-        return None
+def _program(given: Given) -> str:
+    """Return the program of the check that is to be shown, for the first device."""
     (name,) = asked_of([given.values["show"]], []).checks
     return program_of(CHECKS[name], next(iter(given.selection.devices), "cpu"))
 
@@ -532,22 +481,28 @@ Examples:
         ),
         Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),
         Option(name="area", default=None, names=True, help=f"All checks of {choice(AREAS)}."),
-        Option(name="list", default=False, shown=True, help="List the checks; run none."),
+        Option(name="list", default=False, instead=lambda _: catalogue(), help="List the checks; run none."),
         Option(
-            name="show", default="", shown=True, metavar="NAME", known=_known, help="Print a check's program, to paste."
+            name="show",
+            default="",
+            instead=_program,
+            metavar="NAME",
+            known=_known,
+            help="Print a check's program, to paste.",
         ),
     ),
     made=lambda given: asked_of(given.values["names"], given.values["area"]),
-    instead=_instead,
     asked=ChecksAsked,
     record=Checked,
     task=TASK,
-    require=_require,
-    preload=PRELOADED,
-    pieces=_pieces,
-    left=lambda stored: [each.named for each in unfinished(stored)],
-    work=lambda session: lambda channel, piece: check_on(channel, piece.part, session.prepared.settings),
-    failed=lambda stored: sum(each.cause == KILLED for each in stored.every(Checked)),  # a crash is a result
+    on_devices=OnDevices(
+        request=_request,
+        unanswered=lambda blank, failure: structs.replace(blank, why=failure.said, cause=failure.cause),
+        preload=PRELOADED,
+    ),
+    parts=_parts,
+    apart=("check", "device"),
+    failed=lambda checked: checked.cause == KILLED,  # a crash is a result
     title="Known defects",
     caption="Known defects of mixed precision, by torch",
     key="checks",

@@ -38,7 +38,7 @@ from ampbench.records.ranges import (
     RangesAsked,
     format_scale,
 )
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_points, thinned, tooltip
 from ampbench.show.document import Column
@@ -46,10 +46,10 @@ from ampbench.studies.study import ONE_PHASE_HELP, Option, Selects, Session, Stu
 from ampbench.workloads.index import LIBRARIES
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece, Seen
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
     from ampbench.show.studies import Subject
+    from ampbench.studies.work import Piece
 
 T = TypeVar("T")
 _NEAR = 0.001
@@ -878,13 +878,13 @@ def _plan(
     return make_plan(structs.replace(selection, precisions=[BASELINE]), environment, describer(channel, settings))
 
 
-def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") -> "Seen":
+def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") -> Entry:
     """Have a case run in fp32, then for a step in each low precision selected, by default all.
 
     What the device cannot run of these is told in the pass's notes.
     """
-    from ampbench.drive.pieces import ask_case
     from ampbench.drive.planning import lack
+    from ampbench.studies.work import ask_worker
 
     prepared, case = session.prepared, piece.planned.case
     able, notes = [], _phase_notes(case, prepared.selection)
@@ -896,7 +896,7 @@ def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") ->
         else:
             able.append(row.name)
     asked = structs.replace(session.asked, precisions=able)
-    found = ask_case(channel, piece.planned, prepared.settings, TASK, asked)
+    found = ask_worker(channel, piece.planned, prepared.settings, TASK, asked)
     return structs.replace(found, notes=[*found.notes, *notes]) if isinstance(found, RangePass) else found
 
 

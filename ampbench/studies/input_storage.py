@@ -180,8 +180,8 @@ def _plan(
     selection: Selection, _: StorageAsked, environment: Environment, channel: "Channel", settings: Settings
 ) -> "list[PlannedCase]":
     """Return the cases in both phases where none is named, without those that have no loss to train by."""
-    from ampbench.drive.pieces import plan_default_autocast
     from ampbench.drive.planning import WITHOUT_LOSS
+    from ampbench.studies.work import plan_default_autocast
 
     asked = msgspec.structs.replace(selection, phases=selection.phases or list(PHASES))
     plan = plan_default_autocast(asked, environment, channel, settings)

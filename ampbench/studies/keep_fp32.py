@@ -45,9 +45,9 @@ from ampbench.studies.study import (
 )
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece
     from ampbench.drive.servers import Channel
     from ampbench.store import StoredRun
+    from ampbench.studies.work import Piece
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -727,17 +727,17 @@ class _Search:
 
     def _asked(self, task: Task[A, R], asked: A) -> R:
         """Return the answer of the case's own worker, which keeps the reference from one trial to the next."""
-        from ampbench.drive.pieces import ask_case
+        from ampbench.studies.work import ask_worker
 
         fresh, self._has_worker = not self._has_worker, True
         settings = self._session.prepared.settings
-        found = ask_case(self._channel, self._piece.planned, settings, task, asked, fresh=fresh)
+        found = ask_worker(self._channel, self._piece.planned, settings, task, asked, fresh=fresh)
         if isinstance(found, Failure | Skip):
             raise _EndedError(found)
         return found
 
 
-def trial_said(seen: Entry | None) -> str:
+def trial_said(seen: Entry) -> str:
     """Return "trial 12: layer.2, layer.5 kept, error 3.1e-03"; "" for what is no trial."""
     if not isinstance(seen, Trial):
         return ""
@@ -771,6 +771,7 @@ Examples:
     doing="searching",
     asked=KeepAsked,
     record=KeepSearch,
+    told=searches,
     made=_made,
     selects=Selects(
         precision=AUTOCAST_HELP,
@@ -781,7 +782,7 @@ Examples:
         otherwise="keep-fp32 asks what a low precision must leave in fp32, and {name} is none",
     ),
     work=lambda session: partial(search_piece, session),
-    progress=lambda: trial_said,
+    progress=trial_said,
     title="What to keep in fp32",
     caption="What searches found to keep in fp32, those first that need modules kept",
     done="Searched",

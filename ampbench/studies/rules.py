@@ -12,8 +12,6 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import structs
-
 from ampbench.core.groups import grouped
 from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
@@ -21,7 +19,6 @@ from ampbench.core.units import UNDEFINED
 from ampbench.core.units import one_of as choice
 from ampbench.records.case import DEVICES
 from ampbench.records.kinds import RULES
-from ampbench.records.measured import Failure
 from ampbench.records.rules import (
     BANNED,
     CHANGED,
@@ -43,14 +40,13 @@ from ampbench.records.rules import (
     short_name,
     worded,
 )
-from ampbench.records.run import Settings
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import Option, Session, Since, Study, Table, View
+from ampbench.studies.study import OnDevices, Option, Since, Study, Table, View
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece
-    from ampbench.drive.servers import Channel
+    from ampbench.drive.session import Prepared
+    from ampbench.records.run import Header
     from ampbench.store import StoredRun
 
 DISAGREEMENTS = {
@@ -435,29 +431,8 @@ CHANGES: Sequence[Column[RuleChange]] = (
 TASK = Task(RULES, Nothing, RuleProbe, "ampbench.studies.rules_measure:do_rules")
 
 
-def probe_on(channel: "Channel", device: str, settings: Settings) -> RuleProbe:
-    """Return what autocast does on a device type, or why nothing is known, as where a probe aborted its process.
-
-    The tensors are tiny: threads that wait for each other would take four times as long as one.
-    """
-    from ampbench.studies.work import ask_device
-
-    found = ask_device(channel, device, structs.replace(settings, threads=settings.threads or 1), TASK, Nothing())
-    if isinstance(found, RuleProbe):
-        return found
-    return RuleProbe(device=device, dtypes=[], error=found.said if isinstance(found, Failure) else found)
-
-
-def unfinished(stored: "StoredRun") -> list[str]:
-    """Return the device types that a run was asked for and says nothing of."""
-    return [device for device in stored.header.selection.devices or DEVICES if device not in stored.of(RuleProbe)]
-
-
-def _pieces(session: Session[Nothing]) -> "list[Piece]":
-    from ampbench.drive.pieces import Piece
-
-    asked = list(dict.fromkeys(session.prepared.selection.devices or DEVICES))
-    return [Piece(device, device) for device in (unfinished(session.begun) if session.begun else asked)]
+def _blank(where: "Prepared | Header", _: object, __: Nothing) -> list[RuleProbe]:
+    return [RuleProbe(device=device, dtypes=[]) for device in dict.fromkeys(where.selection.devices or DEVICES)]
 
 
 STUDY: Study[Nothing, Torch] = Study(
@@ -480,11 +455,10 @@ Examples:
     asked=Nothing,
     record=RuleProbe,
     task=TASK,
-    require=lambda *_: None,
-    pieces=_pieces,
-    left=unfinished,
-    work=lambda session: lambda channel, piece: probe_on(channel, piece.part, session.prepared.settings),
-    failed=lambda stored: sum(bool(probe.error) for probe in stored.of(RuleProbe).values()),
+    on_devices=OnDevices(request=lambda *_: Nothing(), threads=1),  # tiny tensors: more would wait for each other
+    parts=_blank,
+    apart=("device",),
+    failed=lambda probe: bool(probe.error),
     title="Autocast's rules",
     caption="Where documents, dispatcher and observation disagree, and what changed",
     key="probes",

@@ -18,28 +18,30 @@ reads it.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from ampbench.core.statement import Statement
 from ampbench.core.units import parse_seconds
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.case import Environment
+from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import KINDS, named, verb_of
-from ampbench.records.run import Entry, Selection, Settings
+from ampbench.records.measured import Failure
+from ampbench.records.run import Entry, Header, Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column, Document
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece, Seen, Work
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
     from ampbench.drive.session import Prepared
     from ampbench.show.charts import Drawing
     from ampbench.show.studies import Subject
     from ampbench.store import StoredRun
+    from ampbench.studies.work import Piece, Work
 
 A = TypeVar("A")
 """What a study is asked for beyond selection and settings: a record, which the header of a run keeps."""
@@ -59,8 +61,8 @@ class Option:
 
     `least` and `most` bound a number. One of `seconds` is typed as a duration, "90" or "2m"; one of `names` is typed
     once for each, or with commas, and is a list; with `argument` without any option before it. A shell is offered
-    the names that are `known`, and what each is. What is `shown` chooses what is printed of a run, not what the run
-    is.
+    the names that are `known`, and what each is. Where one with `instead` is given, what that returns is all that is
+    printed, and nothing is run.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Option:
     names: bool = False
     argument: bool = False
     known: Callable[[], Sequence[tuple[str, str]]] | None = None
-    shown: bool = False
+    instead: "Callable[[Given], Document | str] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +124,18 @@ class Session(Generic[A]):
     keep: "Callable[[Piece, Entry], None]" = lambda *_: None
 
 
-def unfinished(stored: "StoredRun") -> list[str]:
-    """Return the ids of the cases of a run about which it says nothing, in the order of the run."""
-    ended = {*stored.explained, *stored.given_up}
-    return [case_id for case_id in stored.cases if case_id not in ended]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDevices(Generic[A, R]):
+    """How a study of devices, not of cases, fills the records that are its parts.
 
+    Of each its task is asked what `request` gives, by default in so many `threads`; None leaves it as it is. Where no
+    worker lived to answer it is `unanswered`. The modules that servers `preload` are those that many requests need.
+    """
 
-def _each_case(session: Session[Any]) -> "list[Piece]":
-    from ampbench.drive.pieces import Piece
-
-    return [Piece(planned) for planned in session.prepared.plan if not planned.skip]
+    request: Callable[[A, R], Any]
+    unanswered: Callable[[R, Failure], R] = lambda blank, failure: structs.replace(blank, error=failure.said)  # type: ignore[type-var]
+    threads: int = 0
+    preload: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,21 +194,17 @@ class Study(Telling[R], Generic[A, R]):
     """A study: `kind` is its name in `KINDS`, `doing` what progress calls its work ("tracing").
 
     Of its verb, `help` is the text; its `options` are the fields of `asked`, the record of what is asked for, unless
-    they are given, and what they give is `made` into that. A piece of its work may take
-    `timeout`.
+    they are given, and what they give is `made` into that. A piece of its work may take `timeout`.
 
     `plan` finds the cases of a selection (None: those in autocast to the devices' default dtypes) after `refined` has
-    looked at it. One without cases has `require` instead, which raises `NothingToRunError` where nothing of what is
-    asked for can be done here, and the modules that its servers `preload`. `work` makes what has the `pieces` done, of
-    which several may be of one case; without it, each is asked for by the `task`.
+    looked at it. One `on_devices` has no cases. Its `parts`, by default the cases, are done one after another; of those
+    of a case each has its `case_id`. What tells them apart are the fields of the names `apart`, which the records that
+    a run stores have, too; it raises `NothingToRunError` where there are none. `work` makes what has a piece of work
+    done; without it, each is asked for by the `task`. A stored record may say that it `failed`, and a piece at work how
+    far it is, by its `progress`, told of what it saw.
 
-    `left` are the pieces that a run lacks, each as its `Piece.key`. `failed` counts what went wrong beside failed
-    cases.
-
-    `instead` is a document or a text that is all that was asked for, and `progress` says of a piece at work how far it
-    is, told of what it saw.
-
-    All that is shown is made of `tables`, `conclusions` and `charts`; `record` is what a run stores. `title` and
+    All that is shown is made of `tables`, `conclusions` and `charts`; `record` is what a run stores, which is `told` by
+    case or device as it is or as that function makes it of a run. `title` and
     `caption` head its part of a page, `done` is what was done to its cases there ("Trained"), `key` what its records
     are called in the JSON (none: as their lines are). `code` is Python to paste. One whose `subject` is no case has
     `subjects`, which finds in runs each of them, with a `name`, of certain cases (None: all): that is what tables,
@@ -223,15 +223,14 @@ class Study(Telling[R], Generic[A, R]):
     selects: Selects | None = None
     refined: Callable[[Selection, A], Selection] = lambda selection, _: selection
     plan: "Callable[[Selection, A, Environment, Channel, Settings], list[PlannedCase]] | None" = None
-    require: Callable[[Selection, A, Environment], None] | None = None
-    preload: Sequence[str] = ()
-    pieces: "Callable[[Session[A]], Sequence[Piece]]" = _each_case
-    left: "Callable[[StoredRun], Sequence[str]]" = unfinished
-    failed: "Callable[[StoredRun], int]" = lambda _: 0
-    instead: Callable[[Given], Document | str | None] = lambda _: None
-    progress: "Callable[[], Callable[[Seen | None], str]]" = field(default=lambda: lambda _: "")
+    on_devices: OnDevices[A, Any] | None = None
+    parts: "Callable[[Prepared | Header, Sequence[Case], A], Sequence[Any]]" = lambda _, cases, __: cases
+    apart: Sequence[str] = ("case_id",)
+    failed: Callable[[Any], bool] = lambda _: False
+    progress: Callable[[Entry], str] = lambda _: ""
     asked: type[A]
     record: type[Any]
+    told: "Callable[[StoredRun], Mapping[str, R]] | None" = None
     title: str
     caption: str
     done: str = ""
@@ -279,7 +278,7 @@ GIVEN = ("inputs", "loss", *SELECTING)
 
 def given_by(study: Study[Any, Any], options: Mapping[str, Any], selection: Selection) -> Given:
     """Return what a program gives as its verb would be given it; `UsageError` for what cannot be meant."""
-    known = {option.name: option for option in options_of(study) if not option.shown}
+    known = {option.name: option for option in options_of(study) if option.instead is None}
     for name in options:
         if name not in known:
             raise UnknownNameError(f"option of {verb_of(study.kind)}", name, [*known, *GIVEN])
@@ -301,8 +300,16 @@ def _value(option: Option, value: Any) -> Any:
         raise UsageError(f"{option.name}={value!r}: {error}") from None
 
 
+def chosen(what: str, given: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the names given, each once; `UnknownNameError` for one that is not known."""
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(what, name, known)
+    return list(dict.fromkeys(given))
+
+
 def asked_for(study: Study[A, Any], given: Given) -> A:
     """Return what a study is asked for by what its verb was given; `UsageError` for what cannot be meant."""
     if study.made is not None:
         return study.made(given)
-    return study.asked(**{one.name: given.values[one.name] for one in options_of(study) if not one.shown})
+    return study.asked(**{one.name: given.values[one.name] for one in options_of(study) if one.instead is None})

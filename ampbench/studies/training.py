@@ -50,10 +50,10 @@ from ampbench.studies.training_verdict import (
 )
 
 if TYPE_CHECKING:
-    from ampbench.drive.pieces import Piece, Work
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
     from ampbench.store import StoredRun
+    from ampbench.studies.work import Piece, Work
 
 
 class GradientLook(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -392,6 +392,11 @@ class ToTrain(NamedTuple):
     seed: int
     arm: str
 
+    @property
+    def case_id(self) -> str:
+        """The id of the case."""
+        return self.case.case_id
+
 
 def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -> list[ToTrain]:
     """Return the trainings of `cases` in their order.
@@ -410,32 +415,9 @@ def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -
     ]
 
 
-def unfinished(stored: "StoredRun") -> list[ToTrain]:
-    """Return the trainings that a run lacks, of cases that neither failed nor were skipped.
-
-    Raises `UsageError` where it does not say what it was asked for.
-    """
-    from ampbench.drive.pieces import asked_of
-
-    made = {(training.case_id, training.seed, training.arm) for training in stored.every(Training)}
-    cases = [case for case_id, case in stored.cases.items() if case_id not in stored.given_up]
-    starts = trainings_of(cases, stored.header.settings.seed, asked_of(stored))
-    return [start for start in starts if (start.case.case_id, start.seed, start.arm) not in made]
-
-
-def pieces(session: Session[TrainingAsked]) -> "list[Piece]":
-    """Return the trainings of what is planned, or those that a run begun before lacks, in their order."""
-    from ampbench.drive.pieces import Piece
-
-    planned = {each.case.case_id: each for each in session.prepared.plan if not each.skip}
-    cases, begun = [each.case for each in planned.values()], session.begun
-    starts = unfinished(begun) if begun else trainings_of(cases, session.prepared.settings.seed, session.asked)
-    return [Piece(planned[start.case.case_id], start) for start in starts if start.case.case_id in planned]
-
-
 def _work(session: Session[TrainingAsked]) -> "Work":
     """Return what has a training made by a worker; once one of fp32 failed, the others of its workload fail."""
-    from ampbench.drive.pieces import ask_case
+    from ampbench.studies.work import ask_worker
 
     failed: dict[tuple[str, str], Failure] = {}
 
@@ -447,7 +429,7 @@ def _work(session: Session[TrainingAsked]) -> "Work":
             return structs.replace(why, case_id=case.case_id, message=message)
         settings = structs.replace(session.prepared.settings, seed=start.seed)
         asked = ArmAsked(steps=session.asked.steps, arm=start.arm)
-        outcome = ask_case(channel, piece.planned, settings, TASK, asked, fresh=False)
+        outcome = ask_worker(channel, piece.planned, settings, TASK, asked, fresh=False)
         if isinstance(outcome, Failure) and case.precision == BASELINE:
             failed[group] = outcome
         elif isinstance(outcome, Training) and session.begun is not None:
@@ -482,7 +464,7 @@ def _with_baselines(
 
 def _refined(selection: Selection, asked: TrainingAsked) -> Selection:
     """Return the selection, for settings of GradScaler that of what it scales; `UsageError` for another precision."""
-    from ampbench.drive.pieces import built_in_rows
+    from ampbench.studies.work import built_in_rows
 
     if not settings_of(asked.setting):
         return selection
@@ -581,8 +563,8 @@ Examples:
     ),
     refined=_refined,
     plan=_with_baselines,
-    pieces=pieces,
-    left=lambda stored: [start.case.case_id for start in unfinished(stored)],
+    parts=lambda where, cases, asked: trainings_of(cases, where.settings.seed, asked),
+    apart=("case_id", "seed", "arm"),
     work=_work,
     title="Trainings",
     caption="How the precisions of each workload end, or GradScaler's settings",

@@ -1,8 +1,8 @@
 """Studies at work: cases are planned, or those found that a run lacks, and done piece by piece."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,43 +11,184 @@ import msgspec
 from msgspec import structs
 
 from ampbench import store
-from ampbench.drive.pieces import (
-    Piece,
-    Watch,
-    Work,
-    ask_case,
-    do_pieces,
-    plan_default_autocast,
-    refuse_own,
-    require_among,
-    require_eager,
-)
-from ampbench.drive.planning import PlannedCase, check_selection, in_one_phase, meant
-from ampbench.drive.servers import Channel, OpenChannel, ServerChannel
+from ampbench.core.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
+from ampbench.core.units import one_of
+from ampbench.drive.planning import PlannedCase, check_selection, in_one_phase, make_plan, meant
+from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool, ServerChannel
 from ampbench.drive.session import (
     Opened,
     Prepared,
     check_same,
     check_same_cases,
     default_memory_limit,
+    describer,
     new_header,
+    now,
     opened_first,
     planned_skips,
     preload_modules,
     require_work,
 )
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.records.case import DEVICES, WorkloadSource
-from ampbench.records.kinds import LINES, line_of, verb_of
+from ampbench.records.case import DEVICES, Environment, WorkloadSource
+from ampbench.records.kinds import LINES, line_of, stage_of, verb_of
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Entry, Header, Selection, Settings
+from ampbench.records.run import Entry, Footer, Header, Selection, Settings
 from ampbench.records.wire import Task, ask
-from ampbench.store import RunWriter, StoredRun
+from ampbench.store import CannotBeError, RunWriter, StoredRun
 from ampbench.studies.study import Session, Study
 
 A = TypeVar("A")
 B = TypeVar("B")
 R = TypeVar("R")
+
+
+def asked_of(stored: StoredRun) -> Any:
+    """Return what a run was asked for, to go on with it; `UsageError` where it does not say."""
+    if stored.asked is None:
+        raise UsageError(f"run {stored.header.run} does not say what it was asked for: begin a new one")
+    return stored.asked
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of work: `of` a case or, where it is of none, what it is called; `part` is the study's own."""
+
+    of: PlannedCase | str
+    part: Any = None
+
+    @property
+    def planned(self) -> PlannedCase:
+        """The case it is of."""
+        assert isinstance(self.of, PlannedCase)
+        return self.of
+
+    @property
+    def key(self) -> str:
+        """What it has in common with the pieces that take as long: the id of its case, or what it is called."""
+        return self.of if isinstance(self.of, str) else self.of.case.case_id
+
+    @property
+    def named(self) -> str:
+        """What it is, in a few words: "mlp bf16_autocast cpu training"."""
+        if isinstance(self.of, str):
+            return self.of
+        case = self.of.case
+        return f"{case.workload} {case.precision} {case.device} {case.phase}"
+
+
+Work = Callable[[Channel, Piece], Entry]
+"""Has a piece of work done on a channel, and returns what came of it: what was found, or a `Failure` or `Skip`."""
+Watch = Callable[[Piece, Entry | None], None]
+"""Told of each piece twice: before it is worked on (None) and after, before what was seen is stored."""
+
+
+def _key(study: Study[Any, Any], part: Any) -> tuple[Any, ...]:
+    return tuple(getattr(part, name) for name in study.apart)
+
+
+def lacking(study: Study[Any, Any], stored: StoredRun) -> list[Any]:
+    """Return the parts of what a run was asked for that it says nothing of; what ended a case ended all of its parts.
+
+    Raises `UsageError` where it does not say what it was asked for.
+    """
+    done = {_key(study, record) for record in stored.every(study.record)}
+    cases = [case for case_id, case in stored.cases.items() if case_id not in stored.given_up]
+    parts = study.parts(stored.header, cases, asked_of(stored))
+    return [part for part in parts if _key(study, part) not in done]
+
+
+def pieces_of(study: Study[A, Any], session: Session[A]) -> list[Piece]:
+    """Return the pieces of work of what is planned, or those that the run begun before lacks, in their order."""
+    planned = {each.case.case_id: each for each in session.prepared.plan if not each.skip}
+    if session.begun is None:
+        parts = study.parts(session.prepared, [each.case for each in planned.values()], session.asked)
+    else:
+        parts = lacking(study, session.begun)
+    if study.on_devices is not None:
+        return [Piece(" ".join(_key(study, part)), part) for part in parts]
+    return [Piece(planned[part.case_id], part) for part in parts if part.case_id in planned]
+
+
+def ask_worker(
+    channel: Channel, of: PlannedCase | str, settings: Settings, task: Task[B, R], asked: B, *, fresh: bool = True
+) -> R | Failure | Skip:
+    """Have a task of a case, or of a type of device, done on a channel, and return what came of it."""
+    place = {"device": of} if isinstance(of, str) else {"source": of.source, "case": of.case}
+    request = ask(
+        task,
+        asked,
+        **place,
+        timeout_seconds=settings.timeout_seconds,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        threads=settings.threads,
+        seed=settings.seed,
+        fresh=fresh,
+    )
+    return task.outcome(channel.serve(request), request.case)
+
+
+def filled(channel: Channel, study: Study[A, Any], settings: Settings, asked: A, blank: R) -> R:
+    """Return a record of a device as a worker filled it, or as it is where nobody can."""
+    task, on = study.task, study.on_devices
+    assert task is not None
+    assert on is not None
+    request = on.request(asked, blank)
+    if request is None:
+        return blank
+    settings = structs.replace(settings, threads=settings.threads or on.threads)
+    found = ask_worker(channel, blank.device, settings, task, request)  # type: ignore[attr-defined]
+    return on.unanswered(blank, found) if isinstance(found, Failure) else found  # type: ignore[return-value]
+
+
+def _work_of(study: Study[A, Any], session: Session[A]) -> Work:
+    settings, asked, task = session.prepared.settings, session.asked, study.task
+    if study.work is not None:
+        return study.work(session)
+    if study.on_devices is not None:
+        return lambda channel, piece: filled(channel, study, settings, asked, piece.part)
+    assert task is not None
+    return lambda channel, piece: ask_worker(channel, piece.planned, settings, task, asked)
+
+
+def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, writer: RunWriter, watch: Watch) -> str:
+    """Have each piece of work done by `work`, every entry to `writer` at once; return how it ended.
+
+    Pieces of a case that failed or cannot run are passed over; a case of which something cannot be stored failed. A
+    server is opened for the first piece that asks one; what a killed worker leaves unanswered is asked once more, as
+    `Pool` does. An interruption ends the session with a footer that says so; nothing seen is lost.
+    """
+    ended = "interrupted"
+    gone: set[str] = set()
+    pool = Pool({ONLY: open_channel})
+    try:
+        with pool:
+            for piece in pieces:
+                if piece.key in gone:
+                    continue
+                watch(piece, None)
+                try:
+                    found = work(pool, piece)
+                    writer.check(found)
+                except CannotBeError as error:
+                    found = _failure_of(piece, error)
+                watch(piece, found)
+                writer.append(found)
+                if isinstance(found, Failure | Skip):
+                    gone.add(piece.key)
+        ended = "complete"
+    except KeyboardInterrupt:
+        pass
+    finally:
+        writer.append(Footer(ended=ended, finished_at=now()))
+    return ended
+
+
+def _failure_of(piece: Piece, error: CannotBeError) -> Failure:
+    """Return the failure of the case of a piece of which something cannot be stored; raises `error` for one of none."""
+    if isinstance(piece.of, str) or error.line not in LINES:
+        raise error
+    return error.failure(piece.key, stage_of(error.line))
 
 
 @contextmanager
@@ -69,7 +210,7 @@ def prepared(
     there is not.
     """
     selection, sources = _checked(study, selection, asked)
-    preload = [*study.preload]
+    preload = [*study.on_devices.preload] if study.on_devices else []
     if study.selects is not None:  # what looks at ops is a dispatch mode, for which torch imports torch._dynamo
         preload += dict.fromkeys(["torch._dynamo", *preload_modules(selection, sources)])
     open_new = open_channel or (lambda: ServerChannel(preload=preload))
@@ -81,15 +222,18 @@ def prepared(
         plan = _planned(study, selection, settings, asked, first)
         if begun is not None and study.selects is not None:
             check_same_cases(begun, plan)
-            left = set(study.left(begun))
+            left = {part.case_id for part in lacking(study, begun)}
             plan = [planned for planned in plan if planned.case.case_id in left]
-        yield Prepared(
+        found = Prepared(
             selection=selection,
             settings=settings,
             environment=first.environment,
             plan=plan,
             open_channel=first.open_channel,
         )
+        if study.on_devices is not None:
+            study.parts(found, [], asked)
+        yield found
 
 
 def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Selection, list[WorkloadSource]]:
@@ -128,8 +272,6 @@ def _planned(
     """Return the cases of a selection on the machine of a first server; none where a study is of no cases."""
     selects = study.selects
     if selects is None:
-        assert study.require is not None
-        study.require(selection, asked, first.environment)
         return []
     if study.plan is not None:
         plan = study.plan(selection, asked, first.environment, first.channel, settings)
@@ -231,7 +373,7 @@ def work_through(
     seen: list[Entry] = list(planned_skips(plan))
     try:
         writer.append(*seen)
-        pieces = study.pieces(session)
+        pieces = pieces_of(study, session)
         with watching(pieces) as show:
 
             def watch(piece: Piece, entry: Entry | None) -> None:
@@ -248,30 +390,74 @@ def work_through(
     return Worked(path=writer.path, seen=seen), ended
 
 
-def ask_device(channel: Channel, device: str, settings: Settings, task: Task[B, R], asked: B) -> R | Failure | str:
-    """Have a task that is of no case done on a type of device; return what was found, or why nothing was.
+def require_eager(selection: Selection, verb: str) -> None:
+    """Raise `UsageError` for any path but eager: in a compiled or traced network no module runs by itself."""
+    others = [path for path in selection.paths if path != "eager"]
+    if others:
+        raise UsageError(f"{verb} looks into the modules of the eager path, which a {others[0]} network does not run")
 
-    `drive.pieces.ask_case` is the same of a case.
+
+def require_among(selection: Selection, allowed: Sequence[str], why: str) -> None:
+    """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it.
+
+    Those that may be a user's own are passed over, here as in what follows: `refuse_own` knows them.
     """
-    reply = channel.serve(
-        ask(
-            task,
-            asked,
-            device=device,
-            threads=settings.threads,
-            timeout_seconds=settings.timeout_seconds,
-            memory_limit_bytes=settings.memory_limit_bytes,
-        )
-    )
-    found = task.found(reply)
-    if found is not None:
-        return found
-    return reply.failure or reply.problem or "the worker gave no answer"
+    for row in built_in_rows(selection):
+        if row.same_ops in allowed:
+            require_own_ops(selection)
+        if row.name not in allowed:
+            raise UsageError(f"{why.format(name=row.name)}: give {one_of(allowed)}")
 
 
-def _work_of(study: Study[A, Any], session: Session[A]) -> Work:
-    if study.work is not None:
-        return study.work(session)
-    task = study.task
-    assert task is not None
-    return lambda channel, piece: ask_case(channel, piece.planned, session.prepared.settings, task, session.asked)
+def require_own_ops(selection: Selection) -> None:
+    """Raise `UsageError` for a precision whose ops are those of another, which is the one to ask about."""
+    for row in built_in_rows(selection):
+        if row.same_ops:
+            raise UsageError(f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that")
+
+
+def built_in_rows(selection: Selection) -> list[Precision]:
+    """Return the rows of those precisions selected that are ampbench's own.
+
+    Which names are a user's own is not known before his file is read, once `check_selection` let them pass.
+    """
+    found = []
+    for name in selection.precisions:
+        with suppress(UnknownNameError):
+            found.append(find_precision(name))
+    return [row for row in found if row.name in BUILT_IN]
+
+
+def refuse_own(selection: Selection) -> None:
+    """Raise `UsageError` for a precision that is a user's own, or nobody's, now that all of them are known."""
+    for row in map(find_precision, selection.precisions):
+        if row.name not in BUILT_IN:
+            raise UsageError(
+                f"{row.name} is a precision of your own, which `ampbench run` measures: this asks about ampbench's own"
+            )
+
+
+def plan_default_autocast(
+    selection: Selection,
+    environment: Environment,
+    channel: Channel,
+    settings: Settings,
+    *,
+    absent_devices: bool = False,
+) -> list[PlannedCase]:
+    """Return the eager cases of `selection`; without precisions, those of autocast to each device's default dtype.
+
+    With `absent_devices`, that its device is absent skips no case. Raises what `make_plan` raises.
+    """
+    precisions = selection.precisions or AUTOCAST
+    asked = structs.replace(selection, precisions=precisions, paths=[])
+    plan = make_plan(asked, environment, describer(channel, settings), absent_devices=absent_devices)
+    if selection.precisions:
+        return plan
+    return [planned for planned in plan if _is_default(planned, environment)]
+
+
+def _is_default(planned: PlannedCase, environment: Environment) -> bool:
+    """Return whether autocast, unless told otherwise, uses the dtype of this case on its device."""
+    device = environment.device(planned.case.device)
+    return device is None or planned.case.precision == default_autocast(device.autocast_dtype)

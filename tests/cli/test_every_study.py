@@ -25,6 +25,7 @@ from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, request_line
 from ampbench.store import list_runs, read_run
 from ampbench.studies.study import options_of, study_of
+from ampbench.studies.work import lacking
 from tests.stored_runs import RUN, make_case, write_run
 
 Run = Callable[..., Any]
@@ -198,7 +199,7 @@ def test_a_study_that_is_killed_goes_on_without_a_loss(kind: str, tmp_path: Path
     assert again.code == 0
     assert read_run(file).ended == "complete"
     assert file.read_text().startswith(kept[: kept.rindex("\n") + 1])
-    assert not study_of(kind).left(read_run(file))
+    assert not lacking(study_of(kind), read_run(file))
 
 
 def texts(folder: Path) -> list[str]:

@@ -17,7 +17,6 @@ from msgspec import structs
 
 from ampbench.cli.progress import piece_progress
 from ampbench.drive import servers as channels
-from ampbench.drive.pieces import Piece
 from ampbench.drive.planning import PlannedCase
 from ampbench.records.case import WorkloadSource
 from ampbench.records.kinds import KEEP_FP32
@@ -37,6 +36,7 @@ from ampbench.studies.keep_fp32 import (
     trial_said,
     units_of,
 )
+from ampbench.studies.work import Piece
 from tests.scripted_channel import asked_in
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 from tests.studies.keep_searches import CASE, SPACE, TRIALS, ended, timed, trial

@@ -57,13 +57,13 @@ def worker(seen: CastPass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     (tmp_path / "model.py").write_text(MODEL)
     ends: dict[str, Any] = {}
 
-    def ask_case(channel: object, planned: PlannedCase, *given: object) -> CastPass | Failure:
+    def ask_worker(channel: object, planned: PlannedCase, *given: object) -> CastPass | Failure:
         found = ends.get(planned.case.workload.partition(":")[2], seen)
         if isinstance(found, type):
             raise found
         return structs.replace(found, case_id=planned.case.case_id)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("ampbench.drive.pieces.ask_case", ask_case)
+    monkeypatch.setattr("ampbench.studies.work.ask_worker", ask_worker)
     return lambda **ending: ends.update(ending)
 
 

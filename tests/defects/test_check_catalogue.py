@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from ampbench.defects import AREAS, INFERENCE, TRAINING
 from ampbench.defects.catalogue import CHECKS, program_of
-from ampbench.defects.check import AREAS, INFERENCE, TRAINING
 from ampbench.records.case import DEVICES
 
 ENDING = 'print("expected:", expected)\nprint("seen:    ", seen)\n'

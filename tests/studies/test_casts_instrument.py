@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ampbench.core.precisions import AUTOCAST
-from ampbench.drive.pieces import Piece
 from ampbench.errors import UsageError
 from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace
 from ampbench.records.measured import Failure, Skip
@@ -14,6 +13,7 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies.casts import STUDY, CastsAsked
+from ampbench.studies.work import Piece
 from ampbench.studies.work import prepared as prepare
 from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import make_header

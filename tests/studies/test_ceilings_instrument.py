@@ -28,10 +28,9 @@ from ampbench.studies.ceilings import (
     CeilingsAsked,
     best,
     ceilings_known,
-    unfinished,
-    wanted_of,
 )
 from ampbench.studies.study import Given, asked_for
+from ampbench.studies.work import lacking
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
 from tests.studies.ceiling_records import ceiling
@@ -82,14 +81,14 @@ def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path
     assert [(found.operation, found.dtype) for found in stored.every(Ceiling)] == [
         (asked_in(one).operation, asked_in(one).dtype) for one in channel.asked
     ]
-    assert (stored.ending, unfinished(stored)) == ("complete", [])
+    assert (stored.ending, lacking(STUDY, stored)) == ("complete", [])
     assert told[:3] == [("matmul fp32 cpu", False), ("matmul fp32 cpu", True), ("matmul bf16 cpu", False)]
 
 
 def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
-    wanted = wanted_of(machine(CPU, NO_GPU), [], CeilingsAsked(operations=[MATMUL]))
+    wanted = STUDY.parts(make_header(environment=machine(CPU, NO_GPU)), [], CeilingsAsked(operations=[MATMUL]))
     assert [piece.dtype for piece in wanted] == ["fp32", "bf16", "fp16"]
-    wanted = wanted_of(machine(CPU, GPU), [], CeilingsAsked())
+    wanted = STUDY.parts(make_header(environment=machine(CPU, GPU)), [], CeilingsAsked())
     assert {piece.device for piece in wanted} == {"cuda"}
     assert [(piece.operation, piece.dtype) for piece in wanted] == [
         ("matmul", "fp32"), ("matmul", "tf32"), ("matmul", "fp16"), ("conv", "fp32"), ("conv", "tf32"),
@@ -111,8 +110,8 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
         "killed: ended by signal SIGKILL", "", "crash: ended by signal SIGKILL", ""
     ]  # fmt: skip
     assert (stored.ending, stored.every(Ceiling)[0].threads) == ("complete", 2)
-    assert STUDY.failed(stored) == 2
-    assert unfinished(stored) == []
+    assert [STUDY.failed(found) for found in stored.every(Ceiling)] == [True, False, True, False]
+    assert lacking(STUDY, stored) == []
     assert channel.closed == 4  # replaced twice, since it was killed again, at the end, and by the context
 
 

@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from ampbench.defects.check import CACHE, COMPILE, Check
+from ampbench.defects import CACHE, COMPILE, Check
 from ampbench.errors import UnknownNameError
 from ampbench.records.case import DeviceDescription
 from ampbench.studies import check as instrument
@@ -34,9 +34,12 @@ def wanted(*devices: str, names: tuple[str, ...] = (), areas: tuple[str, ...] = 
         devices=[DeviceDescription(type="cpu", available=True)],
         **environment,  # type: ignore[arg-type]
     )
-    with mock.patch.object(instrument, "CHECKS", ROWS):
+    with (
+        mock.patch.object(instrument, "CHECKS", ROWS),
+        mock.patch.object(instrument, "program_of", return_value=""),
+    ):
         found = wanted_of(here, devices, asked_of(names, areas))
-    return [one.named + (f": {one.lacking}" if one.lacking else "") for one in found]
+    return [f"{one.check} {one.device}" + (f": {one.why}" if one.why else "") for one in found]
 
 
 def test_all_fast_checks_are_run_here_and_where_fake_tensors_answer() -> None:

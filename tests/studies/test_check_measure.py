@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 
-from ampbench.defects.check import CACHE, Check
+from ampbench.defects import CACHE, Check
 from ampbench.records.measured import Fitness
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 from ampbench.studies import check_measure as measure

@@ -29,7 +29,7 @@ from ampbench.studies.keep_fp32 import (
     searches,
     units_of,
 )
-from ampbench.studies.study import unfinished
+from ampbench.studies.work import lacking
 from ampbench.studies.work import prepared as prepare
 from tests.scripted_channel import CPU, Scripted, asked_in, got, machine
 from tests.stored_runs import make_header
@@ -356,7 +356,8 @@ def test_an_interrupted_search_goes_on_where_it_was_and_ends_as_if_it_had_not_be
 ) -> None:
     whole = searched(tmp_path / "whole", network())
     broken = searched(tmp_path / "broken", network(interrupt_at(kind, count)))
-    assert (broken.ended, broken.of(KeepSearch), unfinished(broken)) == ("interrupted", {}, list(broken.cases))
+    left = [case.case_id for case in lacking(STUDY, broken)]
+    assert (broken.ended, broken.of(KeepSearch), left) == ("interrupted", {}, list(broken.cases))
     again = network()
     ended = resumed(broken, again)
     assert only(ended) == only(whole)

@@ -8,6 +8,7 @@ from msgspec import structs
 from ampbench.drive.servers import ServerChannel
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleProbe
 from ampbench.records.run import Settings
+from ampbench.records.wire import Nothing
 from ampbench.report.material import material_of
 from ampbench.show import studies
 from ampbench.studies.rules import (
@@ -19,11 +20,11 @@ from ampbench.studies.rules import (
     compare_rules,
     conclusions,
     find_disagreements,
-    probe_on,
     torches,
     unobserved,
     upgrade,
 )
+from ampbench.studies.work import filled
 from tests.report.materials import page_of
 from tests.report.traced_runs import probed
 from tests.rule_probes import call, observation, probe, trial
@@ -281,7 +282,9 @@ measure.probe_rules = lambda device: os.abort() if device == "xpu" else whole(de
 
 def test_a_worker_that_aborts_is_the_error_of_its_device_and_of_no_other(tmp_path):
     (tmp_path / "dying_probe.py").write_text(DYING)
+    settings = Settings(timeout_seconds=60)
     with closing(ServerChannel(preload=["dying_probe"], paths=[tmp_path])) as channel:
-        lived, died = (probe_on(channel, device, Settings(timeout_seconds=60)) for device in ("cpu", "xpu"))
+        blanks = (RuleProbe(device=device, dtypes=[]) for device in ("cpu", "xpu"))
+        lived, died = (filled(channel, STUDY, settings, Nothing(), blank) for blank in blanks)
     assert [(one.name, one.observed) for one in lived.observations] == [("aten::prelu", "lower_precision")]
     assert (died.dtypes, died.error) == ([], "crash: ended by signal SIGABRT")

@@ -8,7 +8,6 @@ import pytest
 from msgspec import structs
 
 from ampbench.core.precisions import LOW
-from ampbench.drive.pieces import asked_of
 from ampbench.drive.session import planned_skips
 from ampbench.errors import UsageError
 from ampbench.records.case import DeviceDescription
@@ -24,11 +23,10 @@ from ampbench.studies.training import (
     STUDY,
     Training,
     TrainingAsked,
-    pieces,
     scaler_arguments,
     settings_of,
-    unfinished,
 )
+from ampbench.studies.work import asked_of, lacking, pieces_of
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 from tests.studies.working import work
@@ -170,9 +168,9 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     again = resumed(run, channel)
     one = [("fp32", ""), ("fp32", "control"), ("fp32", "reference"), *((low, "") for low in LOW)]
     left = [(name, seed, arm) for seed in (0, 1) for name, arm in one][5:]
-    assert [(piece.case.precision, piece.seed, piece.arm) for piece in unfinished(run)] == left
+    assert [(piece.case.precision, piece.seed, piece.arm) for piece in lacking(STUDY, run)] == left
     assert asked_for(channel) == left
-    assert unfinished(again) == []
+    assert lacking(STUDY, again) == []
     assert sum(map(len, again.several_of(Training).values())) == ALL
 
 
@@ -187,7 +185,7 @@ def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> No
         open_channel=lambda: Scripted(training, machine(CPU)),
     ) as prepared:
         assert [planned.case.precision for planned in prepared.plan] == ["bf16_pure"]
-        (piece,) = pieces(Session(prepared=prepared, asked=ASKED, begun=run))
+        (piece,) = pieces_of(STUDY, Session(prepared=prepared, asked=ASKED, begun=run))
         assert (piece.part.seed, piece.part.arm) == (1, "")
 
 
@@ -221,7 +219,7 @@ def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path
     run = studied(tmp_path, channel)
     assert [precision for precision, _, _ in asked_for(channel)].count("fp16_pure") == 1
     assert list(run.failures) == [case_id for case_id in run.cases if "fp16_pure" in case_id]
-    assert unfinished(run) == []
+    assert lacking(STUDY, run) == []
 
 
 def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried_but_once(tmp_path: Path) -> None:
@@ -244,7 +242,7 @@ def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Pa
     run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
     mute = dataclasses.replace(run, header=structs.replace(run.header, asked=None))
     with pytest.raises(UsageError, match="does not say what it was asked for"):
-        unfinished(mute)
+        lacking(STUDY, mute)
 
 
 def test_settings_are_trained_of_fp16_autocast_beside_fp32_and_its_arms_and_gone_on_with(tmp_path: Path) -> None:
@@ -255,7 +253,7 @@ def test_settings_are_trained_of_fp16_autocast_beside_fp32_and_its_arms_and_gone
     assert [asked_in(request).arm for request in channel.asked] == [*SETTINGS][2:]
     assert [each.arm for each in again.every(Training)] == ["", "control", "reference", *SETTINGS]
     assert {case.precision for case in again.cases.values()} == {"fp32", "fp16_autocast"}
-    assert unfinished(again) == []
+    assert lacking(STUDY, again) == []
 
 
 def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given() -> None:

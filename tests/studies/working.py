@@ -6,7 +6,7 @@ from typing import Any
 from ampbench.drive.session import Prepared
 from ampbench.store import RunWriter, StoredRun
 from ampbench.studies.study import Session, Study
-from ampbench.studies.work import worked
+from ampbench.studies.work import pieces_of, worked
 
 
 def work(
@@ -19,4 +19,4 @@ def work(
 ) -> str:
     """Have what is planned, and asked for, worked on, and return how that ended."""
     session = Session(prepared=prepared, asked=asked, begun=begun)
-    return worked(study, session, study.pieces(session), writer, watch)
+    return worked(study, session, pieces_of(study, session), writer, watch)

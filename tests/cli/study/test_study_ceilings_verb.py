@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from ampbench.cli.progress import piece_progress
-from ampbench.drive.pieces import Piece
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import list_runs, read_header, read_run
 from ampbench.studies.ceilings import OPERATIONS, CeilingsAsked
+from ampbench.studies.work import Piece
 from tests.scripted_channel import CPU, Scripted, asked_in, machine
 from tests.stored_runs import COMPLETE, RUN, write_run
 from tests.studies.ceiling_records import CEILINGS as FOUND

@@ -6,16 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from ampbench.core.precisions import LOW, PRECISIONS, Precision
-from ampbench.drive.pieces import (
-    Piece,
-    Seen,
-    do_pieces,
-    require_among,
-    require_own_ops,
-)
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
@@ -23,7 +16,7 @@ from ampbench.records.case import OwnPrecision
 from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
 from ampbench.records.measured import STAGES, Failure, Skip
 from ampbench.records.ranges import RangesAsked
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, read_run
 from ampbench.studies.casts import CastsAsked
@@ -31,9 +24,9 @@ from ampbench.studies.ceilings import Ceiling
 from ampbench.studies.input_storage import StorageAsked
 from ampbench.studies.keep_fp32 import KeepAsked
 from ampbench.studies.scope import ScopeAsked
-from ampbench.studies.study import study_of, unfinished
+from ampbench.studies.study import study_of
 from ampbench.studies.training import TrainingAsked
-from ampbench.studies.work import prepared
+from ampbench.studies.work import Piece, do_pieces, lacking, prepared, require_among, require_own_ops
 from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_channel import CPU, Scripted, machine
 from tests.stored_runs import make_case, make_header, write_run
@@ -125,15 +118,15 @@ def test_what_was_neither_studied_nor_failed_nor_skipped_is_left_and_what_was_ki
     killed = Failure(case_id=ids[4], stage="scope", cause="killed", message="signal 9")
     path = write_run(
         tmp_path, CASES, scope_pass(CASES[3]), failure, killed, Skip(case_id=ids[2], reason="no loss given"),
-        explains=SCOPE,
+        explains=SCOPE, asked=to_builtins(ScopeAsked()),
     )  # fmt: skip
-    assert unfinished(read_run(path)) == [ids[0], ids[4]]
+    assert [case.case_id for case in lacking(study_of(SCOPE), read_run(path))] == [ids[0], ids[4]]
 
 
 def test_what_cannot_be_stored_of_a_case_ends_it_and_no_other(tmp_path: Path) -> None:
     cases, told = CASES[:3], []
 
-    def work(_: object, piece: Piece) -> Seen:
+    def work(_: object, piece: Piece) -> Entry:
         found = scope_pass(piece.planned.case)
         return structs.replace(found, steps=-1) if piece.key == cases[1].case_id else found
 
