@@ -108,17 +108,17 @@ def _lost(seen: Seen) -> float | None:
     return None if seen.update is None else 1.0 - (seen.update.kept or 0.0) - 2 * (seen.update.kept_error or 0.0)
 
 
-OF_GRADIENTS = "the rounding of gradients"
+OF_GRADIENTS = "gradients"
 LOST_TO = {
     "gradient_rel_l2": OF_GRADIENTS,
-    "state_rel_l2": "the rounding of optimizer state",
-    "storage_rel_l2": "the rounding of stored weights",
+    "state_rel_l2": "optimizer state",
+    "storage_rel_l2": "stored weights",
 }
-"""What an update is lost to, by the error that it makes alone."""
+"""By the rounding of what an update is lost, by the error that it makes alone."""
 
 
 def _lost_to(update: Update) -> str:
-    """Return what most of an update is lost to; "" where that was not measured."""
+    """Return by the rounding of what most of an update is lost; "" where that was not measured."""
     errors = {cause: getattr(update, name) or 0.0 for name, cause in LOST_TO.items()}
     return max(errors, key=lambda cause: errors[cause]) if any(errors.values()) else ""
 

@@ -566,7 +566,8 @@ class Verdict:
     def columns(self) -> dict[str, Any]:
         """Return it as columns of a row: `VERDICT_COLUMNS`."""
         code = None if self.code is None else str(self.code)
-        values = (str(self.status), code, self.number, self.limit, str(self.evidence) or None, self.taken)
+        numbers, evidence = (self.number, self.limit), str(self.evidence) or None
+        values = (str(self.status), code, *numbers, self.subject or None, evidence, self.taken)
         return dict(zip(VERDICT_COLUMNS, values, strict=True))
 
 
@@ -576,6 +577,7 @@ VERDICT_COLUMNS: Mapping[str, str] = MappingProxyType(
         "verdict_code": "object",
         "verdict_number": "float",
         "verdict_limit": "float",
+        "verdict_subject": "object",
         "verdict_evidence": "object",
         "taken": "bool",
     }

@@ -54,7 +54,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
     Refusal.ERROR: "its error{subject:if| in ||} is {number:error}, more than {limit:g}",
     Refusal.GRADIENT_ERROR: "its gradient error is {number:error}, more than {limit:g}",
-    Refusal.UPDATE: "{number:kept} of its updates are lost{subject:if| to ||}, more than {limit:limit}",
+    Refusal.UPDATE: "{number:kept} of its updates are lost{subject:if| to the rounding of ||}, more than {limit:limit}",
     Refusal.UPDATE_OF_TENSOR: "{number:kept} of the update of {subject} is lost, more than {limit:limit}",
     Refusal.UNMOVED: "weights that carry {number:share} of its updates never move, more than {limit:limit}",
     Refusal.NO_ROOM: (
@@ -358,7 +358,7 @@ def verdict_words(row: Mapping[str, Any]) -> str:
 
 
 def _against(row: Mapping[str, Any]) -> str:
-    """Return by which number over which limit a row is refused, and of which output; or why it is undecided."""
+    """Return by which number over which limit a row is refused, in what; or why it is undecided."""
     code, value, limit = row["verdict_code"], row.get("verdict_number"), row.get("verdict_limit")
     brief = code_words(row)
     if row["verdict"] == Status.UNDECIDED or value is None or math.isnan(value):
@@ -375,8 +375,8 @@ def _against(row: Mapping[str, Any]) -> str:
         numbers = f"{100 * value:.3g}% > {100 * limit:.3g}%"
     else:
         numbers = f"{format_error(value)} > {limit:g}"
-    output = row.get({Refusal.ERROR: "output_worst_name", Refusal.SPREAD: "output_spread_name"}.get(code, ""))
-    return f"{brief} {numbers}{f' in {output}' if output else ''}"
+    subject = row.get("verdict_subject")
+    return f"{brief} {numbers}{f' in {subject}' if subject else ''}"
 
 
 UNRUN = (Note.SKIPPED, Note.PENDING)

@@ -166,9 +166,9 @@ def test_what_is_ok_names_the_number_that_is_nearest_to_its_limit() -> None:
 @pytest.mark.parametrize(
     ("errors", "cause"),
     [
-        ({"gradient_rel_l2": 0.9, "state_rel_l2": 0.1, "storage_rel_l2": 0.2}, "the rounding of gradients"),
-        ({"gradient_rel_l2": 0.1, "state_rel_l2": 0.9, "storage_rel_l2": 0.2}, "the rounding of optimizer state"),
-        ({"gradient_rel_l2": 0.1, "state_rel_l2": 0.1, "storage_rel_l2": 0.2}, "the rounding of stored weights"),
+        ({"gradient_rel_l2": 0.9, "state_rel_l2": 0.1, "storage_rel_l2": 0.2}, "gradients"),
+        ({"gradient_rel_l2": 0.1, "state_rel_l2": 0.9, "storage_rel_l2": 0.2}, "optimizer state"),
+        ({"gradient_rel_l2": 0.1, "state_rel_l2": 0.1, "storage_rel_l2": 0.2}, "stored weights"),
         ({}, ""),
     ],
 )

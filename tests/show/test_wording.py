@@ -27,12 +27,12 @@ def test_every_code_has_one_line() -> None:
         ("baseline", None, None, None, "baseline"),
         ("ok", Refusal.ERROR, 1e-3, 2e-2, "ok"),
         ("refused", Refusal.ERROR, 0.0384, 2e-2, "refused: output error 3.8e-02 > 0.02 in waves"),
-        ("refused", Refusal.SPREAD, 1.38, 0.2, "refused: error over spread 1.38x > 0.20x in logits"),
-        ("refused", Refusal.UPDATE, 0.042, 0.02, "refused: updates lost 4.2% > 2%"),
+        ("refused", Refusal.SPREAD, 1.38, 0.2, "refused: error over spread 1.38x > 0.20x in waves"),
+        ("refused", Refusal.UPDATE, 0.042, 0.02, "refused: updates lost 4.2% > 2% in waves"),
         ("refused", Refusal.OUTPUTS, 1200, 0, "refused: not finite: 1,200"),
         ("refused", Refusal.SCALE, 8192, 1, "refused: loss scale 1/8.19e+03 < 1"),
         ("refused", Refusal.SCALE, 2.0**149, 1, "refused: loss scale 1/7.14e+44 < 1"),
-        ("refused", Refusal.INPUT_RANGE, 1.53, 1, "refused: input range 1.53x > 1.00x"),
+        ("refused", Refusal.INPUT_RANGE, 1.53, 1, "refused: input range 1.53x > 1.00x in waves"),
         ("refused", Refusal.TRAINS_WORSE, 0.26, None, "refused: trains 26% worse"),
         ("refused", Refusal.TRAINS_WORSE, None, None, "refused: training"),
         ("undecided", Undecided.NO_OPTIMIZER, None, None, "undecided: no optimizer"),
@@ -43,8 +43,7 @@ def test_a_cell_has_the_verdict_with_the_number_that_decided(
     status: str, code: Any, number: float | None, limit: float | None, cell: str
 ) -> None:
     row = {"verdict": status, "verdict_code": code and str(code), "verdict_number": number, "verdict_limit": limit}
-    named = {"output_worst_name": "waves", "output_spread_name": "logits"}
-    assert verdict_words({"outcome": "ok", **named, **row}) == cell
+    assert verdict_words({"outcome": "ok", "verdict_subject": "waves", **row}) == cell
     assert verdict_words({"outcome": "failed", **row}) == ""
 
 
