@@ -182,16 +182,15 @@ class Findings(Shown):
         """The tables by the names that they have in JSON: rows of all cases, the case's id first."""
         import pandas as pd
 
-        tables = {}
-        for table in self.study.tables:
-            rows = [
+        return {
+            table.key: pd.DataFrame(
                 {**({"case_id": subject.case.case_id} if subject.case else {}), **row}
                 for subject in self._subjects
                 for row in records(table.columns_of(subject.found), table.rows(subject.found))
-            ]
-            if table.key:
-                tables[table.key] = pd.DataFrame(rows)
-        return tables
+            )
+            for table in self.study.tables
+            if table.key
+        }
 
     @property
     def frame(self) -> "pd.DataFrame":

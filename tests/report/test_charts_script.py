@@ -17,8 +17,6 @@ from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.report.materials import CHROMIUM, make_material
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
 from tests.report.studied_runs import (
-    CEILING_RUN,
-    ceilings_run,
     scalings,
     trained,
     training_run,
@@ -241,7 +239,6 @@ def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tm
     studied = [
         training_run(*trained()),
         training_run(*scalings(), run="settings"),
-        ceilings_run(*CEILING_RUN),
     ]
     file = tmp_path / "studies.html"
     file.write_text(make_page(material_of([], explanations=studied)), encoding="utf-8")
@@ -254,7 +251,7 @@ def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tm
     for number in range(figures.count()):
         figures.nth(number).scroll_into_view_if_needed()
         expect(figures.nth(number)).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
-    assert figures.count() == 3
+    assert figures.count() == 2
     assert wrong == []
     assert max(page.evaluate(LEGENDS)) <= 0
     page.close()

@@ -167,7 +167,7 @@ def test_a_terminal_is_told_what_is_measured_and_how_long_the_rest_takes(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("rich.status.Status.update", lambda _, text: told.append(text))
     pieces = [Piece(f"matmul {dtype} cpu") for dtype in ("fp32", "bf16")]
-    with piece_progress("measuring", pieces, lambda: lambda _: "") as watch:
+    with piece_progress("measuring", pieces, lambda found: "") as watch:
         for piece in pieces:
             watch(piece, None)
             watch(piece, FOUND[0])
