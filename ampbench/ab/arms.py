@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import counted, parse_value
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.case import WorkloadSource
+from ampbench.records.case import OF_CASES, WorkloadSource
 from ampbench.records.run import Selection, Settings
 
 HERE = "here"
 """An arm that is this interpreter and the files as they are."""
 
-CASE_SETTINGS = ("threads", "precision", "path", "optimizer")
-"""The settings of an arm that are options; a name in upper case is an environment variable, all else a parameter."""
+CASE_SETTINGS = ("threads", "precision", "path", "optimizer", *OF_CASES)
+"""The settings of an arm that are options or of cases; a name in upper case is a variable, all else a parameter."""
 THREADS = "threads"
 """The one that `Settings` hold; the others select cases."""
 
