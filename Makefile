@@ -19,7 +19,7 @@ environment: .venv/.installed
 	touch $@
 
 demo: .venv/.demo
-	$(BIN)/ampbench run --budget 10 --results demo || test $$? = 3
+	$(BIN)/ampbench run --precision fp32,bf16_autocast,bf16_pure --rounds 3 --results demo || test $$? = 3
 	$(BIN)/ampbench report --results demo
 
 lint: environment
