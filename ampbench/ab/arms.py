@@ -208,7 +208,7 @@ def _remove_abandoned(option: str) -> None:
 def left_out(arms: Iterable[ArmRequest]) -> str:
     """Return a note where every arm is a commit and the files here are changed: no arm has those changes.
 
-    What would have them is said of two commits alone: of one, as of one against itself, no other arm was asked for.
+    With two commits the note names the arm that would have them; a commit against itself has no other arm.
     """
     refs = list(dict.fromkeys(arm.ref for arm in arms))
     if "" in refs:

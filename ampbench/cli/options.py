@@ -76,11 +76,11 @@ def with_parameters(
 
 SECTIONS = {
     "What": "precision device phase path preset set_ sweep optimizer threads seed no_isolation shard ray on",
-    "How long": "rounds blocks min_run_time max_time budget burst steps seeds seconds max_trials dry_run yes",
+    "How long": "rounds min_run_time max_time budget burst steps seeds seconds max_trials dry_run yes",
     "Limits": "timeout memory_limit max_error max_gradient_error min_update_kept",
     "Output": "results label resume format json every verbose help",
 }
-"""The sections of a verb's help that its options stand in, and their parameters; others have none of these."""
+"""The sections of a verb's help, each with the names of its parameters; others come under "Options"."""
 
 
 class Sectioned(TyperCommand):

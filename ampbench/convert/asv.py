@@ -263,7 +263,7 @@ def _workload(owner: str) -> tuple[str, int]:
 def read_results(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
     """Yield a run for each result file of `source`: asv's results_dir, the folder of a machine in it, or one file.
 
-    `remarks` counts by sentence the files of which something was left out or assumed. A run's id is made from the time,
+    `remarks` counts the files per remark on what was left out or assumed. A run's id is made from the time,
     the machine and the file's contents, so that it is the same whenever the same file is read.
 
     Raises `StoreError`, naming the file, where one is damaged, of another format or version, or holds nothing of the

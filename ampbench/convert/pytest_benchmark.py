@@ -79,7 +79,7 @@ KEY = "ampbench"
 def read_run_json(path: Path, remarks: Counter[str] | None = None) -> StoredRun:
     """Return the run in the JSON file at `path`, with or without the benchmarks' `data`.
 
-    `remarks` counts by sentence the files of which something was left out. The run's id is made from the time, the host
+    `remarks` counts the files per remark on what was left out. The run's id is made from the time, the host
     and the file's contents. Raises `StoreError`, naming the file, where it is damaged, not pytest-benchmark's, holds no
     benchmark of ampbench's, or was written by a newer ampbench.
     """

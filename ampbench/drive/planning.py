@@ -60,7 +60,7 @@ OPTIMIZER_FAMILY = "optimizer"
 """The family of a source that is no workload but a recipe, its name, whose optimizer is a class that is not torch's."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_FROZEN_TRAINING = "--path compiled-freezing folds weights into the code, which is for inference: they cannot train"
-NO_GRAPHS = "--path compiled-reduce-overhead is CUDA graphs, which a cpu has none of: it would be --path compiled"
+NO_GRAPHS = "--path compiled-reduce-overhead needs CUDA graphs; on a cpu it is the same as --path compiled"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 FEATURES_ALONE = "it has no head: it returns features, not classes, so that there is no loss to train it by"
 WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
@@ -204,7 +204,7 @@ def in_one_phase(plan: Iterable[PlannedCase]) -> list[PlannedCase]:
 def _precisions(selection: Selection, device: str, described: DeviceDescription | None) -> list[Precision]:
     """Return the precisions named or, where none is, those that are measured on `device`.
 
-    Without tf32, what torch ships is fp32 on CUDA, too.
+    On a device without tf32, `default` is the same as fp32, and fp32 is measured.
     """
     if not selection.precisions:
         asked = [row for row in PRECISIONS.values() if device in row.default_on]

@@ -282,7 +282,7 @@ SERVER_SECONDS = 3.0
 """What starting a server costs: importing torch and torchvision."""
 
 WARMED = 1.5
-"""A round takes so many times its timing budget, warm-up included, at most half as long again (`measure.timing`)."""
+"""The time of a round, warm-up included, at most, times its timing budget (`worker.timing`)."""
 WARM_SECONDS, HALF_WINDOW_SECONDS = 2.0, 0.5
 """An accelerator is warmed for two windows of a second at least, before each further build for half a window."""
 
@@ -292,7 +292,7 @@ CPU_SECONDS, ACCELERATOR_SECONDS = 30.0, 300.0
 MOST_ROUNDS = 1000
 """Rounds of a network at most where its budget ends them."""
 SHARED = 8
-"""So many servers stay open for the networks to come: each takes the memory of torch's import."""
+"""How many servers stay open for the next networks; each takes the memory of torch's import."""
 
 
 def estimate(schedule: Schedule, settings: Settings) -> float:

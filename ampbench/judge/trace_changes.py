@@ -56,10 +56,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OpChange:
-    """What `function` (an op's name where none in Python asked for it) does otherwise in `phase`, in all `modules`.
+    """What differs in `phase` in how `function` (or an op, where no Python function called it) runs, in all `modules`.
 
-    `before` and `after` hold the ops that only one side has, what it returns where that is not the same, and the
-    seconds of all that it did.
+    `before` and `after` hold the ops of one side only, the returned dtypes where they differ, and the total seconds.
     """
 
     function: str

@@ -20,8 +20,8 @@ INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient",
 own parameters and floating buffers; the change of these by one optimizer step."""
 
 FLUSHES = 0.01
-"""The share of a module's values at zero from which it is said to flush: below it, the values around zero that every
-distribution has are lost beside the others, as they would be to rounding."""
+"""The share of its values flushed to zero from which a module counts as flushing; every distribution has some values
+near zero, and losing fewer than these changes sums no more than rounding does."""
 
 
 class Magnitudes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

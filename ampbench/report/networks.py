@@ -178,7 +178,7 @@ def row_names(tables: Iterable[Table]) -> Callable[[Row], str]:
 
 
 def heading(machines: Sequence[Machine]) -> str:
-    """Return in one line which precision to take on machines, on all of which anything was measured."""
+    """Return in one line which precision to take on these machines."""
     answer = counted_takes([network for machine in machines for network in networks_of(machine)])
     if len(machines) == 1:
         return f"on {machines[0].name}: {answer}"

@@ -263,7 +263,7 @@ def _title(material: Material) -> str:
 
 
 def _policy(scripts: list[str], *, shared: bool) -> str:
-    """Return the content security policy: only these very scripts run; one `shared` with other pages lies beside."""
+    """Return the content security policy: only these scripts run, and those `shared` with other pages in its folder."""
     digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
     allowed = " ".join([*(f"'sha256-{digest}'" for digest in digests), *(["'self'"] if shared else [])])
     return (

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from ampbench.core.groups import grouped
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, one_of
@@ -40,7 +39,7 @@ from ampbench.records.run import Entry, Selection
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.studies.paired import WIDEST, Timing, busy, compared_steps, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks, grouped
 
 if TYPE_CHECKING:
     from ampbench.drive.servers import Channel

@@ -12,7 +12,6 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ampbench.core.groups import grouped
 from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED
@@ -42,7 +41,7 @@ from ampbench.records.rules import (
 )
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import OnDevices, Option, Since, Study, Table, View
+from ampbench.studies.study import OnDevices, Option, Since, Study, Table, View, grouped
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared

@@ -313,3 +313,11 @@ def asked_for(study: Study[A, Any], given: Given) -> A:
     if study.made is not None:
         return study.made(given)
     return study.asked(**{one.name: given.values[one.name] for one in options_of(study) if one.instead is None})
+
+
+def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Return the rows of each key, both in the order of the rows."""
+    groups: dict[Any, list[T]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups

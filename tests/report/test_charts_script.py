@@ -16,11 +16,7 @@ from ampbench.store.run_file import write_whole
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
 from tests.report.materials import CHROMIUM, make_material
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
-from tests.report.studied_runs import (
-    scalings,
-    trained,
-    training_run,
-)
+from tests.report.studied_runs import scalings, trained, training_run
 from tests.stored_runs import make_case
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
