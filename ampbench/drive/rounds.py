@@ -76,7 +76,7 @@ def make_schedule(
     for cases in networks_of(plan):
         rounds = []
         for number in range(_most_rounds(cases, settings, done)):
-            draw = random.Random(f"{settings.schedule_seed}/{cases[0].case.group}/{number}")
+            draw = random.Random(f"{settings.schedule_seed}/{cases[0].case.network}/{number}")
             turns = [*(passes(cases) if number == 0 else ()), *_round(cases, control, number, draw)]
             left = [turn for turn in turns if turn.key not in done and turn.planned.case.case_id not in ended]
             rounds.append(with_processes(left))
@@ -85,11 +85,11 @@ def make_schedule(
 
 
 def networks_of(plan: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return the cases of each network on each device that can run, in the order of the plan."""
+    """Return the cases of each network on each device that can run, with every recipe, in the order of the plan."""
     networks: dict[tuple[str, str], list[PlannedCase]] = {}
     for planned in plan:
         if not planned.skip:
-            networks.setdefault((planned.case.device, planned.case.group), []).append(planned)
+            networks.setdefault((planned.case.device, planned.case.network), []).append(planned)
     return list(networks.values())
 
 
@@ -146,7 +146,7 @@ def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Req
 
 def passes(cases: Iterable[PlannedCase]) -> list[Turn]:
     """Return the memory and divergence passes of a network's `cases`."""
-    ordered = sorted(cases, key=lambda planned: planned.case.phase)
+    ordered = sorted(cases, key=lambda planned: (planned.case.phase, planned.case.group))
     return [Turn(task, planned) for task in (MEMORY, DIVERGENCE) for planned in ordered]
 
 

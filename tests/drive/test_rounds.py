@@ -88,9 +88,9 @@ def test_one_cell_is_measured_twice_as_the_control() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_networks_come_one_after_the_other_each_with_its_passes_first(device: str) -> None:
     plan = [
-        dataclasses.replace(each, case=structs.replace(each.case, workload=workload, device=device))
+        dataclasses.replace(each, case=structs.replace(each.case, workload=workload, device=device, recipe=recipe))
         for workload in ("w", "v")
-        for each in PLAN
+        for each, recipe in zip(PLAN, [*[""] * 3, *["adamw-lm"] * 3], strict=True)
     ]
     schedule = make_schedule(plan, SETTINGS)
     assert [len(rounds) for rounds in schedule] == [4, 4]
