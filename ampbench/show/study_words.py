@@ -9,7 +9,6 @@ _ERRORS = (
     "{output_rel_l2:if|; output error |error|}{output_rel_l2_fp32:if| (|error| from fp32 inputs)|}"
     "{grad_rel_l2:if|; gradient error |error|}{grad_rel_l2_fp32:if| (|error|)|}"
 )
-_LONGER = ": train for longer, or at another learning rate, to conclude"
 _STEP = "a step takes {after:s}, not {before:s}: {ratio:ratio} as long{low:if| (95%: |.3f|}{high:if| to |.3f|)}"
 _TIMES = "{ratio:ratio} {low:if|(95%: |.2f|}{high:if| to |.2f|) }the time of"
 TEMPLATES: Mapping[str, str] = {
@@ -214,53 +213,30 @@ TEMPLATES: Mapping[str, str] = {
     "rules-same": "no rule of autocast changed on {devices}",
     "rules-apart": "no type of device was probed in both runs",
     "training-flat": (
-        "does not learn{falls:only|, its loss falls by a few spacings of the numbers it is computed in}: "
-        f"{{metric}} is {{value:.4g}}, before training {{before:.4g}}{_LONGER}"
+        "{learns:only|hardly learns}{learns:else|does not learn}: {metric} is {value:.4g}, before training "
+        "{before:.4g}: train for longer, or at another learning rate, to conclude"
     ),
-    "training-no-end": "comes to no end, so that nothing can be compared",
-    "training-hardly": f"hardly falls, by {{fall:.2g}}% of the loss{_LONGER}",
     "training-scale-needed": "fp16 needs loss scaling here; {setting} serves, it trains as fp32 does",
     "training-scale-needless": "fp16 needs no loss scaling here: without it, it trains as fp32 does",
-    "training-scale-useless": "no loss scale helps, no training comes to an end: `ampbench explain keep-fp32` or bf16",
     "training-trains": "{count:verb;trains;train} as fp32 does",
     "training-fails": "{count:verb;does;do} not train as fp32 does",
-    "training-scores": "{count:verb;scores;score} as fp32 does, {count:verb;trains;train} perhaps otherwise",
-    "training-better": "{count:verb;ends;end} better than fp32",
     "training-open": "inconclusive",
-    "training-incomparable": "cannot be compared",
-    "training-broke": (
-        "{what}{error:if| ||}{step:if| from step |,|}{earliest:only| at the earliest} in {seeds} of {of:counted;seed}"
-        "{first:if|: ||}"
-    ),
-    "training-score": (
-        "accuracy is {by:.2f} points {lower:only|lower}{lower:else|higher} than fp32's"
+    "training-broke": ("{what}{error:if| ||}{step:if| from step |,|} in {seeds} of {of:counted;seed}{first:if|: ||}"),
+    "training-apart": (
+        "{metric} is {by:.2f}{unit} {less:only|lower}{less:else|higher} than fp32's"
         "{low:if| (90%: |+.2f|}{high:if| to |+.2f|)}"
     ),
-    "training-loss": "{metric} ends at {ratio:.4g} times fp32's{low:if| (90%: |.4g|}{high:if| to |.4g|)}",
-    "training-within": "{metric} within {margin:.2g}{unit}{loss:if|, training loss within |.2g|%}",
+    "training-within": "{metric} within {margin:.2g}{unit}",
     "training-seeds": (
         "{seeds:if|about || seeds would decide}"
         "{margin:if|too near the margin of |.2g|}{unit}{margin:if| for any number of seeds}"
     ),
-    "training-no-pair": (
-        "{trained:only|no seed was trained to its end in fp32 and in this precision}"
-        "{trained:else|fp32 has no training to compare with}"
-    ),
-    "training-other-start": "its {what} are not those that fp32 was trained with",
     "training-one-start": (
         "{one:only|one seed shows no spread: it takes two, better three or more (--seeds)}"
         "{one:else|every seed gave the same weights and batches: do not seed in the function that makes the workload}"
     ),
-    "training-no-ratio": "fp32's loss ends at 0, or does not fall: no ratio to judge by",
-    "training-scale-comes-down": (
-        "the first {first:counted;step} of {steps} skipped to come down from {began}: init_scale={settled} skips none"
-    ),
-    "training-scale-skips-again": (
-        "{skipped:counted;later step} of {steps} skipped in search of a larger scale: a longer growth_interval skips "
-        "fewer"
-    ),
+    "training-no-ratio": "nothing to compare with: fp32's loss ends at 0 or does not fall, or came to no end",
     "training-inexact": "ends elsewhere than fp32{control:only|, so that no verdict is given}",
-    "training-short": "not all of {seeds:counted;seed} were trained in {names}",
 }
 
 OF_SEVERAL: Mapping[str, str] = {

@@ -258,7 +258,7 @@ def options_of(study: Study[Any, Any]) -> Sequence[Option]:
     for each in inspect.type_info(study.asked).fields:  # type: ignore[attr-defined]
         kind = each.type
         extra = kind.extra or {}
-        default = f"{each.default:g}" if extra.get("seconds") else each.default
+        default = f"{each.default:g}" if extra.get("seconds") else None if extra.get("names") else each.default
         text = kind.extra_json_schema["description"]
         least, most = (getattr(kind.type, end, None) for end in ("ge", "le"))
         options.append(Option(name=each.name, default=default, help=text, least=least, most=most, **extra))

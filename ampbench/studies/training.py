@@ -8,6 +8,7 @@ Stored trainings count for the cases of a run that measured, too: a whole traini
 """
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from ampbench.records.bounds import Count, ErrorSize, Magnitude, Parts, Positive
 from ampbench.records.case import Case, Environment
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.kinds import TRAINING
-from ampbench.records.labels import case_labels, told_apart
+from ampbench.records.labels import case_labels, few, told_apart
 from ampbench.records.measured import Failure, Score, Skip
 from ampbench.records.ranges import FirstNonfinite, format_scale
 from ampbench.records.run import Selection, Settings
@@ -32,7 +33,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.page import place_of, run_name
-from ampbench.studies.study import ALL_PRECISIONS_HELP, Option, Selects, Session, Study, Table, View
+from ampbench.studies.study import ALL_PRECISIONS_HELP, Selects, Session, Study, Table, View, asks, grouped
 from ampbench.studies.training_verdict import (
     ACCURACY,
     ARMS,
@@ -41,12 +42,10 @@ from ampbench.studies.training_verdict import (
     UNSCALED,
     Ending,
     Learned,
-    Metric,
     Row,
     conclude,
     conclusions,
     mean_of,
-    trouble,
 )
 
 if TYPE_CHECKING:
@@ -112,15 +111,22 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.ended_at is not None or bool(self.error)
 
 
+_SEEDS_HELP = "Number of seeds: --seed and the next ones. A verdict needs 2; 3 or more detect smaller differences."
+_SETTING_HELP = (
+    "Train fp16_autocast with a setting of GradScaler: 'no scaling', default, 'low start', 'high start', "
+    "'fast growth', all of these, or values as 'init_scale=1024 growth_interval=100'."
+)
+
+
 class TrainingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """To train each case for `steps` steps from each of `seeds` seeds, as it is or with each `setting` of GradScaler.
 
     Settings are as they are typed: see `settings_of`.
     """
 
-    steps: Steps = 300
-    seeds: Count = 3
-    setting: list[str] = []
+    steps: Annotated[int, asks("Steps of each training.", least=1, most=1_000_000, metavar="N")] = 300
+    seeds: Annotated[int, asks(_SEEDS_HELP, least=1, most=1000, metavar="N")] = 3
+    setting: Annotated[list[str], asks(_SETTING_HELP, names=True)] = []
 
 
 class ArmAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -183,144 +189,101 @@ def scaler_arguments(setting: str) -> dict[str, Any]:
 
 
 def learned_in(runs: "Iterable[StoredRun]", case_ids: Collection[str] | None = None) -> list[Learned]:
-    """Return what `learned` does of runs, the oldest first, each by a name of its own."""
-    known = [(run, workload, workload.rows[0].case_id) for run in runs for workload in learned(run, case_ids)]
-    labels = case_labels((run.cases[case_id] for run, _, case_id in known), precision=False)
-    names = told_apart([labels[case_id] for _, _, case_id in known], (run_name(run) for run, _, _ in known))
-    return [replace(workload, name=name) for name, (_, workload, _) in zip(names, known, strict=True)]
+    """Return the verdicts on each workload of runs (`learned`), the oldest first, each by a name of its own."""
+    known = [(run, workload) for run in runs for workload in learned(run, case_ids)]
+    labels = case_labels((run.cases[workload.rows[0].case_id] for run, workload in known), precision=False)
+    names = told_apart([labels[workload.rows[0].case_id] for _, workload in known], (run_name(run) for run, _ in known))
+    return [replace(workload, name=name) for name, (_, workload) in zip(names, known, strict=True)]
 
 
 def learned(stored: "StoredRun", case_ids: Collection[str] | None = None) -> list[Learned]:
-    """Return what each workload's trainings come to, per device, in the order of the run.
+    """Return the verdicts on the trainings of each workload, per device, in the order of the run.
 
     With `case_ids`, only workloads of these cases, and of them only the rows of these and of fp32; verdicts are reached
     with all that was trained.
     """
-    trained, asked = stored.several_of(Training), stored.asked or TrainingAsked(seeds=0)
-    groups: dict[tuple[str, str], list[Case]] = {}
-    for case_id, case in stored.cases.items():
-        if trained.get(case_id) or case_id not in stored.given_up:
-            groups.setdefault((case.group, case.device), []).append(case)
-    workloads = []
-    for (workload, device), cases in groups.items():
-        chosen = [case for case in cases if case_ids is None or case.case_id in case_ids]
-        if any(trained.get(case.case_id) for case in chosen):
-            whole = conclude(workload, device, _planned(cases, trained, asked), asked.seeds)
-            rows = [row for row in whole.rows if not row.judged or any(row.case_id == case.case_id for case in chosen)]
+    trained, workloads = stored.several_of(Training), []
+    cases = [case for case in stored.cases.values() if trained.get(case.case_id)]
+    for (workload, device), members in grouped(cases, lambda case: (case.group, case.device)).items():
+        chosen = {case.case_id for case in members if case_ids is None or case.case_id in case_ids}
+        if chosen:
+            whole = conclude(workload, device, list(_rows(members, trained)), stored.asked)
+            rows = [row for row in whole.rows if not row.judged or row.case_id in chosen]
             workloads.append(replace(whole, rows=rows))
     return workloads
 
 
-def _planned(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]], asked: TrainingAsked) -> list[Row]:
-    """Return the rows in the order of the table, those that have no trainings yet, too."""
-    rows = []
+def _rows(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]]) -> Iterator[Row]:
+    """Yield the rows of cases in the order of the table, those of a case as they were trained."""
     for case in sorted(cases, key=lambda case: (rank(case.precision), case.precision)):
         name = case.precision if case.scaler else f"{case.precision}, no scaler"
-        for arm in _arms(case, asked):
-            own = [training for training in trained.get(case.case_id, []) if training.arm == arm]
-            by_seed = {training.seed: training for training in sorted(own, key=lambda training: training.seed)}
-            rows.append(Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, by_seed=by_seed))
-    return rows
-
-
-def _arms(case: Case, asked: TrainingAsked) -> Sequence[str]:
-    """Return the arms that a case is trained in."""
-    return ["", *ARMS] if case.precision == BASELINE else settings_of(asked.setting) or [""]
+        for arm, trainings in grouped(trained[case.case_id], lambda training: training.arm).items():
+            by_seed = {training.seed: training for training in sorted(trainings, key=lambda training: training.seed)}
+            yield Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, by_seed=by_seed)
 
 
 def heading(learned: Learned) -> str:
-    """Return what was trained, in one line."""
-    trained, asked = len(learned.seeds), counted(learned.asked, "seed")
+    """Return the workload, the device, the steps and the seeds, in one line."""
+    trained, asked = len({seed for row in learned.rows for seed in row.by_seed}), counted(learned.asked.seeds, "seed")
     parts = [
         learned.workload,
         SCALED[0] if any(row.arm for row in learned.judged) else "",
         learned.device,
-        counted(learned.steps, "step"),
-        f"{trained:,} of {asked}" if trained < learned.asked else asked,
+        counted(learned.asked.steps, "step"),
+        f"{trained:,} of {asked}" if trained < learned.asked.seeds else asked,
     ]
     return " · ".join(filter(None, parts))
 
 
-def _metric(value: float | None, metric: Metric) -> str:
-    """Return an accuracy as "97.87%", a loss as "0.3127"."""
-    if value is None:
-        return UNDEFINED
-    return f"{value:.2%}" if metric.name == ACCURACY else f"{value:.4g}"
+def _skipped(row: Row) -> int | None:
+    """Return the number of steps that GradScaler skipped; None where it scales none of the losses."""
+    scaled = any(training.scales for training in row.trainings)
+    return sum(len(training.skipped) for training in row.trainings) if scaled else None
 
 
-def _change(value: float | None, metric: Metric) -> str:
-    """Return a difference from fp32 as "+0.13", in points of accuracy, or as "1.013x", times fp32's loss."""
-    if value is None:
-        return UNDEFINED
-    return f"{round(100 * value, 2) + 0.0:+.2f}" if metric.name == ACCURACY else f"{1 + value:.3f}x"
+def _flushed(row: Row) -> float | None:
+    """Return the share of the gradient elements looked at that are zero though they are not in fp32."""
+    looks = [look for training in row.trainings for look in training.looks]
+    nonzero = sum(look.nonzero for look in looks)
+    return sum(look.flushed for look in looks) / nonzero if nonzero else None
 
 
-class Made(NamedTuple):
-    """A training of what was learned, and the row that it is of."""
-
-    of: Learned
-    row: Row
-    training: Training
-
-
-def _ended_words(made: Made) -> str:
-    what, step = trouble(made.training, made.of.metric) or ("", None)
-    return what if step is None else f"{what} from step {step:,}"
-
-
-TRAININGS: Sequence[Column[Made]] = (
-    Column("case_id", lambda made: made.row.case_id),
-    Column("precision", lambda made: made.row.name, "precision"),
-    Column("seed", lambda made: made.training.seed, "seed", "whole", lambda made: f"{made.training.seed}"),
-    Column(
-        "metric_value", lambda made: made.of.metric.final(made.training), "score", "loss",
-        lambda made: _metric(made.of.metric.final(made.training), made.of.metric),
-    ),
-    Column("training_loss", lambda made: made.of.fit.final(made.training)),
-    Column("skipped_steps", lambda made: made.row.skipped_in([made.training]), "skipped steps", "whole", rare=True),
-    Column("scaler_scale", lambda made: _last_scale(made.training), "scale", "count", rare=True),
-    Column("ended", lambda made: _ended_words(made) or None, "ended", said=_ended_words, rare=True),
-)  # fmt: skip
-"""Of a training: its case, precision, setting or arm of fp32, and seed, and how it ended."""
-
-
-def _last_scale(training: Training) -> float | None:
-    return training.scales[-1][1] if training.scales else None
-
-
-def _sd(value: float | None, metric: Metric) -> str:
-    if value is None:
-        return UNDEFINED
-    return f"{100 * value:.2f}" if metric.name == ACCURACY else f"{value:.2g}"
+def _gradient_error(row: Row) -> float | None:
+    """Return the median over the looks of the gradients' error."""
+    return mean_of((look.rel_l2 for training in row.trainings for look in training.looks), statistics.median)
 
 
 _NO_WORSE = {ChangeStatus.UNCHANGED: "no worse", ChangeStatus.REGRESSED: "worse", ChangeStatus.IMPROVED: "lower"}
-"""What is said of the loss on the training batches."""
+"""The verdicts on the loss on the training batches."""
 
 
-def _of_metric(metric: Metric, prefix: str, of: Callable[[Row], Ending]) -> list[Column[Row]]:
-    """Return the columns of how rows end by a metric; `prefix` begins their keys."""
-    words: Mapping[Any, str] = _NO_WORSE if metric.is_fit else {}
+def _ending_columns(prefix: str, head: str, of: Callable[[Row], Ending]) -> list[Column[Row]]:
+    """Return the columns of an ending of rows; `prefix` begins their keys, `head` is the heading of its mean."""
+
+    def change(value: float | None, unit: str = "") -> str:
+        return UNDEFINED if value is None else f"{round(100 * value, 2) + 0.0:+.2f}{unit}"
+
+    def mean(row: Row) -> str:
+        value, metric = of(row).mean, of(row).metric
+        return UNDEFINED if value is None else f"{value:.2%}" if metric.name == ACCURACY else f"{value:.4g}"
 
     def interval(row: Row) -> str:
-        ending = of(row)
-        return UNDEFINED if ending.low is None else f"{_change(ending.low, metric)} to {_change(ending.high, metric)}"
+        return UNDEFINED if of(row).low is None else f"{change(of(row).low)} to {change(of(row).high)}"
+
+    def verdict(row: Row) -> str:
+        words: Mapping[Any, str] = _NO_WORSE if of(row).metric.is_fit else {}
+        return words.get(of(row).verdict, of(row).verdict or "") if row.judged else ""
 
     return [
-        Column(
-            f"{prefix}mean", lambda row: of(row).mean, metric.name, "loss", lambda row: _metric(of(row).mean, metric)
-        ),
-        Column(f"{prefix}sd", lambda row: of(row).sd, "SD", "loss", lambda row: _sd(of(row).sd, metric)),
+        Column(f"{prefix}mean", lambda row: of(row).mean, head, "loss", mean),
+        Column(f"{prefix}sd", lambda row: of(row).sd),
         Column(
             f"{prefix}difference", lambda row: of(row).difference, "against fp32", "share",
-            lambda row: _change(of(row).difference, metric),
+            lambda row: change(of(row).difference, of(row).metric.unit),
         ),
         Column(f"{prefix}low", lambda row: of(row).low, "90% interval", "share", interval),
         Column(f"{prefix}high", lambda row: of(row).high),
-        Column(
-            f"{prefix}verdict", lambda row: of(row).verdict, "verdict",
-            said=lambda row: words.get(of(row).verdict, of(row).verdict or ""),
-        ),
+        Column(f"{prefix}verdict", lambda row: of(row).verdict if row.judged else None, "verdict", said=verdict),
     ]  # fmt: skip
 
 
@@ -330,36 +293,31 @@ def _scales(row: Row) -> str:
     return UNDEFINED if not scales else " → ".join(dict.fromkeys(format_scale(scales[at][1]) for at in (0, -1)))
 
 
-def precisions(learned: Learned) -> list[Column[Row]]:
-    """Return the columns of what was concluded of a row."""
-    return [
-        Column("precision", lambda row: row.name, "precision"),
-        Column("case_id", lambda row: row.case_id),
-        Column("metric", lambda _: learned.metric.name),
-        *_of_metric(learned.metric, "", lambda row: row.first),
-        *_of_metric(learned.fit, "training_loss_", lambda row: row.fit),
-        Column("trains_as_fp32", lambda row: row.trains),
-        Column("last_scale", lambda row: _last_scale(row.trainings[0]), "scale", said=_scales),
-        Column("skipped_steps", lambda row: row.skipped_in(row.trainings), "skipped steps", "whole"),
-        Column("flushed_share", lambda row: row.flushed, "flushed", "share"),
-        Column("grad_rel_l2", lambda row: row.grad_rel_l2, "error", "error"),
-    ]
+def _nonfinite(row: Row) -> str:
+    """Return the parameters whose gradients were not finite in most steps, "fc.weight, fc.bias and 3 more"."""
+    steps = sum((Counter(training.nonfinite) for training in row.trainings), Counter())
+    return few(name for name, _ in steps.most_common())
 
 
-def overflowing(learned: Learned) -> list[tuple[str, str, int]]:
-    """Return of each row the parameters whose gradients were not finite, and in how many steps of all seeds."""
-    return [
-        (row.name, parameter, steps)
-        for row in learned.rows
-        for parameter, steps in sum((Counter(each.nonfinite) for each in row.trainings), Counter()).most_common()
-    ]
-
-
-OVERFLOWS: Sequence[Column[tuple[str, str, int]]] = (
-    Column("precision", lambda row: row[0], "precision"),
-    Column("parameter", lambda row: row[1], "parameter"),
-    Column("steps", lambda row: row[2], "steps", "whole"),
+COLUMNS: Sequence[Column[Row]] = (
+    Column("precision", lambda row: row.name, "precision"),
+    Column("case_id", lambda row: row.case_id),
+    Column("metric", lambda row: row.first.metric.name),
+    *_ending_columns("", "score", lambda row: row.first),
+    *_ending_columns("training_loss_", "training loss", lambda row: row.fit),
+    Column("trains_as_fp32", lambda row: row.trains if row.judged else None),
+    Column(
+        "last_scale",
+        lambda row: row.trainings[0].scales[-1][1] if row.trainings[0].scales else None,
+        "scale",
+        said=_scales,
+    ),
+    Column("skipped_steps", _skipped, "skipped steps", "whole"),
+    Column("flushed_share", _flushed, "flushed", "share"),
+    Column("grad_rel_l2", _gradient_error, "error", "error"),
+    Column("nonfinite_gradients", _nonfinite, "not finite", rare=True),
 )
+"""Of the trainings in a precision, with a setting or of an arm of fp32: their end, loss scale and gradients."""
 
 
 def _mean_losses(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
@@ -403,15 +361,12 @@ def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -
 
     That is workload by workload and seed by seed: fp32, its control, the fp64 reference, then the other precisions.
     """
-    groups: dict[tuple[str, str], list[Case]] = {}
-    for case in cases:
-        groups.setdefault((case.group, case.device), []).append(case)
     return [
         ToTrain(case, seed, arm)
-        for group in groups.values()
+        for group in grouped(cases, lambda case: (case.group, case.device)).values()
         for seed in range(first_seed, first_seed + asked.seeds)
         for case in sorted(group, key=lambda case: case.precision != BASELINE)
-        for arm in _arms(case, asked)
+        for arm in (["", *ARMS] if case.precision == BASELINE else settings_of(asked.setting) or [""])
     ]
 
 
@@ -420,6 +375,10 @@ def _work(session: Session[TrainingAsked]) -> "Work":
     from ampbench.studies.work import ask_worker
 
     failed: dict[tuple[str, str], Failure] = {}
+    starts: dict[tuple[str, str, int], Training] = {}
+    for before in session.begun.every(Training) if session.begun is not None else ():
+        case = session.begun.cases[before.case_id]
+        starts.setdefault((case.group, case.device, before.seed), before)
 
     def work(channel: "Channel", piece: "Piece") -> Training | Failure | Skip:
         start: ToTrain = piece.part
@@ -432,34 +391,26 @@ def _work(session: Session[TrainingAsked]) -> "Work":
         outcome = ask_worker(channel, piece.planned, settings, TASK, asked, fresh=False)
         if isinstance(outcome, Failure) and case.precision == BASELINE:
             failed[group] = outcome
-        elif isinstance(outcome, Training) and session.begun is not None:
-            _check(session.begun, case, outcome)
+        elif isinstance(outcome, Training):
+            first = starts.setdefault((*group, start.seed), outcome)
+            for what in ("weights", "inputs"):
+                if getattr(first, f"{what}_digest") != getattr(outcome, f"{what}_digest"):
+                    raise UsageError(f"the {what} of {case.workload} differ between trainings from seed {start.seed}")
         return outcome
 
     return work
 
 
-def _check(begun: "StoredRun", case: Case, training: Training) -> None:
-    """Raise `UsageError` where the run begun before trained from other weights or batches."""
-    from ampbench.drive.session import check_same_network
-
-    for before in begun.every(Training):
-        was = begun.cases[before.case_id]
-        if (was.group, was.device, before.seed) == (case.group, case.device, training.seed):
-            check_same_network(begun.header.run, was.workload, before, training)
-
-
-def _with_baselines(
+def _with_baseline(
     selection: Selection, _: TrainingAsked, environment: Environment, channel: "Channel", settings: Settings
 ) -> "list[PlannedCase]":
-    """Return the cases of `selection`, and for each the fp32 case of the same, whatever is selected."""
+    """Return the cases of `selection`, and those of fp32, whatever is selected."""
     from ampbench.drive.planning import make_plan
     from ampbench.drive.session import describer
 
-    describe = describer(channel, settings)
-    chosen = make_plan(selection, environment, describe, emulated=True)
-    baselines = make_plan(structs.replace(selection, precisions=[BASELINE]), environment, describe)
-    return [*baselines, *(planned for planned in chosen if planned.case.precision != BASELINE)]
+    named = [BASELINE, *selection.precisions] if selection.precisions else []
+    selection = structs.replace(selection, precisions=named)
+    return make_plan(selection, environment, describer(channel, settings), emulated=True)
 
 
 def _refined(selection: Selection, asked: TrainingAsked) -> Selection:
@@ -499,7 +450,7 @@ def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict
             continue
         name = f"study {study.header.run.rpartition('-')[2]}"
         for workload in learned(study):
-            steps = counted(workload.steps, "step")
+            steps = counted(workload.asked.steps, "step")
             for row in workload.judged:
                 own = measured.divergence.get(row.case_id)
                 same = own is not None and own.weights_digest in {each.weights_digest for each in row.trainings}
@@ -536,24 +487,6 @@ Examples:
     key="trainings",
     task=TASK,
     timeout="1800",
-    options=(
-        Option(name="steps", default=300, metavar="N", least=1, most=1_000_000, help="Steps of each training."),
-        Option(
-            name="seeds",
-            default=3,
-            metavar="N",
-            least=1,
-            most=1000,
-            help="Number of seeds: --seed and the next ones. A verdict needs 2; 3 or more detect smaller differences.",
-        ),
-        Option(
-            name="setting",
-            default=None,
-            names=True,
-            help="Train fp16_autocast with a setting of GradScaler: 'no scaling', default, 'low start', 'high start', "
-            "'fast growth', all of these, or values as 'init_scale=1024 growth_interval=100'.",
-        ),
-    ),
     selects=Selects(
         precision=ALL_PRECISIONS_HELP,
         workloads=("digits", "characters"),
@@ -562,7 +495,7 @@ Examples:
         own_precisions=True,
     ),
     refined=_refined,
-    plan=_with_baselines,
+    plan=_with_baseline,
     parts=lambda where, cases, asked: trainings_of(cases, where.settings.seed, asked),
     apart=("case_id", "seed", "arm"),
     work=_work,
@@ -574,44 +507,31 @@ Examples:
     heading=heading,
     tables=(
         Table(
-            key="trainings",
-            columns=TRAININGS,
-            rows=lambda learned: [Made(learned, row, each) for row in learned.rows for each in row.trainings],
-            views=[View(title="Each seed", shown=0, folded=True)],
-        ),
-        Table(
             key="precisions",
-            columns=precisions,
+            columns=COLUMNS,
             rows=lambda learned: learned.rows,
             views=[
                 View(
                     title="At the end",
-                    keys="precision mean sd difference low verdict",
-                    note="last quarter of the steps; means over seeds, SD: over seeds; against fp32: of the same seed, "
-                    "in points or times its loss; control: fp32 from weights one rounding away",
+                    keys="precision mean difference low verdict",
+                    note="last quarter of the steps, mean over seeds; against fp32: of the same seed, in points or "
+                    "percent of its loss; control: fp32 from weights one rounding away",
                     only=lambda row: row.first != row.fit,
                 ),
                 View(
                     title="Training loss at the end",
-                    keys="precision training_loss_mean training_loss_sd training_loss_difference training_loss_low "
+                    keys="precision training_loss_mean training_loss_difference training_loss_low "
                     "training_loss_verdict",
-                    note="last quarter of the steps, of the weights in fp32; against fp32: times that of the same seed",
+                    note="last quarter of the steps, of weights in fp32; against fp32: of the same seed, in percent",
                 ),
                 View(
                     title="Gradients and loss scale",
-                    keys="precision last_scale skipped_steps flushed_share grad_rel_l2",
-                    note="flushed: share of fp32's gradients that are zero in the training; error: median",
-                    only=lambda row: (
-                        row.judged and (row.grad_rel_l2 is not None or row.skipped_in(row.trainings) is not None)
-                    ),
+                    keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",
+                    note="flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "
+                    "gradients of these parameters in some step",
+                    only=lambda row: row.judged and any(each.looks or each.scales for each in row.trainings),
                 ),
             ],
-        ),
-        Table(
-            key="overflows",
-            columns=OVERFLOWS,
-            rows=overflowing,
-            views=[View(title="Gradients that were not finite", note="in how many steps", shown=12, folded=True)],
         ),
     ),
     conclusions=conclusions,

@@ -44,16 +44,12 @@ BATCHES = 16
 LOOKS = 6
 """The number of steps, evenly spread, whose gradients are compared with fp32's."""
 LOWEST_SCALE = 2.0**-14
-"""Below this scale nothing is left to hope for: a gradient that overflows fp16 here is above 1e9 in fp32."""
-HOPELESS = 20
-"""A training ends after this number of consecutive skipped steps without a finite loss, on every batch:
-the weights do not move any more, and the loss does not depend on the scale."""
+"""A training ends below this scale: a gradient that overflows fp16 here is above 1e9 in fp32, or no scale helps."""
 STRIDE = 1_000_003
-"""So far apart are the seeds of the first steps of two trainings: no two draw alike."""
+"""The distance of the seeds of the first steps of two trainings: no two draw alike."""
 
 ONE_BATCH = "there is one batch: it is trained on over and over"
 UNNAMED = "no optimizer is named: plain SGD trains, as with --optimizer sgd:lr=0.01"
-ON_CPU = "the fp64 training ran on the CPU: the device has no fp64"
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -118,10 +114,7 @@ class Readout:
 
 
 class _Course:
-    """A training at work: `training` is what it stores, filled step by step; `losses` are of single steps.
-
-    `skipped` steps in a row were the last.
-    """
+    """A training at work: `training` is the record of it, filled step by step; `losses` are of single steps."""
 
     def __init__(self, workload: Workload, case: Case, device: Device, seed: int, asked: ArmAsked):
         self.workload, self.case, self.device, self.asked = workload, case, device, asked
@@ -135,37 +128,30 @@ class _Course:
         )
         self.losses: list[float] = []
         self.nonfinite: Counter[str] = Counter()
-        self.skipped = 0
         self.first: FirstNonfinite | None = None
         self.ended_at: int | None = None
 
     def run(self) -> None:
-        """Train in the precision of the case or, as the reference, in fp64."""
-        workload, device, reference = self.workload, self.device, self.asked.arm == REFERENCE
-        notes = self.training.notes
-        if reference and (device := fp64_device(device)) is not self.device:
-            notes.append(ON_CPU)
+        """Train in the precision of the case or, as the reference, in fp64, on the CPU where the device has none."""
+        workload, arm, reference = self.workload, self.asked.arm, self.asked.arm == REFERENCE
         if len(batches_of(workload.inputs)) == 1:
-            notes.append(ONE_BATCH)
+            self.training.notes.append(ONE_BATCH)
         if not is_named(workload, find_recipe(self.case.recipe)):
-            notes.append(UNNAMED)
-        if self.asked.arm == CONTROL:
+            self.training.notes.append(UNNAMED)
+        if arm == CONTROL:
             workload = one_rounding_away(workload, self.training.seed)
+        device = fp64_device(self.device) if reference else self.device
         device.release()
         seed_all(self.training.seed)
         readout = Readout(workload, self.case, self.device, self.asked.steps)
         with precision_flags(FP64 if reference else PRECISIONS[self.case.precision]):
-            step = self._built(workload, device, FP64 if reference else None)
+            step = build_training(workload, self.case, device, precision=FP64 if reference else None)
+            if arm and arm not in ARMS:
+                scaler = torch.amp.GradScaler(device.type, **scaler_arguments(arm))
+                step.scaler = scaler if scaler.is_enabled() else None
+            switch_off_dropout(step.module, self.training.notes)
             self._train(step, readout)
             step.let_go()
-
-    def _built(self, workload: Workload, device: Device, precision: Any) -> TrainingStep:
-        step, arm = build_training(workload, self.case, device, precision=precision), self.asked.arm
-        if arm and arm not in ARMS:
-            scaler = torch.amp.GradScaler(device.type, **scaler_arguments(arm))
-            step.scaler = scaler if scaler.is_enabled() else None
-        switch_off_dropout(step.module, self.training.notes)
-        return step
 
     def _train(self, step: TrainingStep, readout: Readout) -> None:
         steps = self.asked.steps
@@ -187,7 +173,8 @@ class _Course:
                     warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler\.step\(\)`")
                     scheduler.step()
             self._step(step, number, readout if number in looks else None)
-            if self._hopeless(step):
+            scales = self.training.scales
+            if not is_finite(step.stored().values()) or (scales and scales[-1][1] < LOWEST_SCALE):
                 self.ended_at = number
                 return
 
@@ -215,7 +202,7 @@ class _Course:
             self.nonfinite.update(name for name, gradient in gradients.items() if not is_finite([gradient]))
         if (strange or not math.isfinite(self.losses[-1])) and self.first is None:
             self._find_first(step, number, seed)
-        self.skipped = 0 if step.apply_gradients() else self.skipped + 1
+        step.apply_gradients()
         self._note_scale(step, number + 1)
 
     def _note_scale(self, step: TrainingStep, number: int) -> None:
@@ -225,7 +212,7 @@ class _Course:
             scales.append((number, step.scaler.get_scale()))
 
     def _find_first(self, step: TrainingStep, number: int, seed: int) -> None:
-        """Differentiate once more, from the same weights and batch, and find what makes the first strange value."""
+        """Differentiate once more, from the same weights and batch, to find the op that makes the first such value."""
         if self.workload.step is not None:
             return
         gradients = [(weight, weight.grad) for weight in step.stored().values()]
@@ -242,26 +229,14 @@ class _Course:
         for buffer, saved in buffers:
             buffer.copy_(saved)
 
-    def _hopeless(self, step: TrainingStep) -> bool:
-        """Return whether the training is over before its last step."""
-        if not is_finite(step.stored().values()):
-            return True
-        if not self.skipped:
-            return False
-        strange = not any(math.isfinite(loss) for loss in self.losses[-self.skipped :])
-        least = max(HOPELESS, len(step.data.batches))
-        return (strange and self.skipped >= least) or self.training.scales[-1][1] < LOWEST_SCALE
-
 
 def train(workload: Workload, case: Case, device: Device, *, seed: int, asked: ArmAsked) -> Training:
     """Train `case` as `asked`, all batches in turn.
 
-    The learning rate follows the schedule of the case's recipe, else the workload's own, if it has one.
-
-    The control begins one rounding away from the workload's weights, the reference is in fp64, on the CPU where the
-    device has none. A training ends early where its weights are not finite, or the scale falls below `LOWEST_SCALE`, or
-    after `HOPELESS` steps. What a step raises is recorded; of the fp32 case itself and its control it is raised, as is,
-    of all but the reference, that memory ran out.
+    The learning rate follows the schedule of the case's recipe, else the workload's own, if it has one. The control
+    begins one rounding away from the workload's weights. A training ends early where its weights are not finite, or the
+    scale falls below `LOWEST_SCALE`. An error of a step is recorded; of the fp32 case itself and its control it is
+    raised, as is, of all but the reference, that memory ran out.
     """
     course = _Course(workload, case, device, seed, asked)
     error = ""

@@ -192,9 +192,18 @@ def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> No
 def test_a_study_whose_weights_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
     run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
     channel = Scripted(lambda request: training(request, weights_digest="other"), machine(CPU))
-    with pytest.raises(UsageError, match="the weights of mlp are others than it began with"):
+    with pytest.raises(UsageError, match="the weights of mlp differ between trainings from seed 0"):
         resumed(run, channel)
     assert sum(map(len, read_run(run.path).several_of(Training).values())) == 5
+
+
+def test_a_precision_that_begins_with_other_batches_than_fp32_ends_the_study(tmp_path: Path) -> None:
+    def other(request: Request) -> Reply:
+        assert request.case is not None
+        return training(request, **({"inputs_digest": "other"} if request.case.precision == "fp16_autocast" else {}))
+
+    with pytest.raises(UsageError, match="the inputs of mlp differ between trainings from seed 0"):
+        studied(tmp_path, Scripted(other, machine(CPU)))
 
 
 def test_a_study_begun_elsewhere_or_of_other_cases_is_not_gone_on_with(tmp_path: Path) -> None:

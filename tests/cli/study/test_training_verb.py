@@ -93,7 +93,6 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
     interrupted.append(3)
     said = ampbench("study", "training", "mlp", "--steps", "2", "--seeds", "4")
     assert said.out.splitlines()[0].endswith("2 steps · 1 of 4 seeds")
-    assert "Not all of 4 seeds were trained in fp32, control, fp64 and 4 more." in " ".join(said.out.split())
 
 
 @pytest.mark.parametrize(
@@ -162,9 +161,8 @@ def test_settings_of_gradscaler_stand_side_by_side(tmp_path: Path, ampbench: Run
     arguments = ["--setting", "no scaling", "--setting", "init_scale=1024 growth_interval=2", "--steps", "4"]
     said = ampbench("study", "training", "model.py:make", *arguments, "--seeds", "1", "--json")
     assert said.code == 0
-    rows = {row["precision"]: row for row in json.loads(said.out)["tables"]["trainings"]}
+    rows = {row["precision"]: row for row in json.loads(said.out)["tables"]["precisions"]}
     assert list(rows) == ["fp32", "control", "fp64", "no scaling", "init_scale=1024 growth_interval=2"]
-    assert rows["no scaling"]["scaler_scale"] is None
-    assert rows["init_scale=1024 growth_interval=2"]["scaler_scale"] == 4096
-    flushed = {row["precision"]: row["flushed_share"] for row in json.loads(said.out)["tables"]["precisions"]}
-    assert flushed["no scaling"] is not None
+    assert rows["no scaling"]["last_scale"] is None
+    assert rows["init_scale=1024 growth_interval=2"]["last_scale"] == 4096
+    assert rows["no scaling"]["flushed_share"] is not None
