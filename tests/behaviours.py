@@ -94,7 +94,7 @@ BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
     "products and copies have rates and bytes of their own in each dtype": (
         "test_a_copy_is_as_many_bytes_in_every_dtype_read_and_written",
         "test_native_bf16_attains_more_than_fp32_and_emulated_fp16_less",
-        "test_half_precision_is_told_against_fp32_and_nothing_is_promised_of_a_cpu_without_instructions_for_it",
+        "test_half_precision_has_its_rate_and_the_time_of_copies_against_fp32",
     ),
     "the scale over time, skipped steps, and what flushes with and without scaling": (
         "test_gradients_that_underflow_are_counted_and_scaling_saves_them",

@@ -57,11 +57,8 @@ TEMPLATES: Mapping[str, str] = {
     "casts-unseen": "casts inside {names} are not seen ({ops:counted;op})",
     "casts-as-one": "told as the one op that {device} has for it: {name} ({calls:counted;call}), {kernel}",
     "casts-apart": "fake tensors take {name} apart: {device} may run it whole, with fewer casts",
-    "ceiling-ratio": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}{promise:if|, promised |ratio|: not judged}",
-    "ceiling-held": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}; promised {promise:ratio} by {by}: held",
-    "ceiling-missed": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}; promised {promise:ratio} by {by}: missed",
-    "ceiling-traffic-halved": "as many values are copied in {ratio:ratio} the time of fp32: traffic is halved",
-    "ceiling-traffic-not-halved": "as many values are copied in {ratio:ratio} the time of fp32: traffic is not halved",
+    "ceiling-ratio": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}",
+    "ceiling-traffic": "as many values are copied in {ratio:ratio} the time of fp32",
     "ceiling-disturbed": (
         "other work used up to {share:share} of the CPU during {which:if|||}{which:else|all measurements}: do not "
         "trust them, measure again"

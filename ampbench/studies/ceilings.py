@@ -1,4 +1,4 @@
-"""Ceilings: what a device attains at best, beside what is promised of it, and in half precision against fp32.
+"""Ceilings: the best that a device attains, against its datasheet, and in half precision against fp32.
 
 A ceiling is the fastest sample of the best size: whatever else runs on a machine only ever delays, and the time of a
 case is that of its fastest samples, too (`stats.round_value`), so that both are told by the same measure.
@@ -10,7 +10,7 @@ operation after the other. FLOPs are those that no kernel can leave out, bytes t
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, partial
@@ -33,7 +33,7 @@ from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.show.page import place_of
 from ampbench.studies.paired import unfit
-from ampbench.studies.study import Given, OnDevices, Option, Study, Table, View, chosen
+from ampbench.studies.study import Given, OnDevices, Option, Study, Table, View, chosen, grouped
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -153,12 +153,6 @@ def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float 
     return max(reached for work, reached in points if work >= max(within)) if within else None
 
 
-def copy_ratio(ceilings: Sequence[Ceiling], device: str, dtype: str) -> float | None:
-    """Return how long copying as many values takes in a half `dtype`, over the time in fp32; None: not known."""
-    here, full = bandwidth(ceilings, device, dtype), bandwidth(ceilings, device, FP32)
-    return full / here / 2 if here and full else None
-
-
 class Datasheet(NamedTuple):
     """What a vendor says of devices with a name that `pattern` is found in: TFLOP/s by dtype, and GB/s of `memory`.
 
@@ -210,19 +204,6 @@ def datasheet_of(name: str) -> Datasheet | None:
     return next((row for row in DATASHEETS if re.search(row.pattern, name.strip())), None)
 
 
-INSTRUCTIONS = (
-    ("amx_bf16", "bf16", "AMX-BF16", 16.0),
-    ("amx_fp16", "fp16", "AMX-FP16", 16.0),
-    ("avx512_bf16", "bf16", "AVX512-BF16", 2.0),
-    ("avx512_fp16", "fp16", "AVX512-FP16", 2.0),
-)
-"""Flags of CPUs, the dtype that the instructions multiply, their name, up to how many times fp32's multiply-adds.
-
-The fastest of a dtype come first. By Intel's manuals a register of 512 bits has 32 products where fp32 has 16, and
-tiles do 1024 operations a cycle and core where two units of AVX-512 do 64. Instructions a cycle are nobody's promise.
-"""
-
-
 def share(ceiling: Ceiling, promised: Datasheet | None) -> float | None:
     """Return the share of the datasheet's peak that a ceiling attained; None where one of the two is not known."""
     peak = promised and promised.peak(ceiling.operation, ceiling.dtype)
@@ -253,75 +234,44 @@ def shown(device: DeviceDescription, ceilings: Iterable[Ceiling]) -> DeviceDescr
 
 
 HALVES = ("bf16", "fp16")
-REACHED = 0.9
-"""A promise of throughput is held from this share of it."""
-HALVED = 0.55
-"""Copying as many values in at most this share of fp32's time counts as traffic halved."""
 
 
 class Attains(StrEnum):
-    """What the ceilings of a device say of half precision against fp32, and whether they can be trusted."""
+    """Conclusions on the ceilings of a device: half precision against fp32, and whether they can be trusted."""
 
     RATIO = "ceiling-ratio"
-    """How many times fp32's FLOP/s a dtype attains: nothing is promised, or other work may have spoilt it."""
-    HELD = "ceiling-held"
-    MISSED = "ceiling-missed"
-    TRAFFIC_HALVED = "ceiling-traffic-halved"
-    TRAFFIC_NOT_HALVED = "ceiling-traffic-not-halved"
+    TRAFFIC = "ceiling-traffic"
     DISTURBED = "ceiling-disturbed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """What a device of a machine attains: of several ceilings of one operation and dtype the highest.
-
-    Whatever else runs only delays. `flags` are those of a CPU.
-    """
+    """The ceilings of a device of a machine: of several of one operation and dtype the highest."""
 
     name: str
     device: DeviceDescription
     ceilings: Sequence[Ceiling]
-    flags: Collection[str] = ()
 
 
 def conclusions(_: None, found: Ceilings) -> Iterator[Statement]:
-    """Yield what is promised of each dtype and whether it holds, and what other work spoilt."""
-    for dtype in (TF32, *HALVES, "fp64"):
-        yield from _of_dtype(found, dtype)
-    disturbed = {f"{each.operation} {each.dtype}": each.disturbance for each in found.ceilings if each.disturbance}
-    if disturbed:
-        which = few(disturbed) if len(disturbed) < len(found.ceilings) else None
-        yield state(Attains.DISTURBED, "", Severity.ADVICE, share=max(disturbed.values()), which=which)
-
-
-def _of_dtype(found: Ceilings, dtype: str) -> Iterator[Statement]:
-    """Yield whether what is promised of a dtype holds: its throughput, and in half precision the traffic halved.
-
-    Numbers that other work on the machine may have spoilt get no verdict.
-    """
+    """Yield the rate of each dtype against fp32's, the time of copying as many values, and what other work spoilt."""
     own, device = found.ceilings, found.device.type
-    spoilt = {each.operation for each in own if each.dtype in (FP32, dtype) and each.disturbance}
-    full, low = best(own, device, FP32), best(own, device, dtype)
-    if full and low:
-        promise, by = _promised(found, dtype)
-        emulated = int(shown(found.device, own).arithmetic.get(dtype) == "emulated") or None
-        held = Attains.HELD if low >= REACHED * (promise or 0.0) * full else Attains.MISSED
-        code = held if promise is not None and not spoilt.difference(MOVING) else Attains.RATIO
-        yield state(code, dtype, Severity.INFO, ratio=low / full, promise=promise, by=by, emulated=emulated)
-    moved = copy_ratio(own, device, dtype) if dtype in HALVES and COPY not in spoilt else None
-    if moved is not None:
-        code = Attains.TRAFFIC_HALVED if moved <= HALVED else Attains.TRAFFIC_NOT_HALVED
-        yield state(code, dtype, Severity.INFO, ratio=moved)
-
-
-def _promised(found: Ceilings, dtype: str) -> tuple[float | None, str | None]:
-    """Return how many times fp32's throughput is promised of a dtype, and by what; None where nothing is."""
-    sheet = datasheet_of(found.device.name)
-    peaks = [sheet.peak(MATMUL, each) for each in (dtype, FP32)] if sheet is not None else []
-    if peaks and peaks[0] and peaks[1]:
-        return peaks[0] / peaks[1], "the datasheet"
-    able = ((times, name) for flag, of, name, times in INSTRUCTIONS if of == dtype and flag in found.flags)
-    return next(able, (None, None))
+    arithmetic, fp32, copied = (
+        shown(found.device, own).arithmetic,
+        best(own, device, FP32),
+        bandwidth(own, device, FP32),
+    )
+    for dtype in (TF32, *HALVES, "fp64"):
+        rate, moved = best(own, device, dtype), bandwidth(own, device, dtype)
+        if fp32 and rate:
+            emulated = int(arithmetic.get(dtype) == "emulated") or None
+            yield state(Attains.RATIO, dtype, Severity.INFO, ratio=rate / fp32, emulated=emulated)
+        if dtype in HALVES and copied and moved:
+            yield state(Attains.TRAFFIC, dtype, Severity.INFO, ratio=copied / moved / 2)
+    disturbed = {f"{each.operation} {each.dtype}": each.disturbance for each in own if each.disturbance}
+    if disturbed:
+        which = few(disturbed) if len(disturbed) < len(own) else None
+        yield state(Attains.DISTURBED, "", Severity.ADVICE, share=max(disturbed.values()), which=which)
 
 
 MEMORY = "memory"
@@ -442,31 +392,45 @@ COLUMNS: Sequence[Column[Size]] = (
 )
 
 
+def highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
+    """Return the highest ceiling of each device, operation and dtype, of equals the last.
+
+    Whatever else runs on a machine only delays: the highest is the nearest to what it can do. Of copies and reads that
+    is one of the largest size, as smaller ones may be a cache's.
+    """
+    found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
+    for ceiling in ceilings:
+        key, top = (ceiling.device, ceiling.operation, ceiling.dtype), ceiling.top
+        height = top.work if top is not None and ceiling.operation in MOVING else 0, ceiling.rate or 0.0
+        if key not in found or height >= found[key][0]:
+            found[key] = height, ceiling
+    return [ceiling for _, ceiling in found.values()]
+
+
 def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:
     """Return the devices with their ceilings that `runs` know, the oldest first; a CPU for each number of threads."""
-    highest: dict[tuple[str, str, str, int], dict[tuple[str, str], Ceiling]] = {}
-    described: dict[tuple[str, str, str, int], Environment] = {}
-    for run in runs:
-        for each in run.every(Ceiling):
-            place = (each.device, *place_of(run), each.threads if each.device == "cpu" else 0)
-            described[place] = run.header.environment
-            own = highest.setdefault(place, {})
-            known = own.get((each.operation, each.dtype))
-            if known is None or (each.rate or 0.0) >= (known.rate or 0.0):
-                own[each.operation, each.dtype] = each
-    places = Counter(device for device, *_ in highest)
 
-    def put_together(place: tuple[str, str, str, int], own: Iterable[Ceiling]) -> Ceilings:
-        (device, host, version, threads), environment = place, described[place]
+    def place(pair: "tuple[StoredRun, Ceiling]") -> tuple[str, str, str, int]:
+        run, ceiling = pair
+        return (ceiling.device, *place_of(run), ceiling.threads if ceiling.device == "cpu" else 0)
+
+    places = grouped(((run, ceiling) for run in runs for ceiling in run.every(Ceiling)), place)
+    devices = Counter(device for device, *_ in places)
+    known = []
+    for (device, host, version, threads), pairs in places.items():
         among = [f"{device} of {host}", f"torch {version}", *([counted(threads, "thread")] if threads else [])]
-        return Ceilings(
-            name=", ".join(among) if places[device] > 1 else device,
-            device=environment.device(device) or DeviceDescription(type=device, available=False),
-            ceilings=sorted(own, key=lambda each: (OPERATIONS.index(each.operation), DTYPES.index(each.dtype))),
-            flags=environment.cpu_flags if device == "cpu" else (),
+        described = pairs[-1][0].header.environment.device(device)
+        ceilings = highest(ceiling for _, ceiling in pairs)
+        known.append(
+            Ceilings(
+                name=", ".join(among) if devices[device] > 1 else device,
+                device=described or DeviceDescription(type=device, available=False),
+                ceilings=sorted(
+                    ceilings, key=lambda each: (OPERATIONS.index(each.operation), DTYPES.index(each.dtype))
+                ),
+            )
         )
-
-    return [put_together(place, own.values()) for place, own in highest.items()]
+    return known
 
 
 def _heading(found: Ceilings) -> str:
@@ -503,8 +467,8 @@ def _lacking(device: DeviceDescription, dtype: str) -> str:
 def _wanted(where: "Prepared | Header", _: object, asked: CeilingsAsked) -> list[Ceiling]:
     """Return the ceilings that are asked for and that the devices have, to be measured.
 
-    Copies in tf32 are those in fp32, and all that only reads is measured in fp32. Raises `NothingToRunError`, with the
-    reasons, where something that is named cannot be measured.
+    Copies in tf32 are those in fp32, and reads are measured in fp32. Raises `NothingToRunError`, with the reasons,
+    where something that is named cannot be measured.
     """
     threads = where.settings.threads or where.environment.threads or 0
     devices = _devices(where.environment, where.selection.devices)
@@ -518,7 +482,7 @@ def _wanted(where: "Prepared | Header", _: object, asked: CeilingsAsked) -> list
     ]
     why = list(filter(None, dict.fromkeys(lacking)))
     if not (why or wanted):
-        why = [f"what is only copied or read is measured in {FP32}"]
+        why = [f"copies in {TF32} and all reads are measured in {FP32}"]
     if why:
         raise NothingToRunError(f"no ceiling can be measured here: {few(why, len(why))}")
     return wanted
@@ -530,10 +494,8 @@ _SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
 def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
     """Return the highest ceiling of each device, operation and dtype in a results folder that holds `here`.
 
-    Whatever else runs on a machine only delays: the highest is the nearest to what it can do. All were measured on the
-    same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Of copies that is one of the
-    largest size, as smaller ones may be a cache's. Each names its run, of equals the newest; damaged runs have none.
-    One that other work may have lowered is none: shares of it would be too high.
+    All were measured on the same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Each
+    names its run; damaged runs have none. One that other work may have lowered is none: shares of it would be too high.
     """
     from ampbench import store
 
@@ -541,21 +503,17 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
         there = header.environment
         return header.explains == CEILINGS and all(getattr(there, name) == getattr(here, name) for name in _SAME)
 
-    found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
-    for stored in store.runs_with(reversed(store.list_runs(results)), is_its):
-        for one in stored.every(Ceiling):
-            there, now = stored.header.environment.device(one.device), here.device(one.device)
-            same = there is not None and now is not None and there.name == now.name
-            attained = one.top
-            if not same or attained is None or one.disturbance is not None:
-                continue
-            if one.device == "cpu" and one.threads != here.threads:
-                continue
-            key = one.device, one.operation, one.dtype
-            height = attained.work if one.operation in MOVING else 0, one.rate or 0.0
-            if key not in found or height > found[key][0]:
-                found[key] = height, structs.replace(one, run=stored.header.run)
-    return [one for _, one in found.values()]
+    def holds(ceiling: Ceiling, there: Environment) -> bool:
+        was, now = there.device(ceiling.device), here.device(ceiling.device)
+        same = was is not None and now is not None and was.name == now.name
+        return same and (ceiling.device != "cpu" or ceiling.threads == here.threads)
+
+    return highest(
+        structs.replace(ceiling, run=stored.header.run)
+        for stored in store.runs_with(store.list_runs(results), is_its)
+        for ceiling in stored.every(Ceiling)
+        if ceiling.attained and ceiling.disturbance is None and holds(ceiling, stored.header.environment)
+    )
 
 
 def _made(given: Given) -> CeilingsAsked:
@@ -571,9 +529,9 @@ STUDY: Study[CeilingsAsked, Ceilings] = Study(
     help="""\
 Measure what a device attains at best: FLOP/s of products, convolutions and attention, memory bandwidth.
 
-In each dtype, over sizes from small to large, on random values. Says what half precision brings at most on this
-machine and, where the device's datasheet is known, what share of its peaks is reached. The run is stored: ampbench
-show RUN prints it again, with --all every size.
+In each dtype, over sizes from small to large, on random values: the most that half precision brings on this machine
+and, where the device's datasheet is known, the share of its peaks. The run is stored: ampbench show RUN prints it
+again, with --all every size.
 
 \b
 Examples:

@@ -217,8 +217,9 @@ def _rows(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]]) -> I
     """Yield the rows of cases in the order of the table, those of a case as they were trained."""
     for case in sorted(cases, key=lambda case: (rank(case.precision), case.precision)):
         name = case.precision if case.scaler else f"{case.precision}, no scaler"
-        for arm, trainings in grouped(trained[case.case_id], lambda training: training.arm).items():
-            by_seed = {training.seed: training for training in sorted(trainings, key=lambda training: training.seed)}
+        by_arm = grouped(trained[case.case_id], lambda training: training.arm)
+        for arm in sorted(by_arm, key=lambda arm: ARMS.index(arm) + 1 if arm in ARMS else 0):
+            by_seed = {training.seed: training for training in sorted(by_arm[arm], key=lambda training: training.seed)}
             yield Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, by_seed=by_seed)
 
 
@@ -376,9 +377,10 @@ def _work(session: Session[TrainingAsked]) -> "Work":
 
     failed: dict[tuple[str, str], Failure] = {}
     starts: dict[tuple[str, str, int], Training] = {}
-    for before in session.begun.every(Training) if session.begun is not None else ():
-        case = session.begun.cases[before.case_id]
-        starts.setdefault((case.group, case.device, before.seed), before)
+    if session.begun is not None:
+        for before in session.begun.every(Training):
+            case = session.begun.cases[before.case_id]
+            starts.setdefault((case.group, case.device, before.seed), before)
 
     def work(channel: "Channel", piece: "Piece") -> Training | Failure | Skip:
         start: ToTrain = piece.part

@@ -524,15 +524,14 @@ def _reasoned(ending: Ending, judged: Judged | None, metric: Metric, fires: bool
     """
     if judged is None or not metric.learns or fires:
         return replace(ending, verdict=ChangeStatus.INCONCLUSIVE, why=() if fires else (state(Learns.NO_RATIO),))
-    unit = {"margin": 100 * metric.margin, "unit": metric.unit}
+    unit: dict[str, Any] = {"margin": 100 * metric.margin, "unit": metric.unit}
     no_worse = metric.is_fit and judged.high <= metric.margin
     if judged.verdict is ChangeStatus.UNCHANGED or (judged.verdict is ChangeStatus.INCONCLUSIVE and no_worse):
         within = state(Learns.WITHIN, "", Severity.INFO, metric=metric.name, **unit)
         return replace(ending, verdict=ChangeStatus.UNCHANGED, why=(within,))
     low, high = (None if end is None else 100 * end for end in (ending.low, ending.high))
-    by, less = 100 * abs(judged.difference), int(judged.difference < 0)
-    apart = {"metric": metric.name, "by": by, "less": less, "unit": unit["unit"], "low": low, "high": high}
-    why = [state(Learns.APART, "", Severity.ADVICE, **apart)]
+    apart = {"by": 100 * abs(judged.difference), "less": int(judged.difference < 0), "low": low, "high": high}
+    why = [state(Learns.APART, "", Severity.ADVICE, metric=metric.name, unit=metric.unit, **apart)]
     if judged.verdict is ChangeStatus.INCONCLUSIVE:
         facts = unit if judged.seeds_needed is None else {"seeds": judged.seeds_needed}
         why.append(state(Learns.SEEDS, "", Severity.ADVICE, **facts))

@@ -137,12 +137,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "loss scaling is studied by trainings as those in other precisions are, each a row and a record",
         lambda one: one.name == "tests-net-runs-scaler" and not one.key.startswith(ASKED),
-        cells=835,
+        cells=705,
     ),
     Rule(
         "trainings have their loss in fp32, gradients and loss scales beside what they had, and no time",
         lambda one: one.name == "tests-net-runs-convergence" and not one.key.startswith(ASKED),
-        cells=615,
+        cells=662,
     ),
     Rule(
         "an update says in which dtype its intended step was taken",

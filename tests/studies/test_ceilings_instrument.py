@@ -129,7 +129,7 @@ def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
         (["cuda"], CeilingsAsked(), "cuda is not available: no driver"),
         (["cpu", "cuda"], CeilingsAsked(), "cuda is not available: no driver"),
         (["cpu"], CeilingsAsked(dtypes=["fp32", "tf32"], operations=[MATMUL]), "cpu has no tf32"),
-        (["cpu"], CeilingsAsked(dtypes=["bf16"], operations=[READ]), "what is only copied or read is measured in fp32"),
+        (["cpu"], CeilingsAsked(dtypes=["bf16"], operations=[READ]), "all reads are measured in fp32"),
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_is_stored(

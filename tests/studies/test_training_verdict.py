@@ -103,8 +103,10 @@ def test_what_to_do_is_said_first():
     assert lines(conclusions(None, one)) == [
         f"{both}: train as fp32 does; accuracy within 0.5 points; training loss within 5%",
         "fp16_pure: does not train as fp32 does; loss not finite from step 15 in 3 of 3 seeds",
-        "bf16_pure: does not train as fp32 does; accuracy is 1.50 points lower than fp32's (90%: -1.65 to -1.35); "
-        "training loss within 5%",
+        (
+            "bf16_pure: does not train as fp32 does; accuracy is 1.50 points lower than fp32's (90%: -1.65 to -1.35); "
+            "training loss within 5%"
+        ),
     ]
 
 

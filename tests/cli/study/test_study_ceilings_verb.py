@@ -56,7 +56,7 @@ def test_a_stored_run_is_shown_with_sentences_and_a_table(stored: Path, ampbench
     told = " ".join(said.out.split())
     assert "cpu · 2 threads" in told
     assert "400 GFLOP/s" in told
-    assert "traffic is halved" in told
+    assert "as many values are copied in 0.500x the time of fp32" in told
     assert "no kernel for Half" in told
     assert "Every size" not in told
     everything = ampbench("show", RUN, "--all").out
