@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ampbench.drive.fitness import Spoiler
     from ampbench.records.case import DeviceDescription, Environment
     from ampbench.show.document import Block, Section
-    from ampbench.studies.ceilings import Ceiling
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
@@ -60,21 +59,18 @@ def command(
         checked()
 
     environment, problem = _probe(meanwhile)
-    from ampbench.studies.ceilings import ceilings_known
-
     findings = watched() + ([] if environment is None else device_findings(environment))
     findings.sort(key=lambda finding: not finding.grave)
     known = [] if environment is None else _known(results or DEFAULT_RESULTS, environment)
-    ceilings = [] if environment is None else ceilings_known(results or DEFAULT_RESULTS, environment)
     stored = checked()
 
     def sections() -> "list[Section]":
-        own = _sections(environment, problem, findings, known, ceilings)
+        own = _sections(environment, problem, findings, known)
         return own if stored is None else [*own, _stored_section(results, stored)]
 
     document = Document(
         sections=sections,
-        data=lambda: _document(environment, problem, findings, known, ceilings, stored),
+        data=lambda: _document(environment, problem, findings, known, stored),
         columns=(),
         rows=list,
     )
@@ -104,19 +100,14 @@ def _document(
     problem: str,
     findings: "list[Spoiler]",
     known: list[str],
-    ceilings: "list[Ceiling]",
     stored: Mapping[str, str | None] | None,
 ) -> dict[str, Any]:
-    from ampbench.studies.ceilings import shown
-
-    devices = [] if environment is None else environment.devices
     document: dict[str, Any] = {
         "ampbench": __version__,
         "environment": None if environment is None else record_data(environment),
         "problem": problem or None,
         "findings": [asdict(finding) for finding in findings],
         "known": known,
-        "arithmetic": {device.type: shown(device, ceilings).arithmetic for device in devices if device.available},
     }
     if stored is not None:
         document["results"] = stored
@@ -138,7 +129,6 @@ def _sections(
     problem: str,
     findings: "list[Spoiler]",
     known: list[str],
-    ceilings: "list[Ceiling]",
 ) -> "list[Section]":
     from ampbench.show.document import Block, Section, as_sentence
 
@@ -147,7 +137,7 @@ def _sections(
         devices = [Block("unknown: only torch can tell")]
     else:
         installation = _installation(environment)
-        devices = [_device_table(environment, ceilings), *map(Block, _device_remarks(environment, ceilings))]
+        devices = [_device_table(environment), *map(Block, _device_remarks(environment))]
     width = max(map(len, installation))
     sections = [
         Section("Installation", [Block(f"{name:{width}}  {text}") for name, text in installation.items()]),
@@ -204,14 +194,13 @@ def _installation(environment: "Environment") -> dict[str, str]:
     return {name: text for name, text in pairs.items() if text}
 
 
-def _device_table(environment: "Environment", ceilings: "list[Ceiling]") -> "Block":
+def _device_table(environment: "Environment") -> "Block":
     from ampbench.core.units import format_bytes
     from ampbench.show.document import Block
-    from ampbench.studies.ceilings import shown
 
     rows = []
     for device in environment.devices:
-        arithmetic = [_capability(shown(device, ceilings), dtype) for dtype in DTYPES]
+        arithmetic = [_capability(device, dtype) for dtype in DTYPES]
         memory = "" if device.memory_bytes is None else format_bytes(device.memory_bytes)
         rows.append([device.type, *arithmetic, device.autocast_dtype or "", memory, device.name])
     headers = ("device", *DTYPES, "autocast", "memory", "name")
@@ -231,27 +220,15 @@ def _capability(device: "DeviceDescription", dtype: str) -> str:
     return arithmetic(device).get(dtype, "native" if dtype in ("fp32", "fp64") else "unknown")
 
 
-def _device_remarks(environment: "Environment", ceilings: "list[Ceiling]") -> list[str]:
-    """Return what is to be said of devices: absent, or emulating."""
-    from ampbench.records.labels import emulated_halves
-    from ampbench.studies.ceilings import best, shown
+def _device_remarks(environment: "Environment") -> list[str]:
+    """Return the devices that are absent, and the half dtypes that the others emulate."""
+    from ampbench.records.labels import emulated_halves, slower
 
     remarks = []
     for device in environment.devices:
         if not device.available:
             remarks.append(f"{device.type} is not available: {device.reason}")
-            continue
-        emulated = emulated_halves(shown(device, ceilings))
-        if emulated:
-            remarks.append(
-                f"{device.type} emulates {' and '.join(emulated)}: slower than fp32, and its time says nothing about a "
-                "device that has the instructions"
-            )
-        full = best(ceilings, device.type, "fp32")
-        told = [dtype for dtype in emulated if not (full and best(ceilings, device.type, dtype))]
-        if told:
-            by = "its flags" if device.type == "cpu" else "what torch says of it"
-            remarks.append(
-                f"that {' and '.join(told)} is emulated is known by {by}: ampbench study ceilings measures it"
-            )
+        elif emulated := emulated_halves(device):
+            factors = " and ".join(f"{dtype}, {slower(device, dtype)}" for dtype in emulated)
+            remarks.append(f"{device.type} emulates {factors}: a run measures it only where --precision names it")
     return remarks

@@ -29,7 +29,7 @@ from ampbench.records.case import (
     WorkloadSource,
     compile_mode,
 )
-from ampbench.records.labels import emulated_of, few
+from ampbench.records.labels import emulated_of, few, slower
 from ampbench.records.run import Selection
 from ampbench.records.wire import Description
 from ampbench.workloads.index import (
@@ -625,8 +625,10 @@ def _why_emulated(case: Case, environment: Environment) -> str:
     """Return why `case` is measured only where its precision is named: the device emulates its dtype; else nothing."""
     device = environment.device(case.device)
     halves = emulated_of(device, [case.precision]) if device is not None else []
+    if device is None or not halves:
+        return ""
     name = "CPU" if case.device == "cpu" else "device"
-    return f"this {name} emulates {halves[0]}, which is slow (--precision {EVERY} runs it)" if halves else ""
+    return f"this {name} emulates {halves[0]}, {slower(device, halves[0])} (--precision {EVERY} runs it)"
 
 
 def lack(device: DeviceDescription, case: Case, precision: Precision) -> tuple[str, str] | None:

@@ -357,9 +357,9 @@ def take_shard(plan: Sequence[PlannedCase], part: Part) -> tuple[list[PlannedCas
 
 
 def digest_of(plan: Iterable[PlannedCase]) -> str:
-    """Return what tells plans apart: the digest of the ids of their cases, in order, and of what is skipped."""
-    told = "\n".join(f"{planned.case.case_id} {planned.skip}" for planned in plan)
-    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    """Return the digest of the ids of the cases of a plan, in order, and of which are skipped."""
+    text = "\n".join(f"{planned.case.case_id} {bool(planned.skip)}" for planned in plan)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def shared_out(sizes: Mapping[T, int], count: int) -> list[set[T]]:

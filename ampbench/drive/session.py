@@ -121,6 +121,7 @@ def prepare(
         environment = first.environment
         if resumed is not None:
             check_same(resumed.header.environment, environment, resumed.header.run)
+            environment = resumed.header.environment  # with the measured slowdown that its plan was made by
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         describe = describer(first.channel, settings)

@@ -12,7 +12,7 @@ from ampbench.records.labels import Pending, device_statement, emulated_of, few,
 from ampbench.records.measured import NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, Take, grouped, number, precision_label
 from ampbench.store import StoredRun
-from ampbench.studies.ceilings import BINDING, Bounds, Ceiling, shown
+from ampbench.studies.ceilings import BINDING, Bounds, Ceiling
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
 FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
@@ -47,7 +47,6 @@ def _devices(stored: StoredRun, rows: Sequence[Row], *, emulated: bool) -> Itera
     environment = stored.header.environment
     for name in measured_devices(rows):
         if (device := environment.device(name)) is not None:
-            device = shown(device, stored.every(Ceiling))
             ran = {row["precision"] for row in rows if row["device"] == name and row["outcome"] == "ok"}
             halves = emulated_of(device, ran)
             if bool(halves) is emulated:

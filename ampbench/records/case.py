@@ -43,8 +43,9 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One device type of this machine: what it is and what it can do.
 
-    `arithmetic` says per dtype how matrix products run: "native", "emulated" or "unknown" ("unavailable" where the
-    dtype is not supported at all). `tf32` and `float64` say whether the device has them. `autocast_dtype` is torch's
+    `arithmetic` holds per dtype how matrix products run: "native", "emulated" or "unknown" ("unavailable" where the
+    dtype is not supported at all). `slowdown` holds per half dtype the time of a product and a convolution over fp32's,
+    which a worker measures on a CPU. `tf32` and `float64` say whether the device has them. `autocast_dtype` is torch's
     default for this device type ("bf16"). `reason` says why an unavailable device is not available. `state` is what an
     accelerator told of itself (None: it was not asked).
     """
@@ -56,6 +57,7 @@ class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     count: Count = 0
     memory_bytes: Count | None = None
     arithmetic: dict[str, str] = {}
+    slowdown: dict[str, Magnitude] = {}
     tf32: bool = False
     float64: bool = True
     autocast_dtype: str = ""
@@ -108,11 +110,13 @@ VISIBLE_DEVICES = (
 def of_kind(environment: Environment) -> Environment:
     """Return what machines of one kind have in common: all of their environment but the name, and the memory's size.
 
-    Which of its node's accelerators one has, and who else was on it, is no matter, either.
+    Left out are also the accelerators that a node shows, who else was on them, and a CPU's measured slowdown.
     """
     devices = [
-        replace(one, state=None, memory_bytes=None if one.type == "cpu" else one.memory_bytes)
-        for one in environment.devices
+        replace(device, memory_bytes=None, arithmetic={}, slowdown={})
+        if device.type == "cpu"
+        else replace(device, state=None)
+        for device in environment.devices
     ]
     variables = {name: value for name, value in environment.variables.items() if name not in VISIBLE_DEVICES}
     return replace(environment, host="", memory_bytes=None, devices=devices, variables=variables)

@@ -241,6 +241,12 @@ def emulated_halves(device: DeviceDescription) -> list[str]:
     return [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
 
 
+def slower(device: DeviceDescription, dtype: str) -> str:
+    """Return "about 6x slower than fp32" of an emulated dtype; "which is slow" without a measurement."""
+    factor = device.slowdown.get(dtype)
+    return f"about {factor:.0f}x slower than fp32" if factor else "which is slow"
+
+
 def arithmetic(device: DeviceDescription) -> dict[str, str]:
     """Return how matrix products run by short dtype name ("fp16": "emulated")."""
     return {SHORT_DTYPES.get(dtype, dtype): kind for dtype, kind in device.arithmetic.items()}

@@ -21,8 +21,6 @@ from ampbench.show.networks import heading as counted_takes
 from ampbench.show.page import Part, View, view_of_parts
 from ampbench.show.rows import Group, Row, Take, grouped, precision_label
 from ampbench.show.wording import answer, words
-from ampbench.studies.ceilings import Ceiling
-from ampbench.studies.ceilings import shown as as_measured
 from ampbench.trend.building import place_of
 from ampbench.trend.series import Place
 
@@ -120,7 +118,6 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     names = told_apart(labels, (shown.name for shown, _, _, _ in found))
     environment = runs[-1].stored.header.environment
     described = environment.device(place.device)
-    ceilings = [one for shown in runs for one in shown.stored.every(Ceiling)]
     ran = {row["precision"] for _, _, members, _ in found for row in members if row["outcome"] == "ok"}
     model = place.device_name or (place.cpu if place.device == "cpu" else "")
     kind = "this CPU" if place.device == "cpu" else f"this {place.device.upper()} device"
@@ -136,7 +133,7 @@ def _machine(place: Place, runs: Sequence[Shown]) -> Machine:
     return Machine(
         name=f"{kind} ({model})" if model else kind,
         title=" · ".join(part for part in told if part),
-        statement=device_statement(as_measured(described, ceilings), environment, ran) if described is not None else "",
+        statement=device_statement(described, environment, ran) if described is not None else "",
         runs=runs,
         tables=[
             Table(

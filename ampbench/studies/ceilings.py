@@ -210,29 +210,6 @@ def share(ceiling: Ceiling, promised: Datasheet | None) -> float | None:
     return ceiling.rate / peak if peak and ceiling.rate else None
 
 
-EMULATED, NATIVE = 0.5, 1.0
-"""Less than the first of fp32's best rate shows that a dtype is emulated, and the second that it is not.
-
-Hardware that multiplies in half does no fewer operations at a time than in fp32; what converts to fp32 and back around
-each does far fewer. Between the two a rate decides nothing.
-"""
-
-
-def shown(device: DeviceDescription, ceilings: Iterable[Ceiling]) -> DeviceDescription:
-    """Return `device` with the arithmetic that its ceilings show; where these decide nothing, as it describes itself.
-
-    What others on the machine may have slowed shows nothing.
-    """
-    quiet = [each for each in ceilings if each.disturbance is None]
-    full = best(quiet, device.type, FP32)
-    kinds = dict(arithmetic(device))
-    for dtype in HALVES:
-        half = best(quiet, device.type, dtype)
-        if full and half and (half < EMULATED * full or half >= NATIVE * full):
-            kinds[dtype] = "emulated" if half < EMULATED * full else "native"
-    return structs.replace(device, arithmetic=kinds)
-
-
 HALVES = ("bf16", "fp16")
 
 
@@ -256,15 +233,11 @@ class Ceilings:
 def conclusions(_: None, found: Ceilings) -> Iterator[Statement]:
     """Yield the rate of each dtype against fp32's, the time of copying as many values, and what other work spoilt."""
     own, device = found.ceilings, found.device.type
-    arithmetic, fp32, copied = (
-        shown(found.device, own).arithmetic,
-        best(own, device, FP32),
-        bandwidth(own, device, FP32),
-    )
+    kinds, fp32, copied = arithmetic(found.device), best(own, device, FP32), bandwidth(own, device, FP32)
     for dtype in (TF32, *HALVES, "fp64"):
         rate, moved = best(own, device, dtype), bandwidth(own, device, dtype)
         if fp32 and rate:
-            emulated = int(arithmetic.get(dtype) == "emulated") or None
+            emulated = int(kinds.get(dtype) == "emulated") or None
             yield state(Attains.RATIO, dtype, Severity.INFO, ratio=rate / fp32, emulated=emulated)
         if dtype in HALVES and copied and moved:
             yield state(Attains.TRAFFIC, dtype, Severity.INFO, ratio=copied / moved / 2)
@@ -359,17 +332,17 @@ class Size(NamedTuple):
 
 def sizes(found: Ceilings) -> list[Size]:
     """Return a row for each size that was measured, and one for each operation and dtype without any."""
-    kinds = shown(found.device, found.ceilings).arithmetic
+    kinds = arithmetic(found.device)
     promised = datasheet_of(found.device.name)
     full = {each.operation: each.rate for each in found.ceilings if each.dtype == FP32}
     rows = []
     for each in found.ceilings:
         reached, fp32 = each.rate, full.get(each.operation)
-        arithmetic = kinds.get(each.dtype, "") if each.operation not in MOVING else ""
+        kind = kinds.get(each.dtype, "") if each.operation not in MOVING else ""
         told = {"to_fp32": reached / fp32 if reached and fp32 else None, "share": share(each, promised)}
         for size in each.attained or (None,):
             own = told if size is each.top else dict.fromkeys(told)
-            rows.append(Size(each, size, best=size is each.top, arithmetic=arithmetic, **own))
+            rows.append(Size(each, size, best=size is each.top, arithmetic=kind, **own))
     return rows
 
 

@@ -8,11 +8,13 @@ import platform
 import re
 import shutil
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from packaging.version import Version
 
 import ampbench
@@ -116,6 +118,50 @@ def cpu_arithmetic(flags: list[str]) -> dict[str, str]:
         "bf16": "native" if bf16 & set(flags) else "emulated",
         "fp16": "native" if fp16 & set(flags) else "emulated",
     }
+
+
+EMULATED_FROM = 2.0
+"""A half dtype counts as emulated on a CPU from this many times fp32's time: flags name instructions, not kernels."""
+TRIALS = 5
+
+
+def measured_cpu(device: DeviceDescription) -> DeviceDescription:
+    """Return a CPU's description with the measured slowdown of each half dtype, which decides its arithmetic."""
+    slowdown = cpu_slowdown()
+    kinds = {dtype: "emulated" if times >= EMULATED_FROM else "native" for dtype, times in slowdown.items()}
+    return replace(device, arithmetic=device.arithmetic | kinds, slowdown=slowdown)
+
+
+def cpu_slowdown() -> dict[str, float]:
+    """Return the time of a half dtype over fp32's: the geometric mean of a product and of a convolution with gradients.
+
+    Each time is the shortest of several on one thread, the dtypes in turns, so that other work cannot decide. About
+    40 ms.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            trials = [[_timed(dtype) for dtype in MEASURED_DTYPES] for _ in range(1 + TRIALS)][1:]  # the first warms up
+    finally:
+        torch.set_num_threads(threads)
+    full, *halves = np.array(trials).min(axis=0)
+    ratios = [float(np.sqrt(np.prod(half / full))) for half in halves]
+    return dict(zip(map(short_dtype, MEASURED_DTYPES[1:]), ratios, strict=True))
+
+
+def _timed(dtype: torch.dtype) -> tuple[float, float]:
+    """Return the seconds of one matrix product and of one convolution with its gradients."""
+    factor = torch.ones(256, 256, dtype=dtype)
+    images, kernel = torch.ones(1, 16, 14, 14, dtype=dtype), torch.ones(16, 16, 3, 3, dtype=dtype)
+    began = time.perf_counter()
+    factor @ factor
+    between = time.perf_counter()
+    output = torch.conv2d(images, kernel, padding=1)
+    torch.ops.aten.convolution_backward(
+        output, images, kernel, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+    )
+    return between - began, time.perf_counter() - between
 
 
 def _installed(package: str) -> str:

@@ -11,7 +11,6 @@ from msgspec import structs
 from ampbench.drive.fitness import Spoiler
 from ampbench.errors import AmpbenchError
 from ampbench.records.case import Environment
-from tests import stored_runs
 
 Run = Callable[..., Any]
 FINDING = Spoiler(name="load", what="the load is 9", why="threads wait", remedy="wait until it has gone", grave=True)
@@ -93,18 +92,3 @@ def test_a_results_folder_that_is_not_there_is_a_usage_error(machine: Run, tmp_p
     said = ampbench("doctor", "--results", tmp_path / "nothing")
     assert said.code == 2
     assert "there is no results folder" in said.err
-
-
-def test_what_ceilings_of_this_machine_show_comes_before_what_flags_suggest(
-    machine: Run, ampbench: Run, environment: Environment
-) -> None:
-    flags = "that fp16 is emulated is known by its flags: ampbench study ceilings measures it"
-    assert flags in ampbench("doctor").out
-    rates = {"fp32": 1e9, "bf16": 1e8, "fp16": 2e9}
-    ceilings = [stored_runs.make_ceiling(dtype, rate, threads=environment.threads) for dtype, rate in rates.items()]
-    stored_runs.write_run(Path("results"), [], *ceilings, environment=environment, explains="ceilings")
-    out = ampbench("doctor").out
-    assert "  cpu     native  native  none  emulated  native" in out
-    assert "cpu emulates bf16" in out
-    assert "its flags" not in out
-    assert json.loads(ampbench("doctor", "--json").out)["arithmetic"]["cpu"]["fp16"] == "native"

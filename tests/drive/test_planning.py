@@ -22,6 +22,7 @@ from ampbench.drive.planning import (
     make_plan,
     meant,
 )
+from ampbench.drive.rounds import digest_of
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.records.case import (
     COMPILE_MODES,
@@ -32,6 +33,7 @@ from ampbench.records.case import (
     WorkloadSource,
     compile_mode,
     compiled_path,
+    kind_of,
     matches,
 )
 from ampbench.records.run import Selection
@@ -115,6 +117,14 @@ def test_precisions_that_the_cpu_emulates_are_run_where_they_are_named() -> None
     native = environment(replace(CPU, arithmetic={"fp16": "native"}))
     for found in (run(["all"]), run([], emulated=True), run([], native)):
         assert found >= shown
+
+
+def test_a_run_names_how_much_slower_an_emulated_precision_is() -> None:
+    measured = environment(replace(CPU, slowdown={"fp16": 6.2}), NO_XPU)
+    skips = {planned.case.precision: planned.skip for planned in plan(measured, workloads=["mlp"])}
+    assert skips["fp16_pure"].startswith("this CPU emulates fp16, about 6x slower")
+    assert digest_of(plan(measured, workloads=["mlp"])) == digest_of(plan(workloads=["mlp"]))  # each shard measures
+    assert kind_of(measured) == kind_of(environment(CPU, NO_XPU))  # as each machine of a fleet does
 
 
 def test_an_accelerator_is_preferred_and_gets_the_large_preset() -> None:

@@ -26,7 +26,6 @@ from ampbench.studies.ceilings import (
     datasheet_of,
     device_ceilings,
     share,
-    shown,
     sizes,
 )
 from tests.report.studied_runs import ceilings_run
@@ -73,16 +72,6 @@ def test_half_precision_has_its_rate_and_the_time_of_copies_against_fp32() -> No
         (Attains.RATIO, "fp16"): {"ratio": pytest.approx(0.01), "emulated": 1},
         (Attains.TRAFFIC, "fp16"): {"ratio": pytest.approx(1)},
     }
-
-
-def test_a_ceiling_shows_what_is_emulated_and_flags_only_where_it_decides_nothing() -> None:
-    flagged = structs.replace(CPU, arithmetic={"fp32": "native", "bf16": "emulated", "fp16": "native"})
-    assert shown(flagged, CEILINGS).arithmetic == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
-    assert shown(flagged, []).arithmetic == flagged.arithmetic
-    between = [ceiling(MATMUL, "fp32", 1e11), ceiling(MATMUL, "bf16", 7e10), ceiling(MATMUL, "fp16", 9e10)]
-    assert shown(flagged, between).arithmetic == flagged.arithmetic
-    busy = [structs.replace(one, fitness=Fitness(other_share=0.5)) for one in CEILINGS]
-    assert shown(flagged, busy).arithmetic == flagged.arithmetic
 
 
 def test_what_fits_a_cache_moves_at_that_cache_s_speed() -> None:

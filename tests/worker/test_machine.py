@@ -3,6 +3,7 @@
 And the canary, against products that are rounded on purpose and against errors counted by hand.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch._dynamo  # which optimizers import: not while an accelerator is scr
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UsageError
-from ampbench.records.case import DEVICES, Case
+from ampbench.records.case import DEVICES, Case, DeviceDescription
 from ampbench.records.wire import RoundAsked
 from ampbench.worker import divergence, environment, machine
 from ampbench.worker.divergence import fp32_products, measure_divergence
@@ -218,6 +219,22 @@ def test_the_arithmetic_of_a_cpu_follows_from_its_flags() -> None:
     assert cpu_arithmetic(["avx512f", "avx512_bf16"]) == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
     assert cpu_arithmetic(["avx2"]) == {"fp32": "native", "bf16": "emulated", "fp16": "emulated"}
     assert cpu_arithmetic(["avx512_fp16", "amx_bf16"])["fp16"] == "native"
+
+
+def test_measured_times_decide_whether_a_cpu_emulates_whatever_its_flags_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {torch.float32: (1.0, 1.0), torch.bfloat16: (0.25, 1.0), torch.float16: (1.0, 36.0)}
+    trials = itertools.count()
+
+    def timed(dtype: torch.dtype) -> tuple[float, float]:
+        disturbed = 100.0 if next(trials) % 4 else 1.0  # a neighbour slows most trials of each dtype
+        product, convolution = seconds[dtype]
+        return product * disturbed, convolution * disturbed
+
+    monkeypatch.setattr(environment, "_timed", timed)
+    flagged = DeviceDescription(type="cpu", available=True, arithmetic={"fp32": "native", "fp16": "native"})
+    measured = environment.measured_cpu(flagged)
+    assert measured.slowdown == pytest.approx({"bf16": 0.5, "fp16": 6.0})
+    assert measured.arithmetic == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
 
 
 @pytest.mark.parametrize(
