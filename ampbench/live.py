@@ -80,7 +80,7 @@ def measure(
     """
     seconds = _seconds(budget)
     with no_trace(), contextlib.ExitStack() as stack:
-        selection = _selected(
+        selection = selected(
             stack, model_or_workload, inputs, loss, targets=targets, optimizer=optimizer, precisions=precisions,
             device=device, phase=phase,
         )  # fmt: skip
@@ -106,7 +106,7 @@ def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: An
     workload = model_or_workload if made.selects is not None else ""
     settings = Settings(isolation=made.selects is None)
     with no_trace(), contextlib.ExitStack() as stack:
-        selection = _selected(stack, workload, inputs, loss, **selecting)
+        selection = selected(stack, workload, inputs, loss, **selecting)
         asked = asked_for(made, given_by(made, options, selection))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-")))
         command = [f"ampbench.{verb_of(kind).replace(' ', '.').replace('-', '_')}", *selection.workloads]
@@ -123,7 +123,7 @@ def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: An
     return Findings(_with_sources(stored))
 
 
-def _selected(
+def selected(
     stack: contextlib.ExitStack,
     model_or_workload: Any,
     inputs: Any,
@@ -134,10 +134,11 @@ def _selected(
     precisions: Any = None,
     device: Any = None,
     phase: str | None = None,
+    within: str = "",
 ) -> Selection:
     """Return the selection of what a program gives ("": no workload), which this process can plan until `stack` ends.
 
-    Precisions of the user's own are made known.
+    Precisions of the user's own are made known. A network that no other process can import is named `within` a place.
     """
     asked = [precisions] if isinstance(precisions, str | Precision) else [*(precisions or ())]
     for precision in asked:
@@ -151,7 +152,10 @@ def _selected(
         refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
     else:
         made = maker(model_or_workload, inputs, loss, targets, optimizer)
-        name = stack.enter_context(given(made, label(model_or_workload))).name
+        name = label(model_or_workload)
+        if within and importable(model_or_workload) is None:
+            name = f"{within}:{name}"
+        stack.enter_context(given(made, name))
     return Selection(
         workloads=[name] if name else [],
         precisions=[one.name if isinstance(one, Precision) else one for one in asked],

@@ -1,31 +1,28 @@
 """What makes a machine unfit to measure on, and what to do about each: read from /proc and /sys, without torch.
 
-The parsing functions take text, so that any machine can be described in a test; a file that is not there means that
-the machine does not tell, never that all is well, and gives no finding.
+`root` is the folder of proc/ and sys/, so that a test can describe any machine; an absent file gives no finding.
 """
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ampbench.records.case import Environment
 from ampbench.records.labels import limited_power
-from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, CpuTimes, parse_cpu_times
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, parse_cpu_times
 
 BUSY_SHARE = 0.05
 """The share of all CPU time that others may take before it counts: below, it hides in the 2% of placement luck."""
-
 SPREADING_STEAL = 0.01
 """The share of CPU time taken by the hypervisor from which timings on a shared host are seen to spread."""
-
-LOW_MEMORY_BYTES = 2 * 1024**3
+LOW_MEMORY_KIB = 2 * 1024**2
 """torch with its libraries takes about half a GiB in each process; below this a run soon swaps or is killed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Spoiler:
     """Something that spoils measurements: `what` it is, `why` it matters, the `remedy`.
 
@@ -36,7 +33,33 @@ class Spoiler:
     what: str
     why: str
     remedy: str
-    grave: bool
+    grave: bool = True
+
+
+class Process(NamedTuple):
+    """A process: its name, the CPU ticks it has used, and the number of its parent."""
+
+    name: str
+    ticks: int
+    parent: int
+
+
+class Watched(NamedTuple):
+    """The shares of all CPU time that others and the hypervisor took in a while; the names of the busiest processes."""
+
+    busy: float
+    steal: float
+    names: str
+
+    @property
+    def busy_words(self) -> str:
+        """The share of other processes and their names."""
+        return f"other processes take {self.busy:.0%} of the CPU time" + (f": {self.names}" if self.names else "")
+
+    @property
+    def steal_words(self) -> str:
+        """The share of the hypervisor."""
+        return f"the hypervisor gives {self.steal:.1%} of the CPU time to other machines"
 
 
 def inspect(
@@ -44,116 +67,137 @@ def inspect(
 ) -> list[Spoiler]:
     """Return what makes this machine unfit, the gravest first; watches it for `seconds`.
 
-    What this process and those that it started do does not count. `root` is where proc/ and sys/ are, `ticks` the
-    kernel's ticks a second.
+    The work of this process and its descendants does not count. `ticks` are the kernel's a second.
     """
-    ticks = ticks or os.sysconf("SC_CLK_TCK")
-    cpu_info = _read(root / "proc/cpuinfo")
-    cpu_count = max(cpu_info.count("processor\t"), 1)
-    before, (processes_before, own_before) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
-    pause(seconds)
-    after, (processes_after, own_after) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
-    if after is not None:
-        after = replace(after, busy=after.busy - max(own_after - own_before, 0))
-    governors = {_read(path).strip() for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")}
-    candidates = [
-        busy_finding(before, after, busiest(processes_before, processes_after, seconds * ticks)),
-        steal_finding(before, after),
-        load_finding(_read(root / "proc/loadavg"), cpu_count),
-        governor_finding(governors),
-        turbo_finding(
-            _read(root / "sys/devices/system/cpu/intel_pstate/no_turbo"),
-            _read(root / "sys/devices/system/cpu/cpufreq/boost"),
-        ),
-        quota_finding(_quota(root), cpu_count),
-        memory_finding(_read(root / "proc/meminfo")),
-        virtual_finding(cpu_info),
-    ]
-    return sorted((finding for finding in candidates if finding is not None), key=lambda finding: not finding.grave)
-
-
-def device_findings(environment: Environment) -> list[Spoiler]:
-    """Judge what the accelerators of an environment told a worker of themselves, the gravest first."""
-    found: list[Spoiler] = []
-    for device in environment.devices:
-        state = device.state
-        if state is None or not device.available:
-            continue
-        if state.processes:
-            found.append(
-                Spoiler(
-                    name=f"{device.type} processes",
-                    what=f"others use {device.type}: {', '.join(state.processes)}",
-                    why="they take time, memory and power from what is timed, unevenly",
-                    remedy="end them, or choose another device (CUDA_VISIBLE_DEVICES, ZE_AFFINITY_MASK)",
-                    grave=True,
-                )
-            )
-        if limited := limited_power(state):
-            found.append(
-                Spoiler(
-                    name=f"{device.type} power limit",
-                    what=f"{device.type} {limited}",
-                    why="under load its clock falls further: times are those under this limit, and of no other",
-                    remedy=f"sudo nvidia-smi -pl {state.default_limit_watts:.0f}, or on battery plug it in"
-                    if device.type == "cuda"
-                    else "set power1_max of its hwmon folder to power1_rated_max",
-                    grave=False,
-                )
-            )
-        if state.unavailable:
-            found.append(
-                Spoiler(
-                    name=f"{device.type} sensors",
-                    what=f"{device.type} does not tell all of itself: {'; '.join(state.unavailable)}",
-                    why="that heat or its limit slows it down is then not seen, and there is no energy",
-                    remedy="measure on a whole GPU, or take times of an instance for what they are"
-                    if state.mig
-                    else "times are measured all the same; look at them twice",
-                    grave=False,
-                )
-            )
+    found = _machine_findings(root, watched(root, seconds, pause, ticks))
     return sorted(found, key=lambda finding: not finding.grave)
 
 
 def busy_now(
     threads: int, root: Path = Path("/"), seconds: float = 0.3, pause: Callable[[float], None] = time.sleep
 ) -> str:
-    """Return a sentence that says that times measured now would be in doubt, and what to do; "" on a quiet machine.
+    """Return a sentence that times measured now would be in doubt, and what to do; "" on a quiet machine.
 
     Busy is what makes a round unfit (`records.measured`); `threads` are those that torch is asked to take.
     """
-    ticks = os.sysconf("SC_CLK_TCK")
-    before, (processes_before, _) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
-    pause(seconds)
-    after, (processes_after, _) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
-    found = []
-    if (_share(before, after, "busy") or 0.0) > OTHER_SHARE:
-        found.append(busy_finding(before, after, busiest(processes_before, processes_after, seconds * ticks)))
-    if (_share(before, after, "steal") or 0.0) > STEAL_SHARE:
-        found.append(steal_finding(before, after))
-    if not found:
+    now = watched(root, seconds, pause)
+    reasons = [now.busy_words] * (now.busy > OTHER_SHARE) + [now.steal_words] * (now.steal > STEAL_SHARE)
+    if not reasons:
         return ""
-    said = "; ".join(finding.what for finding in found if finding is not None)
     fewer = "" if threads == 1 else ", or leave them room with --threads 1"
-    return f"this machine is busy: {said}. Times will be in doubt: wait until it is quiet{fewer} (ampbench doctor)"
+    return (
+        f"this machine is busy: {'; '.join(reasons)}. Times will be in doubt: wait until it is quiet{fewer} "
+        "(ampbench doctor)"
+    )
 
 
-class Process(NamedTuple):
-    """A process: its name, the CPU ticks it has used, and who started it."""
+def _machine_findings(root: Path, now: Watched) -> Iterator[Spoiler]:
+    cpu_info = _read(root / "proc/cpuinfo")
+    cpu_count = max(cpu_info.count("processor\t"), 1)
+    if now.busy > BUSY_SHARE:
+        yield Spoiler(
+            "other processes", now.busy_words, "they take processor time and cache from what is timed, unevenly",
+            "end them, or measure when they are done",
+        )  # fmt: skip
+    if now.steal > SPREADING_STEAL:
+        yield Spoiler(
+            "steal", now.steal_words, "steps take longer by an amount that no repetition on this machine averages out",
+            "use a dedicated host or instance, or measure at another time",
+        )  # fmt: skip
+    load = float((_read(root / "proc/loadavg").split() or ["0"])[0])
+    if load > 0.5 * cpu_count:
+        yield Spoiler(
+            "load", f"the load of the last minute is {load:.1f} on {cpu_count} CPUs",
+            "threads of a step wait for a processor that another process has",
+            "wait until the load has gone; fewer --threads leave room for other work",
+        )  # fmt: skip
+    governors = {_read(path).strip() for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")}
+    if slow := sorted(governors - {"performance", ""}):
+        yield Spoiler(
+            "CPU governor", f"the CPU frequency governor is {', '.join(slow)}",
+            "the clock follows the load, so that the first steps of a round run slower than the last",
+            "sudo cpupower frequency-set -g performance",
+        )  # fmt: skip
+    for switch, on, off in (("intel_pstate/no_turbo", "0", "1"), ("cpufreq/boost", "1", "0")):
+        if _read(root / "sys/devices/system/cpu" / switch).strip() == on:
+            yield Spoiler(
+                "turbo", "turbo clocks are on", "the clock depends on temperature and on how many cores are busy",
+                f"for comparisons over days: echo {off} | sudo tee /sys/devices/system/cpu/{switch}", grave=False,
+            )  # fmt: skip
+    if (quota := _quota(root)) is not None and quota < cpu_count:
+        yield Spoiler(
+            "CPU quota", f"this container may use {quota:g} of {cpu_count} CPUs' time",
+            "a step that uses more threads is stopped for the rest of each scheduling period, tens of milliseconds",
+            f"run with --threads {max(int(quota), 1)}, or lift the quota (docker run --cpus, limits.cpu)",
+        )  # fmt: skip
+    memory = dict(line.split()[:2] for line in _read(root / "proc/meminfo").splitlines())
+    if (available := int(memory.get("MemAvailable:", LOW_MEMORY_KIB))) < LOW_MEMORY_KIB:
+        yield Spoiler(
+            "memory", f"{available / 1024**2:.1f} GiB of memory are available",
+            "networks that do not fit swap, which is slow, or are killed, which makes them failed rows",
+            "close what uses memory, or run --preset tiny; --memory-limit makes the failure early and clear",
+        )  # fmt: skip
+    flags = next((line for line in cpu_info.splitlines() if line.startswith("flags")), "")
+    if "hypervisor" in flags.split():
+        yield Spoiler(
+            "virtual machine", "this is a virtual machine",
+            "clocks, caches and neighbours are the host's: two days on it may differ more than two versions",
+            "compare within one session (interleaved), not across days", grave=False,
+        )  # fmt: skip
 
-    name: str
-    ticks: int
-    parent: int
+
+def device_findings(environment: Environment) -> list[Spoiler]:
+    """Return what makes the accelerators of an environment unfit, the gravest first."""
+    found: list[Spoiler] = []
+    for device in environment.devices:
+        state, name = device.state, device.type
+        if state is None or not device.available:
+            continue
+        if state.processes:
+            found.append(
+                Spoiler(
+                    f"{name} processes", f"others use {name}: {', '.join(state.processes)}",
+                    "they take time, memory and power from what is timed, unevenly",
+                    "end them, or choose another device (CUDA_VISIBLE_DEVICES, ZE_AFFINITY_MASK)",
+                )
+            )  # fmt: skip
+        if limited := limited_power(state):
+            remedy = "set power1_max of its hwmon folder to power1_rated_max"
+            if name == "cuda":
+                remedy = f"sudo nvidia-smi -pl {state.default_limit_watts:.0f}, or on battery plug it in"
+            found.append(
+                Spoiler(
+                    f"{name} power limit", f"{name} {limited}",
+                    "under load its clock falls further: times hold for this limit alone", remedy, grave=False,
+                )
+            )  # fmt: skip
+        if state.unavailable:
+            remedy = "times are measured all the same; look at them twice"
+            if state.mig:
+                remedy = "measure on a whole GPU, or keep in mind that this is an instance"
+            found.append(
+                Spoiler(
+                    f"{name} sensors", f"{name} lacks sensors: {'; '.join(state.unavailable)}",
+                    "a slowdown by heat or by its limit is then not seen, and there is no energy", remedy, grave=False,
+                )
+            )  # fmt: skip
+    return sorted(found, key=lambda finding: not finding.grave)
 
 
-def parse_process(stat: str) -> Process | None:
-    """Read /proc/PID/stat; a process' name may hold blanks and brackets."""
-    head, bracket, tail = stat.rpartition(")")
-    fields = tail.split()
-    if not bracket or len(fields) < 13:
-        return None
-    return Process(head.partition("(")[2], int(fields[11]) + int(fields[12]), int(fields[1]))
+def watched(root: Path, seconds: float, pause: Callable[[float], None], ticks: int | None = None) -> Watched:
+    """Return the shares of CPU time that others took while `pause` lasted for `seconds`; 0 where nothing is known."""
+    elapsed = seconds * (ticks or os.sysconf("SC_CLK_TCK"))
+    before, (processes_before, own_before) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    pause(seconds)
+    after, (processes_after, own_after) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
+    if before is None or after is None or after.total <= before.total:
+        return Watched(0.0, 0.0, "")
+    total = after.total - before.total
+    busy = after.busy - before.busy - max(own_after - own_before, 0)
+    names = ", ".join(
+        f"{name} ({share:.0%} of one CPU)" for name, share in busiest(processes_before, processes_after, elapsed)
+    )
+    return Watched(busy / total, (after.steal - before.steal) / total, names)
 
 
 def busiest(
@@ -161,176 +205,46 @@ def busiest(
 ) -> list[tuple[str, float]]:
     """Return name and share of one CPU of the three processes that took most of it, those above 5%."""
     shares = [
-        (one.name, (one.ticks - before[process].ticks) / elapsed_ticks)
-        for process, one in after.items()
-        if process in before and elapsed_ticks > 0
+        (process.name, (process.ticks - before[number].ticks) / elapsed_ticks)
+        for number, process in after.items()
+        if number in before
     ]
-    return sorted(((name, share) for name, share in shares if share > BUSY_SHARE), key=lambda each: -each[1])[:3]
+    return sorted(((name, share) for name, share in shares if share > BUSY_SHARE), key=lambda named: -named[1])[:3]
 
 
-def busy_finding(before: CpuTimes | None, after: CpuTimes | None, processes: list[tuple[str, float]]) -> Spoiler | None:
-    """Judge the CPU time that other processes took while nothing was measured."""
-    share = _share(before, after, "busy")
-    if share is None or share <= BUSY_SHARE:
+def parse_process(stat: str) -> Process | None:
+    """Return the process in the text of /proc/PID/stat; its name may hold blanks and brackets."""
+    head, bracket, tail = stat.rpartition(")")
+    fields = tail.split()
+    if not bracket or len(fields) < 13:
         return None
-    names = ", ".join(f"{name} ({used:.0%} of one CPU)" for name, used in processes)
-    return Spoiler(
-        name="other processes",
-        what=f"other processes take {share:.0%} of the CPU time" + (f": {names}" if names else ""),
-        why="they take processor time and cache from what is timed, unevenly",
-        remedy="end them, or measure when they are done",
-        grave=True,
-    )
-
-
-def steal_finding(before: CpuTimes | None, after: CpuTimes | None) -> Spoiler | None:
-    """Judge the CPU time that the hypervisor gave to other machines."""
-    share = _share(before, after, "steal")
-    if share is None or share <= SPREADING_STEAL:
-        return None
-    return Spoiler(
-        name="steal",
-        what=f"the hypervisor gives {share:.1%} of the CPU time to other machines",
-        why="steps take longer by an amount that no repetition on this machine averages out",
-        remedy="use a dedicated host or instance, or measure at another time",
-        grave=True,
-    )
-
-
-def load_finding(loadavg: str, cpu_count: int) -> Spoiler | None:
-    """Judge /proc/loadavg against the number of processors."""
-    fields = loadavg.split()
-    if not fields or float(fields[0]) <= 0.5 * cpu_count:
-        return None
-    return Spoiler(
-        name="load",
-        what=f"the load of the last minute is {float(fields[0]):.1f} on {cpu_count} CPUs",
-        why="threads of a step wait for a processor that someone else has",
-        remedy="wait until the load has gone; fewer --threads leave room for what must run beside",
-        grave=True,
-    )
-
-
-def governor_finding(governors: set[str]) -> Spoiler | None:
-    """Judge the CPU frequency governors in use."""
-    slow = sorted(governors - {"performance", ""})
-    if not slow:
-        return None
-    return Spoiler(
-        name="CPU governor",
-        what=f"the CPU frequency governor is {', '.join(slow)}",
-        why="the clock follows the load, so that the first steps of a round run slower than the last",
-        remedy="sudo cpupower frequency-set -g performance",
-        grave=True,
-    )
-
-
-def turbo_finding(no_turbo: str, boost: str) -> Spoiler | None:
-    """Judge Intel's `no_turbo` ("0": turbo is on) and the generic `boost` ("1": on); both empty: not known."""
-    if no_turbo.strip() == "0":
-        remedy = "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
-    elif not no_turbo.strip() and boost.strip() == "1":
-        remedy = "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
-    else:
-        return None
-    return Spoiler(
-        name="turbo",
-        what="turbo clocks are on",
-        why="the clock depends on temperature and on how many cores are busy",
-        remedy=f"for comparisons over days: {remedy}",
-        grave=False,
-    )
-
-
-def quota_finding(quota_cpus: float | None, cpu_count: int) -> Spoiler | None:
-    """Judge the CPUs' worth of time that the container may use (None: no limit)."""
-    if quota_cpus is None or quota_cpus >= cpu_count:
-        return None
-    return Spoiler(
-        name="CPU quota",
-        what=f"this container may use {quota_cpus:g} of {cpu_count} CPUs' time",
-        why="a step that uses more threads is stopped for the rest of each scheduling period, tens of milliseconds",
-        remedy=f"run with --threads {max(int(quota_cpus), 1)}, or lift the quota (docker run --cpus, limits.cpu)",
-        grave=True,
-    )
-
-
-def memory_finding(meminfo: str) -> Spoiler | None:
-    """Judge /proc/meminfo: memory that can be had without swapping."""
-    kibibytes = {}
-    for line in meminfo.splitlines():
-        name, _, value = line.partition(":")
-        if value.strip():
-            kibibytes[name] = int(value.split()[0])
-    available = kibibytes.get("MemAvailable")
-    if available is None or available * 1024 >= LOW_MEMORY_BYTES:
-        return None
-    return Spoiler(
-        name="memory",
-        what=f"{available / 1024**2:.1f} GiB of memory are available",
-        why="networks that do not fit swap, which is slow, or are killed, which makes them failed rows",
-        remedy="close what uses memory, or run --preset tiny; --memory-limit makes the failure early and clear",
-        grave=True,
-    )
-
-
-def virtual_finding(cpu_info: str) -> Spoiler | None:
-    """Judge the CPU flags in /proc/cpuinfo: `hypervisor` is set inside a virtual machine."""
-    flags = next((line for line in cpu_info.splitlines() if line.startswith("flags")), "")
-    if "hypervisor" not in flags.split():
-        return None
-    return Spoiler(
-        name="virtual machine",
-        what="this is a virtual machine",
-        why="clocks, caches and neighbours are the host's affair: two days on it may differ more than two versions",
-        remedy="compare within one session (interleaved), not across days",
-        grave=False,
-    )
-
-
-def parse_quota(cpu_max: str, quota_us: str = "", period_us: str = "") -> float | None:
-    """Read a CPU quota from cgroup v2's cpu.max ("150000 100000"), else from v1's two files; None: no limit."""
-    fields = cpu_max.split() or [*quota_us.split(), *period_us.split()]
-    if len(fields) != 2 or fields[0] == "max" or int(fields[0]) <= 0 or int(fields[1]) <= 0:
-        return None
-    return int(fields[0]) / int(fields[1])
+    return Process(head.partition("(")[2], int(fields[11]) + int(fields[12]), int(fields[1]))
 
 
 def _quota(root: Path) -> float | None:
-    """Return the tightest quota of this process' control groups, from the outermost to its own."""
-    groups = [
-        line.split(":", 2)[2].strip("/") for line in _read(root / "proc/self/cgroup").splitlines() if "::" in line
-    ]
-    folders = [root / "sys/fs/cgroup"]
-    for part in Path(groups[0]).parts if groups else ():
-        folders.append(folders[-1] / part)
-    quotas = [parse_quota(_read(folder / "cpu.max")) for folder in folders]
-    old = root / "sys/fs/cgroup/cpu"
-    quotas.append(parse_quota("", _read(old / "cpu.cfs_quota_us"), _read(old / "cpu.cfs_period_us")))
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _share(before: CpuTimes | None, after: CpuTimes | None, kind: str) -> float | None:
-    if before is None or after is None or after.total <= before.total:
-        return None
-    passed: int = getattr(after, kind) - getattr(before, kind)
-    return passed / (after.total - before.total)
+    """Return the tightest quota in CPUs of this process' control groups (cgroup v2), None without a limit."""
+    lines = _read(root / "proc/self/cgroup").splitlines()
+    group = Path(next((line.split(":", 2)[2].strip("/") for line in lines if "::" in line), ""))
+    folders = [root / "sys/fs/cgroup" / parent for parent in (group, *group.parents)]
+    limits = [_read(folder / "cpu.max").split() for folder in folders]
+    return min(
+        (int(limit[0]) / int(limit[1]) for limit in limits if len(limit) == 2 and limit[0] != "max"), default=None
+    )
 
 
 def _processes(root: Path) -> tuple[dict[int, Process], int]:
-    """Return every other process by its number, and the CPU ticks of this one and all that it started."""
-    found: dict[int, Process] = {}
+    """Return every other process by its number, and the CPU ticks of this one and all its descendants."""
+    processes: dict[int, Process] = {}
     for path in root.glob("proc/[0-9]*/stat"):
         process = parse_process(_read(path))
         if process is not None:
-            found[int(path.parent.name)] = process
+            processes[int(path.parent.name)] = process
     own = {os.getpid()}
-    for number in sorted(found):  # who was started later has a higher number, until these begin anew
-        if found[number].parent in own:
+    for number in sorted(processes):  # a later process has a higher number, until these begin anew
+        if processes[number].parent in own:
             own.add(number)
-    return {number: one for number, one in found.items() if number not in own}, sum(
-        one.ticks for number, one in found.items() if number in own
-    )
+    others = {number: process for number, process in processes.items() if number not in own}
+    return others, sum(process.ticks for number, process in processes.items() if number in own)
 
 
 def _read(path: Path) -> str:

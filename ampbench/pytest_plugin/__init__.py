@@ -1,76 +1,108 @@
 """ampbench's plug-in for pytest: the fixture `amp_benchmark` and the marker `amp` (docs/pytest.md).
 
 `def test_mine(amp_benchmark): amp_benchmark(my_workload)` is measured in every precision on the device, in inference
-and in training, by pytest-benchmark's fixture `benchmark`. Loading it imports nothing but pytest: whoever has ampbench
-installed loads it in every suite, and only tests that use the fixture pay for torch.
+and in training, by pytest-benchmark's fixture `benchmark`. Loading it imports nothing but pytest: every suite of an
+environment with ampbench loads it, and only tests that use the fixture pay for torch.
 
 PYTEST_DONT_REWRITE
 """
 
+from argparse import ArgumentTypeError
 from collections.abc import Generator
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from ampbench.pytest_plugin.measuring import Measuring
+    from ampbench.pytest_plugin.measuring import AmpBenchmark, Measured
 
 FIXTURE = "amp_benchmark"
-MEASURING: "pytest.StashKey[Measuring]" = pytest.StashKey()
-"""What the session has measured so far; there once a test has used the fixture."""
+MEASURED: "pytest.StashKey[Measured]" = pytest.StashKey()
+"""The cases that the session has measured so far; set once a test uses the fixture."""
 BENCHMARK_PLUGINS = ("benchmark", "pytest_benchmark.plugin")
-"""The names of pytest-benchmark's plug-in: that of its entry point, and that of `-p`."""
+"""The names of pytest-benchmark's plug-in: by its entry point, and by `-p`."""
+
+
+OPTIONS = {
+    "precision": "Measure only this precision, by a name or an alias. Can be repeated.",
+    "device": "Measure only on this device type. Can be repeated.",
+    "phase": "Measure only inference or training.",
+    "preset": "The size of built-in workloads: tiny, small or large.",
+    "max-error": "Fail tests whose output has a larger relative L2 error against fp64, or an undefined one.",
+    "compare": "Fail the session where memory or an error is worse than in this file of --benchmark-json, or this run.",
+}
+
+
+def _typed(kind: str, text: str) -> Any:
+    """Return the value of an option; imports ampbench only where the option is given."""
+    from ampbench.errors import AmpbenchError
+    from ampbench.pytest_plugin.grid import meant
+
+    try:
+        return meant(kind, text)
+    except AmpbenchError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, all of which begin with --amp."""
     group = parser.getgroup("ampbench", "ampbench: precisions side by side")
-    for name, what in (
-        ("workload", "a workload as `ampbench run` takes it"),
-        ("precision", "a precision or an alias of one"),
-        ("device", "a device type as `ampbench run` takes it"),
-        ("phase", "inference or training"),
-    ):
-        group.addoption(
-            f"--amp-{name}",
-            dest=f"amp_{name}s",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help=f"Measure only this {name}: {what}. Can be repeated.",
-        )
-    group.addoption("--amp-preset", metavar="NAME", help="The size of built-in workloads: tiny, small or large.")
-    group.addoption(
-        "--amp-max-error",
-        type=float,
-        metavar="ERROR",
-        help="Fail tests whose output has a larger relative L2 error against fp64, or an undefined one.",
-    )
-    group.addoption(
-        "--amp-compare",
-        metavar="FILE",
-        help="Fail the session where memory or an error is worse than in FILE, which --benchmark-json wrote, or a run.",
-    )
+    for name, text in OPTIONS.items():
+        kind = name.replace("-", "_")
+        several = {"action": "append", "default": []} if kind in ("precision", "device", "phase") else {}
+        group.addoption(f"--amp-{name}", type=partial(_typed, kind), metavar="VALUE", help=text, **several)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse unknown names before anything is collected; provide the fixtures."""
+    """Describe the marker; provide a fixture that names the remedy where pytest-benchmark is missing."""
     config.addinivalue_line(
         "markers",
         "amp(workloads, precisions, phases, devices, preset, max_error): what amp_benchmark measures (docs/pytest.md).",
     )
-    given = ("workloads", "precisions", "devices", "phases", "preset", "max_error", "compare")
-    if any(config.getoption(f"amp_{name}") not in (None, []) for name in given):
-        from ampbench.pytest_plugin.grid import check_options
+    if not any(map(config.pluginmanager.hasplugin, BENCHMARK_PLUGINS)):
+        config.pluginmanager.register(WithoutBenchmark(), "ampbench-without-benchmark")
 
-        check_options(config)
-    from ampbench.pytest_plugin import fixtures
 
-    installed = any(config.pluginmanager.hasplugin(name) for name in BENCHMARK_PLUGINS)
-    config.pluginmanager.register(fixtures, "ampbench-fixtures")
-    if not installed:
-        config.pluginmanager.register(fixtures.WithoutBenchmark(), "ampbench-without-benchmark")
+class WithoutBenchmark:
+    """Replaces pytest-benchmark's fixture where that is not installed, or switched off."""
+
+    @pytest.fixture
+    def benchmark(self) -> None:
+        """Fail, and name the remedy."""
+        remedy = ", which is switched off: run without -p no:benchmark, or with -p pytest_benchmark.plugin"
+        if find_spec("pytest_benchmark") is None:
+            remedy = ': pip install "ampbench[pytest]"'
+        pytest.fail(f"amp_benchmark needs pytest-benchmark{remedy}", pytrace=False)
+
+
+def _parameter(name: str) -> Any:
+    """Return the fixture of a parameter of tests; its value is None where the test has none."""
+    return pytest.fixture(lambda request: getattr(request, "param", None), name=name)
+
+
+amp_workload, amp_device, amp_phase, amp_precision = map(
+    _parameter, ("amp_workload", "amp_device", "amp_phase", "amp_precision")
+)
+
+
+@pytest.fixture
+def amp_benchmark(
+    request: pytest.FixtureRequest, benchmark: Any, amp_workload: Any, amp_device: str, amp_phase: str,
+    amp_precision: str,
+) -> "AmpBenchmark":  # fmt: skip
+    """Measure a workload in every precision, on each device and in each phase: `amp_benchmark(my_workload)`."""
+    if find_spec("torch") is None:
+        pytest.fail('amp_benchmark needs torch: pip install "ampbench[torch]"', pytrace=False)
+    from ampbench.pytest_plugin.measuring import AmpBenchmark, Measured
+
+    if MEASURED not in request.config.stash:
+        request.config.stash[MEASURED] = Measured()
+        request.config.add_cleanup(request.config.stash[MEASURED].server.close)
+    return AmpBenchmark(
+        request.node, benchmark, request.config.stash[MEASURED], amp_workload, amp_device, amp_phase, amp_precision
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own, so that precisions are the innermost parameters
@@ -82,22 +114,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize(metafunc)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Fail a test that has the fixture and never calls it: it would seem to have measured something."""
-    yield
-    found = getattr(item, "funcargs", {}).get(FIXTURE)
-    if found is not None and not getattr(found, "used", True):
-        found.refuse("amp_benchmark was not called: amp_benchmark(my_workload) measures it")
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """Add the environment, torch's part included, once a test has used the fixture."""
-    if (measuring := config.stash.get(MEASURING, None)) is not None and measuring.seen:
-        from ampbench.pytest_plugin.measuring import describe_machine
-
-        describe_machine(machine_info)
+    """Add the environment, torch's part included, once a test has measured a case."""
+    if (measured := config.stash.get(MEASURED, None)) is not None and measured.entries:
+        measured.describe_machine(machine_info)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -108,18 +129,17 @@ def pytest_benchmark_compare_machine_info(machine_info: dict[str, Any], compared
     """
     described = "ampbench" in compared_benchmark.get("machine_info", {})
     if described and "ampbench" not in machine_info and find_spec("torch"):
-        from ampbench.pytest_plugin.measuring import describe_machine
+        from ampbench.pytest_plugin.measuring import Measured
 
-        describe_machine(machine_info)
+        Measured().describe_machine(machine_info)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Compare what was measured with the file of --amp-compare; a session that is worse fails."""
-    config = session.config
-    measuring = config.stash.get(MEASURING, None)
-    if measuring is None or not measuring.seen or config.getoption("amp_compare") is None:
+    """Compare the measured cases with the file of --amp-compare; a session that is worse fails."""
+    measured, file = session.config.stash.get(MEASURED, None), session.config.getoption("amp_compare")
+    if measured is None or not measured.entries or file is None:
         return
-    if not measuring.seen.compare(config.getoption("amp_compare")) and session.exitstatus == pytest.ExitCode.OK:
+    if not measured.compare(file) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -127,18 +147,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
     """Print the precisions of each workload side by side."""
     try:
-        yield  # raises where --benchmark-compare-fail found something
+        yield  # raises where --benchmark-compare-fail fails
     finally:
         config = terminalreporter.config
-        measuring = config.stash.get(MEASURING, None)
-        if measuring is not None and measuring.seen:
-            from ampbench.pytest_plugin.measuring import write_summary
-
+        measured = config.stash.get(MEASURED, None)
+        if measured is not None and measured.entries:
             quiet = config.getoption("benchmark_quiet", False) or config.getoption("benchmark_disable", False)
-            write_summary(terminalreporter, measuring.seen, quiet=quiet)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the server process, if one was started."""
-    if (measuring := config.stash.get(MEASURING, None)) is not None:
-        measuring.close()
+            measured.write_summary(terminalreporter, quiet=quiet)

@@ -1,202 +1,243 @@
-"""What a session measures: cases planned, timed by pytest-benchmark's fixture, memory, divergence; and the summary.
+"""The fixture of a test, and the cases of a session: timed by pytest-benchmark, their memory and divergence; a summary.
 
 PYTEST_DONT_REWRITE
 """
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import traceback
+from collections.abc import Iterable, Mapping
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from msgspec import structs
-from rich.text import Text
 
 import ampbench
 from ampbench import live
 from ampbench.cli.options import DEFAULT_RESULTS
+from ampbench.comparison import Comparison
 from ampbench.convert import pytest_benchmark as pytest_json
 from ampbench.convert.formats import defined
-from ampbench.convert.pytest_benchmark import read_run_json
 from ampbench.core.metrics import METRICS
-from ampbench.core.recipes import parse_optimizer
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import ONLY, Pool, ServerChannel
-from ampbench.drive.session import current_commit, default_memory_limit
+from ampbench.drive.session import current_commit, default_memory_limit, now
 from ampbench.errors import AmpbenchError, UsageError, WorkloadError
-from ampbench.judge.compare import compare, narrowed
-from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.changes import ChangeStatus, Comparison
-from ampbench.records.measured import Divergence, Failure, MemoryPass, Round
-from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.judge.gate import Policy
+from ampbench.pytest_plugin.grid import present, wanted
+from ampbench.records.case import WorkloadSource
+from ampbench.records.changes import ChangeStatus
+from ampbench.records.measured import MemoryPass, Round
+from ampbench.records.run import SCHEMA, Entry, Header, Selection, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
 from ampbench.show.comparison import comparison_lines
 from ampbench.show.results import Screen, result_lines
+from ampbench.show.rows import judged_error
 from ampbench.show.terminal import make_console, print_lines
-from ampbench.store import StoredRun, find_run, read_run
+from ampbench.store import StoredRun, find_run, gathered, read_run
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device
 from ampbench.worker.timing import plan_samples, time_build
 from ampbench.worker.worker import failure_of
-from ampbench.workload import Workload
-
-if TYPE_CHECKING:
-    import pytest
-
 
 WARM_UP_SECONDS = 0.1
 PRELOAD = ("torch._dynamo", "torchvision")
 """What training and some built-in workloads import; both are in this process, too, once the environment was read."""
-
 TIMED = frozenset({"s", "items/s", "FLOP/s"})
-"""Units of what comes from a time: pytest-benchmark's own statistics, beside, say it of all samples."""
+"""Units of metrics of time, which pytest-benchmark's own statistics of all samples have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """A workload to measure.
-
-    `name` finds it in this process, `label` is what cases, and so tables and files, call it: what `ampbench run` would.
-    `source` is where another process finds it, None where only this one has it (a closure, a lambda, a network).
-    """
-
-    name: str
-    label: str
-    source: WorkloadSource | None
-
-
-@contextmanager
-def found(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any, item: pytest.Item) -> Iterator[Given]:
-    """Find what the test `item` gave; what only this process has is found until the end.
-
-    Raises an `AmpbenchError` for what is no workload, and for an unknown name.
-    """
-    own = None if isinstance(optimizer, str) else optimizer
-    if isinstance(workload, str):
-        live.refuse(inputs, loss, targets, own, of="a name")
-        sources = find_workloads(workload)
-        if len(sources) != 1:
-            raise WorkloadError(
-                f"{workload} is {len(sources)} workloads: name one, or mark the test with "
-                f"pytest.mark.amp(workloads=[{workload!r}]) and call amp_benchmark() without a workload"
-            )
-        yield Given(name=workload, label=sources[0].name, source=sources[0])
-        return
-    if workload is None:
-        raise WorkloadError(f"amp_benchmark() was given nothing to measure: give {live.WHAT}")
-    source = None
-    if isinstance(workload, torch.nn.Module | Workload) or not callable(workload) or own is not None:
-        make = live.maker(workload, inputs, loss, targets, optimizer)
-    else:
-        live.refuse(inputs, loss, targets, None, of="a function that makes a workload")
-        make, source = workload, live.importable(workload)
-    label = source.name if source else f"{_test(item)}:{live.label(workload)}"
-    with live.given(make, label):
-        yield Given(name=label, label=label, source=source)
-
-
-def _test(item: pytest.Item) -> str:
-    """Return the test's id without the case it measures: `a/test_mine.py::TestNets::test_net[big]`.
-
-    The ids of the other parameters stay, whatever their values are: they tell the networks of one test apart.
-    """
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    names = ("amp_device", "amp_phase", "amp_precision")
-    case = "-".join(str(parameters[name]) for name in names if name in parameters)
-    if item.nodeid.endswith(f"-{case}]"):
-        return f"{item.nodeid.removesuffix(f'-{case}]')}]"
-    return item.nodeid.removesuffix(f"[{case}]")
-
-
-class Measuring:
-    """Measures cases, one test each, and keeps what was `seen` for the table at the end."""
+class Measured:
+    """The cases of a session: `entries` holds the records of each by its id, `compared` what --amp-compare shows."""
 
     def __init__(self) -> None:
-        self.seen = Seen()
-        self._sources: dict[str, WorkloadSource] = {}
-        self._server = Pool({ONLY: lambda: ServerChannel(preload=PRELOAD)})
+        self.environment = read_environment()
+        self.entries: dict[str, list[Entry]] = {}
+        self.compared: Comparison | str | None = None
+        self.sources: dict[str, WorkloadSource] = {}
+        self.server = Pool({ONLY: lambda: ServerChannel(preload=PRELOAD)})
 
-    def plan(
-        self, given: Given, case: tuple[str, str, str], preset: str, optimizer: Any, parameters: Mapping[str, Any]
-    ) -> PlannedCase:
-        """Return the case of a workload on a device, in a phase and a precision.
+    def run(self, *case_ids: str) -> StoredRun:
+        """Return a run of some cases, of all where none is named."""
+        header = Header(
+            schema=SCHEMA, run="pytest", ampbench_version=ampbench.__version__, started_at=now(),
+            selection=Selection(), settings=Settings(isolation=False, rounds=1), environment=self.environment,
+            commit=None if case_ids else current_commit(),
+        )  # fmt: skip
+        return gathered(Path(), header, [entry for name in case_ids or self.entries for entry in self.entries[name]])
 
-        Raises `UsageError` for a parameter or value that cannot be meant and for a second workload of the same name,
-        `WorkloadError` where it cannot be built.
+    def describe_machine(self, machine_info: dict[str, Any]) -> None:
+        """Add this machine and installation to pytest-benchmark's `machine_info`, which keeps its own values."""
+        for name, value in pytest_json.machine_info(self.environment).items():
+            machine_info.setdefault(name, value)
+
+    def compare(self, file: str) -> bool:
+        """Compare memory and errors with the run in `file`; return whether some compare and none is worse.
+
+        Times are not compared: those of one process tell a change from luck no better than pytest-benchmark does.
         """
-        for name, value in parameters.items():
-            if not isinstance(value, bool | int | float | str):
-                raise UsageError(f"{name}={value!r}: parameters are numbers, truth values or strings")
-        if given.source is not None:
-            other = self._sources.setdefault(given.label, given.source)
-            if other != given.source:
-                raise UsageError(
-                    f"two workloads are called {given.label}, {other.module} and {given.source.module}: rename one, or "
-                    "measure them in sessions of their own"
-                )
-        device, phase, precision = case
-        named = isinstance(optimizer, str)
-        [planned] = cells.plan_cells(
-            Selection(
-                workloads=[given.name],
-                devices=[device],
-                phases=[phase],
-                precisions=[precision],
-                recipes=[parse_optimizer(optimizer).spelling] if named and phase == "training" else [],
-                preset=preset,
-                overrides={f"{given.label}.{parameter}": value for parameter, value in parameters.items()},
-            )
-        )
-        return planned
-
-    def measure(self, planned: PlannedCase, given: Given, benchmark: Any, limits: Mapping[str, float]) -> Result:
-        """Time a case by pytest-benchmark, measure its memory and divergence, and put them into its `extra_info`.
-
-        With --benchmark-disable it is one step and the divergence. Raises what the workload raises.
-        """
-        case = planned.case
-        benchmark.group = benchmark.group or "/".join((case.group, case.device, case.phase))
         try:
-            with cells.opened(planned) as cell:
-                timed = time_cell(cell, benchmark, limits)
-        except Exception as error:
-            self.seen.add_failure(case, failure_of(case.case_id, "round", error))
-            raise
-        notes: list[str] = []
-        try:
-            memory = None if benchmark.disabled else self._memory(planned, given.source, notes)
-            divergence = cells.measure_divergence(planned)
+            self.compared = Comparison(read_baseline(file), self.run(), Policy(kinds=("memory", "accuracy")))
         except AmpbenchError as error:
-            self.seen.add_failure(case, failure_of(case.case_id, "round", error))
-            raise
-        result = self.seen.add(case, timed, memory, divergence)
-        metrics = defined(result.rows[0], METRICS.values())
-        benchmark.extra_info.update(
-            pytest_json.case_info(
-                case,
-                [timed, memory, divergence],
-                notes=notes,
-                metrics={column.name: value for column, value in metrics if column.unit not in TIMED},
-            )
-        )
+            self.compared = f"--amp-compare {file}: {error}"
+            return False
+        statuses = {change.status for change in self.compared.gated.findings} - {ChangeStatus.INCOMPARABLE}
+        return bool(statuses) and ChangeStatus.REGRESSED not in statuses
+
+    def write_summary(self, reporter: pytest.TerminalReporter, *, quiet: bool) -> None:
+        """Write the table, unless `quiet`, and the comparison of memory and errors."""
+        writer = reporter.config.get_terminal_writer()
+        parts: dict[str, Iterable[Any]] = {}
+        if not quiet:
+            parts["ampbench: precisions side by side"] = table_lines(self.run(), writer.fullwidth)
+        if isinstance(self.compared, Comparison):
+            lines = comparison_lines(self.compared.gated, writer.fullwidth)
+            parts["ampbench: memory and errors compared"] = lines
+        for title, lines in parts.items():
+            text = StringIO()
+            print_lines(make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth), lines)
+            reporter.write_sep("-", title)
+            reporter.write(text.getvalue())
+        if isinstance(self.compared, str):
+            reporter.write_line(self.compared)
+
+
+def table_lines(run: StoredRun, width: int) -> Iterable[Any]:
+    """Return the table of a run for a terminal of `width` columns."""
+    return result_lines(Screen(header=run.header, cases=run.cases, rows=Result(run).rows), width)
+
+
+def read_baseline(file: str) -> StoredRun:
+    """Return the run in a file of pytest-benchmark's JSON, or the run file or stored run of that name.
+
+    Raises an `AmpbenchError` where there is none.
+    """
+    return (
+        pytest_json.read_run_json(Path(file)) if file.endswith(".json") else read_run(find_run(file, DEFAULT_RESULTS))
+    )
+
+
+class AmpBenchmark:
+    """Measures a workload in one precision, on one device, in one phase; the value of the fixture `amp_benchmark`."""
+
+    def __init__(
+        self, node: pytest.Item, benchmark: Any, measured: Measured, marked: Any, device: str, phase: str,
+        precision: str,
+    ):  # fmt: skip
+        self._node, self._config, self._benchmark, self._measured = node, node.config, benchmark, measured
+        self._marked, self._device, self._phase, self._precision = marked, device, phase, precision
+
+    def __call__(
+        self,
+        workload: Any = None,
+        /,
+        inputs: Any = None,
+        loss: Any = None,
+        *,
+        targets: Any = None,
+        optimizer: Any = None,
+        **parameters: Any,
+    ) -> Result:
+        """Measure `workload` and return its `ampbench.Result`, a table of one case; without one, the marker's.
+
+        `workload` is what `ampbench.measure` takes: a network with `inputs`, `loss`, `targets` and `optimizer`, an
+        `ampbench.Workload`, a function that returns one (its keyword `parameters` can be set), or a name. Skips the
+        test where the machine or the workload cannot do it, fails it with one line for no workload and for an output
+        error that is too large, and raises the workload's own errors.
+        """
+        __tracebackhide__ = True
+        try:
+            if self._marked is not None and workload is not None:
+                raise UsageError("this test's workloads are those of its marker: call amp_benchmark() without one")
+            asked = wanted(self._node, self._config)
+            workload = workload if self._marked is None else self._marked
+            with contextlib.ExitStack() as stack:
+                if isinstance(optimizer, str) and self._phase == "inference":
+                    optimizer = None
+                selection = live.selected(
+                    stack, workload, inputs, loss, targets=targets, optimizer=optimizer, precisions=self._precision,
+                    device=self._device, phase=self._phase, within=_test(self._node),
+                )  # fmt: skip
+                planned = self._planned(structs.replace(selection, preset=asked.preset or ""), parameters)
+                if planned.skip and self._device in self._config.getoption("amp_device") and not present(self._device):
+                    raise UsageError(f"--amp-device {self._device}: {planned.skip}")
+                if planned.skip:
+                    pytest.skip(planned.skip)
+                alone = callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer)
+                elsewhere = planned.source if isinstance(workload, str) else live.importable(workload)
+                result = self._measure(planned, None if alone else elsewhere)
+        except AmpbenchError as error:
+            self._put_away()
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        if asked.max_error is not None:
+            _check_error(result, asked.max_error)
         return result
 
-    def close(self) -> None:
-        """End the server process."""
-        self._server.close()
+    def _planned(self, selection: Selection, parameters: Mapping[str, Any]) -> PlannedCase:
+        """Return the case of a workload with some parameters.
+
+        Raises `UsageError` for a parameter or value that cannot be meant and for a second workload of the same name,
+        `WorkloadError` where it cannot be built, and for several.
+        """
+        for parameter, value in parameters.items():
+            if not isinstance(value, bool | int | float | str):
+                raise UsageError(f"{parameter}={value!r}: parameters are numbers, truth values or strings")
+        [given] = selection.workloads
+        sources = find_workloads(given)
+        if len(sources) != 1:
+            raise WorkloadError(
+                f"{given} is {len(sources)} workloads: name one, or mark the test with "
+                f"pytest.mark.amp(workloads=[{given!r}]) and call amp_benchmark() without a workload"
+            )
+        overrides = {f"{sources[0].name}.{parameter}": value for parameter, value in parameters.items()}
+        [planned] = cells.plan_cells(structs.replace(selection, overrides=overrides))
+        return planned
+
+    def _measure(self, planned: PlannedCase, source: WorkloadSource | None) -> Result:
+        """Time a case by pytest-benchmark, measure its memory and divergence, and put them into its `extra_info`.
+
+        With --benchmark-disable it is one step and the divergence. Raises the workload's errors.
+        """
+        __tracebackhide__ = True
+        case, benchmark, notes = planned.case, self._benchmark, list[str]()
+        if source is not None and (other := self._measured.sources.setdefault(case.workload, source)) != source:
+            raise UsageError(
+                f"two workloads are called {case.workload}, {other.module} and {source.module}: rename one, or measure "
+                "them in sessions of their own"
+            )
+        benchmark.group = benchmark.group or "/".join((case.group, case.device, case.phase))
+        if benchmark.params is not None and "amp_workload" in benchmark.params:
+            benchmark.params = {**benchmark.params, "amp_workload": case.workload}
+        try:
+            with cells.opened(planned) as cell:
+                records: list[Entry] = [time_cell(cell, benchmark, self._limits())]
+            if not benchmark.disabled and (memory := self._memory(planned, source, notes)) is not None:
+                records.append(memory)
+            records.append(cells.measure_divergence(planned))
+        except Exception as error:
+            self._measured.entries[case.case_id] = [case, failure_of(case.case_id, "round", error)]
+            self._put_away()
+            # pytest keeps the traceback of the last failure, and its frames the tensors; these options show it
+            if not any(self._config.getoption(option, False) for option in ("usepdb", "showlocals")):
+                traceback.clear_frames(error.__traceback__)
+            raise
+        self._measured.entries[case.case_id] = [case, *records]
+        result = Result(self._measured.run(case.case_id))
+        metrics = defined(result.rows[0], METRICS.values())
+        numbers = {column.name: value for column, value in metrics if column.unit not in TIMED}
+        benchmark.extra_info.update(pytest_json.case_info(case, records, notes=notes, metrics=numbers))
+        return result
 
     def _memory(self, planned: PlannedCase, source: WorkloadSource | None, notes: list[str]) -> MemoryPass | None:
-        """Return the peak of one step's memory; None, with a note that says why, where it cannot be had.
+        """Return the peak of one step's memory; None, with a note on the reason, where it cannot be measured.
 
         On a CPU the record is exact once in a process, so another one makes it.
         """
@@ -207,11 +248,36 @@ class Measuring:
             return None
         settings = Settings(threads=torch.get_num_threads(), memory_limit_bytes=default_memory_limit())
         turn = Turn(MEMORY, dataclasses.replace(planned, source=source))
-        reply = self._server.serve(request_of(turn, settings, server=0))
-        memory = MEMORY.found(reply)
-        if memory is None:
+        reply = self._measured.server.serve(request_of(turn, settings, server=0))
+        if (memory := MEMORY.found(reply)) is None:
             notes.append(f"memory was not measured: {reply.failure.said if reply.failure else 'no result'}")
         return memory
+
+    def _limits(self) -> dict[str, float]:
+        """Return pytest-benchmark's settings for this test: its options, and its marker, which wins."""
+        marker = self._node.get_closest_marker("benchmark")
+        names = ("max_time", "min_rounds", "min_time")
+        own = marker.kwargs if marker else {}
+        return {name: float(own.get(name, self._config.getoption(f"benchmark_{name}"))) for name in names}
+
+    def _put_away(self) -> None:
+        """Report no result to pytest-benchmark's fixture: unused, it would warn next to the failure."""
+        self._benchmark.has_error = True
+        if self._benchmark.stats is None:
+            self._benchmark.disabled = True
+            with contextlib.suppress(Exception):  # it was used already, by a step that failed
+                self._benchmark.pedantic(bool)
+
+
+def _test(item: pytest.Item) -> str:
+    """Return the test's id without the case it measures: `a/test_mine.py::TestNets::test_net[big]`.
+
+    The ids of the other parameters stay, whatever their values are: they tell the networks of one test apart.
+    """
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    names = ("amp_device", "amp_phase", "amp_precision")
+    case = "-".join(str(parameters[name]) for name in names if name in parameters)
+    return item.nodeid.removesuffix(f"[{case}]").replace(f"-{case}]", "]")
 
 
 def time_cell(cell: cells.Cell, benchmark: Any, limits: Mapping[str, float]) -> Round:
@@ -226,20 +292,16 @@ def time_cell(cell: cells.Cell, benchmark: Any, limits: Mapping[str, float]) -> 
     else:
         restore = cell.restore if cell.apart else None
         device = open_device(cell.case.device)
-        warmed = time_build(
-            cell.step,
-            device,
-            budget_seconds=WARM_UP_SECONDS,
-            max_samples=1,
-            restore=restore,
-            warm=True,
+        warming = time_build(
+            cell.step, device, budget_seconds=WARM_UP_SECONDS, max_samples=1, restore=restore, warm=True,
             apart=cell.apart,
-        ).samples[-1]
-        steps, rounds = plan_samples(warmed, device.timer_seconds, limits["max_time"], MAX_SAMPLES_PER_ROUND)
+        )  # fmt: skip
+        seconds = warming.samples[-1]
+        steps, rounds = plan_samples(seconds, device.timer_seconds, limits["max_time"], MAX_SAMPLES_PER_ROUND)
         if cell.apart:
             rounds, steps = min(rounds * steps, MAX_SAMPLES_PER_ROUND), 1
         else:
-            steps = max(steps, math.ceil(limits["min_time"] / warmed))
+            steps = max(steps, math.ceil(limits["min_time"] / seconds))
         benchmark.pedantic(cell.step, setup=restore, rounds=max(rounds, int(limits["min_rounds"])), iterations=steps)
         samples = list(benchmark.stats.stats.data)
     return Round(
@@ -252,101 +314,17 @@ def time_cell(cell: cells.Cell, benchmark: Any, limits: Mapping[str, float]) -> 
         items_per_step=cell.items_per_step,
         weights_digest=cell.weights_digest,
         seconds=time.perf_counter() - started,
-        finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        finished_at=now(),
     )
 
 
-def describe_machine(machine_info: dict[str, Any]) -> None:
-    """Add this machine and installation to pytest-benchmark's `machine_info`, which keeps what it has."""
-    for name, value in pytest_json.machine_info(read_environment()).items():
-        machine_info.setdefault(name, value)
-
-
-class Seen:
-    """The cases measured in this session; true once there is one.
-
-    `compared` is what `compare` found: a comparison of memory and errors, or why there is none.
-    """
-
-    def __init__(self) -> None:
-        self.compared: Comparison | str | None = None
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        header = Header(
-            schema=SCHEMA,
-            run="pytest",
-            ampbench_version=ampbench.__version__,
-            started_at=now,
-            selection=Selection(),
-            settings=Settings(isolation=False, rounds=1),
-            environment=read_environment(),
-        )
-        self._run = StoredRun(path=Path(), header=header, footers=[Footer(ended="complete", finished_at=now)])
-
-    def __bool__(self) -> bool:
-        return bool(self._run.cases)
-
-    def add(self, case: Case, timed: Round, memory: MemoryPass | None, divergence: Divergence) -> Result:
-        """Add a measured case and return what is known of it alone."""
-        run = dataclasses.replace(
-            self._run,
-            cases={case.case_id: case},
-            rounds=[timed],
-            memory={case.case_id: memory} if memory else {},
-            divergence={case.case_id: divergence},
-            failures={},
-        )
-        self._run.cases.update(run.cases)
-        self._run.rounds.extend(run.rounds)
-        self._run.memory.update(run.memory)
-        self._run.divergence.update(run.divergence)
-        return Result(run)
-
-    def add_failure(self, case: Case, failure: Failure) -> None:
-        """Add a cell that broke."""
-        self._run.cases[case.case_id] = case
-        self._run.failures[case.case_id] = failure
-
-    def compare(self, file: str) -> bool:
-        """Compare memory and errors with the run in `file`; return whether nothing got worse, and something compares.
-
-        Not times: those of one process tell a change from luck no better than pytest-benchmark does.
-        """
-        header = structs.replace(self._run.header, commit=current_commit())
-        try:
-            found = compare(read_baseline(file), dataclasses.replace(self._run, header=header))
-        except AmpbenchError as error:
-            self.compared = f"--amp-compare {file}: {error}"
-            return False
-        self.compared = narrowed(found, kinds=("memory", "accuracy"))
-        statuses = {one.status for one in self.compared.findings} - {ChangeStatus.INCOMPARABLE}
-        return bool(statuses) and ChangeStatus.REGRESSED not in statuses
-
-    def lines(self, width: int) -> list[Text]:
-        """Return the table for a terminal of `width` columns."""
-        run = dataclasses.replace(self._run)  # there may be more to add
-        screen = Screen(header=run.header, cases=run.cases, rows=Result(run).rows)
-        return result_lines(screen, width)
-
-
-def read_baseline(file: str) -> StoredRun:
-    """Return the run in a file of pytest-benchmark's JSON, or the run file or stored run of that name.
-
-    Raises an `AmpbenchError` where there is none.
-    """
-    return read_run_json(Path(file)) if file.endswith(".json") else read_run(find_run(file, DEFAULT_RESULTS))
-
-
-def write_summary(reporter: "pytest.TerminalReporter", seen: Seen, *, quiet: bool) -> None:
-    """Write the table, unless `quiet`, and what became of memory and errors, below what pytest-benchmark writes."""
-    writer = reporter.config.get_terminal_writer()
-    parts: dict[str, list[Text]] = {}
-    if not quiet:
-        parts["ampbench: precisions side by side"] = seen.lines(writer.fullwidth)
-    if (compared := seen.compared) is not None:
-        lines = [Text(compared)] if isinstance(compared, str) else comparison_lines(compared, writer.fullwidth)
-        parts["ampbench: memory and errors compared"] = lines
-    for title, lines in parts.items():
-        text = StringIO()
-        print_lines(make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth), lines)
-        reporter.write_sep("-", title)
-        reporter.write(text.getvalue())
+def _check_error(result: Result, limit: float) -> None:
+    """Fail the test where the output's error is above `limit`, or undefined."""
+    __tracebackhide__ = True
+    [(case_id, divergence)] = result.stored.divergence.items()
+    error = judged_error(result.rows[0])
+    if error is None:
+        reason = divergence.output.undefined
+        pytest.fail(f"output error is undefined ({reason}), the limit is {limit:g}: {case_id}", pytrace=False)
+    if error > limit:
+        pytest.fail(f"output error {error:.3g} is above the limit {limit:g}: {case_id}", pytrace=False)

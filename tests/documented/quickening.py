@@ -64,7 +64,7 @@ def quicken(command: Command) -> str:
     if command.program == "pytest":
         given = command.text
         narrower = ["--amp-precision bf16_pure"] * ("--amp-precision" not in given)
-        narrower += ["--amp-workload mlp --amp-phase inference"] * given.endswith("--benchmark-only")
+        narrower += ["-k mlp --amp-phase inference"] * given.endswith("--benchmark-only")
         return re.sub(r"^pytest", " ".join(["python -m pytest", *PYTEST, *narrower]), given)
     verb = command.verb
     if command.program != "ampbench" or verb not in QUICKER or "--resume" in command.words:

@@ -1,6 +1,7 @@
 """Fitness to measure, from the texts that kernels write."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,120 +46,69 @@ def test_the_busiest_processes_are_named() -> None:
     before = {1: process("idle", 10), 2: process("cc1plus", 100), 3: process("gone", 5), 4: process("firefox", 0)}
     after = {1: process("idle", 11), 2: process("cc1plus", 150), 4: process("firefox", 20), 5: process("new", 90)}
     assert fitness.busiest(before, after, 50) == [("cc1plus", 1.0), ("firefox", 0.4)]
-    assert fitness.busiest(before, after, 0) == []
 
 
-def test_time_taken_by_other_processes_is_a_finding() -> None:
-    quiet, busy = CpuTimes(0, 0, 0), CpuTimes(30, 0, 100)
-    finding = fitness.busy_finding(quiet, busy, [("cc1plus", 0.6)])
-    assert finding is not None
-    assert finding.what == "other processes take 30% of the CPU time: cc1plus (60% of one CPU)"
-    assert fitness.busy_finding(quiet, CpuTimes(3, 0, 100), []) is None
-    assert fitness.busy_finding(None, busy, []) is None
-    assert fitness.busy_finding(busy, busy, []) is None
+def inspected(root: Path, files: Mapping[str, str], later: Mapping[str, str] | None = None) -> list[fitness.Spoiler]:
+    """Return the findings on a machine with these files, some of which change while it is watched."""
+
+    def write(texts: Mapping[str, str]) -> None:
+        for path, text in texts.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+
+    write(files)
+    return fitness.inspect(root, seconds=1.0, pause=lambda _: write(later or {}), ticks=100)
 
 
-def test_steal_is_a_finding_from_one_per_cent() -> None:
-    start = CpuTimes(0, 0, 0)
-    assert fitness.steal_finding(start, CpuTimes(50, 1, 100)) is None
-    finding = fitness.steal_finding(start, CpuTimes(50, 4, 100))
-    assert finding is not None
-    assert "4.0%" in finding.what
-
-
-@pytest.mark.parametrize(("loadavg", "found"), [("0.90 0 0 1/84 3", False), ("1.10 0 0 1/84 3", True), ("", False)])
-def test_load_is_judged_by_the_number_of_cpus(loadavg: str, found: bool) -> None:
-    assert (fitness.load_finding(loadavg, 2) is not None) == found
-
-
-def test_a_governor_that_saves_power_is_a_finding() -> None:
-    finding = fitness.governor_finding({"powersave", "performance"})
-    assert finding is not None
-    assert "powersave" in finding.what
-    assert "cpupower" in finding.remedy
-    assert fitness.governor_finding({"performance"}) is None
-    assert fitness.governor_finding(set()) is None
+CPUS = "sys/devices/system/cpu"
+GROUPS = {"proc/self/cgroup": "1:cpu:/\n0::/box/inner\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}
+TWO = {"proc/cpuinfo": CPU_INFO.format(flags="")}
 
 
 @pytest.mark.parametrize(
-    ("no_turbo", "boost", "remedy"),
-    [("0\n", "", "echo 1"), ("", "1\n", "echo 0"), ("1\n", "1\n", None), ("", "0\n", None), ("", "", None)],
-)
-def test_turbo_is_read_from_either_driver(no_turbo: str, boost: str, remedy: str | None) -> None:
-    finding = fitness.turbo_finding(no_turbo, boost)
-    assert (finding is None) == (remedy is None)
-    if finding is not None and remedy is not None:
-        assert remedy in finding.remedy
-        assert not finding.grave
-
-
-@pytest.mark.parametrize(
-    ("texts", "cpus"),
+    ("files", "name", "text"),
     [
-        (("150000 100000\n",), 1.5),
-        (("max 100000\n",), None),
-        (("", "200000\n", "100000\n"), 2.0),
-        (("", "-1\n", "100000\n"), None),
-        (("",), None),
+        (TWO | {"proc/loadavg": "1.10 0 0 1/84 3"}, "load", "1.1 on 2 CPUs"),
+        (TWO | {"proc/loadavg": "0.90 0 0 1/84 3"}, None, ""),
+        ({f"{CPUS}/cpu0/cpufreq/scaling_governor": "powersave\n"}, "CPU governor", "powersave"),
+        ({f"{CPUS}/cpu0/cpufreq/scaling_governor": "performance\n"}, None, ""),
+        ({f"{CPUS}/intel_pstate/no_turbo": "0\n"}, "turbo", "echo 1"),
+        ({f"{CPUS}/intel_pstate/no_turbo": "1\n"}, None, ""),
+        ({f"{CPUS}/cpufreq/boost": "1\n"}, "turbo", "echo 0"),
+        ({f"{CPUS}/cpufreq/boost": "0\n"}, None, ""),
+        (TWO | GROUPS | {"sys/fs/cgroup/box/cpu.max": "150000 100000\n"}, "CPU quota", "--threads 1"),
+        (TWO | GROUPS, None, ""),
+        ({"proc/meminfo": MEMINFO.format(available=1_048_576)}, "memory", "1.0 GiB"),
+        ({"proc/meminfo": MEMINFO.format(available=24_180_176)}, None, ""),
+        ({"proc/cpuinfo": CPU_INFO.format(flags="hypervisor")}, "virtual machine", ""),
     ],
 )
-def test_quotas_of_both_kinds_of_control_group_are_read(texts: tuple[str, ...], cpus: float | None) -> None:
-    assert fitness.parse_quota(*texts) == cpus
+def test_each_finding_of_a_machine(tmp_path: Path, files: dict[str, str], name: str | None, text: str) -> None:
+    findings = inspected(tmp_path, files)
+    assert [finding.name for finding in findings] == ([name] if name else [])
+    assert all(text in finding.what + finding.remedy for finding in findings)
 
 
-def test_a_quota_below_the_number_of_cpus_says_how_many_threads_fit() -> None:
-    finding = fitness.quota_finding(1.5, 8)
-    assert finding is not None
-    assert "--threads 1" in finding.remedy
-    assert fitness.quota_finding(8.0, 8) is None
-    assert fitness.quota_finding(None, 8) is None
-
-
-def test_low_memory_is_a_finding() -> None:
-    finding = fitness.memory_finding(MEMINFO.format(available=1_048_576))
-    assert finding is not None
-    assert finding.what == "1.0 GiB of memory are available"
-    assert fitness.memory_finding(MEMINFO.format(available=24_180_176)) is None
-    assert fitness.memory_finding("") is None
-
-
-def test_a_virtual_machine_is_worth_knowing_but_not_grave() -> None:
-    finding = fitness.virtual_finding(CPU_INFO.format(flags="hypervisor"))
-    assert finding is not None
-    assert not finding.grave
-    assert fitness.virtual_finding(CPU_INFO.format(flags="")) is None
+def test_steal_counts_from_one_per_cent_and_other_processes_from_five(tmp_path: Path) -> None:
+    before, few = {"proc/stat": "cpu 0 0 0 0 0 0 0 0\n"}, {"proc/stat": "cpu 5 0 0 94 0 0 0 1\n"}
+    assert inspected(tmp_path, before, few) == []
+    steal, busy = inspected(tmp_path, before, {"proc/stat": "cpu 30 0 0 66 0 0 0 4\n"})[::-1]
+    assert "4.0%" in steal.what
+    assert "30%" in busy.what
 
 
 def test_a_whole_machine_is_inspected_the_gravest_first(tmp_path: Path) -> None:
-    def write(path: str, text: str) -> None:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-
-    write("proc/stat", STAT)
-    write("proc/cpuinfo", CPU_INFO.format(flags="hypervisor"))
-    write("proc/loadavg", "9.50 0 0 1/84 3")
-    write("proc/meminfo", MEMINFO.format(available=24_180_176))
-    write("proc/7/stat", "7 (cc1plus) R 1 2 3 4 5 6 7 8 9 10 100 0 0 0")
-    write("proc/self/cgroup", "1:cpu:/\n0::/box/inner\n")
-    write("sys/fs/cgroup/cpu.max", "max 100000\n")
-    write("sys/fs/cgroup/box/cpu.max", "50000 100000\n")
-    write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "schedutil\n")
-
-    def pause(seconds: float) -> None:
-        write("proc/stat", "cpu  12393 7 5792 219519 998 3 130 233 11 0\n")
-        write("proc/7/stat", "7 (cc1plus) R 1 2 3 4 5 6 7 8 9 10 140 0 0 0")
-
-    findings = fitness.inspect(tmp_path, seconds=1.0, pause=pause, ticks=100)
-    assert [finding.name for finding in findings] == [
-        "other processes",
-        "steal",
-        "load",
-        "CPU governor",
-        "CPU quota",
-        "virtual machine",
-    ]
+    stat = "7 (cc1plus) R 1 2 3 4 5 6 7 8 9 10 {} 0 0 0"
+    files = GROUPS | {
+        "proc/stat": STAT, "proc/cpuinfo": CPU_INFO.format(flags="hypervisor"), "proc/7/stat": stat.format(100),
+        "proc/loadavg": "9.50 0 0 1/84 3", "sys/fs/cgroup/box/cpu.max": "50000 100000\n",
+    }  # fmt: skip
+    later = {"proc/stat": "cpu  12393 7 5792 219519 998 3 130 233 11 0\n", "proc/7/stat": stat.format(140)}
+    findings = inspected(tmp_path, files, later)
+    names = ["other processes", "steal", "load", "CPU quota", "virtual machine"]
+    assert [finding.name for finding in findings] == names
     assert "cc1plus (40% of one CPU)" in findings[0].what
-    assert "0.5 of 2 CPUs" in findings[4].what
+    assert "0.5 of 2 CPUs" in findings[3].what
 
 
 def test_what_this_process_and_those_that_it_started_do_is_nobody_elses(tmp_path: Path) -> None:
@@ -239,7 +189,7 @@ def test_others_on_a_device_are_named_and_grave_a_limit_and_missing_sensors_are_
     assert [(one.what, one.grave) for one in found] == [
         ("others use cuda: 4711 python3 (3.20 GiB)", True),
         ("cuda may take 500 W, by default 700 W", False),
-        ("cuda does not tell all of itself: NVML does not tell the temperature: Not Supported", False),
+        ("cuda lacks sensors: NVML does not tell the temperature: Not Supported", False),
     ]
     assert "nvidia-smi -pl 700" in found[1].remedy
 

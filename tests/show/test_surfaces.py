@@ -17,7 +17,7 @@ from ampbench.cli.main import main
 from ampbench.convert.formats import cases_of
 from ampbench.core.budget import Budget
 from ampbench.judge import machines, verdict
-from ampbench.pytest_plugin.measuring import Seen
+from ampbench.pytest_plugin.measuring import table_lines
 from ampbench.records.changes import VERDICT_COLUMNS, Status, Verdict
 from ampbench.report.cases import cases
 from ampbench.report.material import material_of
@@ -92,9 +92,7 @@ def cells_of(stored: StoredRun, result: Result, words: Mapping[str, str]) -> Ite
         lines = [line.plain for line in result_lines(result.screen(), width)]
         yield f"terminal, {width} wide", found_in(lines, rows, words)
     yield "text", found_in(str(result).splitlines(), rows, words)
-    seen = Seen()
-    seen._run = stored
-    yield "pytest", found_in([line.plain for line in seen.lines(100)], rows, words)
+    yield "pytest", found_in([line.plain for line in table_lines(stored, 100)], rows, words)
     lines = [
         " ".join(cell.strip() for cell in line.strip("|").split("|"))
         for line in result_markdown(result.screen()).splitlines()
