@@ -30,7 +30,7 @@ from ampbench.ab.blocks import BlockSession, Lane, Look, Stage
 from ampbench.core.units import counted
 from ampbench.drive import session
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
-from ampbench.drive.servers import ONLY, OpenChannel, Pool, ServerChannel, ask_environment
+from ampbench.drive.servers import ONLY, Pool, ServerChannel, ask_environment
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.judge.compare import compare, default_threshold
 from ampbench.judge.exact import ThresholdOf
@@ -46,7 +46,7 @@ from ampbench.records.wire import REST, Description, Nothing, ask
 from ampbench.store import RunWriter
 from ampbench.studies import check, rules
 from ampbench.studies.casts import TASK
-from ampbench.studies.check import Checked, ChecksAsked
+from ampbench.studies.check import ChecksAsked
 from ampbench.studies.work import ask_worker, filled
 from ampbench.workloads.index import WORKLOADS
 
@@ -60,6 +60,8 @@ TIMING_SECONDS = 0.025
 """How long a build is timed: shorter than most disturbances, so that the lanes of a case share them."""
 FEWEST_BUILDS, MOST_BUILDS = 6, 12
 
+Pools = Mapping[str, Pool]
+"""The servers of each side, by its name."""
 Tell = Callable[[str], None]
 """Told in a line what is being done and what could not be."""
 
@@ -191,25 +193,17 @@ def measure(
         footer = ended
         if not plan.itself and ended != "interrupted":
             try:
-                _explain(prepared, writers, plan, tell)
+                findings = _compared(writers[0].path, writers[1].path, plan)
+                devices = list(dict.fromkeys(one.case.device for pair in prepared.pairs.values() for one in pair))
+                explain_sides(
+                    _lanes(prepared, writers, control=False),
+                    [prepared.baseline.environment, prepared.candidate.environment],
+                    regressed_cases(findings, plan.kinds), devices, tell,
+                )  # fmt: skip
             except KeyboardInterrupt:
                 ended = "interrupted"  # the verdicts are complete: so are the files
         _end(writers, footer)
         return writers[0].path, writers[1].path, ended
-
-
-def _explain(prepared: PreparedComparison, writers: Sequence[RunWriter], plan: Plan, tell: Tell) -> None:
-    """Append to both files what explains the regressions."""
-    sides = [
-        TracedSide(role, arm.environment, arm.settings, cases, arm.open_channel, writer.append)
-        for role, arm, cases, writer in (
-            ("baseline", prepared.baseline, {each: pair[0] for each, pair in prepared.pairs.items()}, writers[0]),
-            ("candidate", prepared.candidate, {each: pair[1] for each, pair in prepared.pairs.items()}, writers[1]),
-        )
-    ]
-    devices = list(dict.fromkeys(one.case.device for pair in prepared.pairs.values() for one in pair))
-    findings = _compared(writers[0].path, writers[1].path, plan)
-    explain_sides(sides, regressed_cases(findings, plan.kinds), devices, tell)
 
 
 def _end(writers: Iterable[RunWriter], ended: str) -> None:
@@ -331,18 +325,6 @@ MOST_CASES = 10
 TRACING = Tracing(time=True, seconds=1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class TracedSide:
-    """A side of a comparison: its cases by the id of the baseline's, how to open a server, who keeps what it gives."""
-
-    name: str
-    environment: Environment
-    settings: Settings
-    cases: Mapping[str, PlannedCase]
-    open_channel: OpenChannel
-    keep: Callable[[CastPass | RuleProbe | Checked], None]
-
-
 def regressed_cases(findings: Sequence[Change], kinds: Collection[str]) -> list[str]:
     """Return the ids of the cases with a regression of one of the `kinds`, worst first.
 
@@ -353,27 +335,29 @@ def regressed_cases(findings: Sequence[Change], kinds: Collection[str]) -> list[
     return [case_id for case_id in dict.fromkeys(worse) if case_id not in gone]
 
 
-def explain_sides(sides: Sequence[TracedSide], case_ids: Sequence[str], devices: Sequence[str], tell: Tell) -> None:
+def explain_sides(
+    sides: Sequence[Lane], environments: Sequence[Environment], case_ids: Sequence[str], devices: Sequence[str],
+    tell: Tell,
+) -> None:  # fmt: skip
     """Trace `case_ids`, the worst first, on both sides.
 
-    Where their torch differs, the rules are probed and known defects looked for on `devices`.
-
-    A case that cannot be traced or probed is reported; the comparison is kept in any case. Raises
-    `StoreError` where what was seen cannot be kept.
+    Where their torch differs, the rules are probed and known defects looked for on `devices`. A case that cannot be
+    traced or probed is reported; the comparison is kept in any case. Raises `StoreError` where a record cannot be kept.
     """
     try:
-        with Pool({side.name: side.open_channel for side in sides}) as pool:
-            retrace(sides, case_ids, pool, tell)
-            if devices and len({(each.environment.torch_version, each.environment.torch_commit) for each in sides}) > 1:
-                probe_rules(sides, devices, pool, tell)
-                look_for_defects(sides, devices, pool, tell)
+        with ExitStack() as stack:
+            pools = {side.name: stack.enter_context(Pool({ONLY: side.open_channel})) for side in sides}
+            retrace(sides, case_ids, pools, tell)
+            if devices and len({(here.torch_version, here.torch_commit) for here in environments}) > 1:
+                probe_rules(sides, devices, pools, tell)
+                look_for_defects(sides, environments[0], devices, pools, tell)
     except StoreError:
         raise
     except AmpbenchError as error:
         tell(f"no more can be explained: {error}")
 
 
-def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], pool: Pool, tell: Tell) -> None:
+def retrace(sides: Sequence[Lane], case_ids: Sequence[str], pools: Pools, tell: Tell) -> None:
     """Trace the first `MOST_CASES` of the cases on each of `sides`, case by case, as long as the others could be."""
     chosen = case_ids[:MOST_CASES]
     left_out = len(case_ids) - len(chosen)
@@ -383,38 +367,40 @@ def retrace(sides: Sequence[TracedSide], case_ids: Sequence[str], pool: Pool, te
     tell(f"tracing {counted(len(chosen), 'regressed case')} on both sides{more if left_out else ''}")
     for case_id in chosen:
         for side in sides:
-            found = ask_worker(pool.lane(side.name), side.cases[case_id], side.settings, TASK, TRACING)
+            found = ask_worker(pools[side.name], side.cases[case_id], side.settings, TASK, TRACING)
             if side.cases[case_id].case.device != "cpu":
-                pool.serve(ask(REST, Nothing()), side.name)  # the other side may need what its context takes
+                pools[side.name].serve(ask(REST, Nothing()))  # the other side may need what its context takes
             if not isinstance(found, CastPass):
                 tell(f"could not be traced: {case_id} in the {side.name}: {_why(found)}")
                 break
-            side.keep(found)
+            side.write(found)
 
 
-def probe_rules(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool, tell: Tell) -> None:
+def probe_rules(sides: Sequence[Lane], devices: Sequence[str], pools: Pools, tell: Tell) -> None:
     """Probe autocast's rules on `devices` on each side."""
     tell(f"probing the rules of autocast on {', '.join(devices)} on both sides, whose torch differs")
     for device in devices:
         for side in sides:
             blank = RuleProbe(device=device, dtypes=[])
-            found = filled(pool.lane(side.name), rules.STUDY, side.settings, Nothing(), blank)
+            found = filled(pools[side.name], rules.STUDY, side.settings, Nothing(), blank)
             if found.error:
                 tell(f"autocast on {device} could not be probed in the {side.name}: {found.error}")
                 break
-            side.keep(found)
+            side.write(found)
 
 
-def look_for_defects(sides: Sequence[TracedSide], devices: Sequence[str], pool: Pool, tell: Tell) -> None:
+def look_for_defects(
+    sides: Sequence[Lane], environment: Environment, devices: Sequence[str], pools: Pools, tell: Tell
+) -> None:
     """Run the fast checks for `devices` on each side, check by check in turns.
 
     Those that go by times are left out: times are what the session measures, and better.
     """
     tell(f"looking for known defects on {', '.join(devices)} on both sides, whose torch differs")
     asked = ChecksAsked()
-    for wanted in check.wanted_of(sides[0].environment, devices, asked):
+    for wanted in check.wanted_of(environment, devices, asked):
         for side in () if check.check_of(wanted).timed else sides:
-            side.keep(filled(pool.lane(side.name), check.STUDY, side.settings, asked, wanted))
+            side.write(filled(pools[side.name], check.STUDY, side.settings, asked, wanted))
 
 
 def _why(found: Failure | Skip) -> str:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from ampbench.drive.rounds import Part
     from ampbench.drive.session import Scheduled
-    from ampbench.records.run import Header
     from ampbench.store import RunWriter, StoredRun
 
 WITH_RESUME = frozenset({"resume", "results", "yes", "ray", "dry_run", "format", "json"})
@@ -152,7 +151,11 @@ def command(
       ampbench run resnet50 --phase training --precision bf16_autocast --precision fp32
       ampbench run model.py:make --sweep batch_size=1,4,16
     """
-    _check_together(context, resume, dry_run, cluster.ray, shard, no_isolation)
+    if resume:
+        refuse_beside_resume(context, WITH_RESUME)
+    for option, given in (("--shard", shard), ("--dry-run", dry_run), ("--no-isolation", no_isolation)):
+        if cluster.ray and given:
+            raise UsageError(f"--ray and {option} contradict each other: give one of them")
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
     settings = replace(settings, min_run_seconds=seconds, isolation=not no_isolation)
     settings = _in_rounds(settings, rounds, budget, "--shard" if shard else "--ray" if cluster.ray else "")
@@ -163,10 +166,13 @@ def command(
     fleet = cluster.fleet()
     ending = Ending(results=results, format=format, limits=limits, verbose=verbose)
     if fleet is not None:
-        if resume:
-            return _resume_fleet(cluster.ray, ending, resume, settings)
-        store.require_writable(results)
-        return _run_fleet(cluster.ray, ending, fleet, selection, settings, label)
+        earlier = [store.read_run(path) for path in store.find_fleet(resume, results)] if resume else []
+        if earlier and (begun := earlier[0].header).fleet is not None:
+            settings = replace(begun.settings, memory_limit_bytes=settings.memory_limit_bytes)
+            fleet, selection, label = replace(begun.fleet, lane=""), begun.selection, begun.label
+        else:
+            store.require_writable(results)
+        return _run_fleet(cluster.ray, ending, fleet, selection, settings, label, earlier)
     return _run(selection, settings, part, label, resume, ending, dry_run=dry_run, yes=yes)
 
 
@@ -198,28 +204,16 @@ def _run(
 ) -> int:
     """Measure on this machine, or show the plan of it; return the exit code."""
     from ampbench import store
-    from ampbench.drive import session
+    from ampbench.cli.progress import progress
+    from ampbench.drive import fitness, session
+    from ampbench.drive.planning import meant
 
     results = ending.results
     with ExitStack() as stack:
         writer = resumed = None
         if resume:
-            file = store.find_run(resume, results, print_note)
-            if dry_run:
-                resumed = store.read_run(file)
-            else:  # locked before it is planned what it lacks: no one else may be measuring just that
-                writer, resumed = store.RunWriter.reopen(file)
-                stack.enter_context(writer)
-                if resumed.cut:
-                    print_note(f"{file} {store.CUT}")
-            if resumed.header.arm is not None:
-                raise UsageError(f"run {resumed.header.run} is an arm of ampbench ab, which measures both anew")
-            if resumed.header.explains:
-                raise UsageError(_resumed_elsewhere(resumed.header))
-            if imports := resumed_imports(resumed.header):
-                print_note(imports)
-            selection = resumed.header.selection
-            settings = resumed.header.settings
+            resumed, writer = _resumed(stack, store.find_run(resume, results, print_note), dry_run)
+            selection, settings = resumed.header.selection, resumed.header.settings
         if not (resume or dry_run):
             store.require_writable(results)
         prepared = stack.enter_context(
@@ -248,9 +242,40 @@ def _run(
         if resumed is not None:
             skips = session.planned_skips(prepared.plan)
             writer.append(*(skip for skip in skips if skip.case_id not in resumed.skips))
-        ended, problem = _measured(prepared, writer)
+        for note in [*meant(selection, prepared.plan), *filter(None, [fitness.busy_now(settings.threads)])]:
+            print_note(note)
+        ended, problem = "interrupted", None
+        with progress(prepared.schedule, prepared.settings, lambda: store.read_run(writer.path)) as watch:
+            try:
+                ended = session.measure(prepared, writer, watch)
+            except NothingToRunError as error:
+                problem = error
     with stored_already(f"ampbench show {run_words(writer.path, results)}"):
         return _print_end(store.read_run(writer.path), ended, ending, problem)
+
+
+def _resumed(stack: ExitStack, file: Path, dry_run: bool) -> "tuple[StoredRun, RunWriter | None]":
+    """Return a run to go on with, and its writer until `stack` ends; none for a plan alone."""
+    from ampbench import store
+
+    writer = None
+    if dry_run:
+        resumed = store.read_run(file)
+    else:  # locked before it is planned what it lacks: no one else may be measuring just that
+        writer, resumed = store.RunWriter.reopen(file)
+        stack.enter_context(writer)
+        if resumed.cut:
+            print_note(f"{file} {store.CUT}")
+    header = resumed.header
+    if header.arm is not None:
+        raise UsageError(f"run {header.run} is an arm of ampbench ab, which measures both anew")
+    if kind := header.explains:
+        verb = f"ampbench {verb_of(kind)}"
+        how = f"go on with {verb} --resume {header.run}" if header.goes_on else f"do it anew with {verb}"
+        raise UsageError(f"run {header.run} {deed_of(kind)}: {how}")
+    if imports := resumed_imports(header):
+        print_note(imports)
+    return resumed, writer
 
 
 def _may_begin(prepared: "Scheduled") -> bool:
@@ -282,43 +307,6 @@ def _how_long(prepared: "Scheduled") -> str:
 def _import_the_rest() -> None:
     """Import what shows results: NumPy and SciPy, a second that would come after the last round."""
     import ampbench.cli.results  # noqa: F401
-
-
-def _check_together(
-    context: typer.Context, resume: str, dry_run: bool, ray: str, shard: str, no_isolation: bool
-) -> None:
-    """Refuse options that contradict each other."""
-    if resume:
-        refuse_beside_resume(context, WITH_RESUME)
-    for option, given in (("--shard", shard), ("--dry-run", dry_run), ("--no-isolation", no_isolation)):
-        if ray and given:
-            raise UsageError(f"--ray and {option} contradict each other: give one of them")
-
-
-def _resumed_elsewhere(header: "Header") -> str:
-    """Say that a run only explains, and how to go on with it."""
-    what = header.explains
-    said = f"run {header.run} {deed_of(what)}:"
-    if header.goes_on:
-        return f"{said} go on with ampbench {verb_of(what)} --resume {header.run}"
-    return f"{said} do it anew with ampbench {verb_of(what)}"
-
-
-def _measured(prepared: "Scheduled", writer: "RunWriter") -> tuple[str, NothingToRunError | None]:
-    """Measure, and return how that ended and, where a server could not start any more, why."""
-    from ampbench.cli.progress import progress
-    from ampbench.drive import fitness, session
-    from ampbench.drive.planning import meant
-    from ampbench.store import read_run
-
-    busy = fitness.busy_now(prepared.settings.threads)
-    for said in [*meant(prepared.selection, prepared.plan), *filter(None, [busy])]:
-        print_note(said)
-    with progress(prepared.schedule, prepared.settings, lambda: read_run(writer.path)) as watch:
-        try:
-            return session.measure(prepared, writer, watch), None
-        except NothingToRunError as error:
-            return "interrupted", error
 
 
 def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:
@@ -371,17 +359,6 @@ def _print_plan(prepared: "Scheduled", format: OutputFormat) -> None:
     print_note(_how_long(prepared))
 
 
-def _resume_fleet(address: str, ending: Ending, name: str, settings: Settings) -> int:
-    """Go on with the fleet called `name`, an id of it, on a cluster; return the exit code."""
-    from ampbench import store
-
-    runs = [store.read_run(path) for path in store.find_fleet(name, ending.results)]
-    header = runs[0].header
-    assert header.fleet is not None
-    own = replace(header.settings, memory_limit_bytes=settings.memory_limit_bytes)
-    return _run_fleet(address, ending, replace(header.fleet, lane=""), header.selection, own, header.label, runs)
-
-
 def _run_fleet(
     address: str,
     ending: Ending,
@@ -389,7 +366,7 @@ def _run_fleet(
     selection: Selection,
     settings: Settings,
     label: str,
-    earlier: "Sequence[StoredRun]" = (),
+    earlier: "Sequence[StoredRun]",
 ) -> int:
     """Measure what no lane has yet, say what became of each lane, and show all of them side by side."""
     from ampbench import store
@@ -399,6 +376,7 @@ def _run_fleet(
     from ampbench.fleet.node import Order
     from ampbench.fleet.on_ray import RayCluster
     from ampbench.fleet.session import FleetSession, open_files
+    from ampbench.judge.machines import document
     from ampbench.records.wire import ready_line
     from ampbench.store.folder import lanes_together
 
@@ -424,7 +402,10 @@ def _run_fleet(
     own = (path for path in store.list_runs(ending.results) if store.run_id(path).endswith(f"-{fleet.id}"))
     runs = [store.read_run(path) for path in own]
     if any(run.rounds for run in runs):
-        _show(fleet, ending, runs)
+        shows = f"ampbench show {fleet.id}{results_words(ending.results)}"
+        with stored_already(shows):
+            print_document(document([run for run in runs if run.cases], ending.limits), ending.format)
+            print_note(f"fleet {fleet.id}: {shows} --all shows every precision")
     if ended != "complete" or session.left:
         again = f"ampbench run --resume {fleet.id} --ray {address}{results_words(ending.results)}"
         print_note(f"{ended}: {counted(session.left, 'case')} left; {again} goes on")
@@ -435,16 +416,6 @@ def _run_fleet(
     if any(run.failures for run in lanes_together(runs)) or (ended == "complete" and session.left):
         return CASE_FAILED
     return 0
-
-
-def _show(fleet: Fleet, ending: Ending, runs: "Sequence[StoredRun]") -> None:
-    """Print what the machines of a fleet measured, side by side."""
-    from ampbench.judge.machines import document
-
-    again = f"ampbench show {fleet.id}{results_words(ending.results)}"
-    with stored_already(again):
-        print_document(document([run for run in runs if run.cases], ending.limits), ending.format)
-        print_note(f"fleet {fleet.id}: {again} --all shows every precision")
 
 
 def _below_here(name: str) -> str:

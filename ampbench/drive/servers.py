@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import IO, Protocol, Self
@@ -71,8 +70,8 @@ OpenChannel = Callable[[], Channel]
 
 
 OTHER_VERSION = (
-    "the worker that {} starts is of {}, which this ampbench {} cannot drive: measure there with `ampbench run`, and "
-    "put the two runs side by side with `ampbench compare`"
+    "{} has another ampbench than this one ({}): measure there with `ampbench run`, and put the two runs side by side "
+    "with `ampbench compare`"
 )
 _NO_SERVER = re.compile(r"No module named '?ampbench\.")
 """What a Python says last whose ampbench has other modules: it is of another version."""
@@ -102,10 +101,10 @@ class ServerChannel:
         self._received = bytearray()
         self._mark = secrets.token_hex(8)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._python, self._folder, self._ready = python, folder, False
-        self._environment = server_environment(os.environ, {**variables, MARK: self._mark}, paths)
+        self._python, self._ready = python, False
+        environment = server_environment(os.environ, {**variables, MARK: self._mark}, paths)
         try:
-            self._process = start_server(python, arguments, self._environment, folder, self._errors)
+            self._process = start_server(python, arguments, environment, folder, self._errors)
         except OSError as error:
             self._errors.close()
             raise NothingToRunError(f"no worker could start with {python}: {error.strerror}") from None
@@ -122,8 +121,7 @@ class ServerChannel:
             if first != ready_line():
                 why = self._last_words() or f"the server {self._fate()}"
                 if first.startswith(READY.encode()) or _NO_SERVER.search(why):
-                    theirs = _version_said(first) or _version_of(python, self._environment, self._folder)
-                    raise NothingToRunError(OTHER_VERSION.format(python, _their_ampbench(theirs), __version__))
+                    raise NothingToRunError(OTHER_VERSION.format(python, __version__))
                 cure = f"; {INSTALL}" if why.endswith(NO_TORCH) else ""
                 raise NothingToRunError(f"no worker could start with {python}: {why}{cure}")
             self._ready = True
@@ -219,30 +217,6 @@ def start_server(
     )
 
 
-def _version_said(first: bytes) -> str:
-    """Return the version that a server says it is of, "" where it is so old that it says none."""
-    said = first.decode(errors="replace").split()
-    return bounded(said[2]) if len(said) > 2 else ""
-
-
-def _version_of(python: str, environment: Mapping[str, str], folder: Path | None) -> str:
-    """Return the version of the ampbench that a Python imports, "" where it does not tell."""
-    tell = "import ampbench; print(ampbench.__version__)"
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = subprocess.run(
-            [python, "-P", "-c", tell], env=environment, cwd=folder, timeout=START_SECONDS, capture_output=True,
-            text=True, check=True,
-        )  # fmt: skip
-        return bounded(" ".join(asked.stdout.split()))
-    return ""
-
-
-def _their_ampbench(version: str) -> str:
-    if not version:
-        return "an ampbench that does not tell its version"
-    return f"{'another ' if version == __version__ else ''}ampbench {version}"
-
-
 class InProcess:
     """Serves requests in this process: no isolation, no limits, for debuggers.
 
@@ -334,10 +308,6 @@ class Pool:
             reply = self._served(msgspec.structs.replace(request, fresh=True), lane)
         return reply
 
-    def lane(self, name: str) -> "Lane":
-        """Return what serves from one lane alone."""
-        return Lane(self, name)
-
     def close(self, *lanes: str) -> None:
         """End the servers of `lanes` (none: of all), together; one that is asked again is opened again."""
         closing = [self._channels.pop(lane) for lane in lanes or list(self._channels) if lane in self._channels]
@@ -401,22 +371,6 @@ class Ahead:
                     channel.ready()
             except NothingToRunError:
                 self._begun.remove(channel)
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A lane of a pool, as a channel."""
-
-    pool: Pool
-    name: str
-
-    def serve(self, request: Request) -> Reply:
-        """Return the reply of the lane's server, as the pool gives it."""
-        return self.pool.serve(request, self.name)
-
-    def close(self) -> None:
-        """End the lane's server."""
-        self.pool.close(self.name)
 
 
 def end_marked(mark: str) -> None:

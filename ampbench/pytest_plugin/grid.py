@@ -74,7 +74,7 @@ def wanted(node: pytest.Item, config: pytest.Config) -> Wanted:
         for name in marker.kwargs:
             if name not in ARGUMENTS:
                 raise UnknownNameError("argument of pytest.mark.amp", name, ARGUMENTS)
-        marked = marker.kwargs | marked
+        marked = {**marker.kwargs, **marked}
 
     def names(kind: str) -> list[str] | None:
         """Return the marker's names that the option allows; where only one of the two is given, all of its names."""

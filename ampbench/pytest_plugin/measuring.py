@@ -8,7 +8,7 @@ import dataclasses
 import math
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
+from rich.text import Text
 
 import ampbench
 from ampbench import live
@@ -85,7 +86,7 @@ class Measured:
         Times are not compared: those of one process tell a change from luck no better than pytest-benchmark does.
         """
         try:
-            self.compared = Comparison(read_baseline(file), self.run(), Policy(kinds=("memory", "accuracy")))
+            self.compared = Comparison(read_baseline(file), self.run(), Policy(only=("memory", "accuracy")))
         except AmpbenchError as error:
             self.compared = f"--amp-compare {file}: {error}"
             return False
@@ -95,12 +96,11 @@ class Measured:
     def write_summary(self, reporter: pytest.TerminalReporter, *, quiet: bool) -> None:
         """Write the table, unless `quiet`, and the comparison of memory and errors."""
         writer = reporter.config.get_terminal_writer()
-        parts: dict[str, Iterable[Any]] = {}
+        parts: dict[str, list[Text]] = {}
         if not quiet:
             parts["ampbench: precisions side by side"] = table_lines(self.run(), writer.fullwidth)
         if isinstance(self.compared, Comparison):
-            lines = comparison_lines(self.compared.gated, writer.fullwidth)
-            parts["ampbench: memory and errors compared"] = lines
+            parts["ampbench: memory and errors compared"] = comparison_lines(self.compared.gated, writer.fullwidth)
         for title, lines in parts.items():
             text = StringIO()
             print_lines(make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth), lines)
@@ -110,7 +110,7 @@ class Measured:
             reporter.write_line(self.compared)
 
 
-def table_lines(run: StoredRun, width: int) -> Iterable[Any]:
+def table_lines(run: StoredRun, width: int) -> list[Text]:
     """Return the table of a run for a terminal of `width` columns."""
     return result_lines(Screen(header=run.header, cases=run.cases, rows=Result(run).rows), width)
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from ampbench.ab.session import TracedSide, explain_sides, regressed_cases
+from ampbench.ab.blocks import Lane
+from ampbench.ab.session import explain_sides, regressed_cases
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
@@ -30,11 +31,15 @@ def finding(case, kind="time", status=ChangeStatus.REGRESSED):
     )
 
 
-def side(name, script, kept, version="2.15.0"):
+def side(name, script, kept):
     source = find_workloads("linear_stack")[0]
     cases = {case.case_id: PlannedCase(case=case, source=source) for case in CASES}
-    environment = structs.replace(make_header().environment, torch_version=version)
-    return TracedSide(name, environment, Settings(), cases, script.open, kept.append)
+    return Lane(name, cases, Settings(), script.open, kept.append)
+
+
+def explain(sides, case_ids, devices, tell, versions=("2.15.0", "2.15.0")):
+    environments = [structs.replace(make_header().environment, torch_version=version) for version in versions]
+    explain_sides(sides, environments, case_ids, devices, tell)
 
 
 def traced(request: Request) -> Reply:
@@ -55,7 +60,7 @@ def test_regressed_cases_come_worst_first_and_once_without_those_that_fail_now()
 def test_sides_take_turns_case_by_case_and_their_servers_end():
     ours, theirs, kept = Script(traced), Script(traced), ([], [])
     both = [side("baseline", ours, kept[0]), side("candidate", theirs, kept[1])]
-    explain_sides(both, [case.case_id for case in CASES], [], lambda _: None)
+    explain(both, [case.case_id for case in CASES], [], lambda _: None)
     assert [len(each) for each in kept] == [3, 3]
     assert [(each.opened, each.closed) for each in (ours, theirs)] == [(1, 1), (1, 1)]
 
@@ -73,10 +78,10 @@ def test_on_an_accelerator_a_side_gives_way_before_the_other_traces():
     both = [side(name, Script(answer(name)), []) for name in ("baseline", "candidate")]
     case = make_case(device="cuda")
     on_card = [replace(one, cases={case.case_id: replace(one.cases[CASES[0].case_id], case=case)}) for one in both]
-    explain_sides(on_card, [case.case_id], [], lambda _: None)
+    explain(on_card, [case.case_id], [], lambda _: None)
     assert asked == [(name, task) for name in ("baseline", "candidate") for task in ("casts", "rest")]
     asked.clear()
-    explain_sides(both, [CASES[0].case_id], [], lambda _: None)
+    explain(both, [CASES[0].case_id], [], lambda _: None)
     assert asked == [("baseline", "casts"), ("candidate", "casts")]
 
 
@@ -88,7 +93,7 @@ def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_
 
     ours, theirs, told = Script(answer), Script(traced), []
     both = [side("baseline", ours, []), side("candidate", theirs, [])]
-    explain_sides(both, [case.case_id for case in CASES], [], told.append)
+    explain(both, [case.case_id for case in CASES], [], told.append)
     assert (ours.opened, ours.closed, len(theirs.asked)) == (3, 3, 2)
     assert told[1:] == [f"could not be traced: {CASES[0].case_id} in the baseline: killed: gone"]
 
@@ -96,7 +101,7 @@ def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_
 def test_a_worker_that_gives_no_trace_is_told_and_no_more():
     told, kept = [], []
     both = [side("baseline", Script(lambda _: Reply()), kept), side("candidate", Script(traced), kept)]
-    explain_sides(both, [CASES[0].case_id], [], told.append)
+    explain(both, [CASES[0].case_id], [], told.append)
     assert told[1].endswith("in the baseline: the worker gave no result")
     assert kept == []
 
@@ -106,9 +111,9 @@ def test_rules_are_not_probed_where_both_sides_have_one_torch_and_a_probe_that_d
         return Reply(failure=Failure(case_id="", stage="rules", cause="crash", message="signal 6"))
 
     one, told = Script(dies), []
-    explain_sides([side("baseline", one, []), side("candidate", one, [])], [], ["cpu"], told.append)
+    explain([side("baseline", one, []), side("candidate", one, [])], [], ["cpu"], told.append)
     assert (one.opened, told) == (0, [])
-    explain_sides([side("baseline", one, []), side("candidate", one, [], "2.16.0")], [], ["cpu"], told.append)
+    explain([side("baseline", one, []), side("candidate", one, [])], [], ["cpu"], told.append, ("2.15.0", "2.16.0"))
     assert told[1] == "autocast on cpu could not be probed in the baseline: crash: signal 6"
     assert one.opened == one.closed
 
@@ -123,8 +128,8 @@ def test_known_defects_are_looked_for_in_turns_where_torch_differs_and_a_crash_i
         return reply_with(Checked(device="cpu", check=name, outcome="good", how="device", program="aa"))
 
     told, kept = [], ([], [])
-    both = [side("baseline", Script(answer), kept[0]), side("candidate", Script(answer), kept[1], "2.16.0")]
-    explain_sides(both, [], ["cpu"], told.append)
+    both = [side("baseline", Script(answer), kept[0]), side("candidate", Script(answer), kept[1])]
+    explain(both, [], ["cpu"], told.append, ("2.15.0", "2.16.0"))
     assert "looking for known defects on cpu on both sides, whose torch differs" in told
     assert [one.check for one in kept[0]] == [one.check for one in kept[1]]
     assert len(kept[0]) >= 20

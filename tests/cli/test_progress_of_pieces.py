@@ -14,21 +14,21 @@ def clock(monkeypatch):
 def test_one_piece_needs_no_place():
     left = PiecesLeft(["a"])
     left.begin("a")
-    assert left.said() == ""
+    assert left.place() == ""
 
 
 def test_time_left_is_what_pieces_of_the_same_case_took(clock):
     left = PiecesLeft(["slow", "fast", "slow", "fast"])
     left.begin("slow")
-    assert left.said() == " (1 of 4)"
+    assert left.place() == " (1 of 4)"
     clock[0] += 40
     left.begin("fast")
-    assert left.said() == " (2 of 4, about 2 min left)", "what is not known takes as long as what is"
+    assert left.place() == " (2 of 4, about 2 min left)", "what is not known takes as long as what is"
     clock[0] += 4
     left.begin("slow")
-    assert left.said() == " (3 of 4, about 44 s left)"
+    assert left.place() == " (3 of 4, about 44 s left)"
     clock[0] += 30
-    assert left.said() == " (3 of 4, about 14 s left)"
+    assert left.place() == " (3 of 4, about 14 s left)"
 
 
 def test_pieces_that_a_failure_made_needless_are_not_waited_for(clock):
@@ -38,4 +38,4 @@ def test_pieces_that_a_failure_made_needless_are_not_waited_for(clock):
     left.begin("b")
     clock[0] += 10
     left.begin("c")
-    assert left.said() == " (4 of 5, about 20 s left)"
+    assert left.place() == " (4 of 5, about 20 s left)"
