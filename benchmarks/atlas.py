@@ -14,11 +14,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ampbench.errors import CASE_FAILED
+from ampbench.records.labels import device_statement
 from ampbench.report.material import gather
-from ampbench.report.networks import advised_machines, networks_of
-from ampbench.show.document import Section, markdown
+from ampbench.show.document import Section, cut, markdown
 from ampbench.show.networks import brought, missing, tables
-from ampbench.show.page import cut
+from ampbench.show.results import machine
 from ampbench.store import list_runs, read_run
 
 ROOT = Path(__file__).parents[1]
@@ -154,25 +154,27 @@ measures them on another machine, and `ampbench report results/atlas` has every 
 Intervals are 95%: of a network's speed over its rounds, of a precision's over its networks."""
 
 
-def sections(results: Path) -> tuple[list[str], list[Section]]:
-    """Return the machines of the runs of a folder, and what they tell of its networks."""
+def sections(results: Path) -> tuple[str, list[Section]]:
+    """Return the machine that the runs of a folder were measured on, and the tables of its networks."""
     material = gather([str(results)], results)
-    machines = advised_machines(material)
+    header = material.shown[-1].stored.header
+    parts = [" · ".join(machine(header, "cpu"))]
+    if (described := header.environment.device("cpu")) is not None:
+        ran = {row["precision"] for row in material.rows if row["outcome"] == "ok"}
+        parts.append(device_statement(described, header.environment, ran))
     found: list[Section] = []
-    for machine in machines:
-        where = f" · {machine.title}" if len(machines) > 1 else ""
-        for phase in PHASES:
-            own = [network for network in networks_of(machine) if network.rows[0]["phase"] == phase]
-            rows = [row for table in machine.tables if table.group.phase == phase for row in table.rows]
-            blocks = [brought(own), *(cut(block, MOST) for block in tables(own)), missing(rows)] if own else []
-            found.append(Section(f"In {phase}{where}", [block for block in blocks if block.rows]))
-    return [f"{machine.title}. {machine.statement}".strip() for machine in machines], found
+    for phase in PHASES:
+        own = [network for network in material.networks if network.rows[0]["phase"] == phase]
+        rows = [row for row in material.rows if row["phase"] == phase]
+        blocks = [brought(own), *(cut(block, MOST) for block in tables(own)), missing(rows)] if own else []
+        found.append(Section(f"In {phase}", [block for block in blocks if block.rows]))
+    return ". ".join(parts), found
 
 
 def page(results: Path) -> str:
     """Return docs/atlas.md, of what was measured."""
     where, found = sections(results)
-    return f"{HEAD.format(where=' '.join(where))}\n\n{markdown(found)}"
+    return f"{HEAD.format(where=where)}\n\n{markdown(found)}"
 
 
 def main() -> int:

@@ -22,7 +22,6 @@ from msgspec import structs
 import ampbench
 from ampbench.cli import doctor
 from ampbench.core.precisions import PRECISIONS
-from ampbench.report import facts
 from ampbench.trace.rules import documented
 from ampbench.worker import environment, machine
 from ampbench.worker.machine import Accelerator, Cpu, Products, fp64_device, precision_flags
@@ -145,7 +144,6 @@ def told_everywhere() -> list[str]:
     assert documented.documented_ops(documented.XPU_REFERENCE, "cuda") is None
     return [
         doctor._installation(header.environment)["torch"],
-        facts.installation(header),
         str(environment.read_environment().xpu_version),
     ]
 
@@ -174,7 +172,7 @@ def test_every_special_line_is_reached_but_those_that_are_named(monkeypatch: pyt
 
     def all_of_it() -> None:
         told = told_everywhere()
-        assert all("XPU 20250201" in each for each in told[:2])
+        assert all("XPU 20250201" in each for each in told[:1])
         monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
         monkeypatch.setattr(torch._C, "_set_onednn_allow_tf32", lambda value: None)
         with precision_flags(PRECISIONS["tf32"]):

@@ -3,7 +3,8 @@
 It is found among run files: those that measured, and those that only explain.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -11,18 +12,15 @@ from pathlib import Path
 
 from ampbench.core.budget import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
-from ampbench.judge import frame, notes
 from ampbench.judge.compare import compare, narrowed
-from ampbench.judge.pairing import arm_settings, pair_cases
-from ampbench.judge.verdict import takes_of, verdicts_of
-from ampbench.records.case import Case, matches
-from ampbench.records.changes import Change, Comparison
+from ampbench.records.case import matches
+from ampbench.records.changes import Comparison
 from ampbench.records.kinds import KINDS, deed_of
-from ampbench.records.labels import case_labels, told_apart
 from ampbench.records.run import LATEST, Header
+from ampbench.result import Result
+from ampbench.show.networks import Network, in_order, networks_of
 from ampbench.show.page import run_name
-from ampbench.show.rows import Group, Row, Take, grouped, with_verdicts
-from ampbench.show.wording import lines
+from ampbench.show.rows import Row, group_of, grouped
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
 from ampbench.trend.building import make_trend, place_of, public_version
@@ -32,25 +30,25 @@ from ampbench.trend.series import Tracked, Trend, tracked
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Run files by what they hold, each once: `measured` are shown as tables, `explaining` tell why.
+    """Run files by content, each once: `measured` are shown as tables, `explaining` tell why.
 
-    `found` are those that stand in a folder that was named: one of them that is damaged is left out. `doubts` say in a
-    sentence each which files may be meant as well.
+    Files in `listed` come from a folder that was named: a damaged one is left out. `doubts` name files that may be
+    meant as well.
     """
 
     measured: list[Path] = field(default_factory=list)
     explaining: list[Path] = field(default_factory=list)
-    found: frozenset[Path] = frozenset()
+    listed: frozenset[Path] = frozenset()
     doubts: list[str] = field(default_factory=list)
 
 
 def find_sources(sources: Sequence[str], results: Path) -> Sources:
     """Return the run files that `sources` name: ids, prefixes, `latest`, paths of files or of folders.
 
-    Without any it is the latest of `results` that measured, and the runs that explain it: those that `explain` finds
-    there. Where none has measured, it is the newest that explains, and those of its host and torch version.
+    Without any it is the latest run of `results` that measured, and the runs there that explain it. Where none has
+    measured, it is the newest that explains, and those of its host and torch version.
 
-    Raises `StoreError` for a folder without run files, `UsageError` for what names nothing.
+    Raises `StoreError` for a folder without run files, `UsageError` for a name of no run.
     """
     if not sources:
         return _latest(results)
@@ -60,78 +58,84 @@ def find_sources(sources: Sequence[str], results: Path) -> Sources:
     for source in sources:
         folder = Path(source).expanduser()
         if folder.is_dir():
-            found = [path.resolve() for path in run_files(folder)]
-            listed |= set(found)
+            files = [path.resolve() for path in run_files(folder)]
+            listed |= set(files)
         else:
-            found = [path.resolve() for path in find_runs(source, results, doubts.append)]
-        if not found:
+            files = [path.resolve() for path in find_runs(source, results, doubts.append)]
+        if not files:
             raise StoreError(f"there is no run file in {folder}: measure with `ampbench run`, or give another folder")
-        paths |= dict.fromkeys(found)
-    return replace(_sorted(paths), found=frozenset(listed), doubts=doubts)
+        paths |= dict.fromkeys(files)
+    return replace(_sorted(paths), listed=frozenset(listed), doubts=doubts)
 
 
 def explain(measured: Header, explaining: Header) -> bool:
     """Return whether a run explains one that measured: same host, same torch version, and not older than it."""
-    return _place(measured) == _place(explaining) and _started(explaining) >= _started(measured)
+    return _place(measured) == _place(explaining) and started(explaining) >= started(measured)
 
 
 def assigned(sources: Sources) -> dict[Path, list[Path]]:
-    """Return whose page each run that explains belongs on, by the files of those that measured.
+    """Return the runs that explain by the file of the page that they belong on: that of the newest run explained.
 
-    That is the newest of those that it explains; where there is none, it has a page of its own, and is a key itself.
+    A run that explains none of those that measured has a page of its own.
     """
     headers = {path: read_header(path) for path in sources.measured if _is_sound(path)}
     pages: dict[Path, list[Path]] = {path: [] for path in sources.measured}
     for path in sources.explaining:
         own = read_header(path)
-        fitting = [(_started(one), file) for file, one in headers.items() if explain(one, own)]
-        if fitting:
-            pages[max(fitting)[1]].append(path)
+        explained = [(started(header), file) for file, header in headers.items() if explain(header, own)]
+        if explained:
+            pages[max(explained)[1]].append(path)
         else:
             pages[path] = []
     return pages
 
 
-def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
-    """Return the runs that explain with the cases that match `keyword` alone, without those of which nothing is left.
+def started(header: Header) -> datetime:
+    """Return when a run began, in UTC."""
+    moment = datetime.fromisoformat(header.started_at)  # reading a header has checked it
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
-    What is of devices stays. Cases of a workload that are judged together all stay where one of them matches.
+
+def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
+    """Return the runs that explain with the cases that match `keyword` alone, without runs that have none left.
+
+    Findings on devices stay. Cases of a workload that are judged together all stay where one of them matches.
     """
     if not keyword:
         return list(runs)
-    left = [one.narrowed(_kept(one, keyword)) for one in runs]
-    return [one for one in left if one.cases or any(one.found.values())]
+    left = [run.narrowed(_kept(run, keyword)) for run in runs]
+    return [run for run in left if run.cases or any(run.found.values())]
 
 
 def _kept(run: StoredRun, keyword: str) -> set[str]:
     """Return the ids of the cases that match, and of those that are judged together with them."""
     cases = run.cases
     kept = {case_id for case_id in cases if matches(keyword, case_id)}
-    groups = {(cases[one].group, cases[one].device) for one in kept}
-    together = (run.found.get(kind.found.line, {}) for kind in KINDS.values() if kind.together)
-    return kept | {one for found in together for one in found if (cases[one].group, cases[one].device) in groups}
+    groups = {(cases[case_id].group, cases[case_id].device) for case_id in kept}
+    together = {case_id for kind in KINDS.values() if kind.together for case_id in run.found.get(kind.found.line, {})}
+    return kept | {case_id for case_id in together if (cases[case_id].group, cases[case_id].device) in groups}
 
 
 def _latest(results: Path) -> Sources:
-    found = _sorted(list_runs(results))
-    if not found.measured and not found.explaining:
+    sources = _sorted(list_runs(results))
+    if not sources.measured and not sources.explaining:
         find_run(LATEST, results)  # says that there is none
-    headers = {path: read_header(path) for path in found.explaining}
-    if any(map(_is_sound, found.measured)) or not found.explaining:
+    headers = {path: read_header(path) for path in sources.explaining}
+    if any(map(_is_sound, sources.measured)) or not sources.explaining:
         doubts: list[str] = []
         newest = find_runs(LATEST, results, doubts.append)
         measured = [read_header(path) for path in newest]
-        explaining = [path for path, one in headers.items() if any(explain(header, one) for header in measured)]
+        explaining = [path for path, own in headers.items() if any(explain(header, own) for header in measured)]
         return Sources(newest, explaining, doubts=doubts)
-    place = _place(headers[found.explaining[-1]])
-    return Sources([], [path for path, one in headers.items() if _place(one) == place])
+    place = _place(headers[sources.explaining[-1]])
+    return Sources([], [path for path, header in headers.items() if _place(header) == place])
 
 
 def _sorted(paths: Iterable[Path]) -> Sources:
-    found = Sources()
+    sources = Sources()
     for path in paths:
-        (found.measured if measures(path) else found.explaining).append(path)
-    return found
+        (sources.measured if measures(path) else sources.explaining).append(path)
+    return sources
 
 
 def _is_sound(path: Path) -> bool:
@@ -146,64 +150,33 @@ def _place(header: Header) -> tuple[str, str]:
     return header.environment.host, header.environment.torch_version
 
 
-def _started(header: Header) -> datetime:
-    found = datetime.fromisoformat(header.started_at)  # reading a header has checked it
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
 AXES = ("torch_version", "commit")
-"""What trends run over, where the runs differ in it; where they differ in neither, over dates."""
+"""The axes of trends, where the runs differ in them; where they differ in neither, trends run over dates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A run on the page: the `rows` of its cases, without the tables that a newer run on the page measured again.
+    """A run on the page, with the `rows` of its cases but for tables that a newer run on the page measured again."""
 
-    `whole` are all rows of the run, by case id; `advice` is made of these. `comparison` is of the rows shown with the
-    baseline, None where there is none or nothing in common; `partners` are the baseline's cases for them, by id.
-    """
-
-    stored: StoredRun
+    result: Result
     rows: Sequence[Row]
-    whole: Mapping[str, Row]
-    advice: Mapping[Group, Take]
-    comparison: Comparison | None = None
-    partners: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def stored(self) -> StoredRun:
+        """The run as read."""
+        return self.result.stored
 
     @property
     def name(self) -> str:
-        """What the run is called on the page: its label, else its id."""
+        """The name of the run on the page: its label, else its id."""
         return run_name(self.stored)
 
     @cached_property
-    def notes(self) -> list[str]:
-        """The notes on the run and its machine that change what to do."""
-        return lines(notes.statements(self.stored, self.rows), self.stored.cases, everything=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownCase:
-    """A case on the page. `number` counts from 0 and is part of its ids ("case-17"), `label` is its short name.
-
-    `name` is the label, with the run where another run on the page has a case of this label; `bare` and `bare_name` are
-    both without the precision, for tables that have a column for it. `findings` are those of the comparison with the
-    baseline, whose case is `baseline_id`.
-    """
-
-    number: int
-    label: str
-    name: str
-    bare: str
-    row: Row
-    case: Case
-    shown: Shown
-    findings: Sequence[Change] = ()
-    baseline_id: str | None = None
-
-    @property
-    def bare_name(self) -> str:
-        """What the case is called beside its precision."""
-        return self.bare + self.name.removeprefix(self.label)
+    def networks(self) -> list[Network]:
+        """The networks of the rows shown, each with all of its precisions, shown or not."""
+        groups = set(map(group_of, self.rows))
+        whole = [row for row in self.result.rows if group_of(row) in groups]
+        return networks_of(whole, self.result.takes, self.stored.cases)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -211,51 +184,43 @@ class Material:
     """All that a page is made of: the runs `shown`, the lowest version of torch first and the oldest of each, and
     `trends` over all runs that were named.
 
-    `explanations` are the runs that measured nothing and tell why, the oldest first, `explained` are their comparisons
-    with the baseline, where that explains too. `remarks` say what could not be read, compared or followed.
+    `explanations` are the runs that measured nothing and tell why, the oldest first. `comparisons` are with the
+    baseline, of the runs that did as it did. `remarks` name files and runs that could not be read, compared or
+    followed.
     """
 
-    shown: Sequence[Shown]
+    shown: Sequence[Shown] = ()
     explanations: Sequence[StoredRun] = ()
-    explained: Sequence[Comparison] = ()
     baseline: StoredRun | None = None
+    comparisons: Sequence[Comparison] = ()
     trends: Sequence[Trend] = ()
     budget: Budget = field(default_factory=Budget)
     remarks: Sequence[str] = ()
 
-    @cached_property
-    def cases(self) -> list[ShownCase]:
-        """The cases of all runs shown, run by run, in the order of their plans."""
-        every = [shown.stored.cases[row["case_id"]] for shown in self.shown for row in shown.rows]
-        labels, bare = case_labels(every), case_labels(every, precision=False)
-        placed = [(labels[row["case_id"]], shown.name) for shown in self.shown for row in shown.rows]
-        names = iter(told_apart([label for label, _ in placed], (run for _, run in placed)))
-        cases: list[ShownCase] = []
-        for shown in self.shown:
-            findings: dict[str, list[Change]] = {}
-            for one in shown.comparison.findings if shown.comparison else ():
-                findings.setdefault(one.case.case_id, []).append(one)
-            for row in shown.rows:
-                partner = shown.partners.get(row["case_id"])
-                cases.append(
-                    ShownCase(
-                        number=len(cases),
-                        label=labels[row["case_id"]],
-                        name=next(names),
-                        bare=bare[row["case_id"]],
-                        row=row,
-                        case=shown.stored.cases[row["case_id"]],
-                        shown=shown,
-                        findings=findings.get(partner, ()) if partner else (),
-                        baseline_id=partner,
-                    )
-                )
-        return cases
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of all runs shown."""
+        return [row for shown in self.shown for row in shown.rows]
+
+    @property
+    def runs(self) -> list[StoredRun]:
+        """The runs on the page, those that only explain among them, the oldest first."""
+        return _by_age([*(shown.stored for shown in self.shown), *self.explanations])
 
     @cached_property
-    def comparisons(self) -> list[Comparison]:
-        """The comparisons of the runs shown with the baseline."""
-        return [one.comparison for one in self.shown if one.comparison is not None]
+    def networks(self) -> list[Network]:
+        """The networks of all runs shown; one that several runs have measured has the run's name behind its own."""
+
+        def key(network: Network) -> tuple[str, ...]:
+            row = network.rows[0]
+            return network.name, row["phase"], row["device"], row["path"]
+
+        counts = Counter(key(network) for shown in self.shown for network in shown.networks)
+        return in_order(
+            replace(network, name=f"{network.name} · {shown.name}") if counts[key(network)] > 1 else network
+            for shown in self.shown
+            for network in shown.networks
+        )
 
 
 def gather(
@@ -265,20 +230,19 @@ def gather(
     keyword: str = "",
     budget: Budget | None = None,
 ) -> Material:
-    """Return the material for the runs that `sources` name: ids, prefixes, `latest`, paths of files or of folders.
+    """Return the material for the runs that `sources` name, as `find_sources` does.
 
-    Without any it is the latest of `results`, with what explains it (`find_sources`). Each run shown is
-    compared with the one called `baseline`. Only cases that match `keyword` are taken.
+    Each run shown is compared with the run called `baseline`. Only cases that match `keyword` are taken.
 
-    Raises `StoreError` for a damaged file, `UsageError` for what names nothing and for a baseline that measured nothing
-    beside runs that did, `NothingToRunError` where no case matches, `NothingComparableError` where no run shown has a
+    Raises `StoreError` for a damaged file, `UsageError` for a name of no run and for a baseline that measured nothing,
+    though runs shown did, `NothingToRunError` where no case matches, `NothingComparableError` where no run shown has a
     case in common with the baseline.
     """
     against = read_run(find_run(baseline, results)) if baseline else None
-    found = find_sources(sources, results)
-    remarks = list(found.doubts)
-    runs = _read(found.measured, found, remarks)
-    explanations = _read(found.explaining, found, remarks)
+    files = find_sources(sources, results)
+    remarks = list(files.doubts)
+    runs = _read(files.measured, files, remarks)
+    explanations = _read(files.explaining, files, remarks)
     if remarks and not runs and not explanations:
         raise StoreError(remarks[0])
     if against is not None:
@@ -288,22 +252,24 @@ def gather(
             runs.pop(against.header.run, None)
             explanations.pop(against.header.run, None)
     material = material_of(lanes_together(list(runs.values())), against, keyword, budget, list(explanations.values()))
-    material = replace(material, remarks=[*remarks, *material.remarks])
-    if len(found.measured) < 2:  # of one run and its baseline the comparison says all, with more right
-        return material
-    named = sources if not found.explaining else [str(path) for path in found.measured]
-    trends, said = find_trends([*named, *([str(against.path)] if against else [])], results, keyword)
-    return replace(material, trends=trends, remarks=[*material.remarks, *said])
+    if against is not None and not material.comparisons:
+        raise NothingComparableError(material.remarks[-1])
+    trends: Sequence[Trend] = ()
+    if len(files.measured) > 1:  # the comparison of one run with its baseline says more than a trend
+        named = sources if not files.explaining else [str(path) for path in files.measured]
+        trends, notes = find_trends([*named, *([str(against.path)] if against else [])], results, keyword)
+        remarks += notes
+    return replace(material, trends=trends, remarks=[*remarks, *material.remarks])
 
 
 def _read(paths: Iterable[Path], sources: Sources, remarks: list[str]) -> dict[str, StoredRun]:
-    """Return the runs in files by id; a damaged one that was only found in a folder is left out, with a remark."""
+    """Return the runs in files by id; a damaged one in a folder that was named is left out, with a remark."""
     runs: dict[str, StoredRun] = {}
     for path in paths:
         try:
             stored = read_run(path)
         except StoreError as error:
-            if path not in sources.found:
+            if path not in sources.listed:
                 raise
             remarks.append(f"left out: {error}")
             continue
@@ -321,116 +287,79 @@ def material_of(
     """Return the material for `runs` that measured and `explanations` that did not, without trends.
 
     Of several runs of one machine, a table (the precisions of a workload, with all else equal) is shown as the newest
-    of those with the highest version of torch has it; another run's is shown too where it has a case that none after it
-    has beside the others. Raises as `gather` does.
+    of those with the highest version of torch has it; another run's is shown too where it has a case that no later
+    run has in that table. Raises `NothingToRunError` where no case matches.
     """
     budget = budget or Budget()
-    ordered = sorted(_by_age(runs), key=lambda one: public_version(one.header.environment.torch_version))
+    ordered = sorted(_by_age(runs), key=lambda run: public_version(run.header.environment.torch_version))
     explaining = matching(_by_age(explanations), keyword)
     newer: dict[object, list[set[str]]] = {}
     shown: list[Shown] = []
-    lonely: list[NothingComparableError] = []
     for stored in reversed(ordered):
-        whole = with_verdicts(frame.run_rows(stored), verdicts_of(stored, budget, explanations))
-        own = _not_covered(stored, whole, newer)
-        rows = [row for row in whole if row["case_id"] in own and matches(keyword, row["case_id"])]
-        if not rows and stored.cases:
-            continue  # newer runs have it all, or nothing matches
-        comparison: Comparison | None = None
-        partners: dict[str, str] = {}
-        if baseline is not None:
-            try:
-                comparison, partners = _compared(baseline, stored, {row["case_id"] for row in rows}, keyword)
-            except NothingComparableError as error:
-                lonely.append(error)
-        shown.append(
-            Shown(
-                stored=stored,
-                rows=rows,
-                whole={row["case_id"]: row for row in whole},
-                advice=takes_of(stored, budget, explanations),
-                comparison=comparison,
-                partners=partners,
-            )
-        )
+        result = Result(stored, budget)
+        uncovered = _not_covered(result, newer)
+        rows = [row for row in result.rows if row["case_id"] in uncovered and matches(keyword, row["case_id"])]
+        if rows or not stored.cases:
+            shown.append(Shown(result=result, rows=rows))
+    shown.reverse()
     every = [*ordered, *_by_age(explanations)]
-    if keyword and not shown and not any(one.cases for one in explaining):
-        raise NothingToRunError(f"no case of {', '.join(one.header.run for one in every)} matches -k {keyword!r}")
-    explained: list[Comparison] = []
-    for stored in explaining if baseline is not None and baseline.header.explains else ():
-        assert baseline is not None
-        try:
-            explained.append(narrowed(compare(baseline, stored), lambda case_id: matches(keyword, case_id)))
-        except NothingComparableError as error:
-            lonely.append(error)
-    if lonely and not explained and not any(one.comparison for one in shown):
-        raise lonely[0]
-    remarks = [f"{one.path.name} {CUT}" for one in every if one.cut]
+    if keyword and not shown and not any(run.cases for run in explaining):
+        raise NothingToRunError(f"no case of {', '.join(run.header.run for run in every)} matches -k {keyword!r}")
+    remarks = [f"{run.path.name} {CUT}" for run in every if run.cut]
+    comparisons = []
+    if baseline is not None:
+        for stored in explaining if baseline.header.explains else [each.stored for each in shown]:
+            try:
+                comparisons.append(narrowed(compare(baseline, stored), lambda case_id: matches(keyword, case_id)))
+            except NothingComparableError as error:
+                remarks.append(str(error))
     return Material(
-        shown=shown[::-1],
+        shown=shown,
         explanations=explaining,
-        explained=explained,
         baseline=baseline,
+        comparisons=comparisons,
         budget=budget,
-        remarks=[*remarks, *(str(error) for error in lonely)],
+        remarks=remarks,
     )
 
 
-def _by_age(runs: Sequence[StoredRun]) -> list[StoredRun]:
+def _by_age(runs: Iterable[StoredRun]) -> list[StoredRun]:
     """Return runs in order, the oldest first."""
-    return sorted(runs, key=lambda one: (one.header.started_at, one.header.run))
+    return sorted(runs, key=lambda run: (run.header.started_at, run.header.run))
 
 
-def _not_covered(stored: StoredRun, rows: Sequence[Row], newer: dict[object, list[set[str]]]) -> set[str]:
-    """Return the cases of the tables that no run in `newer` has whole, and add the run's tables to those.
+def _not_covered(result: Result, newer: dict[object, list[set[str]]]) -> set[str]:
+    """Return the cases of the tables that no run in `newer` has whole, and add the run's tables to `newer`.
 
-    Tables are never mixed of several runs: what they compare was measured side by side.
+    Tables are never mixed of several runs: their cases were measured in turns.
     """
-    places = {row["device"]: place_of(stored.header, row["device"], AXES[0]) for row in rows}
-    own: set[str] = set()
-    for group, members in grouped(rows).items():
+    uncovered: set[str] = set()
+    for group, members in grouped(result.rows).items():
         ids = {row["case_id"] for row in members}
-        known = newer.setdefault((group, places[group.device]), [])
-        if not any(ids <= one for one in known):
-            own |= ids
+        known = newer.setdefault((group, place_of(result.stored.header, group.device, AXES[0])), [])
+        if not any(ids <= others for others in known):
+            uncovered |= ids
         known.append(ids)
-    return own
-
-
-def _compared(
-    baseline: StoredRun, candidate: StoredRun, shown: set[str], keyword: str
-) -> tuple[Comparison, dict[str, str]]:
-    """Return the comparison of the cases in `shown`, and their partners: what a newer run has counts there."""
-    comparison = compare(baseline, candidate)
-    settings = arm_settings(baseline.header, candidate.header)
-    paired = pair_cases(baseline.cases.values(), candidate.cases.values(), settings)
-    partners = {pair.candidate_id: pair.baseline_id for pair in paired.pairs if pair.candidate_id in shown}
-    alone = {case_id for case_id in comparison.only_baseline if matches(keyword, case_id)}
-    wanted = {*partners.values(), *(shown & set(comparison.only_candidate)), *alone}
-    return narrowed(comparison, wanted.__contains__), partners
+    return uncovered
 
 
 def find_trends(sources: Sequence[str], results: Path, keyword: str) -> tuple[list[Trend], list[str]]:
-    """Return the trends over what `sources` name, where that is more than one run, and what is to be said of them."""
+    """Return the trends over what `sources` name, where that is more than one run, and notes on files left out."""
     metrics = tracked()
     try:
         found = read_runs(sources, results, metrics, keyword)
-    except NothingToRunError:  # nothing was measured, which the page says of each case
+    except NothingToRunError:  # nothing was measured, as the page says of each case
         return [], []
     if len(found.runs) < 2:
         return [], []
-    telling = [trend for axis in AXES for trend in _trend(found.runs, axis, metrics) if _moves(trend)]
-    return telling or [trend for trend in _trend(found.runs, "date", metrics) if _moves(trend)], list(found.notes)
+    moving = [trend for axis in AXES for trend in _trend(found.runs, axis, metrics)]
+    return moving or list(_trend(found.runs, "date", metrics)), list(found.notes)
 
 
 def _trend(runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked]) -> list[Trend]:
-    """Return the trend over `axis`; none where no run has a place on it, as without commits."""
+    """Return the trend over `axis`; none where no run has a place on it, or nothing was measured at two places."""
     try:
-        return [make_trend(runs, axis, metrics)]
+        trend = make_trend(runs, axis, metrics)
     except NothingToRunError:
         return []
-
-
-def _moves(trend: Trend) -> bool:
-    """Return whether anything was measured more than once; runs of different networks are no history."""
-    return any(len(one.measured) > 1 for one in trend.series)
+    return [trend] if any(len(series.measured) > 1 for series in trend.series) else []

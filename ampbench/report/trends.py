@@ -1,63 +1,67 @@
-"""The section of a history: what `ampbench trend` prints, and for each metric a chart of one series at a time."""
+"""The section of a history: what `ampbench trend` prints, and a chart of each metric that changed."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ampbench.core.units import counted, format_quantity
 from ampbench.report.material import Material
-from ampbench.show.charts import DASHED, Chart, Choice, Rows, label_expression, tooltip
-from ampbench.show.document import Block, Section
-from ampbench.show.page import Part, View, view_of_parts
-from ampbench.trend.series import Change, Measured, Point, Series, Trend, X
-from ampbench.trend.show import (
-    LONGEST_LIST,
-    SMALLEST_RANGE,
-    Names,
-    missing,
-    series_names,
-    size,
-    summary,
-    trend_document,
-    what,
-    where,
-)
+from ampbench.report.views import View
+from ampbench.show.charts import DASHED, Drawing, Rows, drawn, label_expression, tooltip
+from ampbench.show.document import Block, Section, as_sentence
+from ampbench.show.page import Part
+from ampbench.trend.series import TIME, Point, Series, Trend
+from ampbench.trend.show import LONGEST_LIST, series_names, size, summary, trend_document, what, where
 
-LONGEST_REASON = 200
-"""So much of a commit's subject or of a reason is shown in a chart, which has many of them."""
+LONGEST = 200
+"""The most characters of a commit's subject or of a reason under the pointer of a chart, which has many of them."""
 FOLDED = 60
 """A table of more rows is folded away until it is asked for."""
+LEAST_SPAN = math.log(1.1)
+"""The smallest range of a chart, as a logarithm: noise of a hundredth must not fill it."""
 
-_VALUE, _GAP, _RUN, _DISTURBED = "median of runs", "no value", "one run", "disturbed run"
 _KINDS = {
-    _RUN: ("circle", "var(--link)", "transparent"),
-    _DISTURBED: ("circle", "transparent", "var(--link)"),
-    _VALUE: ("diamond", "var(--link)", "var(--link)"),
-    "regressed": ("triangle-up", "var(--regressed)", "var(--regressed)"),
-    "improved": ("triangle-down", "var(--improved)", "var(--improved)"),
-    _GAP: ("circle", "transparent", "var(--faint)"),
+    "value": ("circle", "var(--link)"),
+    "regressed": ("triangle-up", "var(--regressed)"),
+    "improved": ("triangle-down", "var(--improved)"),
 }
-"""The marks of a point by what it is: shape, fill and outline; a gap is hollow, at the foot of the chart. Of several
-runs at one x each is a mark of its own, beside that of their median, which has the changes."""
+"""The shape and colour of a point by what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A series of a trend under its `name`."""
+
+    name: str
+    series: Series
 
 
 def trends(material: Material) -> View | None:
-    """Return the view, for each axis a part; None without trends."""
-    return view_of_parts("trends", "Trends", map(_part, material.trends))
+    """Return what changed over each axis; None without trends."""
+    if not material.trends:
+        return None
+    return View(id="trends", title="Trends", parts=[_part(trend) for trend in material.trends])
 
 
 def _part(trend: Trend) -> Part:
     names = series_names(trend)
-    charts, datasets = make_charts(trend, names)
+    by_metric: dict[str, list[Curve]] = {}
+    for series in sorted(trend.series, key=lambda series: not series.changes):
+        if len(series.points) > 1:
+            curve = Curve(names[series.key] + where(trend, series.place), series)
+            by_metric.setdefault(series.metric.name, []).append(curve)
+    changed = [curves for curves in by_metric.values() if curves[0].series.changes]
+    of_time = [curves for curves in by_metric.values() if curves[0].series.metric.column.name == TIME]
+    made = [drawn(curves, [*map(_changes, curves)], _drawing(trend, curves)) for curves in changed or of_time]
     document = trend_document(trend, show_all=True)
     return Part(
         id=trend.axis,
-        title=f"Over {axis_name(trend)}s",
+        title=f"Over {_axis(trend)}s",
         said=[f"{summary(trend)}.", *(f"Broken in the end: {failure}." for failure in document.missing)],
-        charts=charts,
-        datasets=datasets,
+        charts=[chart for charts, _, _ in made for chart in charts],
+        datasets={name: rows for _, datasets, _ in made for name, rows in datasets.items()},
         blocks=[block for section in document.sections() for block in _blocks(section)],
     )
 
@@ -70,207 +74,130 @@ def _blocks(section: Section) -> list[Block]:
     return [replace(block, folded=len(block.rows) > FOLDED) for block in shown]
 
 
-def make_charts(trend: Trend, names: Names) -> tuple[list[Chart], dict[str, Rows]]:
-    """Return a chart for each metric, of the series that have more than one x, and the charts' rows by name."""
-    charts: list[Chart] = []
-    datasets: dict[str, Rows] = {}
-    by_metric: dict[str, list[Series]] = {}
-    for one in sorted((one for one in trend.series if len(one.points) > 1), key=lambda one: not one.changes):
-        by_metric.setdefault(one.metric.name, []).append(one)
-    several = len(trend.runs) > 1
-    for metric, series in by_metric.items():
-        name = f"trends-{trend.axis}-{metric}"
-        datasets[name] = [row for key, one in enumerate(series) for row in _rows(str(key), one)]
-        called = [names[one.key] + (where(trend, one.place) if several else "") for one in series]
-        label = series[0].metric.column.label
-        charts.append(
-            Chart(
-                id=name,
-                title=f"{label} over {axis_name(trend)}",
-                alt=f"{sum(bool(one.changes) for one in series):,} of {len(series):,} series changed.",
-                spec=_spec(trend, label, series[0].metric.column.unit, datasets[name]),
-                dataset=name,
-                height=260,
-                choose="series",
-                choices=[
-                    Choice(value=str(key), label=label, alt=f"{label}: {_changes_of(one)}.")
-                    for key, (one, label) in enumerate(zip(series, called, strict=True))
-                ],
-            )
-        )
-    return charts, datasets
+def _changes(curve: Curve) -> str:
+    changes = curve.series.changes[:LONGEST_LIST]
+    parts = [f"{change.direction} at {change.x.label}, {size(change)}" for change in changes]
+    return as_sentence("; ".join(parts) or "no change")
 
 
-def _changes_of(one: Series) -> str:
-    said = (f"{change.direction} at {change.x.label}, {size(change)}" for change in one.changes[:LONGEST_LIST])
-    return "; ".join(said) or "no change"
+def _drawing(trend: Trend, curves: Sequence[Curve]) -> Drawing[Curve]:
+    """Return the chart of a metric: a series at a time, those that changed first."""
+    column = curves[0].series.metric.column
+
+    def spec(rows: Rows) -> Mapping[str, Any]:
+        return _spec(_axis(trend), column.label, column.unit, rows)
+
+    return Drawing(
+        name=f"trends-{trend.axis}-{curves[0].series.metric.name}",
+        title=f"{column.label} over {_axis(trend)}",
+        alt=f"{sum(bool(curve.series.changes) for curve in curves):,} of {len(curves):,} series changed.",
+        rows=lambda curve: {"": _rows(curve.series)},
+        spec=spec,
+        marked=("kind",),
+    )
 
 
-def _rows(key: str, one: Series) -> Rows:
-    """Return a row for each point of a series, and one for each of its runs where there are several.
-
-    `at` is where its mark stands, a gap's at the foot of the chart; an interval that does not exist ends there, too.
-    """
-    changes = {change.x: change for change in one.changes}
-    bottom, top = _range(one)
+def _rows(series: Series) -> list[dict[str, Any]]:
+    """Return a row for each point of a series, with the ends of its interval or of its runs, and of the chart."""
+    changes = {change.x: change for change in series.changes}
+    ends = [_ends(point) for point in series.points]
+    bottom, top = _range([value for pair in ends for value in pair])
+    seen: Counter[str] = Counter()
     rows = []
-    for label, point in zip(labels_of([point.x for point in one.points]), one.points, strict=True):
+    for point, (low, high) in zip(series.points, ends, strict=True):
+        seen[point.x.label] += 1
+        again = seen[point.x.label]  # others of the label are numbered
         change = changes.get(point.x)
-        at = _finite(bottom if point.value is None else point.value)
+        value = point.value if point.value is not None and math.isfinite(point.value) else None
         rows.append(
             {
-                "series": key,
-                "x": label,
-                "title": point.x.title[:LONGEST_REASON],
-                "value": _finite(point.value),
-                "at": at,
-                "low": at if point.low is None or len(point.each) > 1 else _finite(point.low),
-                "high": at if point.high is None or len(point.each) > 1 else _finite(point.high),
-                "bottom": _finite(bottom),
-                "top": _finite(top),
-                "several": False,
-                "kind": _kind(point, change),
-                "said": _said(one, point, change),
+                "x": f"{point.x.label} ({again})" if again > 1 else point.x.label,
+                "title": point.x.title[:LONGEST],
+                "value": value,
+                "low": low,
+                "high": high,
+                "bottom": bottom,
+                "top": top,
+                "kind": change.direction if change else "value",
+                "text": _text(series, point, low, high),
+                "change": f"{size(change)}: {what(change)[:LONGEST]}" if change else "",
             }
         )
-        if len(point.each) < 2:
-            continue
-        for each in point.each:
-            own = _finite(each.value)
-            rows.append(
-                rows[-1]
-                | {
-                    "title": each.run,
-                    "value": own,
-                    "at": own,
-                    "low": own if each.low is None else _finite(each.low),
-                    "high": own if each.high is None else _finite(each.high),
-                    "several": True,
-                    "kind": _DISTURBED if each.disturbed else _RUN,
-                    "said": _said_of_a_run(one, each),
-                }
-            )
     return rows
 
 
-def _kind(point: Point, change: Change | None) -> str:
-    if change is not None:
-        return change.direction
+def _ends(point: Point) -> tuple[float | None, float | None]:
+    """Return the ends of a point's interval: of several runs the least and the largest of theirs."""
+    known = [value for run in point.each for value in (run.value, run.low, run.high)]
+    finite = [value for value in (*known, point.value, point.low, point.high) if value is not None]
+    finite = [value for value in finite if math.isfinite(value)]
+    return (min(finite), max(finite)) if finite and point.value is not None else (None, None)
+
+
+def _text(series: Series, point: Point, low: float | None, high: float | None) -> str:
+    """Return the value of a point with its interval, and the number of its runs."""
+    unit = series.metric.column.unit
     if point.value is None:
-        return _GAP
-    return _VALUE if len(point.each) > 1 else _DISTURBED if point.disturbed else _RUN
+        return "no value"
+    between = "" if low == high else f" ({format_quantity(low, unit)} to {format_quantity(high, unit)})"
+    return f"{format_quantity(point.value, unit)}{between}, {counted(point.runs, 'run')}"
 
 
-def _said_of_a_run(one: Series, each: Measured) -> str:
-    said = _number_said(one, each.value, each.low, each.high)
-    return f"{said}; not judged: {each.disturbed}" if each.disturbed else said
-
-
-def _number_said(one: Series, value: float, low: float | None, high: float | None) -> str:
-    """Return a value of a series with its interval, where there is one."""
-    said, *ends = (format_quantity(each, one.metric.column.unit) for each in (value, low, high))
-    return said if low is None or high is None else f"{said} ({' to '.join(ends)})"
-
-
-def _said(one: Series, point: Point, change: Change | None) -> str:
-    """Return a point in words: its value with the interval, the runs behind it, the change found there."""
-    if point.value is None:
-        said = missing(point)[:LONGEST_REASON]
-    else:
-        said = _number_said(one, point.value, point.low, point.high)
-    said += f", {counted(point.runs, 'run')}" if point.runs else ""
-    if change is None:
-        return said
-    return f"{said}; {change.direction}, {size(change)}: {what(change)[:LONGEST_REASON]}"
-
-
-def _range(one: Series) -> tuple[float, float]:
+def _range(values: Sequence[float | None]) -> tuple[float, float]:
     """Return the ends of a series' chart: its values and intervals, with a margin."""
-    drawn = [each for point in one.measured for each in (point.each if len(point.each) > 1 else (point,))]
-    known = [value for each in drawn for value in (each.value, each.low, each.high) if value is not None]
-    low, high = min(known), max(known)
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
     if low > 0:
-        half = max(math.log(high) - math.log(low), SMALLEST_RANGE) * 0.55
+        half = max(math.log(high / low), LEAST_SPAN) * 0.55
         middle = (math.log(high) + math.log(low)) / 2
-        return math.exp(middle - half), math.exp(min(middle + half, 700.0))
-    half = max((high - low), 0.1 * high) * 0.55 or 1.0
-    middle = (high + low) / 2
-    return min(low, max(0.0, middle - half)), middle + half
+        return math.exp(middle - half), math.exp(middle + half)
+    half = max(high - low, 0.1 * high) * 0.55 or 1.0
+    return min(low, max(0.0, (low + high) / 2 - half)), (low + high) / 2 + half
 
 
-def _finite(value: float | None) -> float | None:
-    """Return a number that a chart can draw, None for any other."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _spec(trend: Trend, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
-    """Return the line of one series: intervals, points by kind, a rule at each change; a gap breaks the line."""
-    logarithmic = all(row["bottom"] is not None and row["bottom"] > 0 for row in rows)
+def _spec(axis: str, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
+    """Return the line of one series: intervals, points, a rule at each change; a point without a value breaks it."""
+    logarithmic = all(row["bottom"] > 0 for row in rows)
     scale = {"nice": False, **({"type": "log"} if logarithmic else {"zero": False})}
-    labels = {"labelExpr": label_expression(unit), "tickCount": 5}
-    present = {row["kind"] for row in rows}
-    kinds = [kind for kind in _KINDS if kind in present]
-
-    def by_kind(part: int) -> dict[str, Any]:
-        scale = {"domain": kinds, "range": [_KINDS[kind][part] for kind in kinds]}
-        return {"field": "kind", "type": "nominal", "title": None, "scale": scale}
+    kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
+    looks = {"field": "kind", "type": "nominal", "legend": {"title": None}}
+    shapes, colours = ([_KINDS[kind][place] for kind in kinds] for place in (0, 1))
 
     def y(field: str) -> dict[str, Any]:
+        labels = {"labelExpr": label_expression(unit), "tickCount": 5}
         return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labels}
 
-    named = {"title": "subject" if trend.axis == "commit" else "run"} if any(row["title"] for row in rows) else {}
-    changed = {"test": "datum.kind === 'regressed' || datum.kind === 'improved'", "value": 0.8}
+    named = {"title": "named"} if any(row["title"] for row in rows) else {}
+    labels = {"labelAngle": -30, "labelLimit": 120}
     return {
         "encoding": {
-            "x": {
-                "field": "x",
-                "type": "ordinal",
-                "sort": None,
-                "title": axis_name(trend),
-                "axis": {"labelAngle": -30, "labelLimit": 120},
-            },
-            "tooltip": tooltip(x=axis_name(trend), **named, said=title),
+            "x": {"field": "x", "type": "ordinal", "sort": None, "title": axis, "axis": labels},
+            "tooltip": tooltip(x=axis, **named, text=title, change="change"),
         },
         "layer": [
             # all x and the whole range, whatever is drawn above
             {"mark": {"type": "rule", "opacity": 0}, "encoding": {"y": y("bottom"), "y2": {"field": "top"}}},
-            {
-                "mark": dict(DASHED),
-                "encoding": {"opacity": {"condition": changed, "value": 0}},
-            },
+            {"transform": [{"filter": "datum.kind !== 'value'"}], "mark": dict(DASHED)},
             {
                 "mark": {"type": "rule", "strokeWidth": 5, "opacity": 0.3, "color": "var(--link)"},
                 "encoding": {"y": y("low"), "y2": {"field": "high"}},
             },
             {
-                "transform": [{"filter": "!datum.several"}],
                 "mark": {"type": "line", "invalid": "break-paths-show-domains", "color": "var(--link)"},
                 "encoding": {"y": y("value")},
             },
             {
-                "mark": {"type": "point", "opacity": 1},
+                "mark": {"type": "point", "opacity": 1, "size": 80},
                 "encoding": {
-                    "y": y("at"),
-                    "shape": by_kind(0),
-                    "fill": by_kind(1),
-                    "stroke": by_kind(2),
-                    "size": {"condition": {"test": "datum.several", "value": 30}, "value": 80},
+                    "y": y("value"),
+                    "shape": {**looks, "scale": {"domain": kinds, "range": shapes}},
+                    "color": {**looks, "scale": {"domain": kinds, "range": colours}},
                 },
             },
         ],
     }
 
 
-def axis_name(trend: Trend) -> str:
-    """Return what a trend's axis is called."""
+def _axis(trend: Trend) -> str:
+    """Return the name of a trend's axis."""
     return trend.axis.replace("_", " ")
-
-
-def labels_of(xs: Sequence[X]) -> list[str]:
-    """Return the labels of all x; those that another has, too, are numbered."""
-    seen: Counter[str] = Counter()
-    labels = []
-    for x in xs:
-        seen[x.label] += 1
-        labels.append(f"{x.label} ({seen[x.label]})" if seen[x.label] > 1 else x.label)
-    return labels

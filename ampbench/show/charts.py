@@ -46,10 +46,9 @@ class Chart:
     """A chart: a Vega-Lite `spec` without data, size and theme, which whoever draws it adds.
 
     `id` is unique on the page, `alt` says in words what the chart shows and its main finding, for those who cannot see
-    it; of a chart with `choices` it says what holds whatever is chosen. `dataset` names rows among `View.datasets`.
+    it; of a chart with `choices` it says what holds whatever is chosen. `dataset` names rows among `Part.datasets`.
     Where `choose` names a field, only the rows with one value of it are drawn: the first of `choices`, and with
-    JavaScript the one that the reader picks. `height` is in pixels: of the drawing or, where `lines` names a field, of
-    each of the field's values, one under the other.
+    JavaScript the one that the reader picks. `height` is in pixels.
     """
 
     id: str
@@ -58,7 +57,6 @@ class Chart:
     spec: Mapping[str, Any]
     dataset: str
     height: int = 320
-    lines: str = ""
     choose: str = ""
     choices: Sequence[Choice] = ()
 

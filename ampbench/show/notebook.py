@@ -107,6 +107,5 @@ def _plot(spec: Mapping[str, Any], title: str) -> Plot:
 @cache
 def _colours() -> dict[str, str]:
     """Return a page's colours on white by the names of their variables; of each, the sheets have that first."""
-    assets = files("ampbench.report") / "assets"
-    sheets = [colour_variables(), *((assets / name).read_text() for name in ("report.css", "parts.css"))]
-    return dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", "".join(sheets))))
+    sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
+    return dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))

@@ -1,4 +1,4 @@
-"""What a page is made of: text that is fit to stand on it, its sections, and the parts of a section.
+"""What a page is made of: text that is fit to stand on it, and the parts of its sections.
 
 Text of unknown origin (names, reasons, environment strings) is made fit here. Escaping is the template engine's; here
 goes what HTML lets through and a reader should not meet: characters that turn the direction of the text around them,
@@ -6,9 +6,8 @@ control characters, halves of characters, megabytes.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ampbench.core.units import counted
@@ -78,27 +77,10 @@ def fitted(value: Any, made: Callable[[str], str] = fit) -> Any:
     return [fitted(item, made) for item in value] if isinstance(value, list | tuple) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """A section of the page: heading `title`, anchor `id`, `template` and the `content` that it reads by name.
-
-    Where it `leads` the page its template writes the heading, an h1 with the id `ID-title`; else the page does.
-    Names in `content` must not hide what every template is given: `view`, `sections`, `figures`.
-    """
-
-    id: str
-    title: str
-    template: str
-    content: Mapping[str, Any] = field(default_factory=dict)
-    charts: Sequence[Chart] = ()
-    datasets: Mapping[str, Rows] = field(default_factory=dict)
-    leads: bool = False
-
-
 LISTED = 200
-"""So many rows a part has at most, the worst or the first; a page of 10,000 cases need not repeat them all."""
+"""The most cases of a part, the worst or the first; a page of 10,000 cases need not repeat them all."""
 DETAILED = 20
-"""So many cases that a run explains, the worst or the first, are told of one by one."""
+"""The number of cases that a part has tables of, the worst or the first; others have a line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,70 +136,34 @@ def place_of(run: StoredRun) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What a page shows of one case: its line, sentences and tables, folded blocks by title, and `code` unchanged.
-
-    Only one that is `open` shows more than its line at first.
-    """
+    """What a page shows of one case: its line, sentences and tables, folded blocks by title, and `code` unchanged."""
 
     name: str
     said: str
     blocks: Sequence[Block] = ()
     folded: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     code: Code | None = None
-    open: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """A table of all cases: its `caption`, and for each row the name, under the heading `first`, and sentences."""
-
-    caption: str
-    rows: Sequence[tuple[str, Sequence[str]]]
-    first: str = "case"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a section, `id` is unique. `said` are its findings in sentences, below its charts stand its `blocks`.
+    """A part of a section, `id` is unique: findings in sentences (`said`), charts, `blocks`, and `details` of cases.
 
-    Of several cases it has an `overview`, some are told of in `details`, and of `undetailed` more only the table tells.
-    `untold` are the cases without a result, headed by `without`.
-    `left_out` counts the rows that are not listed.
-
-    `sentences` are all that is said of each case, by its name, for those who read no tables; they are called `what`.
-    `finding` is the first thing to know of all that, in a line; "": nothing.
+    `untold` are the cases without a result, headed by `without`. `left_out` counts the cases that are not listed.
+    `finding` is the first thing to know of all cases, in a line; "": nothing.
     """
 
     id: str
     title: str
     said: Sequence[str] = ()
-    blocks: Sequence[Block] = ()
     charts: Sequence[Chart] = ()
     datasets: Mapping[str, Rows] = field(default_factory=dict)
-    overview: Overview | None = None
+    blocks: Sequence[Block] = ()
     details: Sequence[Detail] = ()
-    undetailed: int = 0
     untold: Sequence[Untold] = ()
     without: str = "Without a result"
     left_out: int = 0
-    sentences: Sequence[tuple[str, Sequence[str]]] = ()
-    what: str = "cases"
     finding: str = ""
-
-
-def view_of_parts(id: str, title: str, parts: Iterable[Part | None]) -> View | None:
-    """Return the section that these parts make, with all their charts; None where there is none."""
-    own = [part for part in parts if part is not None]
-    if not own:
-        return None
-    return View(
-        id=id,
-        title=title,
-        template="parts.html",
-        content={"parts": own, "listed": LISTED},
-        charts=[chart for part in own for chart in part.charts],
-        datasets={name: rows for part in own for name, rows in part.datasets.items()},
-    )
 
 
 def told_part(
@@ -227,51 +173,40 @@ def told_part(
     *,
     id: str,
     title: str,
-    caption: str,
-    first: str = "case",
     verb: str = "",
     said: Sequence[str] = (),
     drawings: Sequence[Drawing[N]] = (),
     folding: Collection[str] = (),
     code: Callable[[N], str] | None = None,
     finding: Callable[[N], str] | None = None,
-    untold: Sequence[Untold] | None = None,
-    **others: Any,
 ) -> Part | None:
-    """Return the part that tells of cases what the `section` of each says; None where there is nothing to tell.
+    """Return the part of the cases that were `found`, each by its `section`; None where there is nothing to tell.
 
-    Of several, a table with the heading `first` and this `caption` has what each section begins with; some are told of
-    in detail, the first one open, with tables folded whose titles begin as in `folding`, and with `code` to paste.
-    `said` is of all cases, `verb` what was done where nothing on the page was measured ("Traced"), `finding` the first
-    thing to know of a case ("": nothing), `untold` are those that the page holds, unless others are given, and `others`
-    further fields of the part.
+    Tables are folded whose titles begin as in `folding`; `code` is Python to paste. `said` is of all cases, `verb` the
+    deed where nothing on the page was measured ("Traced"), `finding` the first thing to know of a case ("": nothing).
     """
-    untold = held.untold if untold is None else untold
-    if not (found or untold):
+    if not (found or held.untold):
         return None
-    sections = [section(one) for one in found]
-    rows = [(one.name, _beginning(own)) for one, own in zip(found, sections, strict=True)]
-    charts, datasets, cut_short = drawn(found, [" ".join(lines[:1]) for _, lines in rows], *drawings)
+    sections = [section(each) for each in found]
+    first_lines = [next((line.title for line in _lines_of(own)), "") for own in sections]
+    charts, datasets, cut_short = drawn(found, first_lines, *drawings)
     elsewhere = [f"{verb} with {'; '.join(held.elsewhere)}, which measured nothing on this page."]
-    findings = (f"{one.name}: {line}" for one in found if finding is not None and (line := finding(one)))
-    several = len({name for name, _ in rows}) > 1
+    findings = (f"{each.name}: {line}" for each in found if finding is not None and (line := finding(each)))
     return Part(
         id=id,
         title=title,
         said=[*said, *(elsewhere if held.elsewhere else []), *cut_short],
         charts=charts,
         datasets=datasets,
-        overview=Overview(caption=caption, rows=rows[:LISTED], first=first) if several else None,
         details=[
-            _detail(one.name, own, folding, code(one) if code is not None else "", opened=place == 0)
-            for place, (one, own) in enumerate(zip(found[:DETAILED], sections, strict=False))
+            _detail(each.name, own, folding, code(each) if code is not None else "")
+            if place < DETAILED
+            else Detail(name=each.name, said=first_lines[place])
+            for place, (each, own) in enumerate(zip(found[:LISTED], sections, strict=False))
         ],
-        undetailed=max(len(found[:LISTED]) - DETAILED, 0),
-        untold=untold,
-        left_out=sum(max(len(each) - LISTED, 0) for each in (found, untold)),
-        sentences=[(one.name, sentences_of(own)) for one, own in zip(found, sections, strict=True)],
+        untold=held.untold,
+        left_out=sum(max(len(each) - LISTED, 0) for each in (found, held.untold)),
         finding=next(findings, ""),
-        **others,
     )
 
 
@@ -288,8 +223,8 @@ def of_several(
     return [f"Of {counted(len(found), case, cases)}, {len(own) or 'none'} {what}{f': {few(own)}' if own else ''}."]
 
 
-def _detail(name: str, section: Section, folding: Collection[str], code: str, *, opened: bool) -> Detail:
-    """Return what a section says of a case: its first line beside the name, its tables cut, some folded."""
+def _detail(name: str, section: Section, folding: Collection[str], code: str) -> Detail:
+    """Return what a section says of a case: its first line behind the name, its tables cut, some folded."""
     lines = _lines_of(section)
     tables = [cut(block) for block in section.blocks if block.headers]
     hidden = [block for block in tables if block.title.startswith(tuple(folding))]
@@ -299,20 +234,8 @@ def _detail(name: str, section: Section, folding: Collection[str], code: str, *,
         blocks=[*lines[1:], *(block for block in tables if block not in hidden)],
         folded={block.title: [block] for block in hidden},
         code=Code("To paste", code) if code else None,
-        open=opened,
     )
-
-
-def _beginning(section: Section) -> list[str]:
-    """Return what a section says before its first table."""
-    blocks = list(takewhile(lambda block: not block.headers, section.blocks))
-    return sentences_of(replace(section, blocks=blocks))
 
 
 def _lines_of(section: Section) -> list[Block]:
     return [block for block in section.blocks if not block.headers]
-
-
-def sentences_of(section: Section) -> list[str]:
-    """Return the sentences of a section, without its tables."""
-    return [said for line in _lines_of(section) for said in (line.title, line.note) if said]

@@ -225,15 +225,12 @@ def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
         lambda each: section(each.since or study, each.case, each.found, everything=True),
         id=study.kind,
         title=study.title,
-        caption=study.caption,
         verb=study.done,
         said=[line for code in own for line in of_several(found, holds(code), study_words.OF_SEVERAL[code], of)],
         drawings=study.charts,
         code=lambda each: study.code(each.case, each.found),
         folding=[view.title for each in study.tables for view in each.views if view.folded],
         finding=lambda each: next(iter(study_words.lines(concluded[id(each)])), ""),
-        first=of,
-        what=f"{of}s" if KINDS[study.kind].of_cases else "devices",
     )
 
 

@@ -548,7 +548,6 @@ Examples:
     plan=lambda selection, _, *here: named(PLAN)(selection, *here, absent_devices=True),
     work=lambda session: partial(_traced, session),
     title="Casts",
-    caption="What the casts of a step cost",
     done="Traced",
     remarks=lambda record: [*record.notes, *(f"{each.graph}: {note}" for each in record.graphs for note in each.notes)],
     tables=(

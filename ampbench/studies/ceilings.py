@@ -534,7 +534,6 @@ Examples:
     apart=("operation", "dtype", "device"),
     failed=lambda ceiling: bool(ceiling.error),
     title="Ceilings",
-    caption="What each device attains at best",
     key="ceilings",
     subject="device",
     subjects=lambda runs, _: device_ceilings(runs),

@@ -504,7 +504,6 @@ Examples:
     apart=("check", "device"),
     failed=lambda checked: checked.cause == KILLED,  # a crash is a result
     title="Known defects",
-    caption="Known defects of mixed precision, by torch",
     key="checks",
     subject="torch",
     subjects=lambda runs, _: torches(runs),

@@ -980,7 +980,6 @@ Examples:
     plan=_plan,
     work=lambda session: partial(_watch, session),
     title="Headroom",
-    caption="What fp16 and bf16 would make of the values of each case, those that overflow most first",
     done="Looked at",
     heading=lambda record: counted(record.steps, "step"),
     remarks=remarks,

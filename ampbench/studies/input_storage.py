@@ -215,7 +215,6 @@ Examples:
     ),
     plan=_plan,
     title="Inputs stored in half",
-    caption="What inputs stored in half come to, those first that lose by it",
     done="Measured",
     tables=(
         Table(

@@ -784,7 +784,6 @@ Examples:
     work=lambda session: partial(search_piece, session),
     progress=trial_said,
     title="What to keep in fp32",
-    caption="What searches found to keep in fp32, those first that need modules kept",
     done="Searched",
     key="search",
     code=code,

@@ -208,7 +208,6 @@ Examples:
         otherwise="origin tells where the error of a low precision begins, and {name} is none",
     ),
     title="Where errors begin",
-    caption="Errors of each case, those that overflow first",
     done="Looked at",
     heading=lambda record: counted(record.ablations, "ablation") if record.ablations else "",
     tables=(

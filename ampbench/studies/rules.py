@@ -459,7 +459,6 @@ Examples:
     apart=("device",),
     failed=lambda probe: bool(probe.error),
     title="Autocast's rules",
-    caption="Where documents, dispatcher and observation disagree, and what changed",
     key="probes",
     subject="torch",
     subjects=lambda runs, _: torches(runs),

@@ -295,7 +295,6 @@ Examples:
         otherwise="{name} enters no autocast, so that it has no scope",
     ),
     title="Scope of autocast",
-    caption="What each scope of autocast costs beside the one that PyTorch recommends",
     done="Trained",
     key="scope",
     heading=lambda record: counted(record.steps, "step"),

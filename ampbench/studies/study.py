@@ -204,12 +204,11 @@ class Study(Telling[R], Generic[A, R]):
     far it is, by its `progress`, told of what it saw.
 
     All that is shown is made of `tables`, `conclusions` and `charts`; `record` is what a run stores, which is `told` by
-    case or device as it is or as that function makes it of a run. `title` and
-    `caption` head its part of a page, `done` is what was done to its cases there ("Trained"), `key` what its records
-    are called in the JSON (none: as their lines are). `code` is Python to paste. One whose `subject` is no case has
-    `subjects`, which finds in runs each of them, with a `name`, of certain cases (None: all): that is what tables,
-    conclusions (of None) and charts are made of. A run that is told `in_full` shows all rows unasked. `since` is what
-    changed between two runs, as the verb says with `--against`.
+    case or device as it is or as that function makes it of a run. `title` heads its part of a page, `done` is the deed
+    on its cases there ("Trained"), `key` the name of its records in the JSON (none: as their lines are). `code` is
+    Python to paste. One whose `subject` is no case has `subjects`, which finds in runs each of them, with a `name`, of
+    certain cases (None: all): that is what tables, conclusions (of None) and charts are made of. A run that is told
+    `in_full` shows all rows unasked. `since` is what changed between two runs, as the verb says with `--against`.
     """
 
     kind: str
@@ -232,7 +231,6 @@ class Study(Telling[R], Generic[A, R]):
     record: type[Any]
     told: "Callable[[StoredRun], Mapping[str, R]] | None" = None
     title: str
-    caption: str
     done: str = ""
     subject: str = "case"
     subjects: "Callable[[Iterable[StoredRun], Collection[str] | None], Sequence[R]] | None" = None

@@ -502,7 +502,6 @@ Examples:
     apart=("case_id", "seed", "arm"),
     work=_work,
     title="Trainings",
-    caption="How the precisions of each workload end, or GradScaler's settings",
     done="Trained",
     subject="workload",
     subjects=learned_in,

@@ -145,7 +145,7 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("convert", "FILE", "--to", "pytest-benchmark"),
     ("convert", "FILE", "--to", "bencher"),
     ("convert", "FILE", "--to", "junit"),
-    ("report", "FILE", "--format", "markdown"),
+    ("show", "FILE", "--format", "markdown"),
 )
 
 

@@ -96,7 +96,6 @@ Examples:
         question="explain the shapes", precision=AUTOCAST_HELP, phase=INFERENCE_HELP, phases=("inference",)
     ),
     title="Shapes",
-    caption="What the modules of each case give",
     done="Watched",
     tables=(
         Table(

@@ -103,7 +103,6 @@ Examples:
         phases=("inference",),
     ),
     title="Warm-up",
-    caption="After how many steps each case settled",
     done="Timed",
     tables=(
         Table(

@@ -8,10 +8,11 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
-from ampbench.report.facts import parts
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
-from ampbench.show.page import Part, View
+from ampbench.report.views import View
+from ampbench.report.why import parts
+from ampbench.show.page import Part
 from ampbench.store import StoredRun
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -38,7 +39,7 @@ def make_material(*runs: StoredRun, baseline: StoredRun | None = None, **changes
     return replace(material_of(runs, baseline), **changes)
 
 
-def section_of(view: View, material: Material) -> BeautifulSoup:
+def section_of(view: View) -> BeautifulSoup:
     """Return a page that holds `view` alone, as `page_of` does."""
     return _parsed(render([view], title="a test"))
 
@@ -49,8 +50,8 @@ def page_of(material: Material) -> BeautifulSoup:
 
 
 def part_of(id: str, material: Material) -> Part | None:
-    """Return what an instrument has to say on the page of material, by the id of its part."""
-    return next((part for _, part in parts(material) if part.id == id), None)
+    """Return the part of a study on the page of material, by its id."""
+    return next((part for part in parts(material) if part.id == id), None)
 
 
 def _parsed(document: str) -> BeautifulSoup:
@@ -61,4 +62,4 @@ def rendered_by(make: Callable[[Material], View | None], material: Material) -> 
     """Return the section that a view makes of material."""
     view = make(material)
     assert view is not None
-    return section_of(view, material)
+    return section_of(view)

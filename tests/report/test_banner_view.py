@@ -1,4 +1,4 @@
-"""The banner: what changed or which precision to take, said in words above everything else."""
+"""The result: what changed or which precision to take, in words above everything else."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,9 +8,9 @@ from bs4 import BeautifulSoup
 from msgspec import structs
 
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Footer, Imported, short_commit
+from ampbench.records.run import Footer, Imported
 from ampbench.report.material import Material, gather
-from ampbench.report.result import banner
+from ampbench.report.views import result
 from ampbench.show.changes import control_line
 from ampbench.show.comparison import verdict
 from ampbench.show.document import as_sentence
@@ -21,7 +21,7 @@ from tests.stored_runs import make_case, make_header
 
 
 def page(material: Material) -> BeautifulSoup:
-    return section_of(banner(material), material)
+    return section_of(result(material))
 
 
 def heading(material: Material) -> str:
@@ -46,11 +46,6 @@ def changed(material: Material) -> list[list[str]]:
     return [[cell.text for cell in row.select("td")] for table in tables for row in table.select("tbody tr")]
 
 
-def facts(material: Material) -> dict[str, str]:
-    terms = page(material).select("dl.facts dt")
-    return {term.text: term.find_next_sibling("dd").text for term in terms}
-
-
 def fast_bf16(**header: object) -> StoredRun:
     return make_run(Times((FP32, [2e-3] * 4), (BF16, [1e-3] * 4)), header=make_header(**header))
 
@@ -61,11 +56,11 @@ def failing(run: StoredRun, *cases: str) -> StoredRun:
 
 
 def test_without_a_baseline_the_heading_says_which_precision_to_take_on_which_device() -> None:
-    assert heading(make_material(fast_bf16())) == "On this CPU (AMD EPYC): take bf16_autocast"
+    assert heading(make_material(fast_bf16())) == "AMD EPYC, 2 threads · torch 2.15.0: take bf16_autocast"
 
 
 def test_the_heading_counts_the_tables_for_which_a_precision_is_advised(readme_run: Material) -> None:
-    advice = list(readme_run.shown[0].advice.values())
+    advice = list(readme_run.shown[0].result.takes.values())
     taken = Counter(one.precision for one in advice)
     assert f"take bf16_pure for {taken['bf16_pure']} of {len(advice)}, " in heading(readme_run)
     assert f"stay in fp32 for {taken['fp32']}" in heading(readme_run)
@@ -75,7 +70,7 @@ def test_several_machines_are_answered_together() -> None:
     other = environment(make_header(run="second", started_at="2026-02-01T12:00:00Z"), host="elsewhere", cpu="Xeon")
     slow = make_run(Times((FP32, [1e-3] * 4), (BF16, [2e-3] * 4)), header=other)
     material = make_material(fast_bf16(), slow)
-    assert heading(material) == "On 2 devices: take bf16_autocast for 1 of 2, stay in fp32 for 1"
+    assert heading(material) == "2 devices: take bf16_autocast for 1 of 2, stay in fp32 for 1"
 
 
 def test_a_precision_that_is_advised_is_named_though_its_cases_are_not_shown() -> None:
@@ -87,7 +82,7 @@ def test_a_precision_that_is_advised_is_named_though_its_cases_are_not_shown() -
 
 def test_where_fp32_was_not_measured_there_is_no_advice() -> None:
     run = make_run(Times((BF16, [1e-3] * 4)))
-    assert heading(make_material(run)) == "On this CPU (AMD EPYC): no advice"
+    assert heading(make_material(run)) == "AMD EPYC, 2 threads · torch 2.15.0: no advice"
 
 
 def test_a_run_of_failures_says_that_nothing_was_measured() -> None:
@@ -95,7 +90,7 @@ def test_a_run_of_failures_says_that_nothing_was_measured() -> None:
     skipped = failing(run, FP32.case_id)
     skipped = replace(skipped, rounds=[], skips={BF16.case_id: Skip(case_id=BF16.case_id, reason="no loss was given")})
     material = make_material(skipped)
-    assert heading(material) == "Nothing was measured: 1 case failed, 1 case skipped"
+    assert heading(material) == "Nothing was measured: 1 failed, 1 skipped"
     assert missing(material)[1] == ["skipped", "no loss was given", "1", "bf16_autocast", "linear_chain"]
 
 
@@ -146,11 +141,6 @@ def test_of_several_comparisons_the_worst_change_of_all_comes_first_with_its_run
     assert [row[1] for row in changed(material)] == ["linear_chain fp32", "linear_chain bf16_autocast"]
 
 
-def test_the_history_of_runs_is_told(history: Material) -> None:
-    said = "11 runs over torch versions and commits"
-    assert facts(history)["History"] == said
-
-
 def test_arms_of_two_precisions_are_called_by_the_candidates() -> None:
     ours, theirs = arms(precision="bf16_autocast")
     base = make_run(Times((FP32, noisy(1e-3))), fresh=noisy(1e-3, 8, seed=5), header=ours)
@@ -178,14 +168,6 @@ def test_a_control_that_fired_is_a_warning() -> None:
     comparison = material.comparisons[0]
     assert comparison.control.fired
     assert as_sentence(control_line(comparison.control)) in warnings(material)
-
-
-def test_a_comparison_without_findings_says_that_there_is_nothing_to_compare() -> None:
-    material = make_material(fast_bf16(run="new"), baseline=fast_bf16())
-    (shown,) = material.shown
-    assert shown.comparison is not None
-    shown = replace(shown, comparison=replace(shown.comparison, findings=()))
-    assert heading(replace(material, shown=[shown])) == "Nothing to compare"
 
 
 def test_an_interrupted_run_is_warned_of() -> None:
@@ -236,42 +218,17 @@ def test_an_imported_run_whose_end_nobody_told_was_not_killed() -> None:
     assert warnings(make_material(run)) == ["Imported from asv: a.json."]
 
 
-def test_an_imported_run_says_so() -> None:
-    imported = Imported(program="asv", file="results.json")
-    material = make_material(fast_bf16(imported=imported))
-    assert any("Imported from asv: results.json." in said for said in warnings(material))
-    assert facts(material)["With"].endswith("imported from asv")
-
-
-def test_what_was_measured_where_when_and_with_what(readme_run: Material) -> None:
-    header = readme_run.shown[0].stored.header
-    said = facts(readme_run)
-    assert next(iter(said)) == "Run"
-    assert said["Run"] == header.run
-    assert said["Measured"].startswith("66 cases (55 ok, 11 skipped): 6 workloads in fp32, fp16_autocast")
-    assert "AMD EPYC · 2 logical CPUs" in said["Where"]
-    assert said["When"] == "2026-11-21 03:18 to 03:20 UTC"
-    assert said["With"].startswith(f"torch {header.environment.torch_version} · torchvision")
-    assert said["With"].endswith(f"commit {short_commit(header.commit)}")
-    assert not said.keys() & {"Command", "Commit", "History"}  # the first two are told under Environment
-
-
-def test_times_are_told_in_utc() -> None:
-    run = replace(fast_bf16(started_at="2026-02-01T00:30:00+02:00"), footers=[])
-    assert facts(make_material(run))["When"] == "2026-01-31 22:30 UTC"
-
-
 def test_text_of_unknown_origin_is_only_text() -> None:
     evil = "<script>alert(1)</script>\u202e"
-    material = make_material(fast_bf16(label=evil, commit=evil, command=[evil]))
-    soup = page(material)
+    run = make_header(run="new", label=evil, commit=evil)
+    soup = page(make_material(make_run(Times((FP32, [1e-3])), header=run), baseline=fast_bf16(run="old", label="b")))
     assert soup.select_one("#result script") is None
-    assert "<script>alert(1)</script>\\u202e" in facts(material)["Label"]
+    assert "<script>alert(1)</script>\\u202e" in soup.h3.get_text()
 
 
 def test_all_runs_of_the_repository_make_one_banner(history: Material) -> None:
     # the newest was measured with 2.11.0: a history is headed by its highest version, which the heading says
-    assert heading(history).startswith("With torch 2.15.0+cu132: on this CPU (AMD EPYC): ")
+    assert heading(history).startswith("AMD EPYC, 2 threads · torch 2.15.0: ")
 
 
 def test_two_real_runs_are_compared() -> None:

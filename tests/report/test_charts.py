@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from ampbench.report import page
+from ampbench.report.views import View
 from ampbench.show.charts import Chart, Choice, Rows
-from ampbench.show.page import LONGEST, View
+from ampbench.show.page import LONGEST, Part
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPEC = {
@@ -27,7 +28,7 @@ def make_chart(**changes: Any) -> Chart:
 
 
 def make_view(*made: Chart, **datasets: Rows) -> View:
-    return View(id="view", title="A view", template="view.html", charts=made, datasets=datasets)
+    return View(id="view", title="A view", parts=[Part(id="part", title="", charts=made, datasets=datasets)])
 
 
 def unpacked(payload: str) -> dict[str, Any]:

@@ -11,18 +11,19 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from ampbench.report.material import material_of
-from ampbench.report.page import make_page, make_site
+from ampbench.report.page import make_page
+from ampbench.report.site import make_site
 from ampbench.store.run_file import write_whole
 from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
-from tests.report.materials import CHROMIUM, make_material
+from tests.report.materials import CHROMIUM
 from tests.report.ranged_runs import FP16, erring, origin_run, originating
 from tests.report.studied_runs import scalings, trained, training_run
 from tests.stored_runs import make_case
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
-SWEEPS = 'figure[data-chart="sweeps-0"]'
-TRADEOFF = 'figure[data-chart^="tradeoff-"]'
+ORIGINS = 'figure[data-chart="explanation-origins"]'
+TRADEOFF = 'figure[data-chart="tradeoff"]'
 ANSWERS = 20_000
 """Milliseconds in which the library is unpacked and the first chart drawn, on a machine that is busy."""
 
@@ -31,7 +32,7 @@ Opened = Callable[..., AbstractContextManager[Page]]
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of a comparison in which fp32 became slower, and of so many other cases that the table fills a window."""
+    """A page of a comparison in which fp32 became slower, of cases that fill a window, and of errors of four cases."""
     others = [
         make_case(precision, workload=f"net_{n % 6}", batch_size=8 << n // 6)
         for n in range(12)
@@ -42,7 +43,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     baseline = make_run(Times((FP32, noisy(1e-3, seed=1)), *times), fresh=noisy(1e-3, 10, seed=4), header=old)
     candidate = make_run(Times((FP32, noisy(1.1e-3, seed=2)), *times), fresh=noisy(1.1e-3, 10, seed=4), header=new)
     made: Path = tmp_path_factory.mktemp("charts") / "page.html"
-    made.write_text(make_page(make_material(candidate, baseline=baseline)), encoding="utf-8")
+    erred = [make_case("fp16_autocast", workload=f"net_{number}", phase="training") for number in range(4)]
+    passes = [originating(erring("a", kept_rel_l2=1e-3), erring("b", kept_rel_l2=2e-3), case=case) for case in erred]
+    explained = material_of([candidate], baseline, explanations=[origin_run(*passes, cases=erred)])
+    made.write_text(make_page(explained), encoding="utf-8")
     return made
 
 
@@ -65,7 +69,7 @@ def opened(browser: Browser, file: Path) -> Opened:
     return opening
 
 
-def drawn(page: Page, selector: str = SWEEPS) -> Locator:
+def drawn(page: Page, selector: str = ORIGINS) -> Locator:
     """Return a chart, once it answers."""
     figure = page.locator(selector).first
     figure.scroll_into_view_if_needed()
@@ -91,15 +95,15 @@ def drag(page: Page, selector: str) -> bool:
 def test_a_chart_is_called_by_its_words_and_they_follow_what_is_chosen(opened: Opened):
     with opened() as page:
         figure = drawn(page)
-        words = figure.locator(".alt").inner_text()
+        title, words = figure.locator("figcaption").inner_text(), figure.locator(".alt").inner_text()
         assert "net_0" in words
-        expect(figure.get_by_role("img", name=f"Throughput by batch size. {words}", exact=True)).to_have_count(1)
+        expect(figure.get_by_role("img", name=f"{title}. {words}", exact=True)).to_have_count(1)
         expect(figure.get_by_role("img")).to_have_count(1)
         figure.get_by_role("combobox").select_option(index=1)
         expect(figure.locator(".alt")).to_contain_text("net_1")
         expect(figure.locator(".alt")).not_to_contain_text("net_0")
         words = figure.locator(".alt").inner_text()
-        expect(figure.get_by_role("img", name=f"Throughput by batch size. {words}", exact=True)).to_have_count(1)
+        expect(figure.get_by_role("img", name=f"{title}. {words}", exact=True)).to_have_count(1)
 
 
 @pytest.mark.slow
@@ -154,9 +158,9 @@ def test_a_chart_is_as_wide_as_the_window_a_phones_too(opened: Opened):
 
 
 def test_a_link_opens_at_what_it_chose(opened: Opened):
-    with opened("#sweeps-0=2") as page:
-        expect(page.locator(SWEEPS)).to_be_in_viewport()
-        expect(page.locator(SWEEPS)).to_have_attribute("data-drawn", "2", timeout=ANSWERS)
+    with opened("#explanation-origins=2") as page:
+        expect(page.locator(ORIGINS)).to_be_in_viewport()
+        expect(page.locator(ORIGINS)).to_have_attribute("data-drawn", "2", timeout=ANSWERS)
     with opened("#q=net_5") as page:
         expect(page.locator("#cases-title")).to_be_in_viewport()
         expect(page.locator("#cases tbody tr")).to_have_count(4)
@@ -164,9 +168,7 @@ def test_a_link_opens_at_what_it_chose(opened: Opened):
 
 @pytest.mark.slow
 def test_what_an_address_names_but_is_not_there_leaves_it(opened: Opened):
-    with opened("#sort=bar&phase=dreaming&precision=fp32") as page:
-        expect(page).to_have_url(re.compile("#precision=fp32$"))
-    with opened("#sweeps-0=999") as page:
+    with opened("#explanation-origins=999") as page:
         drawn(page)
         expect(page).not_to_have_url(re.compile("999"))
 
@@ -180,9 +182,9 @@ def test_in_a_sandbox_without_a_history_everything_answers(browser: Browser, fil
     inside = html.escape(file.read_text(encoding="utf-8"))
     page.set_content(f'<iframe sandbox="allow-scripts" srcdoc="{inside}" width="1200" height="900"></iframe>')
     frame = page.frame_locator("iframe")
-    frame.locator("#cases").get_by_label("precision").select_option("fp32")
-    expect(frame.locator("#cases tbody tr")).to_have_count(13)
-    figure = frame.locator(SWEEPS)
+    frame.locator("#cases").get_by_label("search").fill("net_5")
+    expect(frame.locator("#cases tbody tr")).to_have_count(4)
+    figure = frame.locator(ORIGINS)
     figure.scroll_into_view_if_needed()
     expect(figure).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)
     figure.get_by_role("combobox").select_option(index=1)
@@ -196,7 +198,7 @@ def test_in_a_sandbox_without_a_history_everything_answers(browser: Browser, fil
 def test_the_charts_of_a_site_are_drawn_by_the_file_beside_its_pages(browser: Browser, tmp_path: Path):
     run = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4))))
     path = write_whole([run], tmp_path)[run.header.run]
-    for name, text in make_site([str(path)], tmp_path).files:
+    for name, text in make_site([str(path)], tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     page = browser.new_page()
     wrong: list[str] = []
@@ -223,7 +225,7 @@ def test_legends_list_what_is_drawn_of_the_case_that_is_chosen(browser: Browser,
     page.close()
 
 
-LEGENDS = """() => [...document.querySelectorAll("#studies .drawing svg")].map((svg) => {
+LEGENDS = """() => [...document.querySelectorAll("#explanation .drawing svg")].map((svg) => {
   const labels = [...svg.querySelectorAll(".role-legend-label")].map((one) => one.getBoundingClientRect().right);
   return Math.max(0, ...labels) - svg.getBoundingClientRect().right;
 })"""
@@ -243,7 +245,7 @@ def test_the_charts_of_studies_are_drawn_again_as_they_were(browser: Browser, tm
     page.on("console", lambda said: wrong.append(said.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto(file.as_uri())
-    figures = page.locator("#studies figure[data-chart]")
+    figures = page.locator("#explanation figure[data-chart]")
     for number in range(figures.count()):
         figures.nth(number).scroll_into_view_if_needed()
         expect(figures.nth(number)).to_have_attribute("data-drawn", re.compile("."), timeout=ANSWERS)

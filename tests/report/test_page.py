@@ -10,14 +10,12 @@ from bs4 import BeautifulSoup
 from jinja2 import UndefinedError
 
 from ampbench.report import page as pages
-from ampbench.report.cases import cases as table_of_cases
-from ampbench.report.facts import environment
 from ampbench.report.material import Material
 from ampbench.report.page import VIEWS, make_page, render
-from ampbench.show.page import View
+from ampbench.report.views import View, environment
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.materials import make_material
-from tests.stored_runs import make_case, make_header
+from tests.stored_runs import make_header
 
 INERT = "text/plain"
 
@@ -155,7 +153,7 @@ def test_a_page_without_charts_carries_no_library(readme_run: Material):
 def test_a_name_that_a_template_does_not_get_is_an_error():
     template = pages._templates().from_string("{{ view.titel }}")
     with pytest.raises(UndefinedError, match="titel"):
-        template.render(view=View(id="a", title="A", template="a.html"))
+        template.render(view=View(id="a", title="A"))
 
 
 def test_templates_escape_and_fit_what_they_are_given():
@@ -171,20 +169,10 @@ def test_views_stand_in_the_order_of_the_list(readme_run: Material, parsed: Beau
     assert [tag["id"] for tag in parsed.find_all("section")] == made
 
 
-def test_of_a_comparison_the_worst_cases_stand_at_the_top():
-    cases = [make_case(workload=name) for name in ("first", "second", "third")]
-    before = make_run(Times(*((case, noisy(1e-3)) for case in cases)), header=make_header(run="before"))
-    slower = [(case, noisy(1.5e-3 if case.workload == "third" else 1e-3)) for case in cases]
-    material = make_material(make_run(Times(*slower), header=make_header(run="after")), baseline=before)
-    view = table_of_cases(material)
-    assert view is not None
-    assert next(line.case.row["workload"] for line in view.content["lines"]) == "third"
-
-
 def test_a_page_of_over_a_thousand_cases_has_its_tables_and_no_charts(
     readme_run: Material, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pages, "CHARTED", len(readme_run.cases) - 1)
+    monkeypatch.setattr(pages, "CHARTED", len(readme_run.rows) - 1)
     soup = BeautifulSoup(make_page(readme_run), "html5lib")
     assert len(soup.select("#cases tbody tr")) == 55
     assert not soup.select("figure, #library, #tradeoff")

@@ -1,7 +1,6 @@
 """Which runs a report is of: those named, or the latest that measured and what explains it."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
@@ -12,12 +11,11 @@ from ampbench.records.changes import Traces
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Failure
 from ampbench.records.rules import RuleProbe
-from ampbench.report import page
-from ampbench.report import page as report_page
-from ampbench.report.facts import contents, held
-from ampbench.report.material import Material, find_sources, gather
-from ampbench.report.page import make_site
-from ampbench.report.result import banner
+from ampbench.report import page, site
+from ampbench.report.material import Material, assigned, find_sources, gather
+from ampbench.report.site import make_site
+from ampbench.report.views import result
+from ampbench.report.why import contents, held
 from tests.compared_runs import environment
 from tests.report.ranged_runs import FP32, TRIED, erring, originating, ranged, searched, spaced, spread
 from tests.report.traced_runs import TRAINED, fake_pass, make_pass, probed
@@ -137,7 +135,7 @@ def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path):
     traced(tmp_path, 1, torch_version="2.14.0")
     traced(tmp_path, 2)
     material = gather([run_id(2)], tmp_path, baseline=run_id(1))
-    (comparison,) = material.explained
+    (comparison,) = material.comparisons
     assert list(comparison.explained) == [TRAINED.case_id]
     assert comparison.explained[TRAINED.case_id].traces is Traces.SAME
 
@@ -151,18 +149,14 @@ def test_an_empty_folder_is_an_error(tmp_path: Path):
 
 @pytest.fixture
 def site_of(monkeypatch: pytest.MonkeyPatch):
-    """A function that makes a site of a folder, its pages of the banner alone."""
-    monkeypatch.setattr(page, "VIEWS", (banner,))
-    monkeypatch.setattr(report_page, "chart_library", lambda: SimpleNamespace(result=str))
+    """A function that makes a site of a folder, its pages of the result alone."""
+    monkeypatch.setattr(page, "VIEWS", (result,))
+    monkeypatch.setattr(site, "chart_library", str)
 
     def make(results: Path) -> dict[str, BeautifulSoup]:
-        return {name: BeautifulSoup(text, "html5lib") for name, text in make_site([], results).files}
+        return {name: BeautifulSoup(text, "html5lib") for name, text in make_site([], results)}
 
     return make
-
-
-def explained(page: BeautifulSoup) -> str:
-    return next((one.find_next("dd").get_text() for one in page.find_all("dt") if one.get_text() == "Explained"), "")
 
 
 def test_on_a_site_what_explains_stands_on_the_page_of_the_newest_run_before_it(tmp_path: Path, site_of):
@@ -172,15 +166,11 @@ def test_on_a_site_what_explains_stands_on_the_page_of_the_newest_run_before_it(
     traced(tmp_path, 6, host="elsewhere")
     files = site_of(tmp_path)
     assert list(files) == [*(f"{run_id(day)}.html" for day in (1, 3, 5, 6)), "charts.js", "page.js", "index.html"]
-    assert [explained(files[f"{run_id(day)}.html"]) for day in (1, 3, 5, 6)] == [
-        "",
-        "the casts of 1 case",
-        "",
-        "the casts of 1 case",
-    ]
+    runs = files["index.html"].select("#runs tbody tr")
+    assert [row.td.get_text() for row in runs if "the casts of 1 case" in row.get_text()] == [run_id(6)]
+    sources = assigned(find_sources([str(tmp_path)], tmp_path))
+    assert [path.stem for path, explaining in sources.items() if explaining] == [run_id(3)]
     assert files[f"{run_id(6)}.html"].h1.get_text().startswith("linear_chain bf16_autocast: ")  # what was found of it
-    line = next(row.get_text() for row in files["index.html"].select("#runs tbody tr") if run_id(6) in row.get_text())
-    assert "the casts of 1 case" in line
 
 
 def test_a_site_of_what_explains_alone_has_its_pages(tmp_path: Path, site_of):

@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from ampbench.core.budget import Budget
-from ampbench.records.case import Case, DeviceDescription
+from ampbench.records.case import Case
 from ampbench.report.material import Material
-from ampbench.report.networks import machines
 from ampbench.report.page import drawn
-from ampbench.report.speeds import tradeoff
-from ampbench.show.page import View
+from ampbench.report.views import View, tradeoff
 from ampbench.store import StoredRun
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import make_case, make_divergence, make_header, make_memory, make_round
@@ -55,28 +52,32 @@ def shown(material: Material) -> View:
 
 
 def points(view: View) -> set[tuple[str, str]]:
-    return {(row["table"], row["precision"]) for row in view.datasets["tradeoff-0"]}
+    return {(row["table"], row["precision"]) for row in view.datasets["tradeoff"]}
 
 
 def test_every_precision_but_fp32_is_a_point_with_its_interval_and_what_is_refused_is_crossed_out() -> None:
     view = shown(make_material(run_of(FAST)))
-    assert points(view) == {("mlp", "bf16_autocast"), ("mlp", "bf16_pure"), ("vgg", "bf16_autocast")}
-    for row in view.datasets["tradeoff-0"]:
+    assert points(view) == {
+        ("mlp inference", "bf16_autocast"),
+        ("mlp inference", "bf16_pure"),
+        ("vgg inference", "bf16_autocast"),
+    }
+    for row in view.datasets["tradeoff"]:
         assert row["low"] <= row["speed"] * 1.001
         assert row["high"] >= row["speed"] * 0.999
         assert row["wrong"] == (row["precision"] == "bf16_pure")
-    assert "The fastest that is ok is mlp bf16_autocast: 2.00x" in view.charts[0].alt
+    assert "The fastest that is ok is mlp inference bf16_autocast: 2.00x" in view.charts[0].alt
 
 
 def test_the_error_budget_is_that_of_the_report() -> None:
     view = shown(make_material(run_of(FAST), budget=Budget(output_rel_l2=0.1)))
-    assert "error budget 0.1" in str(drawn(view.charts[0], view.datasets["tradeoff-0"]))
+    assert "error budget 0.1" in str(drawn(view.charts[0], view.datasets["tradeoff"]))
 
 
 @pytest.mark.parametrize("limit", [0.0, math.inf])
 def test_a_budget_without_a_place_on_a_log_axis_is_not_drawn(limit: float) -> None:
     view = shown(make_material(run_of(FAST), budget=Budget(output_rel_l2=limit)))
-    assert "error budget" not in str(drawn(view.charts[0], view.datasets["tradeoff-0"])).partition(">")[2]
+    assert "error budget" not in str(drawn(view.charts[0], view.datasets["tradeoff"])).partition(">")[2]
 
 
 def test_the_axis_shows_half_to_one_and_a_half_times_fp32_at_least_and_what_is_far_slower_at_its_edge() -> None:
@@ -100,21 +101,7 @@ def test_what_has_no_place_on_a_log_axis_is_not_drawn() -> None:
     ]
     view = shown(make_material(run_of([*FAST, *odd])))
     assert points(view) == points(shown(make_material(run_of(FAST))))
-    assert drawn(view.charts[0], view.datasets["tradeoff-0"])
-
-
-def test_each_device_has_its_own_chart() -> None:
-    environment = make_header().environment
-    gpu = DeviceDescription(type="cuda", available=True, name="H200")
-    elsewhere: list[Measured] = [
-        (of("mlp", "fp32", device="cuda"), 1e-3, 1e-7),
-        (of("mlp", "bf16_pure", device="cuda"), 1e-4, 1e-3),
-    ]
-    run = run_of([*FAST, *elsewhere], header=make_header(environment=structs.replace(environment, devices=[gpu])))
-    material = make_material(run)
-    titles = [f"Speed against error on {machine.title}" for machine in machines(material)]
-    assert [chart.title for chart in shown(material).charts] == titles
-    assert len(titles) == 2
+    assert drawn(view.charts[0], view.datasets["tradeoff"])
 
 
 def test_there_is_no_view_without_a_low_precision_beside_fp32() -> None:
@@ -127,5 +114,5 @@ def test_a_precision_of_a_foreign_run_is_drawn_and_its_text_is_made_fit() -> Non
     foreign: Measured = (of("mlp", "int8\u202e"), 1e-4, 1e-3)
     material = make_material(run_of([*FAST, foreign]))
     view = shown(material)
-    assert any(row["precision"].startswith("int8") for row in view.datasets["tradeoff-0"])
-    assert "\u202e" not in str(section_of(view, material))
+    assert any(row["precision"].startswith("int8") for row in view.datasets["tradeoff"])
+    assert "\u202e" not in str(section_of(view))

@@ -80,7 +80,7 @@ def test_marks_of_a_precision_stand_out_from_what_they_are_on(scheme: str, name:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["ink", "quiet", "link", "regressed", "improved", "inconclusive", "incomparable"])
+@pytest.mark.parametrize("name", ["ink", "quiet", "link", "regressed", "improved", "inconclusive"])
 @pytest.mark.parametrize("behind", ["page", "card", "stripe"])
 def test_text_is_legible(scheme: str, name: str, behind: str):
     colours = variables(scheme)
@@ -88,10 +88,9 @@ def test_text_is_legible(scheme: str, name: str, behind: str):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["regressed", "improved", "inconclusive", "incomparable"])
-def test_a_verdict_is_legible_on_its_own_ground(scheme: str, name: str):
+def test_a_warning_is_legible_on_its_own_ground(scheme: str):
     colours = variables(scheme)
-    assert contrast(colours[name], colours[f"{name}-back"]) >= 4.5
+    assert contrast(colours["ink"], colours["inconclusive-back"]) >= 4.5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -47,7 +47,7 @@ def _text(page: str) -> str:
     """Return the text of a page, a block on each line."""
     body = " ".join(page[page.index("<main") : page.index("</main>")].split())
     body = re.sub(r"<(script|style|svg)\b.*?</\1>", "", body, flags=re.DOTALL)
-    body = re.sub(r"</(td|th)>", " | ", body)
+    body = re.sub(r"</th>|(?=<td)", " | ", body)
     body = re.sub(
         r"<(?:section|h\d|p|div|table|caption|tr|ul|ol|li|dt|dd|summary|figure|figcaption|pre)\b", r"\n\g<0>", body
     )

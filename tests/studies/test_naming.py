@@ -53,7 +53,6 @@ NAMING = {
     "cli/doctor.py": "what ceilings showed stands for what a CPU's flags suggest, and says what products run through",
     "cli/studies.py": "a line points to the check that looks for what befell a case",
     "result.py": "a line points to the check that looks for what befell a case",
-    "report/networks.py": "what ceilings showed stands for what a CPU's flags suggest",
 }
 """The modules outside the studies that name one, and why."""
 

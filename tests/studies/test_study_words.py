@@ -33,7 +33,7 @@ def test_a_page_has_the_cases_with_problems_first_and_says_of_how_many() -> None
         "input-storage",
         material_of([], explanations=[storage_run(stored(other), stored(lossy=True), cases=(other, BF16))]),
     )
-    assert [name for name, _ in part.overview.rows] == ["digits bf16_autocast", "other bf16_autocast"]
+    assert [detail.name for detail in part.details] == ["digits bf16_autocast", "other bf16_autocast"]
     assert list(part.said) == [
         "Of 2 cases, 1 lose information: digits bf16_autocast.",
         "Of 2 cases, 1 lose nothing: other bf16_autocast.",

@@ -101,8 +101,6 @@
     const chosen = chart.choose ? chosenOf(id, chart) : "";
     const choice = chart.choices.find(([value]) => value === chosen);
     const values = rowsOf(datasets[chart.dataset], chart.choose, chosen);
-    const lines = chart.lines ? new Set(values.map((row) => row[chart.lines]).filter((line) => line !== null)).size : 1;
-    const height = chart.spec.height * lines;
     const drawing = figure.querySelector(".drawing");
     const holder = document.createElement("div");
     const inside = document.createElement("div"); // Vega-Embed calls what it draws in "Vega visualization"
@@ -113,7 +111,7 @@
     drawing.append(holder);
     try {
       const legends = listing(chart.spec, choice?.[3] ?? [], drawing.clientWidth);
-      const spec = { ...zoomable(legends), width: "container", height, data: { values } };
+      const spec = { ...zoomable(legends), width: "container", data: { values } };
       const result = await vegaEmbed(inside, spec, OPTIONS);
       results.get(figure)?.finalize();
       results.set(figure, result);
