@@ -141,7 +141,7 @@ EXIT_CODES: Mapping[int, tuple[str, ...]] = {
         "test_2_comes_before_5_1_4_and_3",
     ),
     3: (
-        "test_four_workloads_that_go_wrong_are_four_failed_rows_among_good_ones",
+        "test_workloads_that_go_wrong_are_failed_rows_beside_a_good_one",
         "test_a_case_that_fails_is_a_line_an_entry_and_exit_3",
         "test_whole_results_are_exit_0_and_damaged_ones_exit_3",
         "test_what_a_killed_worker_was_asked_is_asked_once_more_then_it_is_a_row",

@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from ampbench.drive import servers
 from ampbench.drive.servers import start_server
@@ -18,6 +19,8 @@ from tests.forked_servers import Template
 # An example may be the first to import scipy, or wait for a busy machine: that is no failure.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+# Looking for constants in the 500 modules of this repository takes each process three seconds, to no test's gain.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.fixture(scope="session", autouse=True)

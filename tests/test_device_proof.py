@@ -105,10 +105,11 @@ def made(name: str, limit: int = 30, **asked: str) -> Item:
 @pytest.fixture
 def part(monkeypatch: pytest.MonkeyPatch) -> Part:
     monkeypatch.setattr(running, "MACHINE", made("passes"))
-    items = (made("finds"), made("raises"), made("is_absent"), made("crashes"), made("hangs", 1), made("passes"))
+    items = (made("finds"), made("raises"), made("is_absent"), made("crashes"), made("hangs", 10), made("passes"))
     return Part("made", "what can come of an item", items, seconds=300)
 
 
+@pytest.mark.slow
 def test_an_item_that_fails_is_a_row_with_the_reason_and_the_others_go_on(
     part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +122,7 @@ def test_an_item_that_fails_is_a_row_with_the_reason_and_the_others_go_on(
     assert found["raises"] == (FAILED, "ValueError: no such thing")
     assert found["is_absent"] == (NOT_RUN, "there is no cuda here")
     assert found["crashes"] == (FAILED, "no answer, exit code -6: about to")
-    assert found["hangs"] == (FAILED, "ended at its limit of 1 s: waiting")
+    assert found["hangs"] == (FAILED, "ended at its limit of 10 s: waiting")
     assert found["passes"][0] == PASSED
     assert [line.split(":")[1].strip() for line in said] == [row.item for row in rows]
     child = int((tmp_path / "child").read_text())

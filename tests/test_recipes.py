@@ -193,6 +193,7 @@ def differences(copy: Path) -> set[str]:
     return set(differing(filecmp.dircmp(PACKAGE, copy, ignore=["__pycache__"])))
 
 
+@pytest.mark.slow
 def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path, tmp_path: Path) -> None:
     folder = tmp_path / "used"
     folder.mkdir()

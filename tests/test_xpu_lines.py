@@ -11,6 +11,7 @@ import io
 import sys
 import tokenize
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
@@ -72,8 +73,14 @@ def within_functions(path: Path) -> set[int]:
     return special(path) & lines
 
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if special(path))
-WITHIN = {(str(path), line) for path in FILES for line in within_functions(path)}
+@cache
+def special_files() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if special(path))
+
+
+@cache
+def special_within_functions() -> set[tuple[str, int]]:
+    return {(str(path), line) for path in special_files() for line in within_functions(path)}
 
 
 class Answers(SimpleNamespace):
@@ -150,7 +157,7 @@ def told_everywhere() -> list[str]:
 
 def lines_reached(do: Callable[[], Any]) -> set[tuple[str, int]]:
     """Return the special lines that run while `do` does."""
-    files, reached = {str(path) for path in FILES}, set()
+    files, reached = {str(path) for path in special_files()}, set()
 
     def each_line(frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
@@ -163,7 +170,7 @@ def lines_reached(do: Callable[[], Any]) -> set[tuple[str, int]]:
         do()
     finally:
         sys.settrace(before)
-    return reached & WITHIN
+    return reached & special_within_functions()
 
 
 def test_every_special_line_is_reached_but_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +185,7 @@ def test_every_special_line_is_reached_but_those_that_are_named(monkeypatch: pyt
         with precision_flags(PRECISIONS["tf32"]):
             machine.users_switches()
 
-    missed = WITHIN - lines_reached(all_of_it)
+    missed = special_within_functions() - lines_reached(all_of_it)
     named = {f"{Path(file).relative_to(PACKAGE.parent)}: {_line(file, number)}" for file, number in missed}
     assert named == set(UNREACHED)
 
@@ -188,7 +195,7 @@ def _line(file: str, number: int) -> str:
 
 
 def test_what_is_outside_functions_is_there_once_imported() -> None:
-    for path in FILES:
+    for path in special_files():
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         assert importlib.import_module(module), path
 

@@ -134,7 +134,8 @@ def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
-    code = main(["run", "mlp", "--preset", "tiny", *NAMED, *QUICK, "--rounds", "3", "--results", str(results), "-v"])
+    named = ["--precision", "fp32,tf32,bf16_autocast"]
+    code = main(["run", "mlp", "--preset", "tiny", *named, *QUICK, "--rounds", "3", "--results", str(results), "-v"])
     out, err = capsys.readouterr()
     assert code == 0
     assert "→" in out
@@ -145,7 +146,7 @@ def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(
     rows = rows_of(results)
     assert {row["outcome"] for row in rows.values()} == {"ok", "skipped"}
     ok = [row for row in rows.values() if row["outcome"] == "ok"]
-    assert len(ok) == 10
+    assert len(ok) == 4
     for row in ok:
         assert row["rounds"] == 3
         assert row["seconds_low"] <= row["seconds_median"] <= row["seconds_high"]
@@ -154,21 +155,20 @@ def test_a_run_ends_with_the_table_the_advice_and_the_path_of_its_file(
         assert row["items_per_second"] > 0
 
 
-def test_four_workloads_that_go_wrong_are_four_failed_rows_among_good_ones(odd: str, tmp_path: Path) -> None:
+def test_workloads_that_go_wrong_are_failed_rows_beside_a_good_one(odd: str, tmp_path: Path) -> None:
     results = tmp_path / "results"
     code = main(
-        ["run", f"{odd}:net", "--sweep", "kind=good,abort,sleep,hog,raise", "--precision", "fp32",
+        ["run", f"{odd}:net", "--sweep", "kind=good,abort,hog,raise", "--precision", "fp32",
          "--phase", "inference",
-         *QUICK, "--timeout", "4", "--memory-limit", "1200MiB", "--results", str(results)]
+         *QUICK, "--memory-limit", "1200MiB", "--results", str(results)]
     )  # fmt: skip
     assert code == 3
     outcomes = {case_id.split("kind=")[1].split(",")[0]: row for case_id, row in rows_of(results).items()}
     assert {kind: row["outcome"] for kind, row in outcomes.items()} == {
-        "good": "ok", "abort": "failed", "sleep": "failed", "hog": "failed", "raise": "failed",
+        "good": "ok", "abort": "failed", "hog": "failed", "raise": "failed",
     }  # fmt: skip
     assert "SIGABRT" in outcomes["abort"]["reason"]
-    assert "time-out" in outcomes["sleep"]["reason"]
-    assert "memory limit" in outcomes["hog"]["reason"] or "time-out" in outcomes["hog"]["reason"]
+    assert "memory limit" in outcomes["hog"]["reason"]
     assert "no luck today" in outcomes["raise"]["reason"]
 
 
@@ -226,6 +226,7 @@ def cases_in(file: Path) -> list[str]:
     return [line for line in file.read_text().splitlines() if line.startswith('{"case"')]
 
 
+@pytest.mark.slow
 def test_a_killed_run_keeps_what_it_measured_and_resume_measures_only_the_rest(tmp_path: Path) -> None:
     results = tmp_path / "results"
     process = start(results)
@@ -250,6 +251,7 @@ def test_a_killed_run_keeps_what_it_measured_and_resume_measures_only_the_rest(t
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heeding_interrupts")
 def test_ctrl_c_keeps_everything_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> None:
     results = tmp_path / "results"
@@ -436,7 +438,7 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
 ) -> None:
     results = tmp_path / "results"
     written = os.write
-    full = {"after": 6}
+    full = {"after": 3}
 
     def write(descriptor: int, data: bytes) -> int:
         if bytes(data[:9]) in (b'{"round":', b'{"memory"'):
@@ -446,7 +448,7 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
         return written(descriptor, data)
 
     monkeypatch.setattr(os, "write", write)
-    asked = ["run", "mlp", "--preset", "tiny", "--phase", "inference", *NAMED, *QUICK]
+    asked = ["run", "mlp", "--preset", "tiny", "--phase", "inference", "--precision", "fp32,bf16_pure", *QUICK]
     code = main([*asked, "--results", str(results)])
     monkeypatch.setattr(os, "write", written)
     err = capsys.readouterr().err
@@ -454,7 +456,7 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
     assert "No space left on device" in err
     assert "--resume" in err
     assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
-    assert [row["outcome"] for row in rows_of(results).values()].count("ok") == 5
+    assert [row["outcome"] for row in rows_of(results).values()].count("ok") == 2
 
 
 def test_a_file_named_as_a_library_in_the_current_folder_does_no_harm(

@@ -44,7 +44,7 @@ def test_a_program_can_be_pasted(name: str) -> None:
     assert 'device = "xpu"\n' in program_of(CHECKS[name], "xpu")
 
 
-@pytest.mark.parametrize("name", ["stale-weight-cast", "half-antialias"])
+@pytest.mark.parametrize("name", ["stale-weight-cast", pytest.param("half-antialias", marks=pytest.mark.slow)])
 def test_a_program_runs_by_itself_as_it_is_printed(name: str) -> None:
     command = [sys.executable, "-I", "-c", program_of(CHECKS[name])]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -46,7 +46,7 @@ PLACEHOLDERS = {
 }
 """What a command names in capitals, and what stands for it; "" is the id of a run measured for it."""
 
-RUN_MADE = "run mlp resnet18 --phase training --precision fp32 --precision bf16_autocast"
+RUN_MADE = "run mlp --phase training --precision fp32 --precision bf16_autocast"
 _MODEL = re.compile(r"\b([\w/]+\.py):(\w+)")
 _EXAMPLE_ID = re.compile(r"(?<![\w/])\d{8}T\d{6}Z(?:-[\w-]+)?(?!\S*\.jsonl)")
 

@@ -240,7 +240,7 @@ def sessions() -> list[int]:
     [
         (["--ray", "127.0.0.1:1", "--on", "every"], 2, "unknown --on 'every'"),
         (["--ray", "127.0.0.1:1", "--shard", "1/2"], 2, "--ray and --shard contradict each other"),
-        (["--ray", "127.0.0.1:1"], 5, "no Ray cluster at 127.0.0.1:1"),
+        pytest.param(["--ray", "127.0.0.1:1"], 5, "no Ray cluster at 127.0.0.1:1", marks=pytest.mark.slow),
         (["--ray", "here"], 2, "--ray 'here': expected auto, or host:port"),
         (["--on", "spread"], 2, "--on is of a fleet: name its cluster, as in --ray auto"),
     ],

@@ -83,13 +83,6 @@ else:
     print(peak_of(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
 """
 
-TWO_CALLS = """
-import torch
-from ampbench.worker.memory import cpu_changes
-block = torch.ones(256, 256)
-print(*(change.peak for change in cpu_changes([lambda: (block + 1) * 2, lambda: block + 1])))
-"""
-
 COUNTED = """
 import sys, torch
 from ampbench.core.precisions import PRECISIONS
@@ -147,12 +140,6 @@ def test_the_record_agrees_with_kineto() -> None:
         for which in ("ours", "kineto")
     )
     assert int(ours) == int(kineto) > 0
-
-
-def test_calls_recorded_together_have_a_peak_each() -> None:
-    printed = subprocess.run([sys.executable, "-c", TWO_CALLS], capture_output=True, text=True, check=True).stdout
-    block = 256 * 256 * 4
-    assert [int(peak) for peak in printed.split()] == [pytest.approx(2 * block, abs=64), pytest.approx(block, abs=64)]
 
 
 @pytest.mark.slow
@@ -295,17 +282,21 @@ def test_the_resident_set_is_that_of_a_process_with_torch() -> None:
     assert rss_bytes() > 50 * 2**20
 
 
-WHAT_IS_LEFT = """
+SEVERAL_CALLS = """
 import torch
 from ampbench.worker.memory import cpu_changes
 
-kept = []
+block, kept = torch.ones(256, 256), []
+print(*(change.peak for change in cpu_changes([lambda: (block + 1) * 2, lambda: block + 1])))
 size = 1 << 20
 calls = [lambda: kept.append(torch.ones(size)), lambda: torch.ones(size), kept.clear]
 print(*(value for change in cpu_changes(calls) for value in (change.peak >> 20, change.net >> 20)))
 """
 
 
-def test_what_a_call_leaves_and_what_it_frees_of_one_before_is_told() -> None:
-    printed = subprocess.run([sys.executable, "-c", WHAT_IS_LEFT], capture_output=True, text=True, check=True).stdout
-    assert printed.split() == ["4", "4", "4", "0", "0", "-4"]
+def test_calls_recorded_together_have_a_peak_each_and_what_each_leaves_and_frees_is_told() -> None:
+    done = subprocess.run([sys.executable, "-c", SEVERAL_CALLS], capture_output=True, text=True, check=True)
+    peaks, changes = (line.split() for line in done.stdout.splitlines())
+    block = 256 * 256 * 4
+    assert [int(peak) for peak in peaks] == [pytest.approx(2 * block, abs=64), pytest.approx(block, abs=64)]
+    assert changes == ["4", "4", "4", "0", "0", "-4"]
