@@ -1,7 +1,6 @@
 """A comparison of two runs as an object: changes with their evidence, the gate's result, text and data."""
 
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +15,19 @@ from ampbench.records.case import matches
 from ampbench.records.changes import Change, ControlCode, GateResult
 from ampbench.records.changes import Comparison as Compared
 from ampbench.show import comparison as show
-from ampbench.show.data import finite
-from ampbench.show.document import records
-from ampbench.show.terminal import make_console, print_lines
+from ampbench.show.document import Document, records
+from ampbench.show.notebook import WIDTH, Printed
+from ampbench.show.terminal import document_lines
 from ampbench.store import StoredRun, find_run
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.text import Text
 
     from ampbench.result import Result
 
-WIDTH = 100
-"""Columns of the comparison as text."""
 
-
-class Comparison:
+class Comparison(Printed):
     """Two runs compared under a `policy` of thresholds and kinds, of the cases that match `keyword`.
 
     Printing shows what `ampbench compare` does. Raises as `ampbench.compare`.
@@ -106,23 +103,19 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `ampbench compare --json` prints, None for undefined numbers."""
-        data: dict[str, Any] = finite(show.comparison_data(self.compared))
+        data: dict[str, Any] = self._document().data()
         return data
 
-    def __str__(self) -> str:
-        console = make_console(file=io.StringIO(), width=WIDTH)
-        with console.capture() as capture:
-            print_lines(console, show.comparison_lines(self.compared, WIDTH))
-        return capture.get().rstrip("\n")
+    def lines(self) -> "Iterator[Text]":
+        """Return what `ampbench compare` prints, in styled lines."""
+        return document_lines(self._document(), WIDTH)
+
+    def _document(self) -> Document:
+        return show.comparison_document(self.compared)
 
     def __repr__(self) -> str:
         runs = " to ".join(run.header.run for run in (self.base, self.candidate))
         return f"<ampbench.Comparison {runs}: {len(self.gated.findings)} changes>"
-
-    def _repr_html_(self) -> str:
-        console = make_console(file=io.StringIO(), width=WIDTH, record=True)
-        print_lines(console, show.comparison_lines(self.compared, WIDTH))
-        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def compare(

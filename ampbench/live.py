@@ -34,7 +34,7 @@ from ampbench.drive.servers import InProcess
 from ampbench.errors import UsageError, WorkloadError, first_line
 from ampbench.records.case import AUTOCAST_DEVICES, WorkloadSource
 from ampbench.records.kinds import verb_of
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import MEASURE, Selection, Settings
 from ampbench.result import Findings, Result
 from ampbench.show.terminal import make_console
 from ampbench.store import StoredRun, read_run
@@ -177,7 +177,7 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     ]
     prepared = dataclasses.replace(prepared, schedule=in_phases)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
-    command = ["ampbench.measure", *selection.workloads]
+    command = [MEASURE, *selection.workloads]
     with session.begin(prepared, folder, "", command) as writer, _watching() as show:
         session.measure(prepared, writer, lambda step: show(_line(step)))
     stored = read_run(writer.path)

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.budget import Budget
@@ -17,12 +16,12 @@ from ampbench.records.run import LATEST
 from ampbench.show import study_words
 from ampbench.show.charts import drawn
 from ampbench.show.data import finite
-from ampbench.show.document import Document, records, written_out
-from ampbench.show.notebook import Plot, charts_in_one, html_of, speed_against_error
+from ampbench.show.document import Document, records
+from ampbench.show.notebook import WIDTH, Plot, Printed, charts_in_one, speed_against_error
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
 from ampbench.show.studies import Subject, document, subjects_of
-from ampbench.show.terminal import LAYOUT, document_lines
+from ampbench.show.terminal import code_text, document_lines
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
 from ampbench.studies import check
@@ -32,12 +31,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.text import Text
 
-WIDTH = 100
-"""Columns of the table as text."""
-
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class Shown(Printed):
     """A run as a program has it: it prints, saves and shows itself."""
 
     stored: StoredRun
@@ -48,16 +44,6 @@ class Shown:
         Raises `StoreError` where it cannot be written.
         """
         return write_whole([self.stored], folder)[self.stored.header.run]
-
-    def lines(self) -> "Iterable[Text]":
-        """Return what is shown, in styled lines."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return written_out("\n".join(line.plain.rstrip() for line in self.lines()).strip("\n"), LAYOUT)
-
-    def _repr_html_(self) -> str:
-        return html_of(self.lines())
 
     def __repr__(self) -> str:
         name, cases = type(self).__name__, counted(len(self.stored.cases), "case")
@@ -212,9 +198,9 @@ class Findings(Shown):
         from rich.text import Text
 
         shown = self._document()
-        yield from document_lines(shown.sections(), shown.missing, WIDTH)
+        yield from document_lines(shown, WIDTH)
         for code in shown.code:
-            yield from map(Text, ["", f"  {code.title}", *indent(code.text, "    ").splitlines()])
+            yield from map(Text, code_text(code).splitlines())
 
     def _document(self) -> Document:
         return document(self.study, self.stored, list(self.stored.cases))

@@ -89,7 +89,7 @@ def command(
     Arms that are the same tell what this machine can detect, and its false alarms.
 
     An arm is a Python executable (another torch, with ampbench installed), git:REF (a commit of this repository), here
-    (the files and the Python as they are), or settings NAME=VALUE: an environment variable in upper case, threads,
+    (nothing changed), or NAME=VALUE settings: an environment variable in upper case, threads,
     precision, path, memory_format, sdpa, scaler, optimizer, or a workload's parameter.
 
     \b

@@ -23,7 +23,7 @@ from ampbench.cli.options import (
     typed,
     typed_beside,
 )
-from ampbench.cli.printing import OutputFormat, print_document, print_forms, print_note
+from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, named, verb_of
 from ampbench.store.lines import no_garbage_collection
@@ -95,7 +95,7 @@ def command(
 ) -> int:
     """Compare two stored runs: what became slower, bigger or less accurate, and whether that is certain.
 
-    The exit code says nothing of what was found: `ampbench gate` judges.
+    The exit code does not depend on the result: `ampbench gate` judges.
 
     A change is candidate / baseline - 1; of an error, its growth relative to the baseline's or, if larger, to the error
     of rounding to the dtype. Traces that both runs hold of a case, as after `ampbench ab`, explain its changes.
@@ -168,20 +168,16 @@ def print_comparison(
 ) -> int:
     """Print a comparison on stdout in `format`, with what a `gate` says of it; return the gate's exit code.
 
-    With a machine's format the verdict's lines go to stderr; JSON has the verdict as "gate".
+    With a machine's format the gate's lines go to stderr; JSON has its verdict as "gate".
     """
     from ampbench.show import comparison as show
 
     compared = comparison.compared if gate is None else comparison.gated
-    print_forms(
-        format,
-        lines=lambda console: show.comparison_lines(compared, console.width, every, gate),
-        markdown=lambda: show.comparison_markdown(compared, gate),
-        json=lambda: show.comparison_json(compared, gate),
-        csv=lambda: show.comparison_csv(compared),
-    )
-    for line in show.gate_texts(compared, gate) if gate and format in (OutputFormat.JSON, OutputFormat.CSV) else ():
-        print_note(line)
+    document = show.comparison_document(compared, everything=every, gate=gate)
+    print_document(document, format)
+    if gate and format in (OutputFormat.JSON, OutputFormat.CSV):
+        for line in (*show.gate_lines(compared, gate), document.answer):
+            print_note(line)
     return gate.exit_code if gate else 0
 
 

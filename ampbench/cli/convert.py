@@ -76,7 +76,7 @@ def command(
         typer.Option("--short", help="Name cases as ampbench show does, not by their ids (github-smaller, bencher)."),
     ] = False,
 ) -> int:
-    """Convert stored runs to another program's format, or its results to runs; docs/convert.md says what is kept.
+    """Convert stored runs to another program's format, or its results to runs; docs/convert.md lists the fields kept.
 
     \b
     Examples:

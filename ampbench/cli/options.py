@@ -239,7 +239,7 @@ Threshold = Annotated[
     str, typer.Option(metavar="SHARE", help="The largest change of any case's time that counts as none. Default: 2%.")
 ]
 Only = Annotated[str, typer.Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
-Every = Annotated[bool, typer.Option("--verbose", "-v", "--all", help="List what is unchanged, too.")]
+Every = Annotated[bool, typer.Option("--verbose", "-v", "--all", help="List unchanged findings, too.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", "--all", help="Every metric, note and row.")]
 
 DEFAULT_RESULTS = Path("results")
@@ -358,7 +358,7 @@ def make_settings(
     memory_limit: Annotated[
         str,
         typer.Option(
-            metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of what is free."
+            metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of free memory."
         ),
     ] = "",
     threads: Threads = DEFAULTS.threads,

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from glob import escape
@@ -24,9 +24,7 @@ from ampbench.show.document import Document, markdown, markdown_table, written_o
 from ampbench.show.terminal import LAYOUT, filled, make_console, print_block
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
 
 class OutputFormat(StrEnum):
@@ -52,23 +50,6 @@ def print_note(text: str) -> None:
         print(wrapped, file=sys.stderr, flush=True)
 
 
-def print_forms(
-    format: OutputFormat,
-    *,
-    lines: Callable[["Console"], Iterable["Text"]],
-    markdown: Callable[[], str],
-    json: Callable[[], str],
-    csv: Callable[[], str],
-) -> None:
-    """Print what has forms of its own: `lines` on a terminal, in other formats the text of that."""
-    if format is OutputFormat.TABLE:
-        console = make_console()
-        terminal.print_lines(console, lines(console))
-    else:
-        forms = {OutputFormat.MARKDOWN: markdown, OutputFormat.JSON: json, OutputFormat.CSV: csv}
-        print_text(forms[format]())
-
-
 def print_document(document: Document, format: OutputFormat) -> None:
     """Print a document as a terminal or a Markdown page has it, or its data as CSV or JSON."""
     if format is OutputFormat.JSON:
@@ -77,9 +58,9 @@ def print_document(document: Document, format: OutputFormat) -> None:
         names, rows = document.columns, document.rows()
         print_text(csv_text(names, ([row[name] for name in names] for row in rows)))
     elif format is OutputFormat.MARKDOWN:
-        print_text(markdown(document.sections(), missing=document.missing, code=document.code))
+        print_text(markdown(document.sections(), missing=document.missing, code=document.code, answer=document.answer))
     else:
-        terminal.print_sections(document.sections(), document.missing, document.code)
+        terminal.print_document(document)
 
 
 def print_listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], format: OutputFormat, empty: str) -> None:

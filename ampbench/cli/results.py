@@ -16,10 +16,10 @@ from ampbench.records.run import Entry
 from ampbench.result import Result
 from ampbench.show import networks
 from ampbench.show.data import csv_text, json_text
-from ampbench.show.document import markdown
+from ampbench.show.document import Section, markdown
 from ampbench.show.results import Layout, Screen, heading, notes_of, result_lines, result_markdown
 from ampbench.show.rows import Row, group_of, grouped
-from ampbench.show.terminal import make_console, print_lines, print_sections, wrapped
+from ampbench.show.terminal import make_console, print_lines, section_lines, wrapped
 from ampbench.store import StoredRun, gathered
 
 
@@ -41,27 +41,27 @@ def print_result(
 
 
 def _print_read(result: Result, rows: Sequence[Row], in_markdown: bool, show: str, rest: str, *, verbose: bool) -> None:
-    """Print tables and notes, and last, of several networks, a line each; of many these alone."""
+    """Print tables and notes and, last, a line for each of several networks; of many tables these lines alone."""
     groups = grouped(rows)
-    many = len(groups) > networks.MANY and not verbose
     whole = [row for row in result.rows if group_of(row) in groups]
-    found = networks.networks_of(whole, result.takes, result.stored.cases)
-    last, *more = networks.sections(found, whole)
-    screen, notes = result.screen(rows, "" if many else rest), []
-    if many:
-        tables = f"the tables of all {len(groups):,} networks: {show} -v; of some: {show} -k PATTERN"
-        notes = [*notes_of(screen), tables]
-    several = [last] if len({network.rows[0]["workload"] for network in found}) > 1 else []
+    measured = networks.networks_of(whole, result.takes, result.stored.cases)
+    brief = len(groups) > networks.TABLES and not verbose
+    several = brief or len({network.rows[0]["workload"] for network in measured}) > 1
+    shown = [column for column in networks.columns() if column.key != "error"]
+    summary = [Section("", networks.tables(measured, shown))] if several and measured else []
+    screen = result.screen(rows, rest)
+    failed = networks.missing(row for row in whole if row["outcome"] == "failed")
+    lost = [Section("", [failed])] if brief and failed.rows else []
+    notes = [*notes_of(screen), f"all {len(groups):,} tables: {show} -v, or -k NAME for one network"]
     if in_markdown:
-        parts = [markdown([last, *more], missing=notes)] if many else [result_markdown(screen), markdown(several)]
-        print_text("\n\n".join(part for part in parts if part.strip()))
+        first = markdown(lost, missing=notes) if brief else result_markdown(screen)
+        print_text("\n\n".join(part for part in (first, markdown(summary)) if part.strip()))
         return
-    print_sections(more if many else [])
     console = make_console()
-    lines = [Text(), *(line for note in notes for line in wrapped(note, console.width))]
-    print_lines(console, lines if many else result_lines(screen, console.width, verbose=verbose))
-    print_lines(console, [Text()] if several else [])
-    print_sections(several)
+    width = console.width
+    lines = [*section_lines(lost, width), *(line for note in notes for line in wrapped(note, width))]
+    print_lines(console, lines if brief else result_lines(screen, width, verbose=verbose))
+    print_lines(console, [*([Text()] if summary else []), *section_lines(summary, width)])
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ class Cluster:
         str,
         typer.Option(
             metavar="WHICH",
-            help="each: every machine measures every case; spread: those of a kind share. Default: each.",
+            help="each: every machine measures every case; spread: machines of a kind share. Default: each.",
         ),
     ] = ""
 

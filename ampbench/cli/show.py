@@ -48,7 +48,7 @@ def command(
     format: Format,
     budget: Limits,
 ) -> int:
-    """Show a stored run: the table, the advice, what was skipped and why; what it explains, if it does.
+    """Show a stored run: the table, the advice, skipped cases and why; or the explanation it holds.
 
     \b
     Examples:

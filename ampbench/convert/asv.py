@@ -174,7 +174,9 @@ def read_result_file(path: Path) -> ResultFile:
     results = _checked(path, document, RESULTS_VERSION, "a result of asv", Results)
     machine_path = path.with_name(MACHINE_FILE)
     if not machine_path.exists():
-        raise StoreError(f"there is no {machine_path}, which asv writes beside results: give the folder that asv wrote")
+        raise StoreError(
+            f"there is no {machine_path}, which asv writes next to results: give the folder that asv wrote"
+        )
     machine = read_json(machine_path, PROGRAM)[1]
     return ResultFile(
         path,

@@ -35,8 +35,7 @@ from ampbench.records.case import matches
 from ampbench.records.changes import OUTCOME, VERDICT_COLUMNS, Change, ChangeStatus, Comparison
 from ampbench.records.labels import case_labels
 from ampbench.records.run import Header
-from ampbench.show.changes import control_line, reason, remarks
-from ampbench.show.comparison import notes
+from ampbench.show.comparison import control_line, notes, reason, remarks
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun, read_header
 

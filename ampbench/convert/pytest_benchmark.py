@@ -145,7 +145,7 @@ def _entries(benchmark: _Benchmark) -> list[Any]:
     if not entries or not isinstance(entries[0], Case):
         raise StoreError(f"{name} is damaged: its case is missing")
     if others := {entry.case_id for entry in entries} - {entries[0].case_id}:
-        raise StoreError(f"{name} is damaged: it tells of another case, {listed(others)}")
+        raise StoreError(f"{name} is damaged: it names another case, {listed(others)}")
     return entries
 
 

@@ -252,7 +252,7 @@ def _rule(values: dict[str, Any], number: int) -> Rule:
     with _within(f"rule {number}: "):
         _check_names("key", values, ("cases", "thresholds"))
         if not values.get("cases"):
-            raise UsageError("say of which cases; what holds for all is in [thresholds]")
+            raise UsageError("name its cases; thresholds for all belong into [thresholds]")
         thresholds = _shares(values.get("thresholds", {}), "thresholds")
         if not thresholds:
             raise UsageError('thresholds are missing, as in thresholds = { time = "10%" }')
@@ -269,7 +269,7 @@ def _ignore(values: dict[str, Any], number: int, today: datetime.date) -> Ignore
         if type(values.get("until")) is not datetime.date:  # a date and time is a date to isinstance
             raise UsageError("until must be the last day that it holds, without quotes, as in until = 2026-12-31")
         if not (values.get("cases") or values.get("metrics")):
-            raise UsageError("say of which cases or metrics; to gate nothing, run no gate")
+            raise UsageError("name its cases or metrics; to gate nothing, run no gate")
         ignore = msgspec.convert(values, Ignore)
         _check_expression(ignore.cases)
         _check_names("metric", ignore.metrics, (*KINDS, OUTCOME, *GATED))

@@ -206,7 +206,8 @@ def _unquiet(stored: StoredRun, rows: Sequence[Row], *, device: bool) -> Iterato
     causes, devices = fitness.unquiet(stored), set(measured_devices(rows))
     if causes and device is (devices != {"cpu"} and fitness.unsteady_device(stored)):
         threads = "cpu" in devices and stored.header.settings.threads != 1
-        yield THE_RUN, {"causes": "; ".join(causes), **({} if device else {"threads": threads})}
+        facts: dict[str, float | str] = {} if device else {"threads": threads, "longer": stored.header.longer}
+        yield THE_RUN, {"causes": "; ".join(causes), **facts}
 
 
 def _why(why: Callable[[StoredRun], str]) -> Callable[[StoredRun, Sequence[Row]], Iterator[Held]]:

@@ -80,7 +80,8 @@ def _speeds(stored: "StoredRun") -> "Speeds":
 
     control = fitness.control_ratio(stored)
     apart = control.apart if control else 1.0
-    return Speeds(MeasuredRun.of(stored).timed, apart=apart, busy=bool(fitness.unfit_said(stored)))
+    busy = bool(fitness.unfit_said(stored))
+    return Speeds(MeasuredRun.of(stored).timed, apart=apart, busy=busy, longer=stored.header.longer)
 
 
 def choose(
@@ -146,13 +147,21 @@ def _memory(row: Row, today: Row | None) -> Interval:
 class Speeds:
     """Speedups between rows by the `rounds` of each case, and what keeps them from being certain.
 
-    The run's control differs by the factor `apart`; on a `busy` machine too many rounds were unfit. Precisions of a
-    table are measured next to each other in every round, so with three common rounds and more the interval is the t
-    interval of the log-ratios paired by round.
+    The run's control differs by the factor `apart`; on a `busy` machine too many rounds were unfit. The setting
+    `longer` makes more rounds. Precisions of a table are measured next to each other in every round, so with three
+    common rounds and more the interval is the t interval of the log-ratios paired by round.
     """
 
-    def __init__(self, rounds: "Mapping[str, Sequence[TimedRound]]", *, apart: float = 1.0, busy: bool = False):
-        self.rounds, self._apart, self._busy = rounds, apart, busy
+    def __init__(
+        self,
+        rounds: "Mapping[str, Sequence[TimedRound]]",
+        *,
+        apart: float = 1.0,
+        busy: bool = False,
+        longer: str = "--budget",
+    ):
+        self.rounds, self.longer = rounds, longer
+        self._apart, self._busy = apart, busy
 
     def over(self, row: Row, other: Row | None) -> Interval:
         """Return the speedup of a row over `other`."""
@@ -243,6 +252,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
     ) -> Take:
         named: dict[str, float | str | None] = {"precision": taken.label if taken else None}
         named |= {"than": today.precision if today else None, **facts}
+        named |= {"longer": speeds.longer} if facts.get("cause") or facts.get("looks_cause") else {}
         if taken is not None and "speed" in facts and named["than"] == DEFAULT:
             named["over_fp32"] = number(row_of[taken.case_id]["speedup_vs_fp32"])
         named |= {} if passed is None else _passed_facts(passed, taken, right)
@@ -269,7 +279,8 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         open_still = [each for each in known if not is_gain(each.speed)]
         looks = next((each for each in open_still if _speed(each) >= WORTH * _speed(taken)), None)
         if passed is None and looks is not None:
-            facts |= {"looks": looks.label, "looks_speed": looks.speed.value, "looks_cause": looks.speed.cause}
+            facts |= {"looks": looks.label, "looks_speed": looks.speed.value}
+            facts |= {"looks_cause": looks.speed.cause or Cause.OPEN}
         elif passed is None and taken is not fastest:
             facts |= {"equal": fastest.label}
         return choice(Answer.TAKE, taken, passed, **facts)

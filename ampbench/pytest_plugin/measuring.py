@@ -38,10 +38,10 @@ from ampbench.records.measured import MemoryPass, Round
 from ampbench.records.run import SCHEMA, Entry, Header, Selection, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
-from ampbench.show.comparison import comparison_lines
+from ampbench.show.comparison import comparison_document
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import judged_error
-from ampbench.show.terminal import make_console, print_lines
+from ampbench.show.terminal import document_lines, make_console, print_lines
 from ampbench.store import StoredRun, find_run, gathered, read_run
 from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
@@ -100,7 +100,9 @@ class Measured:
         if not quiet:
             parts["ampbench: precisions side by side"] = table_lines(self.run(), writer.fullwidth)
         if isinstance(self.compared, Comparison):
-            parts["ampbench: memory and errors compared"] = comparison_lines(self.compared.gated, writer.fullwidth)
+            parts["ampbench: memory and errors compared"] = [
+                *document_lines(comparison_document(self.compared.gated), writer.fullwidth)
+            ]
         for title, lines in parts.items():
             text = StringIO()
             print_lines(make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth), lines)
@@ -156,7 +158,7 @@ class AmpBenchmark:
         __tracebackhide__ = True
         try:
             if self._marked is not None and workload is not None:
-                raise UsageError("this test's workloads are those of its marker: call amp_benchmark() without one")
+                raise UsageError("this test's marker names its workloads: call amp_benchmark() without one")
             asked = wanted(self._node, self._config)
             workload = workload if self._marked is None else self._marked
             with contextlib.ExitStack() as stack:

@@ -29,7 +29,7 @@ class ChangeStatus(StrEnum):
 
 
 class ChangeCode(StrEnum):
-    """Why a change has its status; `ampbench.show.changes` has the words."""
+    """Why a change has its status; `ampbench.show.comparison` has the words."""
 
     BEYOND_THRESHOLD = "beyond-threshold"
     """Regressed or improved: certain, larger than the threshold and, where it was asked for, confirmed."""

@@ -223,7 +223,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.windows is not None and not (self.windows and all(self.windows)):
             raise ValueError(f"a round whose windows are empty, of {self.case_id}")
         if self.cpu_samples is not None and list(map(len, self.cpu_samples)) != list(map(len, self.samples)):
-            raise ValueError(f"CPU times that are not those of the samples, in a round of {self.case_id}")
+            raise ValueError(f"CPU times that do not match the samples, in a round of {self.case_id}")
 
 
 class MemoryPass(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

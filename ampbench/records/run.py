@@ -159,6 +159,16 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Whether its verb can resume the run; `ab` measures both arms anew."""
         return self.arm is None and (not self.explains or KINDS[self.explains].resumed)
 
+    @property
+    def longer(self) -> str:
+        """The setting that makes more rounds: `--rounds` where these were given, else the budget."""
+        if self.settings.budget_seconds is None:
+            return "--rounds"
+        return "budget=" if self.command[:1] == [MEASURE] else "--budget"
+
+
+MEASURE = "ampbench.measure"
+"""The command of a run that a Python program measured."""
 
 ENDINGS = ("complete", "interrupted", "out of time")
 """How a session can end."""

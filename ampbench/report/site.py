@@ -14,8 +14,7 @@ from ampbench.report.material import Material, assigned, find_sources, find_tren
 from ampbench.report.page import LIBRARY, SCRIPT, asset, chart_library, make_page, render, script
 from ampbench.report.trends import trends
 from ampbench.report.views import View, run_facts, runs_block
-from ampbench.show.changes import control_line
-from ampbench.show.comparison import notes, verdict
+from ampbench.show.comparison import control_line, notes, verdict
 from ampbench.show.document import Block, as_sentence
 from ampbench.show.networks import heading
 from ampbench.show.page import Part

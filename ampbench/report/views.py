@@ -21,8 +21,6 @@ from ampbench.show.comparison import comparison_section, verdict
 from ampbench.show.comparison import warnings as doubts
 from ampbench.show.document import Block, as_sentence, cut
 from ampbench.show.networks import (
-    MANY,
-    NOTE,
     Network,
     brought,
     heading,
@@ -151,7 +149,7 @@ def networks(material: Material) -> View | None:
     blocks = [part for block in blocks for part in _folding(block)]
     if (means := brought(found)).rows:
         blocks.append(means)
-    if len(found) <= MANY:
+    if len(found) <= AT_ONCE:
         sentences = [(_name(network), _why(network)) for network in material.networks]
         blocks.append(Block("why, in sentences", ["network", "why"], sentences, folded=True))
     return View(id="networks", title="Networks", parts=[Part(id="table", title="", blocks=blocks)])
@@ -204,7 +202,7 @@ def cases(material: Material) -> View | None:
             ]
             for shown, row in pairs
         ],
-        NOTE,
+        "speed and memory times fp32's, with 95% intervals; error against fp64",
         numbers=heads,
     )
     return View(id="cases", title="Cases", parts=[Part(id="table", title="", blocks=[block])], sortable="cases")

@@ -1,82 +1,517 @@
-"""A comparison shown: lines for a terminal, Markdown for a pull request or a job's summary, JSON and CSV.
-
-What a gate says of it, and what an arm compared with itself says of the machine, are shown here, too.
-"""
+"""Two runs compared, in words and as a document: what changed, why, what a gate says of it, and controls."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from enum import StrEnum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
-from ampbench.core.metrics import COLUMNS, DRIFT
-from ampbench.core.statement import state
-from ampbench.core.units import counted, format_percent, format_percent_range
+from ampbench.core.metrics import COLUMNS, COMPARED, DRIFT, MEAN
+from ampbench.core.precisions import SHORT_DTYPES
+from ampbench.core.statement import Statement, state
+from ampbench.core.units import (
+    UNDEFINED,
+    all_of,
+    counted,
+    format_error,
+    format_exact_percent,
+    format_limit,
+    format_percent,
+    format_percent_range,
+    format_quantity,
+    format_rate,
+)
 from ampbench.records.changes import (
-    EQUAL,
     OUTCOME,
+    Caveat,
     Change,
+    ChangeCode,
     ChangeStatus,
     Comparison,
     ControlCode,
+    ControlVerdict,
     Detectable,
     Difference,
     GateCode,
     GatePoint,
     GateResult,
     Ignored,
-    PrecisionMean,
+    Remark,
     SelfComparison,
-    Side,
     Traces,
     rank,
 )
-from ampbench.records.labels import case_labels, few
+from ampbench.records.labels import case_labels, few, gathered
+from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE
+from ampbench.records.rules import DTYPES, NOT_THERE, RuleChange, short_name, worded
 from ampbench.records.run import short_commit
-from ampbench.show.changes import (
-    brief,
-    caveat_lines,
-    change_text,
-    control_line,
-    few_phrases,
-    gated_change,
-    interval_text,
-    metric_label,
-    other_rule_lines,
-    reason,
-    remarks,
-    rule_line,
-    rule_lines,
-    unseen_rule_lines,
-    value_text,
-)
-from ampbench.show.data import csv_text, json_object, plain
-from ampbench.show.document import Block, Column, Document, Section, block_text, cut, escaped, picked, records, table
-from ampbench.show.terminal import document_lines, wrapped
+from ampbench.show.data import finite
+from ampbench.show.document import Block, Column, Document, Section, cut, picked, records, table
 from ampbench.show.wording import words
 
-if TYPE_CHECKING:
-    from rich.text import Text
+LARGEST_WORTH_SAYING = 10.0
+"""Changes beyond this are no numbers where nothing is certain: three rounds can bound next to nothing."""
+_SMALLEST_PERCENT = 1e-4
+Facts = Mapping[str, float | str]
+OF_ERRORS: Mapping[ChangeCode, str] = MappingProxyType(
+    {
+        ChangeCode.OTHER_WEIGHTS: "{other}",
+        ChangeCode.OTHER_REFERENCE: (
+            "the baseline's error is against {before}; the candidate's error is against {after}: {why}"
+        ),
+        ChangeCode.OTHER_FUNCTION: "errors of another function: {moved}",
+        ChangeCode.OTHER_COUNTER: "counted by the {before} in the baseline, by the {after} in the candidate",
+        ChangeCode.NOT_MEASURED: "the {side} has no number{why}",
+        ChangeCode.OTHER_MACHINE: "measured differently: {differences}",
+        ChangeCode.CONTROL_FIRED: (
+            "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
+        ),
+    }
+)
+CONTROLS: Mapping[ControlCode, str] = MappingProxyType(
+    {
+        ControlCode.NO_TIMES: "no times are compared",
+        ControlCode.NONE: "no control: the same code was not measured twice",
+        ControlCode.UNFIT: "control: measured, but the machine was unfit in every block",
+        ControlCode.FIRED: (
+            "control: the same code, measured twice, seemed to be {size}{of_mean} on {case}: no time verdict counts"
+        ),
+        ControlCode.TOO_FEW: "control: {cells} measured twice, in too few blocks to say anything",
+        ControlCode.QUIET: (
+            "control: {cells} measured twice in the same blocks, none seemed to differ (at most {size}, {case})"
+        ),
+        ControlCode.NEITHER: "neither run has a control: how far two runs of the same code differ is not known",
+    }
+)
+CAVEATS: Mapping[StrEnum, str] = MappingProxyType(
+    {
+        Caveat.SAME_RUN: "both sides are the same run, which cannot differ from itself: name two",
+        Caveat.CUT: "the {side}'s file {why}",
+        Caveat.INCOMPLETE: "the {side} is not complete: {why}",
+        Caveat.OTHER_CODE: "the {side}: {why}",
+        Caveat.ALONE: "measured one lane at a time: {alone}",
+        Caveat.OTHER_KERNELS: "attention runs by {after} in the candidate, by {before} in the baseline",
+    }
+)
+_ALONE = {
+    TOO_LITTLE_FREE: "too little of the device's memory was free",
+    OUT_OF_MEMORY: "one ran out of the device's memory",
+    BUSY: "the device served one alone",
+}
+_INVALID = {
+    "time": "a time that is no time: zero, negative or infinite",
+    "memory": "a peak of 0 bytes cannot be one",
+    "accuracy": "the errors are those of chance: the network draws random numbers, or keeps state of its own",
+}
+_NONFINITE = {
+    "output_nonfinite": ("output", ""),
+    "output_reference_nonfinite": ("output", " in the reference"),
+    "output_fp32_nonfinite": ("output", " in fp32"),
+    "param_nonfinite": ("parameter", ""),
+}
+"""The metrics that count elements which are not finite, of what, and where these are."""
+_MOVED = {"output": "the {} output", "gradients": "the gradients", "loss": "the loss"}
+
+
+def reason(change: Change) -> str:
+    """Return why a change has its status."""
+    if change.metric == OUTCOME:
+        return _outcome(change)
+    if change.metric == DRIFT:
+        moved = drift_said(change.facts)
+        if change.status is ChangeStatus.UNCHANGED:
+            return f"{moved}; threshold {format_limit(change.threshold)}"
+        return f"computes something else: {moved}"
+    if change.code is ChangeCode.INVALID:
+        return _INVALID[change.kind]
+    if change.code is ChangeCode.IMPORTED:
+        return _imported(change)
+    if template := OF_ERRORS.get(change.code):
+        return template.format_map(_spelled(change))
+    if change.kind == "time":
+        return _of_mean(change) if change.metric == MEAN else _of_time(change)
+    return _undefined(change) if "undefined" in change.facts else _exact(change)
+
+
+def metric_label(metric: str) -> str:
+    """Return what a metric is called in tables."""
+    column = COLUMNS.get(metric) or COMPARED.get(metric)
+    return column.label if column else metric
+
+
+def value_text(metric: str, value: float | None) -> str:
+    """Return a value of a metric as short text; "–" where there is none."""
+    return UNDEFINED if value is None else format_quantity(value, (COLUMNS.get(metric) or COMPARED[metric]).unit)
+
+
+def change_text(change: Change) -> str:
+    """Return a change as "+7.2%", "" where there is none; of a count the difference, of fp64 how far."""
+    if change.metric == DRIFT and change.change is not None:
+        return far_text(change.change)
+    if change.change is None or change.baseline is None or change.candidate is None:
+        return ""
+    if change.metric in COLUMNS and COLUMNS[change.metric].unit == "count":
+        return f"{change.candidate - change.baseline:+,.0f}"
+    if math.isinf(change.change):
+        return "from none"
+    return (format_percent if change.kind == "time" else format_exact_percent)(change.change, sign=True)
+
+
+def threshold_text(change: Change) -> str:
+    """Return the threshold that a change lies beyond, or within."""
+    beyond = change.change if change.code is ChangeCode.BEYOND_THRESHOLD and change.change is not None else 0.0
+    return f"threshold {format_limit(change.threshold, beyond)}"
+
+
+def interval_text(change: Change) -> str:
+    """Return the interval of a change that luck has part in."""
+    if change.low is None or change.high is None or change.low == change.high:
+        return ""
+    return format_percent_range(change.low, change.high, sign=True)
+
+
+def gated_change(change: Change) -> str:
+    """Return a change with its threshold, or why it has none: "+8.0% (threshold 2%)"."""
+    text = change_text(change)
+    finite = text and change.change is not None and math.isfinite(change.change)
+    return f"{text} ({threshold_text(change)})" if finite else f"({reason(change)})"
+
+
+def brief(change: Change) -> str:
+    """Return the reason without what the metric or the candidate's row says already."""
+    if change.metric == DRIFT:
+        return drift_said(change.facts)
+    return _outcome(change, brief=True) if change.metric == OUTCOME else reason(change)
+
+
+def remarks(change: Change) -> list[str]:
+    """Return a line for each thing that does not decide but must not be hidden."""
+    return [_remark(change, one.code, one.facts) for one in change.remarks]
+
+
+def control_line(control: ControlVerdict) -> str:
+    """Return what the controls of a comparison say in a line."""
+    facts = control.facts
+    cells = counted(control.cells, "case")
+    if control.code is ControlCode.APART:
+        sides = [side for side in ("baseline", "candidate") if side in facts]
+        apart = " and ".join(f"{format_percent(float(facts[side]))} apart in the {side}" for side in sides)
+        lacking = {"baseline", "candidate"}.difference(sides)
+        without = f"; the {lacking.pop()} has no control" if lacking else ""
+        return f"control: one case, measured twice, was {apart}; intervals are widened by that{without}"
+    size = change_in_words(float(facts.get("change", 0.0)))
+    of_mean = ", by the mean of all samples," if "of_mean" in facts else ""
+    return CONTROLS[control.code].format(cells=cells, size=size, of_mean=of_mean, case=facts.get("case", ""))
+
+
+def caveat_lines(caveats: Iterable[Statement], names: Mapping[str, str]) -> list[str]:
+    """Return caveats in lines, those that differ in their case alone as one; cases go by `names`."""
+    texts = []
+    for one in caveats:
+        alone = _ALONE.get(str(one.facts.get("why")), "")
+        texts.append((one.subject, CAVEATS[one.code].format_map({**one.facts, "alone": alone})))
+    return [
+        *(text for case_id, text in texts if not case_id),
+        *gathered((names.get(case_id, case_id), text) for case_id, text in texts if case_id),
+    ]
+
+
+def _spelled(change: Change) -> dict[str, object]:
+    facts = change.facts
+    sides = ("baseline", "candidate")
+    whys = [f"fp64 failed in the {side}: {facts[f'{side}_why']}" for side in sides if f"{side}_why" in facts]
+    why = f": {facts['why']}" if facts.get("why") else ""
+    if change.code is ChangeCode.OTHER_REFERENCE:
+        why = "; ".join(whys)
+    known = {"why": why, "other": other_said(facts)}
+    if change.code is ChangeCode.OTHER_FUNCTION:
+        known["moved"] = drift_said(facts)
+    if change.code is ChangeCode.OTHER_MACHINE:
+        known["differences"] = "; ".join(f"{name} {differ}" for name, differ in facts.items())
+    return {**facts, **known}
+
+
+def other_said(facts: Facts) -> str:
+    """Return in what the two sides' numbers differ that went in: "other weights", "other inputs", or a version."""
+    ends = f"({facts.get('from')} → {facts.get('to')})"
+    if facts.get("other") == "version":
+        return f"another version of the workload {ends}"
+    return f"other {facts.get('other')}{f', of another file {ends}' if 'from' in facts else ''}"
+
+
+def _outcome(change: Change, brief: bool = False) -> str:
+    facts = change.facts
+    before, after, was, why = (str(facts.get(name, "")) for name in ("before", "after", "was", "why"))
+    if change.status is ChangeStatus.REGRESSED:
+        said = "was ok and failed"
+    elif change.status is ChangeStatus.IMPROVED:
+        return f"failed and is ok now; before: {was}"
+    elif change.code is ChangeCode.NOT_MEASURED:
+        said = "was ok and is skipped" if before == "ok" else "runs in the baseline and is skipped"
+    elif (before, was) == (after, why):
+        said = f"{before} on both sides"
+    else:
+        said = f"{before} in the baseline: {was}{f'; {after} in the candidate' if after != 'ok' else ''}"
+    return said if brief or after == "ok" else f"{said}: {why}"
+
+
+def drift_said(facts: Facts) -> str:
+    """Return which parts of an fp64 result moved by more than the `limit`, and how far."""
+    if "shape" in facts:
+        return f"the output's shape is {facts['shape']}, was {facts['shape_before']}"
+    parts: list[str] = []
+    for name, noun in _MOVED.items():
+        distance = float(facts.get(name, 0.0))
+        if distance > float(facts.get("limit", 0.0)):
+            verb = "" if parts else " moved"
+            parts.append(f"{noun.format(facts['dtype'])}{verb} {_moved_by(distance, f'{name}_at_least' in facts)}")
+    return all_of(parts)
+
+
+def _moved_by(distance: float, at_least: bool) -> str:
+    """Return how far something moved: "by 23%" or, of little, "by 3.1e-06 of its norm"."""
+    if math.isinf(distance):
+        return far_text(distance)
+    of = "" if distance >= _SMALLEST_PERCENT else " of its norm"
+    return f"by {'at least ' if at_least else ''}{far_text(distance)}{of}"
+
+
+def far_text(distance: float) -> str:
+    """Return a distance as "23%" or, of little, "3.1e-06"; "from zero" where it is infinite."""
+    if math.isinf(distance):
+        return "from zero"
+    return format_percent(distance) if distance >= _SMALLEST_PERCENT else format_error(distance)
+
+
+def _imported(change: Change) -> str:
+    sides = " and ".join(f"the {side} from {program}" for side, program in change.facts.items())
+    return f"imported without samples, {sides}: measure with ampbench ab"
+
+
+def _undefined(change: Change) -> str:
+    """Return why an error is undefined on one side."""
+    facts, column = change.facts, COLUMNS[change.metric]
+    elements, what = int(float(facts["elements"])), facts["what"]
+    broken = f"{elements:,} {what} elements that are not finite" if elements else "parameters that are not finite"
+    if change.status is ChangeStatus.REGRESSED:
+        return f"{column.label} became undefined: {facts.get('why') or broken}"
+    if "dtype" in facts:
+        broken = f"{what} elements that were not finite in {facts['dtype']}"
+    return f"{column.label} is {format_quantity(change.candidate, column.unit)} after {broken}"
+
+
+def _exact(change: Change) -> str:
+    """Return what became of a number that luck has no part in."""
+    before, after, size = change.baseline or 0.0, change.candidate or 0.0, change.change or 0.0
+    if change.facts.get("equal"):
+        what, where = _NONFINITE.get(change.metric, ("", ""))
+        rare = where or what == "parameter"
+        return f"{round(after):,} non-finite {what} elements{where}, on both sides" if rare else "equal"
+    if change.metric in _NONFINITE:
+        count, more = round(abs(after - before)), "more" if after > before else "fewer"
+        what, where = _NONFINITE[change.metric]
+        return f"{count:,} {more} non-finite {what} {'element' if count == 1 else 'elements'}{where}"
+    allowed = threshold_text(change) if change.threshold else "the same code should give equal numbers"
+    if "floor" in change.facts:
+        allowed = f"no more than {format_limit(float(change.facts['floor']))} apart, which counts as none"
+    noun, more = COLUMNS[change.metric].noun or COLUMNS[change.metric].label, "more" if size > 0 else "less"
+    if math.isinf(size):
+        return f"{noun} where there was none; {allowed}"
+    if "of_rounding" in change.facts:
+        return f"{more} {noun} by {format_exact_percent(abs(size))} of what rounding to the dtype costs; {allowed}"
+    return f"{format_exact_percent(abs(size))} {more} {noun}; {allowed}"
+
+
+def change_in_words(change: float) -> str:
+    """Return a relative change of a time as "7.2% slower"; from three times as long on, as "3.1 times as long"."""
+    if change >= 2:
+        return f"{1 + change:.3g} times as long"
+    return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
+
+
+TIMES: Mapping[ChangeCode, str] = MappingProxyType(
+    {
+        ChangeCode.BEYOND_THRESHOLD: "{size}, certainly over {limit}, {many}{confirmed}",
+        ChangeCode.UNCONFIRMED: "{size}, threshold {limit}, {many}, not confirmed by fresh ones yet",
+        ChangeCode.NOT_CONFIRMED: "seen in {many}, not confirmed by {fresh} fresh ones: {size}, threshold {limit}",
+        ChangeCode.WITHIN_THRESHOLD: "typical time {size}, within {within}{mean}, {many}",
+        ChangeCode.TAIL_UNDECIDED: "typical time {size}, within {within}, but {mean}, {many}",
+        ChangeCode.TOO_FEW_BLOCKS: "only {many}: too few for a verdict{needed}",
+        ChangeCode.UNDECIDED: "{size}{certainly}{seen}; {needed}",
+        ChangeCode.UNFIT_MACHINE: "{disturbed}: measure both in turns (ampbench ab)",
+    }
+)
+
+
+def _of_time(change: Change) -> str:
+    """Return why a time's change has its status, with what disturbed it."""
+    facts, details, what = change.facts, change.details, change.facts.get("of", "blocks")
+    code = ChangeCode.TOO_FEW_BLOCKS if change.change is None else change.code
+    disturbed = str(facts.get("cause", ""))
+    if "clock_before" in facts:
+        clocks = [f"{float(facts[f'clock_{side}']):.2f} GHz" for side in ("before", "after")]
+        disturbed = f"the accelerator's clock under load was {' in the baseline and '.join(clocks)} in the candidate"
+    if change.code is ChangeCode.UNFIT_MACHINE:
+        if "cause" in facts:
+            return disturbed
+        code = change.code
+    size, fresh = change.change or 0.0, int(float(facts.get("fresh", 0)))
+    detectable, needed = details.get("detectable_change", math.inf), details.get("blocks_needed")
+    would = f"about {needed} {'' if code is ChangeCode.TOO_FEW_BLOCKS else f'{what} '}would decide" if needed else ""
+    if code is ChangeCode.UNDECIDED:
+        would = would or f"more {what} would not decide it soon"
+    elif would:
+        would = f"; {would}"
+    known = detectable <= LARGEST_WORTH_SAYING
+    ends, sure = _ends(change.low, change.high), facts.get("certainly")
+    text = TIMES[code].format(
+        size=change_in_words(size) + ("" if size >= 2 and code is not ChangeCode.UNDECIDED else ends),
+        limit=format_limit(change.threshold, size),
+        within=format_limit(change.threshold),
+        many=_counted(change),
+        fresh=fresh,
+        confirmed=f", confirmed by {fresh} fresh ones" if fresh else "",
+        mean=_mean_bounded(change),
+        needed=would,
+        certainly=f", certainly {sure} but not certainly by more than {format_limit(change.threshold)}" if sure else "",
+        seen=f"; a change of {format_percent(detectable)} would have been seen" if known else "",
+        disturbed=disturbed,
+    )
+    if disturbed and code in (ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED):
+        less = ", which accounts for less" if "clock_before" in facts else ""
+        text += f"; {disturbed}{less or ', so only what takes twice as long, or half, is judged'}"
+    return text
+
+
+def _mean_bounded(change: Change) -> str:
+    """Return what is known of the mean over all samples, where the typical time did not change."""
+    details, limit = change.details, format_limit(change.details.get("mean_threshold", 0.0))
+    if change.code is ChangeCode.WITHIN_THRESHOLD:
+        proven = change.facts.get("mean_code") == ChangeCode.WITHIN_THRESHOLD
+        return f", the mean of all samples within {limit}" if proven and "mean_threshold" in details else ""
+    if "mean_threshold" not in details or "mean_change" not in details:
+        return "nothing bounds the mean of all samples"
+    moved = f"{change_in_words(details['mean_change'])}{_ends(details.get('mean_low'), details.get('mean_high'))}"
+    return f"the mean of all samples {moved} is not certainly within {limit}"
+
+
+def _of_mean(change: Change) -> str:
+    """Return what became of the mean over all samples, where it moved and the typical time is not known to have."""
+    typical = "is not known to have changed" if change.facts.get("code") == ChangeCode.UNDECIDED else "did not change"
+    return f"mean of all samples, slow steps among them: {_of_time(change)}; the typical step {typical}"
+
+
+def _counted(change: Change) -> str:
+    what = str(change.facts.get("of", "blocks"))
+    return f"{change.blocks} {what if change.blocks != 1 else what.removesuffix('s')}"
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    """Return " (95%: -1.1 to +8.4%)", "" where there is no interval."""
+    if low is None or high is None or low == high:
+        return ""
+    return f" (95%: {format_percent_range(low, min(high, LARGEST_WORTH_SAYING), sign=True)})"
+
+
+def _remark(change: Change, code: object, facts: Facts) -> str:
+    if code is Remark.OTHER_NUMBERS:
+        return f"{other_said(facts)}: the {change.kind} may differ for that"
+    if code is Remark.DRIFT:
+        return f"{drift_said(change.facts)}, which the threshold of {format_limit(change.threshold)} allows"
+    if code is Remark.ITEMS:
+        counts = (float(facts["before"]), float(facts["after"]))
+        pairs = zip(counts, (change.baseline, change.candidate), strict=True)
+        rates = [format_rate(items / seconds) for items, seconds in pairs if items and seconds and seconds > 0]
+        return f"a step does {counts[0]:g} → {counts[1]:g} items, at {' → '.join(rates)}"
+    details = change.details
+    shares = (f"{details[name]:.0%}" for name in ("slow_share_baseline", "slow_share_candidate"))
+    named = {"mean": details.get("mean_change"), "90th percentile": details.get("p90_change")}
+    more = [f"{name} {format_percent(value, sign=True)}" for name, value in named.items() if value is not None]
+    said = f"slow {change.facts['of']}: {' → '.join(shares)} of them (p = {float(facts['p']):.1g})"
+    return ", ".join([said, *more])
+
+
+_NAMED = 3
+"""So many ops are named in a phrase on several."""
+_OTHERS = {
+    "gone": ("op", "gone of which no rule was ever observed"),
+    "new": ("new op", "with a rule"),
+    "documented": ("op", "documented otherwise"),
+}
+"""What alters no rule, and how several of it are counted and called."""
+
+
+def rule_line(rule: RuleChange) -> str:
+    """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
+    only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
+    field = "" if rule.field in ("observed", "op") else f", {rule.field}"
+    return f"{short_name(rule.op)} on {rule.device}{only}{field}: {worded(rule.before)} → {worded(rule.after)}"
+
+
+def rule_lines(changes: Iterable[RuleChange]) -> list[str]:
+    """Return a line for each rule that changed, in the order given; what alters nothing is left out.
+
+    Devices of which the same is said share a line; that an op is registered now is left out where another rule is
+    observed.
+    """
+    known = [change for change in changes if change.alters]
+    observed = {(change.op, change.device) for change in known if change.field == "observed"}
+    alike: dict[tuple[str, ...], list[RuleChange]] = {}
+    for one in known:
+        if one.field != "registered" or (one.op, one.device) not in observed:
+            alike.setdefault((one.op, one.field, one.before, one.after, *sorted(one.dtypes)), []).append(one)
+    return [rule_line(replace(same[0], device=", ".join(one.device for one in same))) for same in alike.values()]
+
+
+def other_rule_lines(changes: Iterable[RuleChange]) -> list[str]:
+    """Return in phrases what changed without altering what autocast does to a program that ran before."""
+    names: dict[str, dict[str, None]] = {kind: {} for kind in _OTHERS}
+    for one in changes:
+        if not one.alters:
+            presence = "gone" if one.after == NOT_THERE else "new"
+            kind = presence if one.field == "op" else one.field.split()[0]
+            names[kind][short_name(one.op)] = None
+    return [
+        f"{counted(len(names[kind]), what)} {more}: {few_phrases([*names[kind]])}"
+        for kind, (what, more) in _OTHERS.items()
+        if names[kind]
+    ]
+
+
+def unseen_rule_lines(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> list[str]:
+    """Return what the candidate's probes do not answer for: `unobserved` rules, `missing` device types and dtypes."""
+    ops = list(dict.fromkeys(f"{short_name(one.op)} on {one.device}" for one in unobserved))
+    seen = f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few_phrases(ops)}"
+    lacks = f"the candidate lacks the rules of autocast on {', '.join(missing)}"
+    return [*([seen] if ops else []), *([lacks] if missing else [])]
+
+
+def few_phrases(names: Sequence[str]) -> str:
+    """Return the first phrases in a row, which may have commas of their own, and how many more there are."""
+    more = len(names) - _NAMED
+    return "; ".join(names[:_NAMED]) + (f"; and {more:,} more" if more > 0 else "")
+
 
 KINDS = (OUTCOME, "time", "memory", "accuracy")
 CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 WORST_FIRST = (*CHANGED, ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE, ChangeStatus.UNCHANGED)
-NOT_IN_TURNS = (
-    "not measured in turns: what changed on the machine between the runs looks like a change of time; ampbench ab "
-    "decides"
-)
+NOT_IN_TURNS = "not measured in turns: a drift of the machine looks like a change of time; ampbench ab decides"
 LISTED = 3
-"""So many cases that only one side has are named."""
-RULES_LISTED = 20
+"""The most cases that are named of those that only one side has."""
+SHOWN, SHOWN_OF_GATE, REASONS, DIFFERING, RULES_LISTED = 10, 5, 6, 5, 20
+"""The most changes, reasons, differing lines of a trace and changed rules on a screen; --all lists the rest."""
 ROWS = 100
-"""A comment on GitHub holds 65,536 characters: so many rows of a table fit four times."""
+"""The most rows of a table in Markdown: four such tables fit into the 65,536 characters of a comment on GitHub."""
 IN_TABLES = ("status", "case_id", "metric", "baseline", "candidate", "change", "low", "reason")
 """The columns of findings that people read."""
 
 
 def case_names(comparison: Comparison) -> dict[str, str]:
-    """Return a short name for the case of each finding, by its id: that of the candidate's, where it is another."""
+    """Return a short name for the case of each finding, by its id: the candidate's name, where that is another case."""
     cases = {change.case.case_id: change.case for change in comparison.findings}
     compared = {case_id: comparison.candidates.get(case_id, case) for case_id, case in cases.items()}
     labels = case_labels(compared.values())
@@ -84,30 +519,27 @@ def case_names(comparison: Comparison) -> dict[str, str]:
 
 
 def verdict(*comparisons: Comparison) -> str:
-    """Return in one line what changed between runs; of runs that only explain, what their traces and rules say.
-
-    That is how many findings have each status, and which change is the worst.
-    """
-    found = [(change, comparison) for comparison in comparisons for change in comparison.findings]
-    if not found:
+    """Return how many findings have each status, and the worst change, in one line; of traces alone, what they show."""
+    changes = [(change, comparison) for comparison in comparisons for change in comparison.findings]
+    if not changes:
         return "; ".join(filter(None, map(_explained, comparisons))) or "nothing to compare"
-    by_status = {status: [change for change, _ in found if change.status is status] for status in WORST_FIRST}
-    drifted = [change for change in by_status[ChangeStatus.REGRESSED] if change.metric == DRIFT]
-    parts = [something_else(len(drifted))] if drifted else []
-    by_status[ChangeStatus.REGRESSED] = [one for one in by_status[ChangeStatus.REGRESSED] if one.metric != DRIFT]
-    for status, having in by_status.items():
-        kinds = Counter(change.kind for change in having)
+    worse = [change for change, _ in changes if change.status is ChangeStatus.REGRESSED]
+    drifted = sum(change.metric == DRIFT for change in worse)
+    parts = [something_else(drifted)] if drifted else []
+    for status in WORST_FIRST:
+        drift = (DRIFT,) if status is ChangeStatus.REGRESSED else ()
+        kinds = Counter(change.kind for change, _ in changes if change.status is status and change.metric not in drift)
         listed = ", ".join(f"{kind} {kinds[kind]:,}" for kind in KINDS if kinds[kind])
-        parts += [f"{len(having):,} {status}" + (f" ({listed})" if status in CHANGED else "")] if having else []
+        parts += [f"{kinds.total():,} {status}" + (f" ({listed})" if status in CHANGED else "")] if kinds else []
     text = ", ".join(parts)
-    changed = sorted((pair for pair in found if pair[0].status in CHANGED), key=lambda pair: rank(pair[0]))
+    changed = sorted((pair for pair in changes if pair[0].status in CHANGED), key=lambda pair: rank(pair[0]))
     if not changed:
-        undecided = by_status[ChangeStatus.INCONCLUSIVE] or by_status[ChangeStatus.INCOMPARABLE]
-        return f"{'no change is certain' if undecided else 'nothing changed'}: {text}"
+        open_still = any(change.status is not ChangeStatus.UNCHANGED for change, _ in changes)
+        return f"{'no change is certain' if open_still else 'nothing changed'}: {text}"
     worst, comparison = changed[0]
     run = f" of {comparison.candidate.label or comparison.candidate.run}" if len(comparisons) > 1 else ""
     most = "most of all " if len(changed) > 1 else ""
-    return f"{text}: {most}{case_names(comparison)[worst.case.case_id]}{run}, {change_line(worst)}"
+    return f"{text}: {most}{case_names(comparison)[worst.case.case_id]}{run}{change_line(worst)}"
 
 
 def _explained(comparison: Comparison) -> str:
@@ -130,20 +562,25 @@ def something_else(cases: int) -> str:
 
 
 def change_line(change: Change) -> str:
-    """Return what became of a case: "time +7.2%", "fails now"."""
+    """Return what became of a case behind its name: ", time +7.2%", ", fails now"; "" of another function."""
     if change.metric == DRIFT:
-        return brief(change)
+        return ""
     if change.change is not None:
-        return f"{metric_label(change.metric)} {change_text(change)}"
-    fails = "fails now" if change.status is ChangeStatus.REGRESSED else "is ok now"
-    return fails if change.metric == OUTCOME else reason(change)
+        return f", {metric_label(change.metric)} {change_text(change)}"
+    if change.metric == OUTCOME:
+        return f", {'fails' if change.status is ChangeStatus.REGRESSED else 'is ok'} now"
+    return f", {reason(change)}"
 
 
-def side_name(side: Side) -> str:
-    """Return a side in one line: its run, label, torch, commit and arm."""
-    parts = [side.run, *([side.label] if side.label else []), f"torch {side.torch_version}"]
-    parts += [f"commit {short_commit(side.commit)}"] if side.commit else []
-    return " · ".join([*parts, *([f"arm {' '.join(side.arm)}"] if side.arm else [])])
+def sides_line(comparison: Comparison) -> str:
+    """Return what is compared with what: "before → after · torch 2.15.0 · commit 6d8b9ee → 4e1ca65"."""
+    before, after = comparison.baseline, comparison.candidate
+    names = ((" ".join(side.arm), side.label, side.run) for side in (before, after))
+    known = [pair for pair in zip(*names, strict=True) if all(pair) and pair[0] != pair[1]]
+    pairs = {"": known[0] if known else (before.run, after.run), "torch": (before.torch_version, after.torch_version)}
+    if before.commit or after.commit:
+        pairs["commit"] = (short_commit(before.commit or "none"), short_commit(after.commit or "none"))
+    return " · ".join(f"{name} {' → '.join(dict.fromkeys(pair))}".strip() for name, pair in pairs.items())
 
 
 def difference_line(difference: Difference) -> str:
@@ -161,11 +598,13 @@ def notes(comparison: Comparison) -> list[str]:
 
 def conditions(comparison: Comparison) -> list[str]:
     """Return how both runs were measured, what the controls say, and which cases were not compared, a line each."""
-    lines = ["measured in turns: both in the same blocks"] if comparison.interleaved else []
+    lines = list(map(difference_line, comparison.differences))
+    lines += ["measured in turns: both in the same blocks"] if comparison.interleaved else []
     lines += [] if comparison.control.code is ControlCode.NO_TIMES else [control_line(comparison.control)]
     skipped = Counter(comparison.skipped.values())
     lines += [f"skipped on both sides: {counted(count, 'case')} ({why})" for why, count in skipped.items()]
-    return lines + _alone("candidate", comparison.only_candidate)
+    lines += _alone("candidate", comparison.only_candidate)
+    return lines + [f"no change of a rule: {phrase}" for phrase in other_rule_lines(comparison.rule_changes)]
 
 
 def _alone(side: str, case_ids: Sequence[str]) -> list[str]:
@@ -175,21 +614,19 @@ def _alone(side: str, case_ids: Sequence[str]) -> list[str]:
 def warnings(comparison: Comparison) -> list[str]:
     """Return what a reader of the verdicts must not miss."""
     fired = [control_line(comparison.control)] if comparison.control.fired else []
-    differences = [difference_line(one) for one in comparison.differences if one.matters]
+    differences = [difference_line(each) for each in comparison.differences if each.matters]
     return [*fired, *notes(comparison), *differences, *_alone("baseline", comparison.only_baseline)]
 
 
 def explanation_lines(comparison: Comparison, case_id: str) -> list[str]:
     """Return which dtypes, casts and rules of autocast differ in a case that both runs traced; none of any other."""
-    found = comparison.explained.get(case_id)
-    if found is None:
+    explained = comparison.explained.get(case_id)
+    if explained is None:
         return []
     versions = comparison.baseline.torch_version, comparison.candidate.torch_version
     between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
-    lines = [*found.lines, *(f"autocast's rule for {rule_line(rule)}{between}" for rule in found.rules)]
-    return lines + [
-        f"autocast's rule for {rule_line(rule)}{between}; no difference to this step" for rule in found.idle
-    ]
+    rules = [(rule, "") for rule in explained.rules] + [(rule, "; this step is the same") for rule in explained.idle]
+    return [*explained.lines, *(f"autocast's rule for {rule_line(rule)}{between}{more}" for rule, more in rules)]
 
 
 def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
@@ -220,145 +657,118 @@ def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
     ]
 
 
-def means_block(comparison: Comparison, moved: Container[str] = COLUMNS) -> Block:
-    """Return the table of the geometric means of what became of each precision, of the metrics that `moved`."""
+def comparison_section(comparison: Comparison, *, everything: bool = False, gate: GateResult | None = None) -> Section:
+    """Return what changed, what is undecided and why; folded, every finding with its reason and how it was measured.
 
-    def interval(mean: PrecisionMean) -> str:
-        certain = mean.low is None or mean.high is None or mean.low == mean.high
-        return "" if certain else format_percent_range((mean.low or 0.0) - 1, (mean.high or 0.0) - 1, sign=True)
-
-    ours = {change.case.case_id: change.case.precision for change in comparison.findings}
-    others = any(ours.get(case_id, case.precision) != case.precision for case_id, case in comparison.candidates.items())
-    columns: list[Column[PrecisionMean]] = [
-        Column("precision", lambda one: one.precision, "baseline's precision" if others else "precision"),
-        Column("device", lambda one: one.device, "device"),
-        Column("metric", lambda one: metric_label(one.metric), "metric"),
-        Column("ratio", lambda one: one.ratio, "change", "ratio", lambda one: format_percent(one.ratio - 1, sign=True)),
-        Column("low", lambda one: one.low, "95% interval", "ratio", interval),
-        Column("cases", lambda one: one.cases, "cases", "whole"),
-    ]
-    return table(
-        "geometric means of candidate / baseline", columns, [mean for mean in comparison.means if mean.metric in moved]
-    )
-
-
-def _lists(comparison: Comparison) -> list[Block]:
-    """Return the tables of changed rules and of defects that came or went."""
-    rules = rule_lines(comparison.rule_changes)
-    more = len(rules) - RULES_LISTED
-    rules = [
-        *rules[:RULES_LISTED],
-        *([f"and {more:,} more"] if more > 0 else []),
-        *unseen_rule_lines(comparison.rules_unobserved, comparison.rule_devices_missing),
-    ]
-    defects = [
-        f"{'came' if one.came else 'went'}: {one.check} on {one.device}: {one.title}"
-        f"{f' (what to do: {one.remedy})' if one.came else ''}"
-        for one in comparison.defects
-    ]
-    changed = f"rules of autocast changed ({len(rule_lines(comparison.rule_changes)):,})"
-    lists = {changed: rules, "known defects that came or went": defects}
-    return [Block(title, ["what"], [[line] for line in lines]) for title, lines in lists.items()]
-
-
-def comparison_section(comparison: Comparison) -> Section:
-    """Return what changed, what is undecided and why; folded, every finding with its reason and how it was measured."""
+    Of a `gate` its points stand for the reasons. With `everything` nothing is folded, and all rows are there.
+    """
     names = case_names(comparison)
     columns = picked(finding_columns(names), *IN_TABLES)
-    by_status = {status: [one for one in comparison.findings if one.status is status] for status in WORST_FIRST}
-    changed = [one for status in CHANGED for one in by_status[status] if not _is_word(one)]
-    facts = [*map(difference_line, comparison.differences), *conditions(comparison)]
-    facts += [f"no change of a rule: {phrase}" for phrase in other_rule_lines(comparison.rule_changes)]
-    moved = {mean.metric for mean in comparison.means if abs(mean.ratio - 1) > EQUAL}
-    blocks = [
-        table(f"changed ({len(changed):,})", columns[:-1], changed),
-        _alike(comparison.findings, names, changed),
-        *_why(comparison, names),
-        *_lists(comparison),
-        replace(means_block(comparison, moved), folded=True),
-        *(table(f"{status} ({len(own):,})", columns, own, folded=True) for status, own in by_status.items()),
-        Block("how it was measured", ["what"], [[line] for line in facts], folded=True),
+    changed = [
+        change
+        for status in CHANGED
+        for change in comparison.findings
+        if change.status is status and change.metric not in (OUTCOME, DRIFT) and change_text(change)
     ]
-    return Section(sides_line(comparison), [block for block in blocks if block.rows])
+    lines = gate_lines(comparison, gate) if gate else _reasons(comparison.findings, names, changed, everything)
+    by_status = {status: [one for one in comparison.findings if one.status is status] for status in WORST_FIRST}
+    folded = [table(f"{status} ({len(own):,})", columns, own, folded=True) for status, own in by_status.items()]
+    facts = [[line] for line in conditions(comparison)]
+    blocks = [
+        table(
+            "changed",
+            columns[:-1],
+            changed,
+            shown=None if everything else SHOWN_OF_GATE if gate else SHOWN,
+        ),
+        *map(Block, lines),
+        *_why(comparison, names, everything),
+        *_lists(comparison, rules=everything or gate is None),
+        *(block if everything else cut(block, ROWS) for block in folded),
+        Block("how it was measured", ["what"], facts, folded=True),
+    ]
+    shown = [block for block in blocks if block.rows or not block.headers]
+    return Section(sides_line(comparison), [replace(one, folded=False) for one in shown] if everything else shown)
 
 
-def _is_word(change: Change) -> bool:
-    """Return whether a change is told in words, as one of an outcome or of what is computed."""
-    return change.metric in (OUTCOME, DRIFT) or not change_text(change)
-
-
-def _alike(findings: Iterable[Change], names: Mapping[str, str], listed: Container[Change]) -> Block:
-    """Return by status, kind and code what is not `listed` and not simply unchanged, and all remarks: first reasons."""
+def _reasons(
+    findings: Iterable[Change], names: Mapping[str, str], listed: Container[Change], everything: bool
+) -> list[str]:
+    """Return a line for each status, kind and code that is neither `listed` nor unchanged, and for each remark."""
     alike: dict[tuple[str, ...], list[tuple[Change, str]]] = {}
     for change in sorted(findings, key=lambda one: WORST_FIRST.index(one.status)):
         if change not in listed and change.status is not ChangeStatus.UNCHANGED:
             alike.setdefault((change.status, change.kind, change.code), []).append((change, reason(change)))
         for remark, text in zip(change.remarks, remarks(change), strict=True):
             alike.setdefault((change.status, change.kind, remark.code), []).append((change, text))
-    rows = []
+    lines = []
     for (status, kind, _), members in alike.items():
-        cases = dict.fromkeys(names[change.case.case_id] for change, _ in members)
-        rows.append([status, kind, f"{len(members):,}", few(cases, 1), members[0][1]])
-    headers = ["verdict", "metric", "findings", "case", "why"]
-    return Block("by reason", headers, rows, "the first case and reason of those alike", numbers=["findings"])
+        cases = few((names[change.case.case_id] for change, _ in members), 1)
+        lines.append(f"{len(members):,} {status} ({kind}), {cases}: {members[0][1]}")
+    return lines if everything else _first(lines, REASONS)
 
 
-def _why(comparison: Comparison, names: Mapping[str, str]) -> Iterator[Block]:
+def _first(lines: Sequence[str], most: int) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    more = len(lines) - most
+    return [*lines[:most], *([f"and {more:,} more, --all lists them"] if more > 0 else [])]
+
+
+def _why(comparison: Comparison, names: Mapping[str, str], everything: bool) -> Iterator[Block]:
     """Yield what differs in the traces of the case that changed most; folded, of others. Without findings, of all."""
     changed = dict.fromkeys(one.case.case_id for one in comparison.findings if one.status in CHANGED)
     shown = [case_id for case_id in changed if case_id in comparison.explained][:1]
-    shown = shown if comparison.findings else [*comparison.explained]
-    for listed, folded in ((shown, False), ([one for one in comparison.explained if one not in shown], True)):
-        rows = [
-            ("" if place else names.get(case_id, case_id), line)
-            for case_id in listed
-            for place, line in enumerate(explanation_lines(comparison, case_id))
-        ]
-        yield Block("why, of other cases" if folded else "why", ["case", "what differs"], rows, folded=folded)
+    for case_id in shown if comparison.findings else comparison.explained:
+        lines = explanation_lines(comparison, case_id)
+        yield Block(f"what differs in {names.get(case_id, case_id)}:")
+        yield from (Block(f"· {line}") for line in (lines if everything else _first(lines, DIFFERING)))
+    rest = [case_id for case_id in comparison.explained if comparison.findings and case_id not in shown]
+    rows = [[names.get(case_id, case_id), line] for case_id in rest for line in explanation_lines(comparison, case_id)]
+    yield Block("what differs in other cases", ["case", "what differs"], rows, folded=True)
 
 
-def comparison_lines(
-    comparison: Comparison, width: int, everything: bool = False, gate: GateResult | None = None
-) -> list["Text"]:
-    """Return what a terminal of `width` columns shows of a comparison, and below what a `gate` says of it.
+def _lists(comparison: Comparison, *, rules: bool) -> Iterator[Block]:
+    """Yield changed `rules`, where they are wanted, and defects that came or went, a line each."""
+    changed = rule_lines(comparison.rule_changes) if rules else []
+    if changed:
+        yield Block(f"rules of autocast changed ({len(changed):,}):")
+    unseen = unseen_rule_lines(comparison.rules_unobserved, comparison.rule_devices_missing) if rules else []
+    yield from (Block(f"· {line}") for line in [*_first(changed, RULES_LISTED), *unseen])
+    for defect in comparison.defects:
+        remedy = f" (what to do: {defect.remedy})" if defect.came else ""
+        happened = "came" if defect.came else "went"
+        yield Block(f"known defect {happened}: {defect.check} on {defect.device}: {defect.title}{remedy}")
 
-    With `everything`, every finding is listed.
+
+def comparison_document(
+    comparison: Comparison, *, everything: bool = False, gate: GateResult | None = None
+) -> Document:
+    """Return a comparison with what a `gate` says of it; `everything`: every finding and trace.
+
+    Machines have each finding; in CSV remarks are joined by "; ", and details are a JSON object.
     """
-    from rich.text import Text
+    columns = finding_columns({})
 
-    if gate is not None:
-        comparison = replace(comparison, only_baseline=())  # a note of the gate
-    section = comparison_section(comparison)
-    shown = [replace(block, folded=False) for block in section.blocks if everything or not block.folded]
-    section = Section(section.title, [*map(Block, warnings(comparison)), *shown])
-    lines = [*document_lines([section], (), width), Text(), *wrapped(verdict(comparison), width, "bold")]
-    if gate is not None:
-        *texts, last = gate_texts(comparison, gate)
-        lines += [Text(), *(line for text in texts for line in wrapped(text, width))]
-        lines += wrapped(last, width, "bold green" if gate.passed else "bold red")
-    return lines
+    def section() -> Section:
+        compared = replace(comparison, only_baseline=()) if gate else comparison  # a note of the gate
+        made = comparison_section(compared, everything=everything, gate=gate)
+        return Section(made.title, [*map(Block, warnings(compared)), *made.blocks])
 
+    def rows() -> list[dict[str, Any]]:
+        found = records(columns, comparison.findings)
+        for row in found:
+            row["remarks"] = "; ".join(row["remarks"])
+            row |= {name: json.dumps(finite(row[name])) for name in ("facts", "details")}
+        return found
 
-def comparison_markdown(comparison: Comparison, gate: GateResult | None = None) -> str:
-    """Return a comparison as Markdown, below what a `gate` says of it: the verdict, what changed, details to unfold."""
-    head = []
-    if gate is not None:
-        word, counts = _gate_verdict(gate)
-        texts = gate_texts(comparison, gate)[:-1]
-        head = [f"**{escaped(word)}**: {escaped(counts)}", _bullets(texts)]
-    head += [f"**{escaped(verdict(comparison))}**", escaped(sides_line(comparison))]
-    head += [f"> {escaped(text)}" for text in warnings(comparison)]
-    blocks = [block_text(cut(block, ROWS), 3) for block in comparison_section(comparison).blocks]
-    return "\n\n".join(filter(None, [*head, *blocks])) + "\n"
-
-
-def sides_line(comparison: Comparison) -> str:
-    """Return what is compared with what."""
-    return f"{side_name(comparison.baseline)} → {side_name(comparison.candidate)}"
-
-
-def _bullets(texts: Iterable[str]) -> str:
-    return "\n".join(f"* {escaped(text)}" for text in texts)
+    return Document(
+        sections=lambda: [section()],
+        data=lambda: finite(comparison_data(comparison, gate)),
+        columns=[column.key for column in columns],
+        rows=rows,
+        answer=gate_verdict(gate) if gate else verdict(comparison),
+        good=gate.passed if gate else None,
+    )
 
 
 def comparison_data(comparison: Comparison, gate: GateResult | None = None) -> dict[str, Any]:
@@ -384,24 +794,8 @@ def comparison_data(comparison: Comparison, gate: GateResult | None = None) -> d
     }
 
 
-def comparison_json(comparison: Comparison, gate: GateResult | None = None) -> str:
-    """Return the same as text, a line per finding; null where a number is undefined or not finite."""
-    return json_object(comparison_data(comparison, gate))
-
-
-def comparison_csv(comparison: Comparison) -> str:
-    """Return the findings as CSV; remarks are joined by "; ", details are a JSON object."""
-    columns = finding_columns({})
-    rows = records(columns, comparison.findings)
-    for row in rows:
-        row["remarks"] = "; ".join(row["remarks"])
-        for column in ("facts", "details"):
-            row[column] = json.dumps({name: plain(value) for name, value in row[column].items()})
-    return csv_text([column.key for column in columns], ([*row.values()] for row in rows))
-
-
-def gate_texts(comparison: Comparison, result: GateResult) -> list[str]:
-    """Return what a gate says in lines: what it left out, what must be seen, why it failed, and last the verdict."""
+def gate_lines(comparison: Comparison, result: GateResult) -> list[str]:
+    """Return what a gate left out, what must be seen, and why it failed, a line each."""
     left_out: dict[str, list[str]] = {}
     for one in result.ignored:
         heading = f"ignored until {one.until} ({one.reason})"
@@ -411,7 +805,6 @@ def gate_texts(comparison: Comparison, result: GateResult) -> list[str]:
         *(f"{heading}: {'; '.join(texts)}" for heading, texts in left_out.items()),
         *(f"note: {point_line(point, names)}" for point in result.notes),
         *(f"why: {point_line(point, names)}" for point in result.why),
-        ": ".join(_gate_verdict(result)),
     ]
 
 
@@ -423,7 +816,7 @@ def point_line(point: GatePoint, names: Mapping[str, str]) -> str:
     which = cases
     if point.code in (GateCode.OTHER_FUNCTION, GateCode.SKIPPED):
         word = brief if point.code is GateCode.OTHER_FUNCTION else reason
-        which = [f"{name}: {word(one)}" for name, one in zip(cases, changes, strict=True)]
+        which = gathered(zip(cases, map(word, changes), strict=True))
     elif point.code is GateCode.REGRESSED:
         which = [f"{label} {gated_change(one)}" for label, one in zip(labels, changes, strict=True)]
     elif point.code is GateCode.LOST:
@@ -460,8 +853,8 @@ def _ignored_text(one: Ignored) -> str:
     return f"regressed {gated_change(one.change)}" if one.change.status is ChangeStatus.REGRESSED else one.change.status
 
 
-def _gate_verdict(result: GateResult) -> tuple[str, str]:
-    """Return whether the candidate may pass, and how many findings speak for and against that."""
+def gate_verdict(result: GateResult) -> str:
+    """Return whether the candidate may pass, and how many findings have each verdict."""
     listed = {
         "regressed": result.regressions,
         "regressed against the anchor": result.anchor_regressions,
@@ -480,7 +873,7 @@ def _gate_verdict(result: GateResult) -> tuple[str, str]:
         counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
     word = result.status.upper() + ("" if result.passed else f" with exit code {result.exit_code}")
     path = result.policy["path"]
-    return f"{word}{f' under {path}' if path else ''}", ", ".join(counts) or "nothing was compared"
+    return f"{word}{f' under {path}' if path else ''}: {', '.join(counts) or 'nothing was compared'}"
 
 
 def _gate_data(comparison: Comparison, result: GateResult) -> dict[str, Any]:
@@ -566,7 +959,7 @@ def control_document(comparison: Comparison, found: SelfComparison) -> Document:
         data=lambda: {
             **{name: getattr(found, name) for name in ("cases", "blocks", "able", "spreads")},
             **{name: [change.case.case_id for change in getattr(found, name)] for name in lists},
-            "highest_rate": plain(found.highest_rate),
+            "highest_rate": finite(found.highest_rate),
             "detectable": records(DETECTABLE, found.detectable),
         },
         columns=[column.key for column in spreads],

@@ -64,23 +64,6 @@ def json_document(document: Any) -> str:
     return json.dumps(document, ensure_ascii=False, indent=2, default=str)
 
 
-def json_object(document: Mapping[str, Any]) -> str:
-    """Return nested data as a JSON object, a line for each name and for each item of its lists.
-
-    null stands where a number is undefined or not finite.
-    """
-
-    def dumped(value: Any) -> str:
-        return json.dumps(finite(value), ensure_ascii=False)
-
-    lines = []
-    for name, value in document.items():
-        listed = isinstance(value, list) and value
-        text = "[\n" + ",\n".join(map(dumped, value)) + "\n]" if listed else dumped(value)
-        lines.append(f"{json.dumps(name)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
 def finite(value: Any) -> Any:
     """Return nested data with None for numbers that JSON does not have, and NumPy's scalars as plain values."""
     if isinstance(value, float):

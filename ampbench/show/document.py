@@ -117,8 +117,9 @@ class Code:
 class Document:
     """What is known of something, in each form that someone asks for; a form is made when it is asked for.
 
-    People read `sections`, then the lines of what is `missing`, then `code`. Machines read `data`, nested, or `rows`,
-    flat, each with a value for every one of `columns`.
+    People read `sections`, then the lines of what is `missing`, then `code`. The `answer` sums them up: Markdown begins
+    with it, a terminal ends with it, in green or red where it is `good` or bad. Machines read `data`, nested, or
+    `rows`, flat, each with a value for every one of `columns`.
     """
 
     sections: Callable[[], Sequence[Section]]
@@ -127,6 +128,8 @@ class Document:
     rows: Callable[[], Sequence[Mapping[str, Any]]]
     missing: Sequence[str] = ()
     code: Sequence[Code] = ()
+    answer: str = ""
+    good: bool | None = None
 
 
 def as_sentence(text: str, names: Container[str] = ()) -> str:
@@ -220,10 +223,15 @@ def folded(title: str, text: str) -> str:
 
 
 def markdown(
-    sections: Iterable[Section], level: int = 2, *, missing: Iterable[str] = (), code: Iterable[Code] = ()
+    sections: Iterable[Section],
+    level: int = 2,
+    *,
+    missing: Iterable[str] = (),
+    code: Iterable[Code] = (),
+    answer: str = "",
 ) -> str:
-    """Return `sections` as Markdown, with titles from `level` on, the lines of what is `missing`, then `code`."""
-    parts = []
+    """Return the `answer` and `sections` as Markdown, with titles from `level` on, then what is `missing`, `code`."""
+    parts = [f"**{escaped(answer)}**"] if answer else []
     for section in sections:
         parts.append(_heading(section.title, level))
         parts += [block_text(block, level + 1) for block in section.blocks]

@@ -33,15 +33,13 @@ from ampbench.show.rows import (
     precision_label,
     taken_of,
 )
-from ampbench.show.wording import BRIEFLY, briefly, code_words, verdict_words, words
+from ampbench.show.wording import BRIEFLY, briefly, verdict_words, words
 
-MANY = 20
-"""A run of more tables is shown as one row a table: its tables would fill a terminal five times and more."""
+TABLES = 3
+"""The most tables that one screen holds; a run of more is shown with one row for each."""
 NAMED = 8
-"""So many of the networks that failed alike are named."""
+"""The most networks that are named of those that failed alike."""
 NO_ADVICE = "no advice"
-NOTE = "speed and memory times fp32's, with 95% intervals; error against fp64"
-STANDING_NOTE = "best: certainly the fastest machine; tied: the fastest or maybe as fast; alone: the only one"
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 
@@ -79,7 +77,7 @@ class Network:
         code = self.take.statement.code
         reasons: dict[str, list[str]] = {}
         for row in passed_over(self.rows):
-            reasons.setdefault(code_words(row), []).append(precision_label(row))
+            reasons.setdefault(briefly(row["verdict_code"]), []).append(precision_label(row))
         named = {name for names in reasons.values() for name in names}
         if code in (Answer.STAY, Answer.UNCERTAIN) and facts["best"] not in named:
             reasons[briefly(code)] = [f"{facts['best']} {times(facts['best_speed'])}"]
@@ -219,11 +217,7 @@ def _ratio(value: float | None, low: float | None, high: float | None) -> str:
 
 
 def tables(
-    networks: Iterable[Network],
-    shown: Sequence[Column[Line]] | None = None,
-    note: str = NOTE,
-    *,
-    everything: bool = False,
+    networks: Iterable[Network], shown: Sequence[Column[Line]] | None = None, *, everything: bool = False
 ) -> list[Block]:
     """Return the table of networks, whose title counts what to take; one for each phase, device and path."""
     parts: dict[tuple[str, ...], list[Network]] = {}
@@ -235,7 +229,7 @@ def tables(
     for part, members in parts.items():
         title = ": ".join(filter(None, [" · ".join(part[place] for place in differing), heading(members)]))
         lines = lines_of(members, everything=everything)
-        found.append(table(title, shown or columns(), lines, "" if found else note))
+        found.append(table(title, shown or columns(), lines))
     return found
 
 
@@ -253,12 +247,6 @@ def heading(networks: Sequence[Network]) -> str:
         certain = f" ({many}not certain)" if open_still else ""
         said.append(f"{verbs.get(label, label if said else f'take {label}')}{count}{certain}")
     return ", ".join(said)
-
-
-def sections(networks: Sequence[Network], rows: Iterable[Row]) -> list[Section]:
-    """Return what is shown of a run of many networks: these, what each precision brought, cases without a result."""
-    more = [found for found in (brought(networks), missing(rows)) if found.rows]
-    return [Section("networks", tables(networks)), *([Section("precisions", more)] if more else [])]
 
 
 def brought(networks: Sequence[Network]) -> Block:
@@ -366,13 +354,12 @@ def side_by_side(
     """
     shown = columns(machines=True, over=over, everything=everything)
     lines = lines_of(networks, everything=everything)
-    note = f"{NOTE}; {STANDING_NOTE}" if any(each.standing for each in networks) else NOTE
     odd = [Block(words(statement)) for statement in alike]
     lost = missing(rows)
     return Document(
         sections=lambda: [
             Section("machines", [table("", PLACES, places), *odd, *([lost] if lost.rows else [])]),
-            Section("networks", tables(networks, shown, note, everything=everything)),
+            Section("networks", tables(networks, shown, everything=everything)),
         ],
         data=lambda: {
             "machines": records(PLACES, places),

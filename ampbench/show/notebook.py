@@ -41,6 +41,24 @@ def html_of(lines: Iterable["Text"]) -> str:
     return f'<style>{STYLE}</style><pre class="ampbench">{"".join(parts)}</pre>'
 
 
+WIDTH = 100
+"""Columns of what a program prints."""
+
+
+class Printed:
+    """Prints itself as text, and in a notebook as HTML, from the same styled lines."""
+
+    def lines(self) -> "Iterable[Text]":
+        """Return what is shown, in styled lines."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return written_out("\n".join(line.plain.rstrip() for line in self.lines()).strip("\n"), LAYOUT)
+
+    def _repr_html_(self) -> str:
+        return html_of(self.lines())
+
+
 @dataclass(frozen=True, repr=False)
 class Plot:
     """Charts as a Vega-Lite `spec` with its data. A notebook draws it; any viewer of Vega-Lite does."""

@@ -34,7 +34,7 @@ TEMPLATES: Mapping[str, str] = {
         "{step:if|, about |s| of the untraced step}{fake:only| (fake tensors, not on hardware)}"
     ),
     "casts-promoted": (
-        "{ops:counted;op} {ops:verb;converts;convert} {inputs:counted;input} inside, {bytes:B} beside these: copies on "
+        "{ops:counted;op} {ops:verb;converts;convert} {inputs:counted;input} inside, {bytes:B} more: copies on "
         "a CPU, fused on a GPU"
     ),
     "casts-saved": "{casts:counted;cast} could be saved",
@@ -55,7 +55,7 @@ TEMPLATES: Mapping[str, str] = {
     "casts-no-graph": "not made: {error}",
     "casts-inside": "{op}: {given} in, {made} out, cast inside {count:counted;op} and in no count",
     "casts-unseen": "casts inside {names} are not seen ({ops:counted;op})",
-    "casts-as-one": "told as the one op that {device} has for it: {name} ({calls:counted;call}), {kernel}",
+    "casts-as-one": "counted as the single op that {device} has for it: {name} ({calls:counted;call}), {kernel}",
     "casts-apart": "fake tensors take {name} apart: {device} may run it whole, with fewer casts",
     "ceiling-ratio": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}",
     "ceiling-traffic": "as many values are copied in {ratio:ratio} the time of fp32",
@@ -63,14 +63,14 @@ TEMPLATES: Mapping[str, str] = {
         "other work used up to {share:share} of the CPU during {which:if|||}{which:else|all measurements}: do not "
         "trust them, measure again"
     ),
-    "headroom-nothing": "nothing can be said: no module gave a floating value",
+    "headroom-nothing": "no module gave a floating value, so nothing can be predicted",
     "headroom-overflows": (
         "{count:,} of {modules:counted;module} would overflow (worst {worst}: largest {values} is {reach:.5g} times "
         "what {dtype} holds)"
     ),
     "headroom-fits": (
         "none of {modules:counted;module} would overflow{flush:only| or flush}{worst:if| (nearest ||: }"
-        "{values:if|largest || is }{reach:if||share| of what it holds)}"
+        "{values:if|largest || is }{reach:if||share| of its range)}"
     ),
     "headroom-flushes": "{count:,} would flush ({names})",
     "headroom-near": "{count:,} {count:verb;comes;come} within a factor {margin} of overflow ({names})",
@@ -82,7 +82,7 @@ TEMPLATES: Mapping[str, str] = {
         "{flushed:else|keeps every gradient}{unscaled:if|, |share| are lost without it}; the largest is in {limiting}"
     ),
     "headroom-swallowed": "stored in {dtype}, {share:share} of the weights that steps move would stand still",
-    "headroom-strange": "some values within {names} are not finite, as those of masks, and are left out",
+    "headroom-strange": "some values within {names} are not finite, as in masks, and are left out",
     "headroom-raised": "the step ended with an error, so that it was not seen as a whole: {error}",
     "headroom-stored": (
         "{names} {count:verb;overflows;overflow} as stored in {dtype}"
@@ -90,7 +90,7 @@ TEMPLATES: Mapping[str, str] = {
         "{step:else|, and the outputs are finite all the same}"
     ),
     "headroom-first": "{first}",
-    "headroom-nonfinite": "outputs are not finite from step {step:,} on, and no op makes that of finite values",
+    "headroom-nonfinite": "outputs are not finite from step {step:,} on, and no op turns finite values into such",
     "headroom-finite": "all values of the whole step are finite",
     "headroom-unseen": "the whole step was not seen",
     "headroom-none": "no overflow or flushing predicted, none seen",
@@ -160,7 +160,7 @@ TEMPLATES: Mapping[str, str] = {
     "keep-slower": f"fp32 is faster here: with these modules kept, a step takes {_TIMES} a step in fp32",
     "keep-untimed": (
         "the time in fp32 was not measured{why:if| (||)}: ampbench run measures a function whose network keeps these "
-        "modules beside fp32"
+        "modules and fp32"
     ),
     "keep-peak": "peak memory {kept:B} with these modules kept{none:if|, |B| with none}{all:if|, |B| with all}",
     "keep-reference": "errors are against fp32, as the fp64 reference failed: {why}",

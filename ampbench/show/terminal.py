@@ -7,7 +7,7 @@ from io import StringIO
 from textwrap import fill, indent
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from ampbench.show.document import Block, Code, Section, written_out
+from ampbench.show.document import Block, Code, Document, Section, written_out
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -85,8 +85,6 @@ def padded(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
     return [[fill(place, cell) for place, cell in enumerate(row)] for row in rows]
 
 
-INDENT = 4
-"""Blanks before a table."""
 GAPS = (2, 1)
 """Blanks between its columns, from roomy to tight."""
 MIN_WIDTH = 10
@@ -97,54 +95,75 @@ SHORT_WORD = 16
 STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "incomparable": "magenta"}
 """How the statuses of changes are shown."""
 NO_ROOM = "no room for {}: a wider terminal or --format markdown shows all"
-"""What is said of columns that are left out."""
+"""The line below a table that names the columns it leaves out."""
 
 
-def print_sections(sections: Sequence[Section], missing: Sequence[str] = (), code: Sequence[Code] = ()) -> None:
-    """Print `sections`, then the lines of what is `missing`, then `code`.
-
-    Columns of text share the room that those of numbers leave. What there is no room for is named below its table.
-    """
+def print_document(document: Document) -> None:
+    """Print a document: its lines, then its code as it is, which no terminal folds."""
     console = make_console()
-    print_lines(console, document_lines(sections, missing, console.width))
-    for one in code:
-        text = f"\n  {one.title}\n{indent(one.text, '    ')}"
+    print_lines(console, document_lines(document, console.width))
+    for text in map(code_text, document.code):
         console.file.write(written_out(text, LAYOUT) if console.is_terminal else text)
 
 
-def document_lines(sections: Sequence[Section], missing: Sequence[str], width: int) -> Iterator["Text"]:
-    """Yield sections in lines of at most `width`, then a line for each that is `missing`."""
+def code_text(code: Code) -> str:
+    """Return code below its title, behind a blank line."""
+    return f"\n  {code.title}\n{indent(code.text, '    ')}"
+
+
+def document_lines(document: Document, width: int) -> Iterator["Text"]:
+    """Yield sections in lines of at most `width`, then a line for each case that is missing, and last the answer.
+
+    What is folded away elsewhere is left out. Columns of text share the room that columns of numbers leave.
+    """
+    from rich.text import Text
+
+    sections = document.sections()
+    yield from section_lines(sections, width)
+    if sections and document.missing:
+        yield Text()
+    yield from map(Text, document.missing)
+    if document.answer:
+        colour = {None: "", True: " green", False: " red"}[document.good]
+        yield from [Text(), *wrapped(document.answer, width, f"bold{colour}")]
+
+
+def section_lines(sections: Iterable[Section], width: int) -> Iterator["Text"]:
+    """Yield sections in lines of at most `width`, a blank line between two of them."""
     from rich.text import Text
 
     for place, section in enumerate(sections):
         yield from [Text()] if place else []
-        yield from wrapped(section.title, width, "bold") or [Text()]
-        table_before = False
+        yield from wrapped(section.title, width, "bold")
+        table_before, first = False, not section.title
         for block in section.blocks:
-            if (block.title or block.note) and (block.rows or table_before):
+            if block.folded:
+                continue
+            if (block.title or block.note) and (block.rows or table_before) and not first:
                 yield Text()
-            yield from block_lines(block, width)
+            first = False
+            yield from block_lines(block, width, 2 if section.title else 0)
             table_before = bool(block.rows)
-    if sections and missing:
-        yield Text()
-    yield from map(Text, missing)
 
 
-def block_lines(block: Block, width: int) -> list["Text"]:
-    """Return a block in lines of at most `width`: its title and note, its table, and which columns have no room."""
+def block_lines(block: Block, width: int, margin: int = 2) -> list["Text"]:
+    """Return a block in lines of at most `width`: its title and note, its table, and which columns have no room.
+
+    The title stands behind `margin` blanks, a table behind twice as many.
+    """
     from rich.padding import Padding
     from rich.text import Text
 
     note = f"({block.note})" if block.title and block.rows and block.note else block.note
     between = " " if block.title and note else ""
     title = Text.assemble((block.title, "bold" if block.rows else ""), (between + note, "dim"))
-    parts: list[tuple[RenderableType, int, int]] = [(title, 2, width)] if title.plain else []
+    parts: list[tuple[RenderableType, int, int]] = [(title, margin, width)] if title.plain else []
     if block.rows:
-        gap, widths = _layout(block, width - INDENT)
-        needed = INDENT + sum(widths.values()) + gap * (len(widths) - 1)
-        parts.append((_table(block, gap, widths), INDENT, max(width, needed)))
+        gap, widths = _layout(block, width - 2 * margin)
+        needed = 2 * margin + sum(widths.values()) + gap * (len(widths) - 1)
+        parts.append((_table(block, gap, widths), 2 * margin, max(width, needed)))
         if hidden := [name for place, name in enumerate(block.headers) if place not in widths]:
-            parts.append((Text(NO_ROOM.format(", ".join(hidden)), style="dim"), INDENT, width))
+            parts.append((Text(NO_ROOM.format(", ".join(hidden)), style="dim"), 2 * margin, width))
     console = make_console(file=StringIO())
     lines = []
     for part, left, room in parts:

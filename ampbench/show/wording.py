@@ -8,7 +8,6 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from ampbench.core.budget import ROOM
 from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
 from ampbench.core.units import (
     FORMATS,
@@ -33,7 +32,7 @@ _AGAINST = "{against:if| against the anchor ||}"
 
 TEMPLATES: Mapping[StrEnum, str] = {
     Flaw.REFERENCE_NAN: "{are} NaN in {dtype} already: the network, not a precision, makes them",
-    Flaw.REFERENCE_INFINITE: "{are} infinite, in {dtype}, too: the error is that of the others",
+    Flaw.REFERENCE_INFINITE: "{are} infinite in {dtype} too: the error is over all other elements",
     Flaw.REFERENCE_LOSS: (
         "the loss is not finite in fp64 already: the network or its loss, not a precision, makes it so"
     ),
@@ -43,43 +42,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Flaw.FP32_GRADIENT: f"{{are}} not finite in fp32 already{{alone:only|{_IN_RANGE}}}",
     Flaw.FP32_LOSS: f"the loss is not finite in fp32 already{{alone:only|{_IN_RANGE}}}",
     Flaw.NO_ERROR: "no error is defined: {why}",
-    Refusal.OUTPUTS: "its output is not finite ({number:elements})",
-    Refusal.PARAMETERS: "its parameters are not finite after a step ({number:elements})",
-    Refusal.GRADIENTS: "its gradients are not finite ({number:elements})",
-    Refusal.INPUT_RANGE: "its inputs reach {number:times} the largest number of the dtype that they are given in",
-    Refusal.TARGET_RANGE: "its targets reach {number:times} the largest number of the dtype of its output",
-    Refusal.SCALE: "its gradients are finite only if the loss is divided by {number:.3g}: no loss scale helps",
-    Refusal.SPREAD: (
-        "its error{subject:if| in ||} is {number:times} what the rows of that output differ by, more than {limit:times}"
-    ),
-    Refusal.ERROR: "its error{subject:if| in ||} is {number:error}, more than {limit:g}",
-    Refusal.GRADIENT_ERROR: "its gradient error is {number:error}, more than {limit:g}",
-    Refusal.UPDATE: "{number:kept} of its updates are lost{subject:if| to the rounding of ||}, more than {limit:limit}",
-    Refusal.UPDATE_OF_TENSOR: "{number:kept} of the update of {subject} is lost, more than {limit:limit}",
-    Refusal.UNMOVED: "weights that carry {number:share} of its updates never move, more than {limit:limit}",
-    Refusal.NO_ROOM: (
-        f"of updates {ROOM} times smaller, as training settles, {{number:share}} are lost, more than {{limit:limit}}"
-    ),
-    Refusal.GRADIENT_OF_TENSOR: "the gradient of {subject} errs by {number:error}, more than {limit:g}",
-    Refusal.BIAS: (
-        "its gradients err alike in all batches, by {number:share} of what batches differ by, more than {limit:limit}"
-    ),
-    Refusal.SAMPLES: "the errors of its samples reach {number:error} at their 99% quantile, more than {limit:g}",
-    Refusal.WORST_SAMPLE: "its worst sample errs by {number:error}, more than {limit:g}",
-    Refusal.PROBABILITIES: "its probabilities lie {number:error} nats from fp64's, more than {limit:g}",
-    Refusal.WORST_PROBABILITIES: (
-        "its probabilities lie {number:error} nats from fp64's at the 99% quantile, more than {limit:g}"
-    ),
-    Refusal.LOSS_FINITE: "its loss is not finite",
-    Refusal.LOSS: "its loss is off by {number:error}, more than {limit:g}",
-    Refusal.DECISIONS: "{number:share} of its decisions are not fp64's, more than {limit:limit}",
-    Refusal.FLUSHED: "{number:share} of its gradients became zero, fp32's apart, more than {limit:limit}",
-    Refusal.STATISTICS: (
-        "running statistics, as they are stored, stop {number:share} away from those of batches, more than "
-        "{limit:limit}: keep these modules in fp32"
-    ),
-    Refusal.SKIPPED: "GradScaler skipped {number:,.0f} steps after its scale had settled",
-    Refusal.TRAINS_WORSE: "it does not train as fp32 does{number:if|: it ends |share| worse} ({subject})",
     Undecided.NOT_MEASURED: "it was not measured",
     Undecided.NO_REFERENCE: "its error was not measured",
     Undecided.ZERO_REFERENCE: (
@@ -88,12 +50,12 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Undecided.NO_ERROR: "its error is undefined",
     Undecided.NO_GRADIENT_ERROR: "its gradient error is undefined",
     Undecided.NO_OPTIMIZER: "it is not judged without an optimizer: --optimizer adamw:lr=3e-4",
-    Undecided.NO_UPDATE: "what its weights in half lose of an update is not known",
+    Undecided.NO_UPDATE: "how much of an update its weights in half lose was not measured",
     Undecided.BY_CHANCE: (
-        "its error means nothing: two fp64 steps differ, too, as the network draws random numbers or keeps state"
+        "its error means nothing: two fp64 steps differ, as the network draws random numbers or keeps state"
     ),
     Answer.STAY: "nothing is faster, at best {best} with {best_speed:times}",
-    Answer.UNCERTAIN: "no speedup is certain, at best {best} with {best_speed:times}{cause:if|; |cause|}",
+    Answer.UNCERTAIN: "no speedup is certain, at best {best} with {best_speed:times}",
     Answer.ALONE: "every other precision failed",
     Answer.ONLY: "fp32 failed, and this is the fastest within the error budget",
     Answer.NO_BASELINE: "fp32 was not measured here, and speedups are stated against it",
@@ -115,7 +77,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "(1 - {decay} is {falls:.2g}, under 2^-{power})"
     ),
     Arithmetic.STATISTICS: (
-        f"{_TRAINED}running statistics stop about {{away:share}} away from those of batches "
+        f"{_TRAINED}running statistics stop about {{away:share}} away from the batches' own "
         "(2^-{power} / momentum {momentum:g})"
     ),
     Hint.SCALE: (
@@ -140,8 +102,8 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "{workloads} modifies its inputs ({names}): they are restored before each step; errors refer to the first step"
     ),
     Note.COMPILED: "{workloads} is compiled by torch.compile already: its eager path is compiled code",
-    Note.ROUNDED: "{cases}: fp32 is not fp32 here: factors of products are rounded to {dtypes}{variables:if| (||)}",
-    Note.NOT_ROUNDED: "{cases}: no fp32 product was rounded to {dtype}: this is fp32{variables:if| (||)}",
+    Note.ROUNDED: "{cases}: torch rounds the factors of fp32 products to {dtypes} here{variables:if| (||)}",
+    Note.NOT_ROUNDED: "{cases}: no product was rounded to {dtype}: these are fp32 numbers{variables:if| (||)}",
     Note.ATTENTION: (
         "{tables}: attention runs by {kernels}; differences in time and error include the kernel's"
         "{held:only|; --set sdpa=math gives all precisions the same}"
@@ -155,7 +117,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.SWITCHES: "{workloads}: {switches} is reset to torch's default",
     Note.PRESET: "--preset {preset} sets sizes of built-in workloads alone; use --set for {workloads}",
     Note.RANDOM_WEIGHTS: (
-        "{workloads}: random weights: errors are not those of a trained network; --set weights=PATH loads trained ones"
+        "{workloads}: random weights: a trained network errs differently; load its weights with --set weights=PATH"
     ),
     Note.NO_CEILING: "no ceiling of {operations} is known here: ampbench study ceilings, then measure again",
     Note.ABOVE_CEILING: (
@@ -166,14 +128,14 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.UNSETTLED: "{cases}: time or clock still changed when the warm-up ended: times may be too short",
     Note.OTHER_PROCESSES: "{processes} used the accelerator during the measurement: end other work, then measure again",
     Note.NO_TELEMETRY: "{device}: clock, power and temperature are not all known: {why}",
-    Note.NO_GRAPHS: "{cases}: torch.compile left graphs aside, and launches one by one: {why}",
+    Note.NO_GRAPHS: "{cases}: torch.compile recorded no graphs and launches kernels one by one: {why}",
     Note.UNSTEADY: (
         "the accelerator was not steady{causes:if|: ||}; let it cool, or end other work on it, and measure again, or "
         "lock its clock (nvidia-smi --lock-gpu-clocks) where only a speedup matters"
     ),
     Note.UNQUIET: (
-        "this machine was not quiet{causes:if|: ||}; measure again when other work has ended, or with "
-        "{threads:only|--threads 1 and }more --rounds"
+        "this machine was not quiet{causes:if|: ||}: end other work, then measure again"
+        "{threads:only| with --threads 1}, or raise {longer}"
     ),
     Note.SKIPPED: "{names} not run: {why}",
     Note.PENDING: "missing: {names}: {why} ({cases:counted;case})",
@@ -229,41 +191,46 @@ OF_GATES: Mapping[StrEnum, str] = {
 
 CAUSES: Mapping[str, str] = {
     Cause.UNKNOWN: "not measured",
-    Cause.FEW_ROUNDS: "no interval under three rounds",
-    Cause.OPEN: "more --rounds may tell",
+    Cause.FEW_ROUNDS: "fewer than three rounds: raise {longer}",
+    Cause.OPEN: "raise {longer} to decide",
     Cause.BUSY: "the machine was busy",
-    Cause.CONTROL: "the run's own control, one case measured twice, differs by more",
-    Cause.IMPLAUSIBLE: "no hardware gains so much",
+    Cause.CONTROL: "one case, measured twice, differs by more",
+    Cause.IMPLAUSIBLE: "no hardware gains that much",
 }
 """Why a number is not certain."""
 
-BRIEFLY: Mapping[StrEnum | None, str] = {
-    Refusal.OUTPUTS: "not finite",
-    Refusal.PARAMETERS: "weights not finite",
-    Refusal.GRADIENTS: "gradient not finite",
-    Refusal.INPUT_RANGE: "input range",
-    Refusal.TARGET_RANGE: "target range",
-    Refusal.SCALE: "loss scale",
-    Refusal.SPREAD: "error over spread",
-    Refusal.ERROR: "output error",
-    Refusal.GRADIENT_ERROR: "gradient error",
-    Refusal.UPDATE: "updates lost",
-    Refusal.UPDATE_OF_TENSOR: "an update lost",
-    Refusal.UNMOVED: "weights unmoved",
-    Refusal.NO_ROOM: "no room for updates",
-    Refusal.GRADIENT_OF_TENSOR: "a gradient's error",
-    Refusal.BIAS: "biased gradients",
-    Refusal.SAMPLES: "samples' errors",
-    Refusal.WORST_SAMPLE: "a sample's error",
-    Refusal.PROBABILITIES: "probabilities",
-    Refusal.WORST_PROBABILITIES: "a probability",
-    Refusal.LOSS_FINITE: "loss not finite",
-    Refusal.LOSS: "loss error",
-    Refusal.DECISIONS: "decisions changed",
-    Refusal.FLUSHED: "gradients flushed",
-    Refusal.STATISTICS: "running statistics",
-    Refusal.SKIPPED: "steps skipped",
-    Refusal.TRAINS_WORSE: "training",
+REFUSALS: Mapping[str, tuple[str, str]] = {
+    Refusal.OUTPUTS: ("not finite", "count"),
+    Refusal.PARAMETERS: ("weights not finite", "count"),
+    Refusal.GRADIENTS: ("gradient not finite", "count"),
+    Refusal.INPUT_RANGE: ("input range", "times"),
+    Refusal.TARGET_RANGE: ("target range", "times"),
+    Refusal.SCALE: ("loss scale", "scale"),
+    Refusal.SPREAD: ("error over spread", "times"),
+    Refusal.ERROR: ("output error", "error"),
+    Refusal.GRADIENT_ERROR: ("gradient error", "error"),
+    Refusal.UPDATE: ("updates lost", "share"),
+    Refusal.UPDATE_OF_TENSOR: ("an update lost", "share"),
+    Refusal.UNMOVED: ("weights unmoved", "share"),
+    Refusal.NO_ROOM: ("no room for updates", "share"),
+    Refusal.GRADIENT_OF_TENSOR: ("a gradient's error", "error"),
+    Refusal.BIAS: ("biased gradients", "share"),
+    Refusal.SAMPLES: ("samples' errors", "error"),
+    Refusal.WORST_SAMPLE: ("a sample's error", "error"),
+    Refusal.PROBABILITIES: ("probabilities", "error"),
+    Refusal.WORST_PROBABILITIES: ("a probability", "error"),
+    Refusal.LOSS_FINITE: ("loss not finite", ""),
+    Refusal.LOSS: ("loss error", "error"),
+    Refusal.DECISIONS: ("decisions changed", "share"),
+    Refusal.FLUSHED: ("gradients flushed", "share"),
+    Refusal.STATISTICS: ("running statistics", "share"),
+    Refusal.SKIPPED: ("steps skipped", "count"),
+    Refusal.TRAINS_WORSE: ("training", "worse"),
+}
+"""What a precision is refused by, and how its number and its limit are spelled; docs/advice.md explains each."""
+
+BRIEFLY: Mapping[str, str] = {
+    **{code: brief for code, (brief, _) in REFUSALS.items()},
     Undecided.NOT_MEASURED: "not measured",
     Undecided.NO_REFERENCE: "no error known",
     Undecided.ZERO_REFERENCE: "zero output",
@@ -282,12 +249,6 @@ BRIEFLY: Mapping[StrEnum | None, str] = {
 }
 """What a verdict or an answer is by, in the two words that a table of many networks has room for."""
 
-_IN_SHARES = frozenset(
-    {Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM, Refusal.BIAS}
-    | {Refusal.DECISIONS, Refusal.FLUSHED, Refusal.STATISTICS}
-)
-_IN_TIMES = frozenset({Refusal.INPUT_RANGE, Refusal.TARGET_RANGE, Refusal.SPREAD})
-
 _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
     {
         **FORMATS,
@@ -300,7 +261,6 @@ _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
         "limit": format_limit,
         "verb": lambda count, singular, plural: singular if count == 1 else plural,
         "elements": lambda count: counted(int(count), "element"),
-        "cause": CAUSES.__getitem__,
         "helps": {"": "", "no": "no precision helps; ", "unseen": "no precision is seen to help; "}.__getitem__,
     }
 )
@@ -343,9 +303,8 @@ def words(statement: Statement, **names: str) -> str:
     return spelled(templates[statement.code], {**names, **statement.facts})
 
 
-def code_words(row: Mapping[str, Any]) -> str:
-    """Return the code of a row's verdict in two words or three; "" where there is none."""
-    code = row.get("verdict_code")
+def briefly(code: str | None) -> str:
+    """Return the code of a verdict or an answer in two words or three; "" where there is none."""
     return BRIEFLY.get(code, "network not finite") if code else ""
 
 
@@ -354,29 +313,26 @@ def verdict_words(row: Mapping[str, Any]) -> str:
     status = row.get("verdict")
     if status is None or row["outcome"] != "ok":
         return ""
-    return f"{status}: {_against(row)}" if status in (Status.REFUSED, Status.UNDECIDED) else str(status)
+    if status not in (Status.REFUSED, Status.UNDECIDED):
+        return str(status)
+    number, limit, subject = (row.get(f"verdict_{name}") for name in ("number", "limit", "subject"))
+    return f"{status}: {against(row['verdict_code'], number, limit, subject)}"
 
 
-def _against(row: Mapping[str, Any]) -> str:
-    """Return by which number over which limit a row is refused, in what; or why it is undecided."""
-    code, value, limit = row["verdict_code"], row.get("verdict_number"), row.get("verdict_limit")
-    brief = code_words(row)
-    if row["verdict"] == Status.UNDECIDED or value is None or math.isnan(value):
+def against(code: str, number: float | None, limit: float | None, subject: str | None = "") -> str:
+    """Return what a precision is refused by, the number over its limit and where: "updates lost 4.2% > 2% in waves"."""
+    brief, unit = briefly(code), REFUSALS[code][1] if code in REFUSALS else ""
+    if not unit or number is None or math.isnan(number):
         return brief
-    if code == Refusal.TRAINS_WORSE:
-        return f"trains {100 * value:.2g}% worse"
-    if not limit or math.isnan(limit):
-        return brief if code == Refusal.LOSS_FINITE else f"{brief}: {value:,.0f}"
-    if code == Refusal.SCALE:
-        return f"{brief} 1/{value:.3g} < 1"
-    if code in _IN_TIMES:
-        numbers = f"{times(value)} > {times(limit)}"
-    elif code in _IN_SHARES:
-        numbers = f"{100 * value:.3g}% > {100 * limit:.3g}%"
-    else:
-        numbers = f"{format_error(value)} > {limit:g}"
-    subject = row.get("verdict_subject")
-    return f"{brief} {numbers}{f' in {subject}' if subject else ''}"
+    numbers = {
+        "count": f": {number:,.0f}",
+        "worse": f" {100 * number:.2g}% worse",
+        "scale": f" 1/{number:.3g} < 1",
+        "times": f" {times(number)} > {times(limit or 0.0)}",
+        "share": f" {100 * number:.3g}% > {100 * (limit or 0.0):.3g}%",
+        "error": f" {format_error(number)} > {limit or 0.0:g}",
+    }
+    return f"{brief}{numbers[unit]}{f' in {subject}' if subject and unit in ('times', 'share', 'error') else ''}"
 
 
 UNRUN = (Note.SKIPPED, Note.PENDING)
@@ -409,11 +365,6 @@ def lines(statements: Iterable[Statement], cases: Mapping[str, Case], *, everyth
     return texts
 
 
-def briefly(code: StrEnum | None) -> str:
-    """Return what a verdict is by in a word or three."""
-    return "network not finite" if isinstance(code, Flaw) else BRIEFLY[code]
-
-
 def answer(statement: Statement) -> str:
     """Return in a sentence which precision of a table to take, and why."""
     precision = statement.facts.get("precision")
@@ -437,34 +388,26 @@ def gains(statement: Statement) -> str:
 
 
 def why(statement: Statement) -> str:
-    """Return what else is to be said of an answer: what is passed over, and why; "" where that is nothing."""
+    """Return the reasons of an answer: which precision is passed over, and why; "" where there is none."""
     facts: Mapping[str, Any] = statement.facts
-    said = [words(statement)] if statement.code in TEMPLATES else []
+    reasons = [words(statement)] if statement.code in TEMPLATES else []
+    reasons += [spelled(CAUSES[facts["cause"]], facts)] if "cause" in facts else []
     if "passed" in facts:
-        said.append(_passed(facts))
+        reasons.append(_passed(facts))
     if "looks" in facts:
-        cause = CAUSES[facts["looks_cause"]] if facts["looks_cause"] else "more --rounds may tell"
-        said.append(f"{facts['looks']} looks {times(facts['looks_speed'])} as fast, but that is not certain; {cause}")
+        cause = spelled(CAUSES[facts["looks_cause"]], facts)
+        reasons.append(f"{facts['looks']} looks {times(facts['looks_speed'])} as fast, but not certainly; {cause}")
     if "equal" in facts:
-        said.append(f"{facts['equal']} is as fast within the intervals, nearer to a limit")
-    return "; ".join(said)
-
-
-def refusal(code: StrEnum, number: float | None, limit: float | None, subject: str = "") -> str:
-    """Return what keeps a precision from being ok."""
-    known = {"number": number, "limit": limit, "subject": subject or None}
-    facts = {name: fact for name, fact in known.items() if fact is not None}
-    return "its network is not finite" if isinstance(code, Flaw) else words(Statement(code=code, facts=facts))
+        reasons.append(f"{facts['equal']} is as fast within the intervals, nearer to a limit")
+    return "; ".join(reasons)
 
 
 def _passed(facts: Mapping[str, Any]) -> str:
     """Return what is faster or smaller and is not taken, why not, and what helps."""
-    what = f"takes {times(facts['passed_memory'])} the memory" if "passed_memory" in facts else ""
-    if not what and "passed_speed" in facts:
-        what = f"{'looks' if 'passed_cause' in facts else 'is'} {times(facts['passed_speed'])} as fast"
-    code, number, limit = facts["passed_code"], facts.get("passed_number"), facts.get("passed_limit")
-    reason = refusal(code, number, limit, facts.get("passed_subject", ""))
+    code = facts["passed_code"]
+    reason = words(Statement(code=code)) if code in TEMPLATES else f"refused ({briefly(code)})"
     remedy = f"; try {facts['remedy']}" if "remedy" in facts else ""
-    if not what or (facts["passed"] == facts.get("best") and "passed_speed" in facts):  # whose speed has been told
-        return f"{facts['passed']}: {reason}{remedy}"
-    return f"{facts['passed']} {what}, but {reason}{remedy}"
+    gain = f"takes {times(facts['passed_memory'])} the memory" if "passed_memory" in facts else ""
+    if not gain and "passed_speed" in facts and facts["passed"] != facts.get("best"):
+        gain = f"{'looks' if 'passed_cause' in facts else 'is'} {times(facts['passed_speed'])} as fast"
+    return f"{facts['passed']}{f' {gain}, but' if gain else ':'} {reason}{remedy}"

@@ -347,7 +347,7 @@ def _require_complete(run: StoredRun) -> None:
     if run.header.shard is None:
         raise UsageError(f"run {run.header.run} is no shard: ampbench run --shard I/N measures one")
     if run.cut or run.ended != "complete":
-        raise UsageError(f"{_named(run)} broke off: ampbench run --resume {run.path} measures what is missing")
+        raise UsageError(f"{_named(run)} broke off: ampbench run --resume {run.path} measures the rest")
     if run.lost:
         raise UsageError(f"{_named(run)} {run.lost}: measure it anew")
 

@@ -493,7 +493,7 @@ def _refined(selection: Selection, _: CastsAsked) -> Selection:
     require_own_ops(selection)
     for path in selection.paths:
         if path in PATHS and path not in ("eager", *GRAPHS):
-            raise UsageError(f"explain casts reads the graphs of --path {one_of(GRAPHS)}, not that of {path}")
+            raise UsageError(f"explain casts reads the graph of --path {one_of(GRAPHS)}, not of {path}")
     return selection
 
 
@@ -520,7 +520,7 @@ UNFOLDED = ("Where they come from", "What could be saved", "Casts per op", "Inpu
 STUDY: Study[CastsAsked, CastPass] = Study(
     kind=CASTS,
     help="""\
-Trace one step of each case: every cast with its tensor, op and cost, and those that could be saved.
+Trace one step of each case: every cast with its tensor, op and cost, and casts that could be saved.
 
 A device that is not here is stood in for by fake tensors: the casts are seen, no hardware is. The run is stored:
 ampbench show RUN prints it again, with --all every row.

@@ -456,7 +456,7 @@ STUDY: Study[ChecksAsked, Torch] = Study(
     help="""\
 Look for known defects of mixed precision in the installed torch: in its autocast, scaler, kernels, compiler.
 
-Each check is a small program that was told of in public, run by a process of its own; --show prints it. What a device
+Each check is a small program from a public report, run by a process of its own; --show prints it. What a device
 that is not here would do is asked of fake tensors where these answer truly, and said so. Stored like any run.
 
 \b

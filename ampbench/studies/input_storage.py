@@ -1,4 +1,4 @@
-"""Inputs stored in half: what is saved, and whether anything is lost.
+"""Inputs stored in half: what that saves, and whether anything is lost.
 
 Tells apart two situations that are easily confused: each op casts the input to half anyway, or one would read it in
 fp32. The trace says which; whether the step's numbers move is measured (`StoragePass.identical`).
@@ -191,7 +191,7 @@ def _plan(
 STUDY: Study[StorageAsked, StoragePass] = Study(
     kind=INPUT_STORAGE,
     help="""\
-Feed each network inputs in fp32 and inputs stored in half: what is saved, and whether anything is lost.
+Feed each network inputs in fp32 and inputs stored in half: what that saves, and whether anything is lost.
 
 Tells apart an input whose first op accepts half (a cast is saved, the results are the same to the last bit) from
 one whose op autocast runs in fp32 or promotes (information is lost). Workloads of token ids are skipped.

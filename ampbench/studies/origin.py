@@ -182,9 +182,9 @@ def _spec(rows: Rows) -> dict[str, Any]:
 STUDY: Study[OriginAsked, OriginPass] = Study(
     kind=ORIGIN,
     help="""\
-Keep each module in fp32 alone: those that lower the error of the output most come first.
+Keep each module in fp32 alone: modules that lower the error of the output most come first.
 
-Each module takes a forward pass more; --own does without, and ranks by what modules err by themselves. The module
+Each module takes a forward pass more; --own does without, and ranks by each module's own error. The module
 where an infinity or NaN begins is named, too. The run is stored: ampbench show RUN prints it again, with --all every
 module.
 

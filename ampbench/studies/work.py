@@ -250,8 +250,8 @@ def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Sele
     if not selection.workloads and not selects.workloads:
         verb = f"ampbench {verb_of(study.kind)}"
         raise UsageError(
-            f"{selects.question} of which workload? Name one, as in `{verb} mlp` or `{verb} model.py:make`; "
-            "ampbench list workloads shows what there is"
+            f"{selects.question}: name a workload, as in `{verb} mlp` or `{verb} model.py:make`; "
+            "ampbench list workloads shows all"
         )
     selection = structs.replace(
         selection,

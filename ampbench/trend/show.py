@@ -12,8 +12,7 @@ from ampbench.core.units import UNDEFINED, counted, format_count, format_percent
 from ampbench.records.changes import Difference
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import DIRTY, short_commit
-from ampbench.show.changes import drift_said
-from ampbench.show.comparison import NOT_IN_TURNS
+from ampbench.show.comparison import NOT_IN_TURNS, drift_said
 from ampbench.show.data import finite
 from ampbench.show.document import Block, Column, Document, Section, table
 from ampbench.trend.judging import POINTS as LONG

@@ -336,7 +336,7 @@ def open_source(type: str) -> Source:
     """Return who tells of this process' device of a type; `NoSourceError` where there is nobody."""
     row = SOURCES.get(type)
     if row is None:
-        raise NoSourceError(f"nobody is known who tells of {type}")
+        raise NoSourceError(f"no source is known for {type}")
     try:
         return row(which(type))
     except (

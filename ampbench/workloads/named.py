@@ -421,7 +421,7 @@ def fitting(called: str, module: nn.Module, held: Mapping[str, Tensor], file: Pa
         shapes = [f"{name} {tuple(held[name].shape)} for {tuple(own[name].shape)}" for name in misshapen]
         said.append(f"{len(misshapen):,} of another shape ({few(shapes)})")
     if said:
-        raise WorkloadError(f"weights={file} are not those of {called}: {'; '.join(said)}")
+        raise WorkloadError(f"weights={file} do not fit {called}: {'; '.join(said)}")
     return {name: held[name] for name in own if name in held}
 
 

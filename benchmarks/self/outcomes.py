@@ -44,7 +44,7 @@ from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Divergence, Round
 from ampbench.records.run import SCHEMA, Header, Selection, Settings
 from ampbench.show.document import markdown_table
-from ampbench.show.wording import refusal
+from ampbench.show.wording import against
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.headroom import fit
 from ampbench.studies.headroom_measure import measure_ranges
@@ -343,7 +343,7 @@ def objections(lines: Iterable[Line]) -> dict[str, str]:
     """Return by case id what keeps it from being ok after one step, "" where nothing does, whatever the time."""
     found = verdicts_of(_stepped_run(lines), Budget())
     return {
-        case_id: "" if one.status is Status.OK else refusal(one.code, one.number, one.limit, one.subject)
+        case_id: "" if one.status is Status.OK else against(one.code, one.number, one.limit, one.subject)
         for case_id, one in found.items()
         if one.status is not Status.BASELINE
     }

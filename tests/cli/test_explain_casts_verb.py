@@ -251,7 +251,7 @@ def test_a_killed_run_shows_what_it_has(passes: tuple[CastPass, CastPass], tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "explain the casts of which workload? Name one, as in `ampbench explain casts mlp`"),
+        ([], "explain the casts: name a workload, as in `ampbench explain casts mlp`"),
         (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
         (["mlp", "--path", "compield"], "unknown path 'compield': did you mean compiled"),
         (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),

@@ -126,7 +126,7 @@ def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: R
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "of which workload? Name one, as in `ampbench explain"),
+        ([], "name a workload, as in `ampbench explain"),
         (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
         (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
         (["mlp", "--precision", "fp32"], "and fp32 is none: give fp16_autocast, bf16_autocast, fp16_pure or bf16_pure"),

@@ -262,7 +262,7 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "of which workload? Name one, as in `ampbench explain keep-fp32 mlp`"),
+        ([], "name a workload, as in `ampbench explain keep-fp32 mlp`"),
         (["mlpp"], "unknown workload 'mlpp': did you mean mlp"),
         (["mlp", "--precision", "fp32"], "keep-fp32 asks what a low precision must leave in fp32, and fp32 is none"),
         (["mlp", "--precision", "fp61"], "unknown precision 'fp61': did you mean"),

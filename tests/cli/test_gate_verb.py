@@ -71,9 +71,11 @@ def elsewhere() -> Any:
 
 
 def last_lines(out: str) -> list[str]:
-    """Return what the gate said at the end of what was printed, lines that were wrapped in one."""
-    block = out.rstrip().rpartition("\n\n")[2]
-    return block.replace("\n  ", " ").splitlines()
+    """Return the points of the gate and its verdict at the end of the output, wrapped lines in one."""
+    *_, points, verdict = ["", *out.rstrip().split("\n\n")]
+    whole = re.sub(r"\n  (?!why: |note: |ignored )", " ", points)
+    found = [line.strip() for line in whole.splitlines() if line.startswith(("  why: ", "  note: ", "  ignored "))]
+    return [*found, verdict.replace("\n  ", " ")]
 
 
 def test_the_same_code_passes_and_the_share_decided_is_said_last(measured: Run, ampbench: Run) -> None:
@@ -343,7 +345,7 @@ def test_csv_keeps_stdout_to_the_findings(measured: Run, ampbench: Run) -> None:
 
 def test_markdown_begins_with_the_verdict(measured: Run, ampbench: Run) -> None:
     said = ampbench("gate", measured("base"), measured("new", 1.1), "--format", "markdown")
-    assert said.out.startswith("**FAILED with exit code 1**: 2 regressed")
+    assert said.out.startswith("**FAILED with exit code 1: 2 regressed")
     assert said.err == ""
 
 
@@ -447,5 +449,5 @@ def test_every_format_tells_of_the_rules(ampbench: Run) -> None:
     assert list(csv.DictReader(io.StringIO(said.out))) == []
     assert "why: 3 changes of autocast's rules: rms_norm on cuda, xpu: " in said.err
     said = ampbench("gate", OLD, NEW, "--format", "markdown")
-    assert "* why: 3 changes of autocast's rules: rms_norm on cuda, xpu: unlisted → float32; " in said.out
-    assert said.out.startswith("**FAILED with exit code 1**: 3 changes of rules")
+    assert "why: 3 changes of autocast's rules: rms_norm on cuda, xpu: unlisted → float32; " in said.out
+    assert said.out.startswith("**FAILED with exit code 1: 3 changes of rules")

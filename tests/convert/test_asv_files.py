@@ -103,7 +103,7 @@ def test_half_written_json_is_refused(length: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), "there is no .*machine.json, which asv writes beside results"),
+        (lambda path: path.unlink(), "there is no .*machine.json, which asv writes next to results"),
         (lambda path: path.write_text("{"), "machine.json: no whole JSON"),
         (lambda path: path.write_text('{"machine": "bench", "version": 2}'), "description of a machine in format 2"),
         (lambda path: path.write_text('{"version": 1}'), "not asv's description of a machine"),

@@ -36,7 +36,7 @@ from ampbench.records.changes import (
     Remark,
     Side,
 )
-from ampbench.show.changes import caveat_lines, control_line, reason
+from ampbench.show.comparison import caveat_lines, control_line, reason
 
 
 class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -267,7 +267,7 @@ ROUND, MEMORY, DIVERGENCE = 1, 3, 4
             r"newer ampbench \(upgrade this one\): .*`colour`",
         ),
         (set_item(*LINES, MEMORY, "memory", "later_bytes", 1), "unknown field `later_bytes`"),
-        (set_item(*LINES, MEMORY, "memory", "case_id", "other"), "it tells of another case, other"),
+        (set_item(*LINES, MEMORY, "memory", "case_id", "other"), "it names another case, other"),
         (set_item(*LINES, ROUND, "round", "samples", [[-1.0]]), "Expected `float` >= 1e-09"),
         (set_item(*LINES, ROUND, "round", "finished_at", "later"), "finished_at is no time: 'later'"),
         (set_item(*LINES, DIVERGENCE, "divergence", "output", "nonfinite", math.nan), "Expected `int`, got `null`"),

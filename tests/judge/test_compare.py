@@ -152,7 +152,7 @@ def test_cases_whose_lanes_had_the_device_one_at_a_time_are_told(alone, said):
     ours = replace(
         ours, rounds=[structs.replace(one, alone=alone if one.case_id == BF16.case_id else "") for one in ours.rounds]
     )
-    line = f"linear_chain bf16_autocast: measured one lane at a time, for beside each other {said}"
+    line = f"linear_chain bf16_autocast: measured one lane at a time: {said}"
     assert [note for note in notes(compare(ours, theirs)) if "one lane" in note] == [line]
 
 

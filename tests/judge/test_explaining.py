@@ -13,8 +13,7 @@ from ampbench.records.casts import Cast, CastPass, CastTrace, Operation
 from ampbench.records.changes import ChangeStatus, Traces
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleChange
-from ampbench.show.changes import rule_line
-from ampbench.show.comparison import explanation_lines
+from ampbench.show.comparison import explanation_lines, rule_line
 from ampbench.store import gathered
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.rule_probes import observation, probe

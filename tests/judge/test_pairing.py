@@ -14,7 +14,7 @@ from ampbench.records.case import DeviceDescription, DeviceState, WorkloadSource
 from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure
 from ampbench.records.run import DIRTY, Arm, Header, Imported, Settings
-from ampbench.show.changes import reason
+from ampbench.show.comparison import reason
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
 

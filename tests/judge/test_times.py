@@ -16,7 +16,7 @@ from ampbench.judge.deciding import Decision
 from ampbench.judge.times import TIME, details_of, facts_of
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Fitness
-from ampbench.show.changes import change_in_words, control_line, reason, remarks
+from ampbench.show.comparison import change_in_words, control_line, reason, remarks
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy, rounds_of
 from tests.stored_runs import make_case, make_header, make_round

@@ -11,8 +11,7 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Footer, Imported
 from ampbench.report.material import Material, gather
 from ampbench.report.views import result
-from ampbench.show.changes import control_line
-from ampbench.show.comparison import verdict
+from ampbench.show.comparison import control_line, verdict
 from ampbench.show.document import as_sentence
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
@@ -155,7 +154,7 @@ def test_the_sides_and_what_weakens_a_comparison_are_said_plainly() -> None:
     new = environment(make_header(run="new", label="after"), cpu="Xeon", torch_version="2.16.0")
     material = make_material(make_run(Times((FP32, noisy(1e-3))), header=new), baseline=base)
     sides = page(material).select_one("#result h3").text
-    assert sides == "base · before · torch 2.15.0 → new · after · torch 2.16.0"
+    assert sides == "before → after · torch 2.15.0 → 2.16.0"
     said = warnings(material)
     assert any(one.startswith("Not measured in turns") for one in said)
     assert any("Xeon (times are not comparable)" in one for one in said)
@@ -193,16 +192,16 @@ def disturbed(run: StoredRun) -> StoredRun:
 
 def test_a_machine_that_was_not_quiet_is_warned_of_with_its_run() -> None:
     (said,) = warnings(make_material(disturbed(fast_bf16())))
-    assert said.startswith("This machine was not quiet; measure again")
+    assert said.startswith("This machine was not quiet: end other work")
     other = environment(make_header(run="second"), host="elsewhere")
     (said,) = warnings(make_material(fast_bf16(), disturbed(replace(fast_bf16(), header=other))))
-    assert said.startswith("second: this machine was not quiet; ")
+    assert said.startswith("second: this machine was not quiet: ")
 
 
 def test_a_baseline_that_was_not_quiet_is_warned_of() -> None:
     imported = Imported(program="asv", file="a.json")
     said = warnings(make_material(fast_bf16(run="new"), baseline=disturbed(fast_bf16(imported=imported))))
-    assert any(one.startswith("Baseline: this machine was not quiet; ") for one in said)
+    assert any(one.startswith("Baseline: this machine was not quiet: ") for one in said)
     assert "Baseline: imported from asv: a.json." in said
     assert not any(one.startswith("Candidate: ") for one in said)
 

@@ -69,7 +69,7 @@ def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Ma
     said = page.find(id="trends").get_text(" ", strip=True)
     assert "6 changes in 3 series: 3 regressed (time 3), 3 improved (time 3)" in said
     assert "190 series of 55 cases over torch version: 2.11.0 → 2.15.0" in said
-    assert "measured in turns: what changed on the machine" in said
+    assert "measured in turns: a drift of the machine" in said
     changes = page.select("#trends table")[:2]
     causes = [table.caption.get_text(" ", strip=True) for table in changes]
     assert causes[0].startswith("at 2.12.1: torch 2.11.0")

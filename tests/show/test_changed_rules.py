@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ampbench.records.rules import RuleChange
-from ampbench.show.changes import other_rule_lines, rule_lines
+from ampbench.show.comparison import other_rule_lines, rule_lines
 
 BOTH = ["float16", "bfloat16"]
 RMS = RuleChange(op="aten::rms_norm", device="cuda", dtypes=BOTH, field="observed", before="unlisted", after="float32")

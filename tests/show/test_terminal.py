@@ -1,9 +1,11 @@
 """Sections of blocks as a terminal and a Markdown page have them."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from ampbench.show.document import Block, Section, markdown
-from ampbench.show.terminal import _broken, _shared, padded, print_sections
+from ampbench.show.document import Block, Document, Section, markdown
+from ampbench.show.terminal import _broken, _shared, document_lines, make_console, padded, print_lines
 
 LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
 
@@ -13,8 +15,14 @@ def _a_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
+def print_sections(*sections: Section, missing: Sequence[str] = ()) -> None:
+    console = make_console()
+    document = Document(sections=lambda: sections, data=dict, columns=(), rows=list, missing=missing)
+    print_lines(console, document_lines(document, console.width))
+
+
 def printed(capsys: pytest.CaptureFixture[str], *blocks: Block) -> list[str]:
-    print_sections([Section("Title", list(blocks))])
+    print_sections(Section("Title", list(blocks)))
     return capsys.readouterr().out.splitlines()
 
 
@@ -53,9 +61,9 @@ def test_a_column_that_is_whole_is_never_folded(capsys: pytest.CaptureFixture[st
 
 def test_what_failed_is_one_line_each_in_a_pipe_however_long(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"net/{precision}/cpu/training: failed: RuntimeError: {'word ' * 30}end" for precision in ("fp16", "bf16")]
-    print_sections([Section("Title")], missing=lines)
+    print_sections(Section("Title"), missing=lines)
     assert capsys.readouterr().out.splitlines() == ["Title", "", *lines]
-    print_sections([], missing=lines)
+    print_sections(missing=lines)
     assert capsys.readouterr().out.splitlines() == lines
 
 

@@ -21,7 +21,7 @@ from ampbench.judge.notes import statements
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import HEAT, POWER_CAP, Fitness, Round
 from ampbench.records.run import Header
-from ampbench.show.changes import reason
+from ampbench.show.comparison import reason
 from ampbench.show.wording import lines
 from ampbench.store import StoredRun
 from ampbench.worker.timing import time_sustained

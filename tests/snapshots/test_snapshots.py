@@ -1,4 +1,4 @@
-"""How a run, a comparison and a page of small stored runs read; `RENEW=1 pytest tests/snapshots` writes it anew."""
+"""How screens and a page of small stored runs read; `RENEW=1 pytest tests/snapshots` writes them anew."""
 
 import contextlib
 import html
@@ -15,32 +15,61 @@ from ampbench.cli.main import main
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "net" / "runs"
-SCREENS = {"run": "show plain", "compare": "compare plain later", "page": "report plain -o page.html"}
+SCREENS = {
+    "run": "show plain -k mlp",
+    "networks": "show plain",
+    "compare": "compare plain later",
+    "ab": "compare ab-baseline ab-candidate",
+    "gate": "gate plain later",
+}
+"""What each verb ends with, as stored runs have it."""
+LONGEST = 40
+"""The most lines of a screen."""
 _LONG = re.compile(r"(?<![\w.])\d+\.\d{9,}(?:e[+-]\d+)?(?!\w)")
 """A number with more digits than two processors agree on."""
 
 
-@pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_reads_as_it_did(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("FORCE_COLOR", "NO_COLOR", "LINES", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
-    ids = {}
-    for run in ("plain", "later"):
-        ids[run] = json.loads((RUNS / f"{run}.jsonl").read_text(encoding="utf-8").splitlines()[0])["header"]["run"]
-        file = tmp_path / "results" / "runs" / f"{ids[run]}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(RUNS / f"{run}.jsonl", file)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        assert main([ids.get(word, word) for word in SCREENS[name].split()]) == 0
-    text = _text(Path("page.html").read_text(encoding="utf-8")) if name == "page" else printed.getvalue()
-    text = _LONG.sub(lambda number: f"{float(number[0]):.12g}", text)
+
+
+def printed(command: str) -> str:
+    """Return what a command prints about stored runs, which it names by their file."""
+    words = command.split()
+    for place, name in enumerate(words):
+        if (file := RUNS / f"{name}.jsonl").is_file():
+            words[place] = json.loads(file.read_text(encoding="utf-8").splitlines()[0])["header"]["run"]
+            stored = Path("results", "runs", f"{words[place]}.jsonl")
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, stored)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert main(words) in (0, 1)
+    return _LONG.sub(lambda number: f"{float(number[0]):.12g}", output.getvalue())
+
+
+def compare_with_kept(name: str, text: str) -> None:
     kept = HERE / f"{name}.txt"
     if os.environ.get("RENEW"):
         kept.write_text(text, encoding="utf-8")
     assert text == kept.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_reads_as_it_did_and_holds_what_it_may(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = printed(SCREENS[name])
+    compare_with_kept(name, text)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(text.count("\n"), printed(SCREENS[name]).count("\n")) <= LONGEST
+
+
+def test_a_page_reads_as_it_did() -> None:
+    printed("report plain -o page.html")
+    compare_with_kept("page", _text(Path("page.html").read_text(encoding="utf-8")))
 
 
 def _text(page: str) -> str:

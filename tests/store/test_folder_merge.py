@@ -179,7 +179,7 @@ def test_one_shard_twice_is_refused(tmp_path: Path) -> None:
 def test_a_shard_that_broke_off_is_to_be_resumed_first(tmp_path: Path) -> None:
     one, two, three = shards(tmp_path)
     with pytest.raises(
-        UsageError, match=r"shard 2 of 3 \(run \S+\) broke off: ampbench run --resume \S+ measures what is missing"
+        UsageError, match=r"shard 2 of 3 \(run \S+\) broke off: ampbench run --resume \S+ measures the rest"
     ):
         merged([one, replace(two, footers=[]), three], [])
 

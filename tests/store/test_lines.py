@@ -322,8 +322,8 @@ def test_what_cannot_be_is_neither_written_nor_read(record: Any, said: str, tmp_
         (make_round(CASE), {"samples": []}, "a round without samples"),
         (make_round(CASE), {"windows": [[1e-3], []]}, "a round whose windows are empty"),
         (make_round(CASE, windows=[[1e-3]]), {"windows": []}, "a round whose windows are empty"),
-        (make_round(CASE), {"cpu_samples": []}, "CPU times that are not those of the samples"),
-        (make_round(CASE), {"cpu_samples": [[1e-3, 1e-3]]}, "CPU times that are not those of the samples"),
+        (make_round(CASE), {"cpu_samples": []}, "CPU times that do not match the samples"),
+        (make_round(CASE), {"cpu_samples": [[1e-3, 1e-3]]}, "CPU times that do not match the samples"),
     ],
 )
 def test_a_record_that_contradicts_itself_is_neither_made_nor_read(record: Any, changes: Any, said: str) -> None:

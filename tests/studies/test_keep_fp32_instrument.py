@@ -462,7 +462,7 @@ def test_a_network_that_cannot_be_looked_into_any_more_says_why(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("selected", "message"),
     [
-        ({"workloads": []}, r"of which workload\? Name one, as in `ampbench explain keep-fp32 mlp`"),
+        ({"workloads": []}, r"name a workload, as in `ampbench explain keep-fp32 mlp`"),
         ({"precisions": ["fp32"]}, "keep-fp32 asks what a low precision must leave in fp32, and fp32 is none"),
         ({"precisions": ["bf16_autocast", "tf32"]}, "and tf32 is none"),
         ({"paths": ["compiled"]}, "a compiled network does not run"),

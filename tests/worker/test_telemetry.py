@@ -268,7 +268,7 @@ def test_a_card_whose_files_are_gone_ends_the_readings(tmp_path: Path) -> None:
 
 
 def test_a_device_type_without_a_source_or_without_a_device_is_a_reason() -> None:
-    assert telemetry.watched("fake").unavailable == "nobody is known who tells of fake"
+    assert telemetry.watched("fake").unavailable == "no source is known for fake"
     if not torch.cuda.is_available():
         assert telemetry.watched("cuda").unavailable
         assert telemetry.watched("cuda").telemetry([(0.0, 1.0)]).unavailable

@@ -301,7 +301,7 @@ class TestWeights:
         with pytest.raises(WorkloadError) as refused:
             built("torchvision:squeezenet1_1", weights=str(tmp_path / "w.pt"))
         assert str(refused.value) == (
-            f"weights={tmp_path / 'w.pt'} are not those of torchvision:squeezenet1_1: 1 missing (classifier.1.bias); "
+            f"weights={tmp_path / 'w.pt'} do not fit torchvision:squeezenet1_1: 1 missing (classifier.1.bias); "
             "1 that it has not (more); 1 of another shape (classifier.1.weight (3, 3) for (10, 512, 1, 1))"
         )
 
