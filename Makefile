@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Bytecode is kept, whatever the shell says: without it half of the time to collect goes into compiling the tests anew.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-slow test-all bench size rules defects atlas device device-wheels lint types imports environment
 

@@ -72,6 +72,14 @@ def _freed_memory_given_back() -> Iterator[None]:
         libc.malloc_trim(0)
 
 
+LONGEST = ("tests/net/", "tests/documented/", "tests/twin/", "tests/workloads/")
+"""The folders whose files take longest: they come first, so that no process works alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
 def pytest_collection_finish() -> None:
     passed_over_by_collections()
 

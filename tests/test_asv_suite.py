@@ -275,6 +275,7 @@ def test_the_environment_is_read_before_forking_only_where_that_cannot_touch_an_
     assert asked == read
 
 
+@pytest.mark.slow
 def test_tf32_is_a_row_where_a_device_may_have_it() -> None:
     code = (
         "import ampbench.drive.servers as e; e.may_have_accelerator = lambda: True; "

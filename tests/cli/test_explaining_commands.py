@@ -127,6 +127,7 @@ def test_many_cases_of_a_run_are_counted_in_the_list(seen: CastPass, tmp_path: P
     assert row["outcome"].startswith("explains casts of a, b, c and 2 more bf16_autocast ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("started_servers")  # a fork has lines of a test below those of the server
 def test_lines_of_code_are_in_the_table_of_ops_which_asking_for_them_implies(
     tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,7 @@ KILLS = 5
 """So many times each chain is killed, whatever is over before it could be."""
 STARTED = (0, 6, 7)
 """The seeds of the chains whose sessions are started as a shell does."""
-GONE_SECONDS = 15.0
+GONE_SECONDS = 60.0
 """So long the processes of a session that was killed may take to end; it is a limit, not an expectation."""
 QUICK = ["--preset", "tiny", "--threads", "1"]
 PRECISIONS = ["--precision", "fp32", "--precision", "bf16_autocast"]

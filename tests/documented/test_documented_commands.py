@@ -13,10 +13,10 @@ from tests.documented.sandbox import files_of
 from tests.documented.unexecuted import UNEXECUTED
 
 SLOW = (
-    r"ampbench (run|ab|explain|study|doctor)\b|ampbench check( --against .*)?$|ampbench report --site\b"
+    r"ampbench (run|ab|explain|study|doctor|check)\b|ampbench report --site\b|ampbench list workloads timm:"
     r"|.*\bEXPLAINS_CASTS\b|pytest\b"
 )
-"""What starts workers, does every check, or draws many pages; all else is in the fast set."""
+"""What starts workers, runs checks, draws many pages, or imports timm; all else is in the fast set."""
 
 EXITS: dict[str, tuple[set[int], str]] = {
     r"ampbench (gate|ab .*--gate)\b.*": ({0, 1, 4}, "a verdict on times is luck here"),

@@ -418,7 +418,7 @@ def test_fp32_tf32_autocast_and_master_weights_keep_the_updates_of_every_built_i
             assert (precision, judged_update(precision, found).status) == (precision, expected)
 
 
-@pytest.mark.parametrize("name", ["simple_conv", "mlp", "cross_entropy_head"])
+@pytest.mark.parametrize("name", ["simple_conv", "mlp", pytest.param("cross_entropy_head", marks=pytest.mark.slow)])
 def test_pure_bf16_loses_the_updates_of_small_presets(name: str, built: Callable[..., Workload]) -> None:
     found = measure_divergence(built(name, "small"), training(name, "bf16_pure"), Cpu(), References())
     assert judged_update("bf16_pure", found).code in LOST

@@ -8,6 +8,7 @@ import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,13 @@ def of_run(path: Path) -> Tables:
     return tables | {"control": [("control", as_cells(told))]}
 
 
+_read = lru_cache(4)(store.read_run)  # pairs of a history follow each other
+
+
 def of_pair(baseline: Path, candidate: Path, policies: Mapping[str, Mapping[str, Any]]) -> Tables:
     """Return the tables of two stored runs: their findings, what else a comparison says, and what gates do."""
     tables: Tables = {"gates": []}
-    base, new = store.read_run(baseline), store.read_run(candidate)
+    base, new = _read(baseline), _read(candidate)
     try:
         usual = compare(base, new)
     except AmpbenchError as error:

@@ -67,6 +67,8 @@ def _of_row(name: str, table: str, key: str, old: Cells, new: Cells) -> Iterator
 
 
 def _same(column: str, old: Any, new: Any) -> bool:
+    if type(old) is type(new) and old == new:
+        return True
     numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (old, new))
     if not numbers:
         return type(old) is type(new) and bool(old == new)

@@ -14,8 +14,7 @@ def summary(parts: Mapping[str, Any]) -> list[Row]:
     """Return of each field of records how many values there are, their sum, and a checksum of their order."""
     values: dict[str, list[Any]] = {}
     for part, held in parts.items():
-        for field, value in _leaves(held, part):
-            values.setdefault(field, []).append(value)
+        _collect(held, part, values)
     values.pop("header.schema", None)  # a file is rewritten as the format goes on, and says the same
     rows = []
     for field, each in sorted(values.items()):
@@ -25,23 +24,28 @@ def summary(parts: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def _leaves(held: Any, field: str) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers and short tokens in what is held, with the fields that lead there, without places in lists."""
+def _collect(held: Any, field: str, values: dict[str, list[Any]]) -> None:
+    """Add the numbers and short tokens in `held` to `values`, by the fields that lead to them, without list indices."""
+    if held is None:
+        return
     if isinstance(held, str):
-        if held and not any(map(str.isspace, held)):
-            yield field, str(held)
+        if held.split() == [held]:
+            values.setdefault(field, []).append(str(held))
     elif isinstance(held, int | float):
-        yield field, held if isinstance(held, bool) else float(held)
+        values.setdefault(field, []).append(held if isinstance(held, bool) else float(held))
+    elif names := getattr(held, "__struct_fields__", None):
+        for name in names:
+            _collect(getattr(held, name), f"{field}.{name}", values)
     elif isinstance(held, Mapping):
         for key, value in held.items():
-            yield from _leaves(key, f"{field}{{}}")
-            yield from _leaves(value, f"{field}[{key}]" if field == "found" else f"{field}[]")
+            _collect(key, f"{field}{{}}", values)
+            _collect(value, f"{field}[{key}]" if field == "found" else f"{field}[]", values)
     elif isinstance(held, Iterable):
         for value in held:
-            yield from _leaves(value, f"{field}[]")
-    elif held is not None:
-        for name in getattr(held, "__struct_fields__", None) or [one.name for one in fields(held)]:
-            yield from _leaves(getattr(held, name), f"{field}.{name}")
+            _collect(value, f"{field}[]", values)
+    else:
+        for name in (each.name for each in fields(held)):
+            _collect(getattr(held, name), f"{field}.{name}", values)
 
 
 def tokens(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -136,6 +136,7 @@ def test_what_was_tried_is_told_with_its_saving():
     assert said in page.select_one("details.casts").get_text()
 
 
+@pytest.mark.slow
 def test_many_traced_cases_stay_few_on_the_page():
     cases = tuple(make_case("bf16_autocast", workload=f"w{number}") for number in range(LISTED + 10))
     trace = a_trace(400)

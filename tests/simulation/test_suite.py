@@ -37,14 +37,14 @@ def above(share: Share) -> float:
 
 @pytest.mark.parametrize("name", NOISES)
 def test_the_same_code_raises_no_alarm_whatever_the_noise(name):
-    outcome = run_gates(name, gates=40)
+    outcome = run_gates(name, gates=15)
     assert share_of_cells(outcome.changed).count == 0
     assert np.isin(outcome.blocks, LOOKS).mean() > 0.99
 
 
 @pytest.mark.parametrize("name", STEADY)
 def test_a_slowdown_of_five_percent_is_found(name):
-    assert run_gates(name, gates=25, effect=0.05).share(ChangeStatus.REGRESSED).value >= 0.95
+    assert run_gates(name, gates=12, effect=0.05).share(ChangeStatus.REGRESSED).value >= 0.95
 
 
 @pytest.mark.parametrize("name", STEADY)

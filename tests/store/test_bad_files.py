@@ -83,7 +83,11 @@ AB = ["ab", "mlp", "--preset", "tiny", "--baseline", "OMP_NUM_THREADS=1", "--can
 
 @pytest.mark.parametrize(
     ("command", "anew", "done"),
-    [*((*RUN, done) for done in DONE), (*CASTS, "deleted"), (AB, "ampbench ab anew", "deleted")],
+    [
+        *((*RUN, done) for done in DONE),
+        (*CASTS, "deleted"),
+        pytest.param(AB, "ampbench ab anew", "deleted", marks=pytest.mark.slow),
+    ],
 )
 def test_a_file_that_is_not_its_writers_any_more_ends_the_run_at_once(
     command: list[str], anew: str, done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -15,7 +15,7 @@ from tests.twin.arithmetic import FORMATS, FP64, infer, late, of_outputs, of_tra
 
 DIGITS = 1e-10
 MEASURED = ["--precision", ",".join(FORMATS), "--rounds", "1", "--min-run-time", "0.0001", "--threads", "1"]
-QUICK = (networks.convolutions, networks.tokens, networks.heads, networks.batches)
+QUICK = (networks.convolutions, networks.tokens)
 CASES = [make if make in QUICK else pytest.param(make, marks=pytest.mark.slow) for make in networks.NETWORKS]
 
 

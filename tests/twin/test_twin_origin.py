@@ -1,17 +1,17 @@
 """`ampbench explain origin` ranks modules as brute force in plain torch does: each alone in an island of fp32."""
 
 import copy
+import io
 import json
 import math
-import os
-import subprocess
-import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from ampbench.cli.main import main
 from tests.twin import networks
 from tests.twin.arithmetic import FORMATS, FP64, Format, infer, relative
 
@@ -24,11 +24,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], li
     """What `ampbench explain origin` has of each module, by precision and phase."""
     chosen = ["--precision", ",".join(LOW), "--phase", "inference,training", "--threads", "1"]
     kept = ["--results", str(tmp_path_factory.mktemp("origin")), "--json"]
-    command = [sys.executable, "-m", "ampbench", "explain", "origin", f"{networks.__file__}:forgetting"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *chosen, *kept], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    cases = json.loads(done.stdout)["cases"]
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(["explain", "origin", f"{networks.__file__}:forgetting", *chosen, *kept]) == 0
+    cases = json.loads(printed.getvalue())["cases"]
     return {(one["case"]["precision"], one["case"]["phase"]): one["tables"]["modules"] for one in cases}
 
 

@@ -317,6 +317,7 @@ def test_the_divergence_pass_records_it_where_weights_are_fp32(
     assert measure_divergence(classifier, case("fp32"), Cpu(), References()).fp32_products == {"matmul": "bf16"}
 
 
+@pytest.mark.slow
 def test_torchvision_is_told_without_being_imported_where_its_operators_are_those_of_this_torch() -> None:
     code = "import sys; from ampbench.worker.environment import read_environment as read; found = read(); "
     code += "assert 'torchvision' not in sys.modules; import torchvision; print(found.torchvision_version); "

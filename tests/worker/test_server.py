@@ -150,6 +150,7 @@ def test_a_workload_that_kills_the_server_when_built_is_named(ask: Callable[...,
     assert ask("kills its server when built", "describe", channel=ServerChannel()).problem == said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("started_servers")
 def test_a_child_does_not_outlive_a_server_that_was_killed(ask: Callable[..., Reply], told: Path) -> None:
     failure = ask("kills its server", told=told, channel=ServerChannel()).failure
@@ -171,6 +172,7 @@ def test_a_worker_killed_with_an_unread_request_is_a_failure_and_its_server_live
     assert got("round", ask()) is not None
 
 
+@pytest.mark.slow
 def test_a_server_ends_with_its_driver_while_it_imports(tmp_path: Path) -> None:
     slow = tmp_path / "ampbench_slow_import.py"
     slow.write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")

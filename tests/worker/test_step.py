@@ -554,6 +554,7 @@ def test_inference_can_run_under_no_grad_instead_of_inference_mode(case: MakeCas
             assert not torch.is_grad_enabled()
 
 
+@pytest.mark.slow
 def test_what_every_timed_step_imports_does_not_hold_the_prober_of_rules_or_the_tracer():
     code = (
         "import sys, ampbench.worker.step\n"

@@ -61,6 +61,7 @@ def test_a_workload_is_fp32_on_the_cpu_and_says_its_version_and_items(name):
     assert workload.items_per_step in (3, 3 * WORKLOADS[name].preset("tiny").get("sequence_length", 1))
 
 
+@pytest.mark.slow
 def test_only_workloads_that_need_torchvision_or_scikit_learn_import_it():
     code = (
         f"import sys, {', '.join(f'ampbench.workloads.{family}' for family in FAMILIES)}\n"
