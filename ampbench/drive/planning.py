@@ -38,7 +38,6 @@ from ampbench.workloads.index import (
     LIMITS,
     PRESETS,
     WORKLOADS,
-    WorkloadSpec,
     is_pattern,
     is_users,
     library_source,
@@ -344,14 +343,19 @@ def _of_networks(selection: Selection) -> Selection:
 
 
 def _check_lengths(selection: Selection) -> None:
-    """Raise `UsageError` for a name or a value that is longer than any that is meant: it would stand in every row."""
-    typed = [("the name of a workload", name, LONGEST_PATH) for name in selection.workloads]
-    typed += [("the name of a parameter", name, LONGEST_VALUE) for name in (*selection.overrides, *selection.sweeps)]
-    typed += [(f"--set {name}", str(value), LONGEST_VALUE) for name, value in selection.overrides.items()]
-    typed += [(f"--sweep {name}", str(each), LONGEST_VALUE) for name, all_ in selection.sweeps.items() for each in all_]
-    for what, text, longest in typed:
-        if len(text) > longest:
-            raise UsageError(f"{what} has {len(text):,} characters: at most {longest:,} can be meant")
+    """Raise `UsageError` for a name or a value that is longer than any that is meant: each row would hold it."""
+    for name in selection.workloads:
+        _check_length("the name of a workload", name, LONGEST_PATH)
+    for option, given in (("--set", selection.overrides), ("--sweep", selection.sweeps)):
+        for name, value in given.items():
+            _check_length("the name of a parameter", name)
+            for text in value if isinstance(value, list) else [value]:
+                _check_length(f"{option} {name}", str(text))
+
+
+def _check_length(owner: str, text: str, longest: int = LONGEST_VALUE) -> None:
+    if len(text) > longest:
+        raise UsageError(f"{owner} has {len(text):,} characters: at most {longest:,} can be meant")
 
 
 def meant(selection: Selection, plan: Iterable[PlannedCase]) -> list[str]:
@@ -394,7 +398,7 @@ def find_workloads(name: str) -> list[WorkloadSource]:
     entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
     if name in entries:
         module, _, function = entries[name].value.partition(":")
-        return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+        return [_users(name, module, function)]
     library, colon, network = name.partition(":")
     if colon and library in LIBRARIES:
         if not network:
@@ -425,12 +429,13 @@ def find_workloads(name: str) -> list[WorkloadSource]:
         raise WorkloadError(f"{name} is not a workload: {did_you_mean(near) if near else expected}")
     if module.endswith(".py"):
         path = _file(module)
-        return [
-            WorkloadSource(
-                name=f"{path.name}:{function}", family="user", module=str(path), function=function, builtin=False
-            )
-        ]
-    return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
+        return [_users(f"{path.name}:{function}", str(path), function)]
+    return [_users(name, module, function)]
+
+
+def _users(name: str, module: str, function: str) -> WorkloadSource:
+    """Return the place of a user's own workload."""
+    return WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)
 
 
 def _has_transformers(name: str) -> bool:
@@ -485,7 +490,6 @@ def _distinct(sources: list[WorkloadSource]) -> list[WorkloadSource]:
 def _variants(
     sources: list[WorkloadSource], selection: Selection, environment: Environment, device: str, describe: Describe
 ) -> Iterator[_Variant]:
-    suite = not selection.workloads
     preset = selection.preset or default_preset(device)
     for source in sources:
         spec = WORKLOADS[source.name] if source.builtin else None
@@ -504,46 +508,34 @@ def _variants(
         for values in itertools.product(*sweeps.values()):
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
             if spec is not None:
-                yield _builtin_variant(spec, source, preset, settings, environment, suite)
-            else:
-                _check_batch_size(source, settings)
-                found = describe(source, settings, *asked)
-                at = replace(source, elsewhere=found.elsewhere, switches=found.switches, loaded=found.loaded)
+                lacking = environment.unavailable.get(spec.needs, "")
                 yield _Variant(
-                    source=at,
-                    parameters=found.parameters,
-                    phases=PHASES,
-                    images=found.channels_last,
-                    has_loss=found.has_loss,
-                    unavailable=found.unavailable,
-                    version=found.version,
-                    own_step=found.own_step,
-                    optimizer_settings=found.optimizer_settings,
+                    source=source,
+                    parameters=resolve_parameters(spec, preset, settings),
+                    phases=spec.phases if selection.workloads else spec.suite,
+                    images=spec.images,
+                    has_loss="training" in spec.phases,
+                    unavailable=lacking and _absent(spec.needs, lacking),
+                    version=spec.version,
                 )
+                continue
+            _check_batch_size(source, settings)
+            built = describe(source, settings, *asked)
+            yield _Variant(
+                source=replace(source, elsewhere=built.elsewhere, switches=built.switches, loaded=built.loaded),
+                parameters=built.parameters,
+                phases=PHASES,
+                images=built.channels_last,
+                has_loss=built.has_loss,
+                unavailable=built.unavailable,
+                version=built.version,
+                own_step=built.own_step,
+                optimizer_settings=built.optimizer_settings,
+            )
 
 
 def _absent(package: str, why: str) -> str:
     return f"{package} cannot be imported ({why})"
-
-
-def _builtin_variant(
-    spec: WorkloadSpec,
-    source: WorkloadSource,
-    preset: str,
-    settings: Mapping[str, ParameterValue],
-    environment: Environment,
-    suite: bool,
-) -> _Variant:
-    unavailable = environment.unavailable.get(spec.needs, "")
-    return _Variant(
-        source=source,
-        parameters=resolve_parameters(spec, preset, settings),
-        phases=spec.suite if suite else spec.phases,
-        images=spec.images,
-        has_loss="training" in spec.phases,
-        unavailable=_absent(spec.needs, unavailable) if unavailable else "",
-        version=spec.version,
-    )
 
 
 def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) -> None:

@@ -228,14 +228,6 @@ def _unanswered(address: str, error: Exception) -> str:
 
 
 def _lost(error: exceptions.RayError) -> str:
-    """Say why an actor is no more, in words of those who look after its node."""
-    if isinstance(error, exceptions.RayTaskError):
-        return bounded(" ".join(str(error.cause).split()), 500)
-    if isinstance(error, exceptions.NodeDiedError):
-        return "its node died"
-    if isinstance(error, exceptions.RuntimeEnvSetupError):
-        return "the current folder could not be brought to its node"
-    if isinstance(error, exceptions.OutOfMemoryError):
-        return "Ray ended it, for its node ran out of memory"
-    text = " ".join(str(error).split())
-    return "its node died" if "node" in text.lower() and "died" in text.lower() else bounded(text, 300)
+    """Return in one line why an actor is no more."""
+    cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
+    return bounded(" ".join(str(cause).split()), 500)
