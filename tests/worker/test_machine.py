@@ -223,10 +223,12 @@ def test_the_arithmetic_of_a_cpu_follows_from_its_flags() -> None:
 
 def test_measured_times_decide_whether_a_cpu_emulates_whatever_its_flags_say(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {torch.float32: (1.0, 1.0), torch.bfloat16: (0.25, 1.0), torch.float16: (1.0, 36.0)}
-    trials = itertools.count()
+    trials, lacking = itertools.count(), None
 
     def timed(dtype: torch.dtype) -> tuple[float, float]:
         disturbed = 100.0 if next(trials) % 4 else 1.0  # a neighbour slows most trials of each dtype
+        if dtype is lacking:
+            raise RuntimeError("not implemented for 'Half'")
         product, convolution = seconds[dtype]
         return product * disturbed, convolution * disturbed
 
@@ -235,6 +237,8 @@ def test_measured_times_decide_whether_a_cpu_emulates_whatever_its_flags_say(mon
     measured = environment.measured_cpu(flagged)
     assert measured.slowdown == pytest.approx({"bf16": 0.5, "fp16": 6.0})
     assert measured.arithmetic == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
+    lacking = torch.float16
+    assert environment.measured_cpu(flagged).arithmetic == {"fp32": "native", "bf16": "native", "fp16": "native"}
 
 
 @pytest.mark.parametrize(
