@@ -407,8 +407,8 @@ def test_an_error_above_the_limit_or_undefined_fails_with_error_limit_and_case(
     result.assert_outcomes(passed=1, failed=2)
     case = "test_mine.py::test_{}:lambda/{}/cpu/inference/eager/in-{}"
     above, undefined = failures(result)
-    assert above.startswith("Failed: output error 0.00")
-    assert above.endswith(f" is above the limit 0.0001: {case.format('near', 'bf16_pure', 'bf16')}")
+    assert above.startswith("Failed: output error is 0.00")
+    assert above.endswith(f", the limit is 0.0001: {case.format('near', 'bf16_pure', 'bf16')}")
     assert undefined == (
         "Failed: output error is undefined (the reference output is zero), the limit is 0.0001: "
         + case.format("undefined", "fp32", "fp32")

@@ -11,14 +11,13 @@ import traceback
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from msgspec import structs
 from rich.text import Text
 
-import ampbench
 from ampbench import live
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.comparison import Comparison
@@ -28,14 +27,14 @@ from ampbench.core.metrics import METRICS
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import ONLY, Pool, ServerChannel
-from ampbench.drive.session import current_commit, default_memory_limit, now
+from ampbench.drive.session import default_memory_limit, new_header, now
 from ampbench.errors import AmpbenchError, UsageError, WorkloadError
 from ampbench.judge.gate import Policy
 from ampbench.pytest_plugin.grid import present, wanted
 from ampbench.records.case import WorkloadSource
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import MemoryPass, Round
-from ampbench.records.run import SCHEMA, Entry, Header, Selection, Settings
+from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
 from ampbench.show.comparison import comparison_document
@@ -60,7 +59,8 @@ class Measured:
     """The cases of a session: `entries` holds the records of each by its id, `compared` what --amp-compare shows."""
 
     def __init__(self) -> None:
-        self.environment = read_environment()
+        settings = Settings(isolation=False, rounds=1)
+        self.header = new_header(Selection(), settings, read_environment(), [], "", ["pytest"])
         self.entries: dict[str, list[Entry]] = {}
         self.compared: Comparison | str | None = None
         self.sources: dict[str, WorkloadSource] = {}
@@ -68,16 +68,13 @@ class Measured:
 
     def run(self, *case_ids: str) -> StoredRun:
         """Return a run of some cases, of all where none is named."""
-        header = Header(
-            schema=SCHEMA, run="pytest", ampbench_version=ampbench.__version__, started_at=now(),
-            selection=Selection(), settings=Settings(isolation=False, rounds=1), environment=self.environment,
-            commit=None if case_ids else current_commit(),
-        )  # fmt: skip
-        return gathered(Path(), header, [entry for name in case_ids or self.entries for entry in self.entries[name]])
+        return gathered(
+            Path(), self.header, [entry for name in case_ids or self.entries for entry in self.entries[name]]
+        )
 
     def describe_machine(self, machine_info: dict[str, Any]) -> None:
         """Add this machine and installation to pytest-benchmark's `machine_info`, which keeps its own values."""
-        for name, value in pytest_json.machine_info(self.environment).items():
+        for name, value in pytest_json.machine_info(self.header.environment).items():
             machine_info.setdefault(name, value)
 
     def compare(self, file: str) -> bool:
@@ -177,11 +174,19 @@ class AmpBenchmark:
                 elsewhere = planned.source if isinstance(workload, str) else live.importable(workload)
                 result = self._measure(planned, None if alone else elsewhere)
         except AmpbenchError as error:
-            self._put_away()
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
-        if asked.max_error is not None:
-            _check_error(result, asked.max_error)
+            self._fail(str(error))
+        output_error = judged_error(result.rows[0])
+        if asked.max_error is not None and (output_error is None or output_error > asked.max_error):
+            [(case_id, divergence)] = result.stored.divergence.items()
+            number = f"undefined ({divergence.output.undefined})" if output_error is None else f"{output_error:.3g}"
+            self._fail(f"output error is {number}, the limit is {asked.max_error:g}: {case_id}")
         return result
+
+    def _fail(self, reason: str) -> NoReturn:
+        """Fail the test with the line `reason`."""
+        __tracebackhide__ = True
+        self._put_away()
+        raise pytest.fail.Exception(reason, pytrace=False) from None
 
     def _planned(self, selection: Selection, parameters: Mapping[str, Any]) -> PlannedCase:
         """Return the case of a workload with some parameters.
@@ -318,15 +323,3 @@ def time_cell(cell: cells.Cell, benchmark: Any, limits: Mapping[str, float]) -> 
         seconds=time.perf_counter() - started,
         finished_at=now(),
     )
-
-
-def _check_error(result: Result, limit: float) -> None:
-    """Fail the test where the output's error is above `limit`, or undefined."""
-    __tracebackhide__ = True
-    [(case_id, divergence)] = result.stored.divergence.items()
-    error = judged_error(result.rows[0])
-    if error is None:
-        reason = divergence.output.undefined
-        pytest.fail(f"output error is undefined ({reason}), the limit is {limit:g}: {case_id}", pytrace=False)
-    if error > limit:
-        pytest.fail(f"output error {error:.3g} is above the limit {limit:g}: {case_id}", pytrace=False)
