@@ -127,11 +127,12 @@ def _rows(series: Series) -> list[dict[str, Any]]:
 
 
 def _ends(point: Point) -> tuple[float | None, float | None]:
-    """Return the ends of a point's interval: of several runs the least and the largest of theirs."""
-    known = [value for run in point.each for value in (run.value, run.low, run.high)]
-    finite = [value for value in (*known, point.value, point.low, point.high) if value is not None]
-    finite = [value for value in finite if math.isfinite(value)]
-    return (min(finite), max(finite)) if finite and point.value is not None else (None, None)
+    """Return the ends of a point's interval: of several runs the least and the largest value."""
+    if point.value is None:
+        return None, None
+    ends = [run.value for run in point.each] if len(point.each) > 1 else [point.value, point.low, point.high]
+    finite = [value for value in ends if value is not None and math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (None, None)
 
 
 def _text(series: Series, point: Point, low: float | None, high: float | None) -> str:

@@ -103,18 +103,18 @@ def _heading(material: Material) -> str:
     outcomes = Counter(row["outcome"] for row in material.rows)
     for run in material.explanations:
         outcomes.update(failed=len(run.failures), skipped=len(run.skips))
-    said = all_of(why.contents(material)) or outcomes_said(outcomes) or "there are no cases"
-    return f"Nothing was measured: {said}"
+    text = all_of(why.contents(material)) or outcomes_said(outcomes) or "there are no cases"
+    return f"Nothing was measured: {text}"
 
 
 def _warnings(material: Material) -> list[str]:
     """Return notes that change what to do, each once and, where there are several runs, with the runs' names."""
     rows = material.rows
     failed = sum(row["outcome"] == "failed" for row in rows)
-    found = [f"{failed:,} of {counted(len(rows), 'case')} failed"] if failed else []
-    found += [text for comparison in material.comparisons for text in doubts(comparison)]
+    texts = [f"{failed:,} of {counted(len(rows), 'case')} failed"] if failed else []
+    texts += [text for comparison in material.comparisons for text in doubts(comparison)]
     ended = [shown.stored for shown in material.shown if not material.comparisons and not shown.stored.complete]
-    found += [f"run {stored.header.run} is not complete: {stored.ending}" for stored in ended]
+    texts += [f"run {stored.header.run} is not complete: {stored.ending}" for stored in ended]
     sides: dict[str, list[str]] = {}
     if material.baseline is not None and material.shown:
         rows = [row for row in frame.run_rows(material.baseline) if row["outcome"] != "skipped"]
@@ -125,31 +125,31 @@ def _warnings(material: Material) -> list[str]:
         name = shown.name if len(material.shown) > 1 else "candidate"
         sides.setdefault(name, []).extend(lines(noted, shown.stored.cases, everything=False))
     owners: dict[str, list[str]] = {}
-    for name, texts in sides.items():
-        for text in texts:
+    for name, lines_of_side in sides.items():
+        for text in lines_of_side:
             owners.setdefault(text, []).append(name)
-    found += [text if len(own) == len(sides) else f"{few(own, NAMED)}: {text}" for text, own in owners.items()]
+    texts += [text if len(runs) == len(sides) else f"{few(runs, NAMED)}: {text}" for text, runs in owners.items()]
     names = {shown.name for shown in material.shown}
-    return [as_sentence(text, names) for text in dict.fromkeys([*found, *material.remarks])]
+    return [as_sentence(text, names) for text in dict.fromkeys([*texts, *material.remarks])]
 
 
 def networks(material: Material) -> View | None:
     """Return what to take of each network and why, and what each precision brought; None where nothing was measured."""
-    found = material.networks
-    if not found:
+    measured = material.networks
+    if not measured:
         return None
     hosts = {(shown.stored.header.environment.host, shown.stored.header.environment.cpu) for shown in material.shown}
     if len(hosts) > 1:
         machines = told_apart([(shown.stored, shown.rows, shown.result.takes) for shown in material.shown])
-        found = on_machines(machines)
-        document = side_by_side([each.place for each in machines], found, (), alike(machines))
+        measured = on_machines(machines)
+        document = side_by_side([each.place for each in machines], measured, (), alike(machines))
         blocks = [block for section in document.sections() for block in section.blocks]
     else:
-        blocks = tables(found)
+        blocks = tables(measured)
     blocks = [part for block in blocks for part in _folding(block)]
-    if (means := brought(found)).rows:
+    if (means := brought(measured)).rows:
         blocks.append(means)
-    if len(found) <= AT_ONCE:
+    if len(measured) <= AT_ONCE:
         sentences = [(_name(network), _why(network)) for network in material.networks]
         blocks.append(Block("why, in sentences", ["network", "why"], sentences, folded=True))
     return View(id="networks", title="Networks", parts=[Part(id="table", title="", blocks=blocks)])

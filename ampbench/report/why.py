@@ -1,4 +1,4 @@
-"""What studies say of the runs on a page: each is handed what was found of its cases, for its part of the page."""
+"""The parts of a page that studies make of its runs: each gets the records of its cases."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,7 +14,7 @@ from ampbench.store import StoredRun
 from ampbench.studies.study import study_of
 
 Passes = Sequence[tuple[StoredRun, str, Any]]
-"""What runs found of cases: the run, the case's id, and the record."""
+"""Findings on cases: the run, the case's id, and the record."""
 
 
 @lru_cache(maxsize=1)
@@ -25,7 +25,7 @@ def parts(material: Material) -> list[Part]:
 
 
 def held(material: Material, kind: Kind) -> Held[Any]:
-    """Return what the page holds for the study of a kind of runs."""
+    """Return the findings that the page holds for the study of a kind of runs."""
     passes = _passes(material, kind) if kind.of_cases else []
     labels = case_labels(run.cases[case_id] for run, case_id, _ in passes)
     names = told_apart([labels[case_id] for _, case_id, _ in passes], (run_name(run) for run, _, _ in passes))
@@ -64,16 +64,16 @@ def _reason(run: StoredRun, case_id: str) -> str:
 
 def contents(material: Material) -> list[str]:
     """Return in a few words what the page explains: the casts of how many cases, the ceilings of which devices."""
-    found = []
+    texts = []
     for kind in KINDS.values():
         names = dict.fromkeys(name for run in material.runs for name in studies.found_of(study_of(kind.name), run))
         which = counted(len(_passes(material, kind)), "case") if kind.of_cases else ", ".join(names)
-        found += [f"{kind.contents} {which}"] if names else []
-    return found
+        texts += [f"{kind.contents} {which}"] if names else []
+    return texts
 
 
 def _passes(material: Material, kind: Kind) -> Passes:
-    """Return what runs found of the cases on the page: of several of one case, host and torch version the newest."""
+    """Return the findings on the cases of the page: of several of one case, host and torch version the newest."""
     shown = {id(each.stored): {row["case_id"] for row in each.rows} for each in material.shown}
     newest: dict[tuple[str, str, str], tuple[StoredRun, str, Any]] = {}
     for run in material.runs:

@@ -140,15 +140,6 @@ def test_of_several_comparisons_the_worst_change_of_all_comes_first_with_its_run
     assert [row[1] for row in changed(material)] == ["linear_chain fp32", "linear_chain bf16_autocast"]
 
 
-def test_arms_of_two_precisions_are_called_by_the_candidates() -> None:
-    ours, theirs = arms(precision="bf16_autocast")
-    base = make_run(Times((FP32, noisy(1e-3))), fresh=noisy(1e-3, 8, seed=5), header=ours)
-    slower = make_run(Times((BF16, noisy(2e-3))), fresh=noisy(2e-3, 8, seed=6), header=theirs)
-    material = make_material(slower, baseline=base)
-    assert "linear_chain bf16_autocast, time +100%" in heading(material)
-    assert changed(material)[0][1] == "linear_chain bf16_autocast"
-
-
 def test_the_sides_and_what_weakens_a_comparison_are_said_plainly() -> None:
     base = make_run(Times((FP32, noisy(1e-3))), header=make_header(run="base", label="before"))
     new = environment(make_header(run="new", label="after"), cpu="Xeon", torch_version="2.16.0")
@@ -172,18 +163,6 @@ def test_a_control_that_fired_is_a_warning() -> None:
 def test_an_interrupted_run_is_warned_of() -> None:
     run = replace(fast_bf16(), footers=[Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")])
     assert warnings(make_material(run)) == ["Run 20260131T120000Z-bench-1f9a3c is not complete: interrupted."]
-
-
-def test_remarks_on_the_material_are_warnings() -> None:
-    assert warnings(make_material(fast_bf16(), remarks=["a.jsonl ends in a cut line"])) == [
-        "a.jsonl ends in a cut line."
-    ]
-
-
-def test_an_emulated_precision_is_warned_of(readme_run: Material) -> None:
-    assert any(
-        "his CPU emulates fp16: fp16 times say nothing about other devices" in said for said in warnings(readme_run)
-    )
 
 
 def disturbed(run: StoredRun) -> StoredRun:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from ampbench.records.ranges import GRADIENT, WEIGHT
 from ampbench.report.material import Material, gather, material_of
@@ -213,75 +213,6 @@ def test_everything_that_answers_is_reached_by_the_keyboard(browser: Browser, ad
             if page.evaluate("document.activeElement === document.body"):
                 break
         assert set(wanted) - reached == set()
-
-
-@pytest.mark.slow
-def test_the_link_past_the_navigation_is_first_and_is_seen_when_it_is_reached(browser: Browser, address: Address):
-    with opened(browser, address("readme")) as page:
-        page.keyboard.press("Tab")
-        expect(page.locator(".skip")).to_be_focused()
-        expect(page.locator(".skip")).to_be_in_viewport()
-        page.keyboard.press("Enter")
-        expect(page).to_have_url(re.compile("#main$"))
-
-
-@pytest.mark.slow
-def test_an_order_is_kept_in_the_address(browser: Browser, address: Address):
-    def order(page: Page) -> list[str]:
-        return page.locator("#cases tbody tr").all_inner_texts()
-
-    with opened(browser, address("readme")) as page:
-        as_planned = order(page)
-        button = page.locator("#cases th button", has_text="time").first
-        button.press("Enter")
-        first = order(page)
-        button.press("Enter")
-        second = order(page)
-        assert len({tuple(as_planned), tuple(first), tuple(second)}) > 1
-        sorted_by = sorted_column(page)
-        assert "=" in page.url.partition("#")[2]
-        page.reload()
-        assert sorted_column(page) == sorted_by
-        assert order(page) == second
-
-
-def sorted_column(page: Page) -> tuple[str, str | None]:
-    header = page.locator('#cases th[aria-sort]:not([aria-sort="none"])')
-    expect(header).to_have_count(1)
-    return header.inner_text(), header.get_attribute("aria-sort")
-
-
-@pytest.mark.slow
-def test_a_search_is_kept_in_the_address(browser: Browser, address: Address):
-    def visible(page: Page) -> Locator:
-        return page.locator("#cases tbody tr:visible")
-
-    with opened(browser, address("readme")) as page:
-        everything = visible(page).count()
-        page.locator("#cases .controls input").first.fill("bf16_autocast")
-        expect(visible(page)).not_to_have_count(everything)
-        some = visible(page).count()
-        assert 0 < some < everything
-        expect(page).to_have_url(re.compile("#q=bf16_autocast"))  # once the reader stopped typing
-        page.reload()
-        expect(visible(page)).to_have_count(some)
-        expect(page.locator("#cases .controls input").first).to_have_value("bf16_autocast")
-
-
-@pytest.mark.slow
-def test_what_a_chart_shows_is_kept_in_the_address(browser: Browser, address: Address):
-    with opened(browser, address("history")) as page:
-        draw_all(page)
-        select = page.locator("figure[data-chart]:has(select) select").first
-        figure = page.locator("figure[data-chart]:has(select)").first
-        before = figure.get_attribute("data-drawn")
-        select.select_option(index=1)
-        expect(figure).not_to_have_attribute("data-drawn", before or "")
-        chosen = figure.get_attribute("data-drawn") or ""
-        page.reload()
-        draw_all(page)
-        expect(figure).to_have_attribute("data-drawn", chosen)
-        expect(select).to_have_value(chosen)
 
 
 @pytest.mark.slow

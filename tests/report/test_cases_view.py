@@ -80,11 +80,6 @@ def test_a_case_that_failed_says_why_and_one_that_was_skipped_has_no_row():
     assert [row["verdict"] for row in table(make_material(run))] == ["baseline", "failed: no <kernel>"]
 
 
-def test_a_run_in_which_everything_failed_has_a_column_for_the_reasons():
-    rows = table(make_material(without_numbers(nothing_measured(), [FP32, BF16])))
-    assert [list(row) for row in rows] == [["case", "precision", "verdict"]] * 2
-
-
 def test_a_run_without_cases_or_of_skips_alone_has_no_such_view():
     assert cases(make_material(nothing_measured())) is None
     assert cases(make_material(without_numbers(nothing_measured(), skipped=[FP32]))) is None

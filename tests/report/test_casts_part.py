@@ -15,7 +15,7 @@ from ampbench.report.views import explanation
 from ampbench.show.page import DETAILED, LISTED
 from tests.compared_runs import Times, environment, make_run, noisy
 from tests.report.materials import make_material, page_of, part_of, rendered_by
-from tests.report.traced_runs import SAVED, TRAINED, checked, explaining, fake_pass, make_pass, traced_net
+from tests.report.traced_runs import TRAINED, explaining, make_pass, traced_net
 from tests.stored_runs import holding, make_case, make_header
 
 casts = partial(part_of, "casts")
@@ -93,18 +93,6 @@ def test_a_traced_case_tells_its_casts_by_kind_by_op_and_what_could_be_saved():
     assert [row[-1] for row in weights] == ["0.bias", "0.weight", "2.bias", "2.weight"]
 
 
-def test_the_modules_tell_their_dtypes():
-    rows = tables(rendered(only(make_pass())))["Dtypes in and out of modules"]
-    by_name = {row[-1]: row[:4] for row in rows}
-    assert by_name["0"] == ["Linear", "fp32", "bf16", "fp32"]
-    assert by_name["1"][:3] == ["Softmax", "bf16", traced_softmax()]
-
-
-def traced_softmax() -> str:
-    (calls,) = [one for one in traced_net().modules if one.kind == "Softmax"]
-    return calls.outputs[0]
-
-
 def test_other_graphs_of_the_step_are_folded_with_what_could_not_be_made():
     graphs = [
         GraphTrace(graph=TRACED, error="RuntimeError: no <b>trace</b>"),
@@ -122,18 +110,6 @@ def test_other_graphs_of_the_step_are_folded_with_what_could_not_be_made():
     assert "RuntimeError: no <b>trace</b>" in told
     assert "hooks are not seen" in told
     assert tables(folded)["Casts of the autograd graph in their order"] == [["0.bias", "bf16 → fp32", "8"]]
-
-
-def test_what_ran_on_fake_tensors_is_said_not_to_have_run_and_has_no_times():
-    page = rendered(only(fake_pass()))
-    assert "fake tensors, not on hardware" in page.select_one("details.casts").get_text()
-    assert " ms" not in page.select_one("#explanation").get_text()
-
-
-def test_what_was_tried_is_told_with_its_saving():
-    page = rendered(only(make_pass(checked=[checked(*SAVED)]), make_pass(OTHER), cases=(TRAINED, OTHER)))
-    said = "1 cast a step fewer, 768 B; outputs are the same to the last bit; a step takes 180 us, not 200 us"
-    assert said in page.select_one("details.casts").get_text()
 
 
 @pytest.mark.slow

@@ -12,20 +12,17 @@ from ampbench.core.budget import Budget
 from ampbench.judge import frame
 from ampbench.judge.notes import statements
 from ampbench.judge.verdict import takes_of
-from ampbench.records.case import DeviceDescription, WorkloadSource
+from ampbench.records.case import DeviceDescription
 from ampbench.records.measured import Fitness
-from ampbench.records.run import Imported, Selection
+from ampbench.records.run import Imported
 from ampbench.report.views import networks, result
 from ampbench.show.document import as_sentence
 from ampbench.show.wording import CAUSES, answer, lines
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.report.materials import make_material, section_of
-from tests.stored_runs import holding, make_ceiling, make_divergence, make_header, make_memory
+from tests.stored_runs import make_divergence, make_header
 
-SOURCE = WorkloadSource(
-    name="net", family="user", module="net", function="make", builtin=False, elsewhere=("net (/elsewhere/net)",)
-)
 QUIET = Times((FP32, [2e-3] * 4), (BF16, [1e-3] * 4))
 
 
@@ -36,11 +33,6 @@ def with_rounds(run: StoredRun, **changes: Any) -> StoredRun:
 def with_errors(**changes: Any) -> StoredRun:
     run = make_run(QUIET)
     return replace(run, divergence={case.case_id: make_divergence(case, **changes) for case in (FP32, BF16)})
-
-
-def with_memory(**changes: Any) -> StoredRun:
-    passes = {case.case_id: structs.replace(make_memory(case, 1000), **changes) for case in (FP32, BF16)}
-    return replace(make_run(QUIET), memory=passes)
 
 
 def emulating() -> StoredRun:
@@ -55,37 +47,17 @@ KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
         "no certain speedup": lambda: make_run(
             Times((FP32, [1e-3, 2e-3, 1e-3, 2e-3]), (BF16, [2e-3, 1e-3, 1.1e-3, 1e-3]))
         ),
-        "no certain speedup in few rounds": lambda: make_run(Times((FP32, [1.01e-3] * 2), (BF16, [1e-3] * 2))),
-        "more than hardware gains": lambda: make_run(Times((FP32, [1.0] * 4), (BF16, [1e-3] * 4))),
-        "a control further apart than the gain": lambda: make_run(
-            Times((FP32, [1.2e-3] * 4), (BF16, [1e-3] * 4)), control=[1.2e-3 * 3] * 4
-        ),
         "a busy machine": lambda: with_rounds(make_run(QUIET), fitness=Fitness(other_share=0.76)),
-        "samples apart": lambda: with_rounds(make_run(QUIET), samples=[[1e-3, 2e-3, 2e-3]]),
         "a random network": lambda: with_errors(chance_rel_l2=1.22),
-        "inputs changed in place": lambda: with_rounds(make_run(QUIET), changed_in_place=["input[0]"]),
-        "compiled before it came": lambda: with_rounds(make_run(QUIET), comes_compiled=True),
         "errors undefined": lambda: with_errors(output_rel_l2=None, output_undefined="the reference is zero"),
-        "errors against fp32": lambda: with_errors(reference_dtype="fp32"),
-        "NaN in fp64": lambda: with_errors(
-            output_rel_l2=None, output_elements=32, output_reference_nonfinite=16, output_reference_nan=16
-        ),
         "emulated arithmetic": emulating,
         "another program's numbers": lambda: make_run(
             QUIET, header=make_header(imported=Imported(program="asv", file="a.json"))
         ),
-        "other code than the commit's": lambda: make_run(QUIET, header=make_header(commit="a" * 40, sources=[SOURCE])),
         "entries lost": lambda: replace(make_run(QUIET), lacks={FP32.case_id: ["round 2"]}),
-        "a preset that sets nothing": lambda: make_run(
-            Times(*((structs.replace(one, family="user"), [1e-3] * 4) for one in (FP32, BF16))),
-            header=make_header(selection=Selection(preset="tiny")),
-        ),
-        "above the ceiling": lambda: holding(
-            with_memory(flops={"fp32": 3_000_000}, flops_by_operation={"matmul": {"fp32": 3_000_000}}),
-            make_ceiling("fp32", 1e9),
-        ),
     }
 )
+"""A caveat of each kind of place: the advice, rounds, errors, the device, the header, the file."""
 
 
 def words(text: str) -> str:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ampbench.core.budget import Budget
-from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UnknownNameError
+from ampbench.errors import NothingComparableError
 from ampbench.records.measured import Skip
 from ampbench.report.material import gather, material_of
 from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy, rounds_of
@@ -107,12 +107,6 @@ def test_only_cases_that_match_the_keyword_are_taken(tmp_path: Path):
     assert [row["precision"] for row in material.rows] == ["bf16_autocast"]
 
 
-def test_a_keyword_that_matches_nothing_is_said(tmp_path: Path):
-    stored(tmp_path, OLD)
-    with pytest.raises(NothingToRunError, match="-k 'resnet'"):
-        gather([OLD], tmp_path, keyword="resnet")
-
-
 def test_a_run_without_cases_is_shown(tmp_path: Path):
     write_run(tmp_path, [], COMPLETE, run=OLD)
     material = gather([OLD], tmp_path)
@@ -123,35 +117,6 @@ def test_a_run_without_cases_is_shown(tmp_path: Path):
 def test_a_run_of_skips_alone_is_shown(tmp_path: Path):
     write_run(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="unsupported here"), COMPLETE, run=OLD)
     assert [row["outcome"] for row in gather([OLD], tmp_path).rows] == ["skipped"]
-
-
-def test_a_cut_run_is_shown_and_remarked_on(tmp_path: Path):
-    path = stored(tmp_path, OLD)
-    path.write_bytes(path.read_bytes()[:-20])
-    material = gather([OLD], tmp_path)
-    assert list(shown_ids(material)) == [OLD]
-    assert list(material.remarks) == [f"{path.name} ends in a cut line, which was left out"]
-
-
-def test_results_without_a_run_and_unknown_names_are_said_in_a_line(tmp_path: Path):
-    with pytest.raises(NothingToRunError, match="there is no run in"):
-        gather([], tmp_path)
-    stored(tmp_path, OLD)
-    with pytest.raises(UnknownNameError, match="unknown run 'nosuch'"):
-        gather(["nosuch"], tmp_path)
-    with pytest.raises(UnknownNameError):
-        gather([OLD], tmp_path, baseline="nosuch")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(StoreError, match="there is no run file in"):
-        gather([str(tmp_path / "empty")], tmp_path)
-
-
-def test_a_damaged_file_is_refused_by_name_and_line(tmp_path: Path):
-    path = stored(tmp_path, OLD)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], b"{damaged}\n", *lines[2:]]))
-    with pytest.raises(StoreError, match=r"000001\.jsonl, line 3"):
-        gather([OLD], tmp_path)
 
 
 def test_trends_run_over_torch_versions_where_runs_differ_in_them(tmp_path: Path):

@@ -13,7 +13,7 @@ from ampbench.report.material import Material, gather
 from ampbench.report.views import AT_ONCE, networks, result
 from ampbench.show.wording import answer
 from ampbench.store import StoredRun, read_run
-from tests.compared_runs import BF16, FP32, Times, environment, make_run
+from tests.compared_runs import FP32, Times, environment, make_run
 from tests.report.large_runs import write_zoo_run
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import make_case, make_header
@@ -116,8 +116,3 @@ def test_the_take_at_each_value_of_a_sweep_stands_at_the_top() -> None:
 def test_without_a_measured_case_there_is_no_section() -> None:
     assert networks(make_material(StoredRun(path=Path("run.jsonl"), header=make_header()))) is None
     assert networks(make_material(make_run(Times((FP32, []))))) is None
-
-
-def test_a_run_without_fp32_has_errors() -> None:
-    (row,) = cells(make_material(make_run(Times((BF16, [1e-3] * 4)))), "what each precision brought")
-    assert (row[0], row[3], row[-1]) == ("bf16_autocast", "", "4.0e-03")

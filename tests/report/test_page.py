@@ -11,7 +11,7 @@ from jinja2 import UndefinedError
 
 from ampbench.report import page as pages
 from ampbench.report.material import Material
-from ampbench.report.page import VIEWS, make_page, render
+from ampbench.report.page import make_page, render
 from ampbench.report.views import View, environment
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
 from tests.report.materials import make_material
@@ -75,11 +75,6 @@ def test_what_the_page_links_to_is_on_it(parsed: BeautifulSoup):
     assert links
     for link in links:
         assert parsed.find(id=link[1:]) is not None, link
-
-
-def test_ids_are_unique(parsed: BeautifulSoup):
-    ids = [str(tag["id"]) for tag in parsed.find_all(id=True) if tag.find_parent("svg") is None]
-    assert len(ids) == len(set(ids))
 
 
 def test_every_section_has_its_heading_and_is_in_the_navigation(parsed: BeautifulSoup):
@@ -162,11 +157,6 @@ def test_templates_escape_and_fit_what_they_are_given():
     soup = BeautifulSoup(template.render(text=text, none=[1]), "html5lib")
     assert soup.p["title"] == soup.p.get_text() == "\"><b>{{7*7}}\\u202e'"
     assert soup.find("b") is None
-
-
-def test_views_stand_in_the_order_of_the_list(readme_run: Material, parsed: BeautifulSoup):
-    made = [view.id for make in VIEWS if (view := make(readme_run)) is not None]
-    assert [tag["id"] for tag in parsed.find_all("section")] == made
 
 
 def test_a_page_of_over_a_thousand_cases_has_its_tables_and_no_charts(

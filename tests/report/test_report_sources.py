@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from bs4 import BeautifulSoup
 
-from ampbench.errors import NothingToRunError, StoreError, UsageError
+from ampbench.errors import NothingToRunError
 from ampbench.records.casts import CastPass
 from ampbench.records.changes import Traces
 from ampbench.records.kinds import KINDS
@@ -106,29 +106,12 @@ def test_every_kind_of_explanation_comes_with_what_was_measured(tmp_path: Path):
         gather([run_id(4)], tmp_path, keyword="bf16_autocast")
 
 
-def test_of_several_passes_of_a_case_the_newest_counts(tmp_path: Path):
-    for day, peak in ((1, 3), (2, 4)):
-        write(tmp_path, day, ranged(spread("a", -3, peak)), cases=(FP32,), explains="headroom")
-    write(tmp_path, 3, ranged(spread("a", -3, 5)), cases=(FP32,), explains="headroom", host="elsewhere")
-    every = gather([run_id(1), run_id(2), run_id(3)], tmp_path)
-    told = held(every, KINDS["headroom"]).told
-    assert [one.found.magnitudes[0].largest for one in told] == [16.0, 32.0]
-    assert all(run_id(day) in one.name for day, one in zip((2, 3), told, strict=True))
-
-
 def test_a_failure_that_does_not_match_the_keyword_is_left_out(tmp_path: Path):
     failure = Failure(case_id=OTHER.case_id, stage="origin", cause="out of memory", message="")
     write(tmp_path, 1, originating(erring("a"), case=TRAINED), failure, cases=(TRAINED, OTHER), explains="origin")
     assert [one.reason for one in held(gather([], tmp_path), KINDS["origin"]).untold] == ["out of memory"]
     assert held(gather([], tmp_path), KINDS["headroom"]).untold == []
     assert held(gather([], tmp_path, keyword="bf16_autocast"), KINDS["origin"]).untold == []
-
-
-def test_a_baseline_of_measured_runs_has_measured_itself(tmp_path: Path):
-    traced(tmp_path, 1)
-    write(tmp_path, 2)
-    with pytest.raises(UsageError, match="explains casts and measured nothing"):
-        gather([run_id(2)], tmp_path, baseline=run_id(1))
 
 
 def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path):
@@ -138,13 +121,6 @@ def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path):
     (comparison,) = material.comparisons
     assert list(comparison.explained) == [TRAINED.case_id]
     assert comparison.explained[TRAINED.case_id].traces is Traces.SAME
-
-
-def test_an_empty_folder_is_an_error(tmp_path: Path):
-    with pytest.raises(StoreError, match="there is no run file"):
-        find_sources([str(tmp_path)], tmp_path)
-    with pytest.raises(NothingToRunError, match="there is no run in"):
-        find_sources([], tmp_path)
 
 
 @pytest.fixture

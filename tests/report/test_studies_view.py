@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 
 from ampbench.records.measured import Failure, Score
 from ampbench.report.material import Material, matching, material_of
-from ampbench.report.page import chart_payload, make_page, packed
+from ampbench.report.page import chart_payload, packed
 from ampbench.report.views import explanation
 from ampbench.report.why import contents
 from ampbench.show.charts import MARKED, POINTS, marked, series_encoded, thinned_curve
@@ -24,7 +24,6 @@ from tests.report.studied_runs import (
     FP16_PURE,
     FP32,
     ceilings_run,
-    scaled,
     scalings,
     scope_run,
     scoped,
@@ -138,13 +137,6 @@ def test_a_case_without_a_result_is_told_with_its_reason():
     ]
 
 
-def test_of_two_studies_of_a_case_the_newer_one_is_shown():
-    older = storage_run(stored(lossy=True), run="older", started_at="2026-01-01T00:00:00Z")
-    page = rendered(only(older, storage_run(stored())))
-    assert "Nothing is lost" in page.get_text()
-    assert "information lost" not in page.get_text()
-
-
 def test_workloads_of_a_study_stay_together_where_one_of_their_cases_matches():
     (run,) = matching([training_run(*trained())], "bf16_autocast")
     assert set(run.several_of(Training)) == {FP32.case_id, BF16.case_id, FP16_PURE.case_id}
@@ -152,13 +144,6 @@ def test_workloads_of_a_study_stay_together_where_one_of_their_cases_matches():
     run = training_run(*trained(), training(other), cases=(FP32, BF16, FP16_PURE, other))
     assert set(matching([run], "other")[0].several_of(Training)) == {other.case_id}
     assert matching([training_run(*trained())], "nothing") == []
-
-
-def test_names_and_errors_of_others_are_text():
-    bad = "</script><b>x</b>"
-    named = scaled("no scaling", error=bad)
-    document = make_page(only(training_run(*scalings()[:9], *named), ceilings_run(*CEILING_RUN, device=bad)))
-    assert "<b>x</b>" not in document
 
 
 @pytest.mark.slow
@@ -193,14 +178,6 @@ def test_each_series_carries_its_shape_on_some_points_of_its_own():
     places = [[place for place, row in enumerate(rows[start : start + 80]) if row["mark"]] for start in (0, 80, 160)]
     assert [len(one) for one in places] == [MARKED] * 3
     assert len({*places[0], *places[1], *places[2]}) == 3 * MARKED
-
-
-def test_many_series_of_few_points_do_not_all_carry_their_shapes_at_the_same_ones():
-    rows = [{"series": name, "mark": False} for name in "abcdef" for _ in range(8)]
-    marked(rows)
-    places = [tuple(place for place in range(8) if rows[start + place]["mark"]) for start in range(0, 48, 8)]
-    assert all(places)
-    assert len(set(places)) == 6
 
 
 def test_series_are_told_apart_without_colour():

@@ -122,22 +122,6 @@ def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
     assert view.charts[0].title == "×floor over commit"
 
 
-def test_few_x_stand_side_by_side() -> None:
-    given = material(series([1e-3, 1.2e-3, 1.2e-3], changes=[change(1)]))
-    page = section_of(made(given))
-    table = page.select("#trends table")[-1]
-    assert [head.get_text() for head in table.thead.find_all("th")] == ["case", "metric", "c0", "c1", "c2", "total"]
-    cells = [cell.get_text(" ", strip=True) for cell in table.tbody.tr.find_all(["th", "td"])]
-    assert cells == ["net bf16_pure", "time", "1.00 ms", "1.20 ms", "1.20 ms", "+20%"]
-
-
-def test_of_many_x_the_table_has_the_ends_and_a_curve() -> None:
-    given = material(series([1e-3] * 6 + [1.2e-3] * 6, changes=[change(6, "improved", ratio=0.5, low=0.4, high=0.6)]))
-    table = section_of(made(given)).select("#trends table")[-1]
-    cells = [cell.get_text(" ", strip=True) for cell in table.tbody.tr.find_all(["th", "td"])]
-    assert cells[2:] == ["1.00 ms", "▁▁▁▁▁▁██████", "1.20 ms", "+20%"]
-
-
 def test_a_zero_makes_the_scale_linear_and_positive_values_a_logarithmic_one() -> None:
     changed = {"changes": [change(1)]}
     view = made(material(series([0.0, 1e-3], "gradients", **changed), series([1e-3, 2e-3], **changed)))
@@ -173,11 +157,6 @@ def test_series_of_several_places_are_told_apart() -> None:
         "ampbench · bench · AMD EPYC · cpu · 2 threads: 3 runs, 2 points",
         "ampbench · elsewhere · Xeon · cpu · 2 threads: 3 runs, 2 points",
     ]
-
-
-def test_runs_that_have_no_x_are_counted() -> None:
-    given = material(series([1e-3, 1e-3]), left_out={"no commit": 2})
-    assert "left out 2 runs with no commit" in section_of(made(given)).get_text()
 
 
 def test_x_that_are_called_alike_stay_apart() -> None:
