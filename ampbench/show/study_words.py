@@ -68,21 +68,18 @@ TEMPLATES: Mapping[str, str] = {
         "{count:,} of {modules:counted;module} would overflow (worst {worst}: largest {values} is {reach:.5g} times "
         "what {dtype} holds)"
     ),
-    "headroom-fits": (
-        "none of {modules:counted;module} would overflow{flush:only| or flush}{worst:if| (nearest ||: }"
-        "{values:if|largest || is }{reach:if||share| of its range)}"
-    ),
+    "headroom-fits": "none of {modules:counted;module} would overflow{flush:only| or flush}",
     "headroom-flushes": "{count:,} would flush ({names})",
     "headroom-near": "{count:,} {count:verb;comes;come} within a factor {margin} of overflow ({names})",
-    "headroom-no-gradient": "no gradient is finite and not zero",
-    "headroom-flushing-anyhow": "{flushed:share} of gradients flush, which no loss scale saves",
-    "headroom-unscaled": "gradients need no loss scale",
+    "headroom-unscaled": (
+        "{flushed:else|gradients need no loss scale}"
+        "{flushed:if|no loss scale saves the |share| of gradients that flush}"
+    ),
     "headroom-scale": (
         "loss scale {lowest}{highest:if| to ||} {flushed:if|loses the fewest gradients, |share|}"
         "{flushed:else|keeps every gradient}{unscaled:if|, |share| are lost without it}; the largest is in {limiting}"
     ),
     "headroom-swallowed": "stored in {dtype}, {share:share} of the weights that steps move would stand still",
-    "headroom-strange": "some values within {names} are not finite, as in masks, and are left out",
     "headroom-raised": "the step ended with an error, so that it was not seen as a whole: {error}",
     "headroom-stored": (
         "{names} {count:verb;overflows;overflow} as stored in {dtype}"
@@ -93,18 +90,11 @@ TEMPLATES: Mapping[str, str] = {
     "headroom-nonfinite": "outputs are not finite from step {step:,} on, and no op turns finite values into such",
     "headroom-finite": "all values of the whole step are finite",
     "headroom-unseen": "the whole step was not seen",
-    "headroom-none": "no overflow or flushing predicted, none seen",
-    "headroom-score": (
-        "{event} {predicted:,} predicted, {seen:,} seen"
-        "{right:if| (|,| right, }{false:if||,| false, }{missed:if||,| missed)}"
-    ),
+    "headroom-seen": "{event} predicted in {predicted:counted;module}, seen in {seen:,}",
     "headroom-gradients": (
         "gradients{scale:if| at loss scale ||}: {predicted:share} predicted to flush, {seen:share} seen"
-        "{overflow:if|, overflow predicted in |,|}{parameters:if| of |counted;parameter|}"
-        "{nonfinite:if|, seen in |,|}"
+        "{nonfinite:if|; not finite in |,|}{parameters:if| of |counted;parameter|}"
     ),
-    "headroom-unchecked": "{count:,} of {modules:counted;module} could not be checked: {reasons}",
-    "headroom-optimizer": "trained by {optimizer}",
     "origin-nothing": "nothing could be compared: no module gave a floating value",
     "origin-output": "the output errs by {error:error} against {reference} (relative L2 error)",
     "origin-undefined": "the output's error is undefined{strange:only|, as values are not finite}",

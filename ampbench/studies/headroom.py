@@ -7,7 +7,6 @@ exponent in fp16) one at most is counted.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,7 +21,7 @@ from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted
 from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import HEADROOM
-from ampbench.records.labels import few, left_out, optimizer_name
+from ampbench.records.labels import few
 from ampbench.records.optimizer_in_half import remarks_of
 from ampbench.records.ranges import (
     ACTIVATION,
@@ -41,7 +40,6 @@ from ampbench.records.ranges import (
 )
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task
-from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_points, thinned, tooltip
 from ampbench.show.document import Column
 from ampbench.studies.study import ONE_PHASE_HELP, Option, Selects, Session, Study, Table, View
 from ampbench.workloads.index import LIBRARIES
@@ -49,12 +47,9 @@ from ampbench.workloads.index import LIBRARIES
 if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
-    from ampbench.show.studies import Subject
     from ampbench.studies.work import Piece
 
 T = TypeVar("T")
-_NEAR = 0.001
-"""The share of a format's largest number below which no value is called near it."""
 MARGIN = 8
 """Values within this factor of overflow are called near it: another batch, or some training, moves the largest."""
 
@@ -90,24 +85,17 @@ OVERFLOW, FLUSHING = "overflow", "flushing"
 
 
 class Event(NamedTuple):
-    """Overflow, or flushing, of a module: which of its values foretell it ("": none), and whether it was `seen`.
+    """Overflow, or flushing, of a module: the values that foretell it ("": none), and whether it was `seen`.
 
-    Not to be seen (None), it is neither right nor false.
+    None: it could not be seen.
     """
 
     predicted: str = ""
     seen: bool | None = None
 
-    @property
-    def failure(self) -> str:
-        """Return "missed" or "false" with the values that said so; "" where it came true or was not to be seen."""
-        if self.seen is None or bool(self.predicted) == self.seen:
-            return ""
-        return f"false ({self.predicted})" if self.predicted else "missed"
-
 
 Events = Mapping[str, Event]
-"""What a module does, by `OVERFLOW` and `FLUSHING`."""
+"""The events of a module, by `OVERFLOW` and `FLUSHING`."""
 
 
 def fit(values: Magnitudes, dtype: str, scale: float = 1.0) -> Fit:
@@ -329,42 +317,24 @@ def values_phrase(values: Magnitudes) -> str:
     return values.what if name in ("", values.what) else f"{values.what} of {name}"
 
 
-_FUSED = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder"})
-"""Modules that, in inference, may run as one op in which none of those within them is seen."""
-
-
 class Outcome(NamedTuple):
-    """What a module was predicted to do in a low precision, and what it did; where not seen, its `error` notes why."""
+    """The events that a low precision was predicted to have in a module, and did; `error` notes why not seen."""
 
     error: ModuleError
     events: Events
-
-    @property
-    def failed(self) -> bool:
-        """Whether something was predicted and not seen, or seen and not predicted."""
-        return any(event.failure for event in self.events.values())
-
-
-class Score(NamedTuple):
-    """How often something was predicted and seen (`right`), predicted alone (`false`), seen alone (`missed`)."""
-
-    right: int = 0
-    false: int = 0
-    missed: int = 0
 
 
 class GradientOutcome(NamedTuple):
     """The gradient of a parameter: the share of its finite values predicted and seen to flush to zero.
 
     `predicted` is None where fp32 gave no finite one, `seen` where the low precision did not. Of its `elements`,
-    `nonfinite` are not finite in the low precision alone; `overflows` says whether any was predicted to be.
+    `nonfinite` are not finite in the low precision alone.
     """
 
     parameter: str
     elements: int
     predicted: float | None
     seen: float | None
-    overflows: bool
     nonfinite: int
 
 
@@ -380,49 +350,28 @@ def whole_step_seen(low: LowRun) -> bool:
 
 
 def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
-    """Return what was predicted of each module in `low` and what it did, in the order of running.
+    """Return the predictions for each module in `low` and its events, in the order of running.
 
     Predicted is from the magnitudes of `found` as by `predict`: in pure half of all values; with autocast, of those
     that autocast made half precision in the step. A module computes in the low dtype if one of its own weights is used
     in it or if its outputs are in it; inputs count only then. One that is handed rounded inputs and gives fp32, as a
-    softmax on CUDA, has lost nothing by itself: what its inputs lost is told of the module they come from.
+    softmax on CUDA, has lost nothing by itself: the loss of its inputs belongs to the module they come from.
 
-    Seen is what it does on exact inputs: it overflows if any output does, and flushes if at least `FLUSHES` of its
-    outputs do. In any case a module overflows that the whole step names as the first to make a value that is not finite
-    in its forward pass; where it is not among those compared, it comes last, unless it is one that torch may run fused
-    (or one without values of its own) and a module within it was seen to overflow.
+    Seen is the module's behaviour on exact inputs: it overflows if any output does, and flushes if at least `FLUSHES`
+    of its outputs do. A module overflows in any case that the whole step names as the first to make a value that is not
+    finite in its forward pass.
     """
     rows = by_running_module(found.magnitudes)
-    first = None
-    if low.first_nonfinite is not None and low.first_nonfinite.phase == "forward" and not low.overflowed_weights:
-        first = low.first_nonfinite.module
-    home = {row.name: module for module, values in rows.items() for row in values if row.name}
-    # whose own weights or buffers overflow as they are stored
-    alone = {
-        home.get(name, name.rpartition(".")[0]): "its weights or buffers overflow as they are stored"
-        for name in low.overflowed_weights
-    }
-    kinds = {module: values[0].kind for module, values in rows.items()}
-    if first is not None:
-        within = f"{first}." if first else ""
-        fused = kinds.get(first, "") in {"", *_FUSED}
-        if not fused or not any(row.overflowed for row in low.modules if row.module.startswith(within)):
-            alone.setdefault(first, "only the whole step was seen")
-    compared = {row.module for row in low.modules}
-    uncompared = [
-        ModuleError(module=module, kind=kinds.get(module, ""), elements=0, note=note)
-        for module, note in alone.items()
-        if module not in compared
-    ]
+    first = low.first_nonfinite.module if low.first_nonfinite and low.first_nonfinite.phase == "forward" else None
     unknown = f"what is in {low_dtype(low.precision)} is not known, as the whole step was not seen"
     outcomes = []
-    for row in [*low.modules, *uncompared]:
+    for row in low.modules:
         prediction = _predicted(low, rows.get(row.module, []))
         note = (unknown if prediction is None else row.note) if row.elements else row.note or "it was not compared"
         seen = row.elements > 0 and prediction is not None
-        surely = prediction is not None and (row.module == first or row.module in alone)
+        overflows = row.overflowed > 0 or row.module == first
         happened = {
-            OVERFLOW: True if surely else row.overflowed > 0 if seen else None,
+            OVERFLOW: overflows if seen else None,
             FLUSHING: row.flushed >= FLUSHES * row.elements if seen else None,
         }
         foretold = prediction or dict.fromkeys(happened, Event())
@@ -431,22 +380,12 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
     return outcomes
 
 
-def scores(outcomes: Sequence[Outcome]) -> dict[str, Score]:
-    """Return by event how good predictions are, over what could be seen."""
-
-    def score(events: Iterable[Event]) -> Score:
-        pairs = Counter((bool(event.predicted), event.seen) for event in events)
-        return Score(pairs[True, True], pairs[True, False], pairs[False, True])
-
-    return {event: score(row.events[event] for row in outcomes) for event in (OVERFLOW, FLUSHING)}
-
-
 def predicted_gradients(found: RangePass, low: LowRun) -> list[GradientOutcome]:
     """Return the gradients of parameters as predicted at the loss scale of `low` and as seen, the worst first.
 
     With autocast, a gradient is in the low dtype where the weight is used in it; others are fp32 and lose nothing by
-    themselves. What gradients lose on their way, as gradients of activations, is not in this prediction, nor what
-    becomes zero because it is the difference of equal values.
+    themselves. The prediction has neither losses on the way, as gradients of activations, nor zeros that are the
+    difference of equal values.
     """
     scale = low.scaler_scale or 1.0
     dtype = low_dtype(low.precision)
@@ -456,14 +395,12 @@ def predicted_gradients(found: RangePass, low: LowRun) -> list[GradientOutcome]:
         exact = values.get(seen.parameter)
         share = fit(exact, dtype, scale).flushed if exact else None
         in_fp32 = not _is_pure(low) and seen.parameter not in low.lowered_weights
-        over = bool(exact and exact.largest and exact.largest * scale >= find_format(dtype).overflow)
         rows.append(
             GradientOutcome(
                 parameter=seen.parameter,
                 elements=seen.elements,
                 predicted=0.0 if in_fp32 and share is not None else share,
                 seen=seen.flushed / finite if (finite := seen.elements - seen.nonfinite) else None,
-                overflows=over and not in_fp32,
                 nonfinite=seen.nonfinite,
             )
         )
@@ -499,7 +436,7 @@ def _is_pure(low: LowRun) -> bool:
 
 
 class Headroom(StrEnum):
-    """What fp32's values say of a low format, and what became of that in a low precision."""
+    """Conclusions from fp32's values on a low format, and on the outcome in a low precision."""
 
     NOTHING = "headroom-nothing"
     OVERFLOWS = "headroom-overflows"
@@ -507,14 +444,10 @@ class Headroom(StrEnum):
     """No module would overflow."""
     FLUSHES = "headroom-flushes"
     NEAR = "headroom-near"
-    NO_GRADIENT = "headroom-no-gradient"
-    FLUSHING_ANYHOW = "headroom-flushing-anyhow"
-    """No loss scale saves the gradients that flush."""
     UNSCALED = "headroom-unscaled"
+    """No loss scale saves gradients."""
     SCALE = "headroom-scale"
     SWALLOWED = "headroom-swallowed"
-    STRANGE = "headroom-strange"
-    """Values are not finite in fp32."""
     RAISED = "headroom-raised"
     STORED = "headroom-stored"
     """Weights overflow as they are stored."""
@@ -522,18 +455,15 @@ class Headroom(StrEnum):
     NONFINITE = "headroom-nonfinite"
     FINITE = "headroom-finite"
     UNSEEN = "headroom-unseen"
-    NONE = "headroom-none"
-    SCORE = "headroom-score"
-    """How many were predicted to overflow or flush, and how many did."""
+    SEEN = "headroom-seen"
+    """Modules that overflow or flush, as predicted and seen."""
     GRADIENTS = "headroom-gradients"
-    UNCHECKED = "headroom-unchecked"
-    OPTIMIZER = "headroom-optimizer"
 
 
 def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
-    """Yield what would overflow and flush in fp16 and bf16 and which loss scale serves, then what each precision did.
+    """Yield what would overflow and flush in fp16 and bf16 and which loss scale serves, then each precision's outcome.
 
-    Then what arithmetic knows of the optimizer.
+    Then the arithmetic of the optimizer's settings.
     """
     modules = by_running_module(record.magnitudes)
     if not modules:
@@ -541,83 +471,68 @@ def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
     else:
         for dtype in FORMATS:
             yield from _of_dtype(record, modules, dtype)
-        if strange := [row.module or ROOT for row in record.magnitudes if row.nonfinite]:
-            yield state(Headroom.STRANGE, "fp32", Severity.INFO, names=few(strange))
     for low in record.low_runs:
         yield from _of_low_run(record, low)
     if record.recipe is not None:
-        yield state(Headroom.OPTIMIZER, "", Severity.INFO, optimizer=optimizer_name(record.recipe))
         for dtype in FORMATS:
             for remark in remarks_of(record.recipe, dtype):
                 yield replace(remark, subject=f"stored in {dtype}, by arithmetic alone")
 
 
 def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype: str) -> Iterator[Statement]:
-    """Yield what pure half would do to the values of modules."""
+    """Yield the effects of pure half on the values of modules."""
     predictions = {name: predict(rows, dtype) for name, rows in modules.items()}
     overflowing = [name for name, row in predictions.items() if row[OVERFLOW].predicted]
     flushing = [name or ROOT for name, row in predictions.items() if row[FLUSHING].predicted]
-    known = [row for name in overflowing or modules if (row := telling(modules[name])) is not None]
-    worst = max(known, key=lambda row: row.largest or 0.0, default=None)
-    reach = (fit(worst, dtype).reach if worst else None) or 0.0
-    where: dict[str, Any] = (
-        {"worst": worst.module or ROOT, "values": values_phrase(worst), "reach": reach} if worst else {}
-    )
+    known = {name: row for name, rows in modules.items() if (row := telling(rows)) is not None}
     if overflowing:
-        yield state(Headroom.OVERFLOWS, dtype, count=len(overflowing), modules=len(modules), dtype=dtype, **where)
+        worst = max((known[name] for name in overflowing), key=lambda row: row.largest or 0.0)
+        facts = {"worst": worst.module or ROOT, "values": values_phrase(worst), "reach": fit(worst, dtype).reach}
+        yield state(Headroom.OVERFLOWS, dtype, count=len(overflowing), modules=len(modules), dtype=dtype, **facts)
     else:
-        near = where if reach >= _NEAR else {}
-        yield state(Headroom.FITS, dtype, Severity.INFO, modules=len(modules), flush=int(not flushing), **near)
+        yield state(Headroom.FITS, dtype, Severity.INFO, modules=len(modules), flush=int(not flushing))
     if flushing:
         yield state(Headroom.FLUSHES, dtype, Severity.ADVICE, count=len(flushing), names=few(flushing))
-    largest = {name: row.largest or 0.0 for name, rows in modules.items() if (row := telling(rows)) is not None}
     least = find_format(dtype).overflow / MARGIN
-    if close := [name or ROOT for name, value in largest.items() if value >= least and name not in overflowing]:
+    if close := [
+        name or ROOT for name, row in known.items() if (row.largest or 0.0) >= least and name not in overflowing
+    ]:
         yield state(Headroom.NEAR, dtype, Severity.ADVICE, count=len(close), margin=MARGIN, names=few(close))
-    yield from _scales(record, dtype)
+    scales = usable_scales(record.magnitudes, dtype)
+    if scales is not None and scales.needed:
+        highest = format_scale(scales.highest) if scales.highest != scales.lowest else None
+        without = scales.unscaled if scales.unscaled != scales.flushed else None
+        facts = {"flushed": scales.flushed or None, "limiting": scales.limiting or ROOT, "unscaled": without}
+        lowest = format_scale(scales.lowest)
+        yield state(Headroom.SCALE, dtype, Severity.ADVICE, lowest=lowest, highest=highest, **facts)
+    elif scales is not None:
+        severity = Severity.ADVICE if scales.flushed else Severity.INFO
+        yield state(Headroom.UNSCALED, dtype, severity, flushed=scales.flushed or None)
     rows = [row for row in record.swallowed if row.dtype == dtype]
     if lost := sum(row.swallowed for row in rows):
         share = lost / sum(row.moved for row in rows)
         yield state(Headroom.SWALLOWED, dtype, Severity.ADVICE, dtype=dtype, share=share)
 
 
-def _scales(record: RangePass, dtype: str) -> Iterator[Statement]:
-    """Yield which loss scale keeps gradients finite and loses the fewest."""
-    scales = usable_scales(record.magnitudes, dtype)
-    if scales is None:
-        if any(row.what == GRADIENT for row in record.magnitudes):
-            yield state(Headroom.NO_GRADIENT, dtype, Severity.INFO)
-    elif scales.needed:
-        highest = format_scale(scales.highest) if scales.highest != scales.lowest else None
-        facts = {"flushed": scales.flushed or None, "limiting": scales.limiting or ROOT}
-        without = scales.unscaled if scales.unscaled != scales.flushed else None
-        lowest = format_scale(scales.lowest)
-        yield state(Headroom.SCALE, dtype, Severity.ADVICE, lowest=lowest, highest=highest, unscaled=without, **facts)
-    elif scales.flushed:
-        yield state(Headroom.FLUSHING_ANYHOW, dtype, Severity.ADVICE, flushed=scales.flushed)
-    else:
-        yield state(Headroom.UNSCALED, dtype, Severity.INFO)
-
-
 def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
-    """Yield what became of a whole step in a low precision, then of what had been predicted of it."""
-    name, outcomes = low.precision, predicted_and_seen(record, low)
-    gradients = predicted_gradients(record, low)
-    nonfinite = sum(row.nonfinite > 0 for row in gradients)
+    """Yield the end of a whole step in a low precision, then the events of modules and the flushing of gradients."""
+    name = low.precision
     yield _whole_step(low)
-    if any(row.events[OVERFLOW].seen is not None for row in outcomes):
-        yield from list(_scores(name, outcomes)) or [state(Headroom.NONE, name, Severity.INFO)]
+    events = [row.events for row in predicted_and_seen(record, low)]
+    for event in (OVERFLOW, FLUSHING):
+        known = [row[event] for row in events if row[event].seen is not None]
+        predicted, seen = sum(bool(row.predicted) for row in known), sum(bool(row.seen) for row in known)
+        if predicted or seen:
+            yield state(Headroom.SEEN, name, Severity.ADVICE, event=event, predicted=predicted, seen=seen)
+    gradients = predicted_gradients(record, low)
     if gradients and not forward_overflows(low):
         scale = format_scale(low.scaler_scale) if low.scaler_scale is not None else None
-        predicted, flushed = flushed_together(gradients)
-        overflow = sum(row.overflows for row in gradients)
-        facts = {"overflow": overflow, "nonfinite": nonfinite, "parameters": len(gradients)}
-        known = facts if overflow or nonfinite else {}
-        yield state(Headroom.GRADIENTS, name, Severity.INFO, scale=scale, predicted=predicted, seen=flushed, **known)
-    left = [row.error.note for row in outcomes if row.events[OVERFLOW].seen is None]
-    if left:
-        counts = {"count": len(left), "modules": len(outcomes)}
-        yield state(Headroom.UNCHECKED, name, Severity.INFO, reasons=left_out(left), **counts)
+        predicted_share, flushed = flushed_together(gradients)
+        nonfinite = sum(row.nonfinite > 0 for row in gradients)
+        facts = {"nonfinite": nonfinite, "parameters": len(gradients)} if nonfinite else {}
+        yield state(
+            Headroom.GRADIENTS, name, Severity.INFO, scale=scale, predicted=predicted_share, seen=flushed, **facts
+        )
 
 
 def _whole_step(low: LowRun) -> Statement:
@@ -642,15 +557,6 @@ def forward_overflows(low: LowRun) -> bool:
     return stored or (low.first_nonfinite is not None and low.first_nonfinite.phase == "forward")
 
 
-def _scores(precision: str, outcomes: Sequence[Outcome]) -> Iterator[Statement]:
-    """Yield of overflow and of flushing how often it was predicted and seen, where it was."""
-    for event, score in scores(outcomes).items():
-        if any(score):
-            facts = {"predicted": score.right + score.false, "seen": score.right + score.missed}
-            facts |= score._asdict() if score.false or score.missed else {}
-            yield state(Headroom.SCORE, precision, Severity.ADVICE, event=event, **facts)
-
-
 class Fits(NamedTuple):
     """Magnitudes, and how they fit into each low format."""
 
@@ -664,11 +570,11 @@ def _fit(dtype: str, share: str) -> Callable[[Fits], float | None]:
 
 VALUES: Sequence[Column[Fits]] = (
     *(
-        Column(name, attrgetter(f"values.{name}"), "parameter" if name == "name" else "")
+        Column(name, attrgetter(f"values.{name}"))
         for name in ("module", "kind", "what", "name", "elements", "zeros", "nonfinite", "largest")
     ),
     *(
-        Column(f"{dtype}_{share}", _fit(dtype, share), f"in {dtype}" if share == "swallowed" else "", "share")
+        Column(f"{dtype}_{share}", _fit(dtype, share))
         for dtype in FORMATS
         for share in ("reach", "overflow", "flushed", "subnormal", "swallowed")
     ),
@@ -685,12 +591,6 @@ def fits(record: RangePass) -> list[Fits]:
         return replace(fit(values, dtype), swallowed=swallowed)
 
     return [Fits(values, {dtype: fitted(values, dtype) for dtype in FORMATS}) for values in record.magnitudes]
-
-
-def standing(record: RangePass) -> list[Fits]:
-    """Return the updates of which rounding undoes a part, first those that lose most."""
-    rows = [row for row in fits(record) if any(each.swallowed for each in row.formats.values())]
-    return sorted(rows, key=lambda row: tuple(-(each.swallowed or 0.0) for each in row.formats.values()))
 
 
 class Module(NamedTuple):
@@ -718,13 +618,10 @@ def modules(record: RangePass) -> list[Module]:
     return sorted(rows, key=harmless)
 
 
-def _would(row: Module) -> str:
-    """Return "overflow (bf16, too), flush": what is predicted in fp16, and in brackets in bf16."""
-    told = []
-    for event, what in ((OVERFLOW, "overflow"), (FLUSHING, "flush")):
-        fp16, bf16 = (bool(row.predictions[dtype][event].predicted) for dtype in ("fp16", "bf16"))
-        told.append((what if fp16 else "") + (" (bf16, too)" if fp16 and bf16 else f"{what} in bf16" if bf16 else ""))
-    return ", ".join(filter(None, told))
+def _would(dtype: str) -> Callable[[Module], str]:
+    """Return the text of the events predicted in a format, "overflow, flush"."""
+    words = ((OVERFLOW, "overflow"), (FLUSHING, "flush"))
+    return lambda row: ", ".join(word for event, word in words if row.predictions[dtype][event].predicted)
 
 
 MODULE_COLUMNS: Sequence[Column[Module]] = (
@@ -735,15 +632,16 @@ MODULE_COLUMNS: Sequence[Column[Module]] = (
     Column("fp16_reach", lambda row: fit(row.values, "fp16").reach, "of fp16", "share"),
     Column("flushed", lambda row: row.outputs.flushed, "flushed", "share"),
     Column("subnormal", lambda row: row.outputs.subnormal, "subnormal", "share"),
-    Column("would", _would, "fp16 would"),
+    Column("fp16_would", _would("fp16"), "fp16 would", rare=True),
+    Column("bf16_would", _would("bf16"), "bf16 would", rare=True),
 )
 
 Checked = tuple[str, Outcome]
-"""A precision, and what was predicted and seen of a module in it."""
+"""A precision, and the predicted and seen events of a module in it."""
 
 
 def seen(record: RangePass) -> list[Checked]:
-    """Return what was predicted and what was seen of each module in each low precision."""
+    """Return the predicted and seen events of each module in each low precision."""
     return [(low.precision, row) for low in record.low_runs for row in predicted_and_seen(record, low)]
 
 
@@ -754,11 +652,8 @@ def _event_columns(event: str, key: str, outputs: str) -> list[Column[Checked]]:
         error = row[1].error
         return getattr(error, outputs) / error.elements if error.elements else None
 
-    def failure(row: Checked) -> str:
-        return row[1].events[event].failure
-
     return [
-        Column(f"{key}_predicted", lambda row: row[1].events[event].predicted, event, said=failure, rare=True),
+        Column(f"{key}_predicted", lambda row: row[1].events[event].predicted, f"{event} predicted of", rare=True),
         Column(f"{key}_seen", lambda row: row[1].events[event].seen),
         Column("", share, outputs, "share"),
     ]
@@ -773,17 +668,17 @@ SEEN: Sequence[Column[Checked]] = (
     Column("own_rel_l2", lambda row: row[1].error.own_rel_l2, "own", "error"),
     Column("note", lambda row: row[1].error.note),
 )
-"""Of a module in a low precision: which of its values foretold an event, and what was seen."""
+"""Of a module in a low precision: the values that foretold an event, and what was seen."""
 
 
 def gradients(record: RangePass) -> list[tuple[str, GradientOutcome]]:
-    """Return the parameters whose gradients flush or overflow in a low precision whose forward pass is finite."""
+    """Return the parameters whose gradients overflow, or of which `FLUSHES` flush, where the forward pass is finite."""
     return [
         (low.precision, row)
         for low in record.low_runs
         if not forward_overflows(low)
         for row in predicted_gradients(record, low)
-        if row.seen or row.predicted or row.nonfinite
+        if row.nonfinite or max(row.seen or 0.0, row.predicted or 0.0) >= FLUSHES
     ]
 
 
@@ -798,75 +693,9 @@ GRADIENTS: Sequence[Column[tuple[str, GradientOutcome]]] = (
 
 
 def remarks(record: RangePass) -> list[str]:
-    """Return what passes noted, each note of a low precision alone behind its name."""
+    """Return the notes of passes, each note of a low precision alone behind its name."""
     own = [(low.precision, note) for low in record.low_runs for note in low.notes if note not in record.notes]
     return [*record.notes, *(f"{precision}: {note}" for precision, note in own)]
-
-
-FITTING, OVERFLOWING, NONFINITE = "largest value", "largest value, overflows fp16", "not all finite in fp32"
-FLUSHED = f"largest value, {FLUSHES:.0%} or more become zero in fp16"
-_LOOKS = {
-    FITTING: ("--ink", "circle"),
-    OVERFLOWING: ("--regressed", "triangle-up"),
-    FLUSHED: ("--inconclusive", "triangle-down"),
-    NONFINITE: ("--incomparable", "diamond"),
-}
-"""Colour and shape of each point."""
-_KINDS = {
-    ACTIVATION: "activations",
-    GRADIENT: "gradients",
-    WEIGHT: "weights",
-    UPDATE: "updates",
-    INPUT: "inputs",
-}
-"""The kinds of values that can be drawn."""
-
-
-def _chart_rows(case: "Subject[RangePass]") -> dict[str, list[dict[str, Any]]]:
-    """Return for each kind of values their largest, in powers of two, then the limits of fp16."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    places: dict[str, int] = {}
-    for row in fits(case.found):
-        values = row.values
-        place = places.setdefault(values.module, len(places))
-        if values.largest:
-            fits_half = row.formats["fp16"]
-            mark = OVERFLOWING if fits_half.overflow else FITTING
-            mark = FLUSHED if (fits_half.flushed or 0.0) >= FLUSHES and mark == FITTING else mark
-            drawn = {
-                "module": values.module or ROOT,
-                "place": place,
-                "of": values.name or values.kind,
-                "peak": math.log2(values.largest),
-                "mark": NONFINITE if values.nonfinite else mark,
-                "largest": f"{values.largest:.4g}",
-                "limit": None,
-                "text": None,
-            }
-            rows.setdefault(_KINDS[values.what], []).append(drawn)
-    empty = dict.fromkeys(("module", "place", "of", "peak", "mark", "largest"))
-    half = FORMATS["fp16"]
-    limits = [
-        {**empty, "limit": math.log2(half.largest), "text": f"{half.largest:g}: largest of fp16"},
-        {**empty, "limit": float(half.lowest), "text": f"2^{half.lowest}: smallest normal of fp16"},
-    ]
-    return {kind: [*thinned(rows[kind], _worth), *limits] for kind in _KINDS.values() if kind in rows}
-
-
-def _worth(row: Mapping[str, Any]) -> float:
-    """Return how much values have to do with the limits of fp16: what is drawn where not all can be."""
-    return (0.0 if row["mark"] == FITTING else 1e6) + float(row["peak"])
-
-
-def _spec(rows: Rows) -> dict[str, Any]:
-    y = {
-        "type": "quantitative",
-        "title": "magnitude, in powers of two (log scale)",
-        "axis": {"labelExpr": "'2^' + datum.value", "tickMinStep": 1, "tickCount": 8, "minExtent": 46},
-        "scale": {"zero": False, "nice": False},
-    }
-    told = tooltip(module="module", of="of", largest="largest")
-    return {"layer": [*module_points(rows, {"mark": {**y, "field": "peak"}}, _LOOKS, told), *limit_layers(y)]}
 
 
 def _plan(
@@ -924,20 +753,14 @@ TABLES: Sequence[Table[RangePass, Any]] = (
         "Largest values", MODULE_COLUMNS, modules,
         "of each module; flushed, subnormal: the shares of its outputs in fp16",
     ),
-    _shown(
-        "Weights that would not move", VALUES, standing,
-        "the share of the values that steps moved in fp32 and would not move where they are stored in the dtype; how "
-        "much of the update arrives is `kept` of ampbench run",
-    ),
     Table(
         key="seen", columns=SEEN, rows=seen,
         views=[
             View(
-                title="Where predictions failed",
-                note="false: predicted of the values in brackets and not seen; missed: seen and not predicted; "
-                f"overflowed, flushed: shares of its outputs, and it flushes from {FLUSHES:.0%} on; own: its error on "
-                "exact inputs, against itself in fp32",
-                only=lambda row: row[1].failed,
+                title="Overflow and flushing seen",
+                note="overflowed, flushed: shares of a module's outputs; own: its error on exact inputs, against "
+                "itself in fp32",
+                only=lambda row: any(event.seen for event in row[1].events.values()),
                 shown=12,
             )
         ],
@@ -985,16 +808,4 @@ Examples:
     remarks=remarks,
     tables=TABLES,
     conclusions=conclusions,
-    charts=(
-        Drawing(
-            name="explanation-magnitudes",
-            title="Magnitudes in fp32 against what fp16 holds",
-            alt="The largest value of each module or parameter; gradients are without a loss scale. Of more than "
-            f"{MODULES}, those nearest to the limits are drawn.",
-            rows=_chart_rows,
-            spec=_spec,
-            height=340,
-            marked=("mark",),
-        ),
-    ),
 )

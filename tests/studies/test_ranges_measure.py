@@ -30,7 +30,6 @@ from ampbench.studies.headroom import (
     conclusions,
     predicted_and_seen,
     predicted_gradients,
-    scores,
 )
 from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.trace.keep_fp32 import keep_fp32
@@ -429,8 +428,8 @@ def test_predictions_and_what_is_seen_are_of_the_same_batches(case: MakeCase, ph
     workload = net(linear, inputs=[small, large], loss=lambda output: mean_square(output.float() * 1e-6))
     found = measure(workload, case("fp32", phase), precision, steps=2)
     (low,) = found.low_runs
-    judged = scores(predicted_and_seen(found, low))["overflow"]
-    assert (judged.right, judged.false, judged.missed) == (1, 0, 0)
+    (row,) = predicted_and_seen(found, low)
+    assert (bool(row.events[OVERFLOW].predicted), row.events[OVERFLOW].seen) == (True, True)
     assert low.modules[0].elements == 16
     assert low.first_nonfinite is not None
     assert low.first_nonfinite.step == 1
@@ -550,7 +549,6 @@ def test_a_buffer_that_overflows_as_it_is_stored_is_named(case: MakeCase) -> Non
     assert (low.overflowed_weights, low.nonfinite_output, low.first_nonfinite) == (["std"], 0, None)
     half = concluded(found, case(), "fp16_pure")
     assert half[Headroom.STORED] == {"names": "std", "count": 1, "dtype": "fp16", "step": 1}
-    assert half[Headroom.SCORE] == {"event": "overflow", "predicted": 1, "seen": 1}
     assert (wide.overflowed_weights, wide.nonfinite_output) == ([], None)
     assert Headroom.FINITE in concluded(found, case(), "bf16_pure")
 
@@ -574,5 +572,5 @@ def test_of_a_step_that_raises_nothing_is_said_to_be_finite(case: MakeCase) -> N
 
     found = measure(net(Function(only_fp32)), case(), "fp16_pure")
     half = concluded(found, case(), "fp16_pure")
-    assert list(half) == [Headroom.RAISED, Headroom.UNCHECKED]
+    assert list(half) == [Headroom.RAISED]
     assert half[Headroom.RAISED] == {"error": "RuntimeError: fp32 alone"}
