@@ -9,9 +9,9 @@ operation after the other. FLOPs are those that no kernel can leave out, bytes t
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
@@ -249,40 +249,18 @@ def conclusions(_: None, found: Ceilings) -> Iterator[Statement]:
 
 MEMORY = "memory"
 BINDING = {MATMUL: "products", CONV: "convolutions", ATTENTION: "attention"}
-"""What binds a step, by the operation that takes most of its time."""
+"""The words for what binds a step, by the operation that takes most of its time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """How long a step takes at least: the `seconds` of each operation and dtype, and those that its bytes take.
+class Bound(NamedTuple):
+    """The `least` seconds of a step, and a word for what `binds` it; None where they are not known.
 
-    `memory_seconds` is None where nothing is claimed: bytes were not counted, or bandwidth was not measured for so few.
-    `lacking` are the operations and dtypes of which there is no ceiling: with any, nothing is bounded.
+    `lacking` are the operations and dtypes without a ceiling: with any, nothing is bounded.
     """
 
-    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
-    memory_seconds: float | None = None
-    lacking: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def least(self) -> float | None:
-        """The least seconds of a step; None where they are not known."""
-        if self.lacking:
-            return None
-        return max(sum(self.seconds.values()), self.memory_seconds or 0.0) or None
-
-    @property
-    def binds(self) -> str | None:
-        """What binds, in a word: memory, or the operation that takes most of the arithmetic's time."""
-        least = self.least
-        if least is None:
-            return None
-        if self.memory_seconds is not None and self.memory_seconds >= least:
-            return MEMORY
-        totals: defaultdict[str, float] = defaultdict(float)
-        for (operation, _), seconds in self.seconds.items():
-            totals[operation] += seconds
-        return BINDING[max(totals, key=totals.__getitem__)]
+    least: float | None = None
+    binds: str | None = None
+    lacking: Sequence[tuple[str, str]] = ()
 
 
 class Bounds:
@@ -293,56 +271,60 @@ class Bounds:
         self._best = cache(partial(best, self._ceilings))
 
     def of(self, memory: MemoryPass | None, device: str) -> Bound:
-        """Return what bounds a step of which `memory` was measured on a type of device; nothing without work."""
+        """Return what bounds a step of which `memory` was measured on a type of device; nothing without work.
+
+        Nothing is claimed of memory where bytes were not counted, or bandwidth was not measured for so few.
+        """
         if memory is None or memory.flops_by_operation is None:
             return Bound()
-        flops = {
-            (operation, dtype): count
-            for operation, counts in memory.flops_by_operation.items()
-            for dtype, count in counts.items()
-        }
-        rates = {(operation, dtype): self._best(device, dtype, operation) for operation, dtype in flops}
+        seconds: dict[str, float] = {}
+        lacking = []
+        for operation, counts in memory.flops_by_operation.items():
+            for dtype, count in counts.items():
+                if rate := self._best(device, dtype, operation):
+                    seconds[operation] = seconds.get(operation, 0.0) + count / rate
+                else:
+                    lacking.append((operation, dtype))
         moved = memory.least_bytes
         bandwidth = bandwidth_of(self._ceilings, device, moved) if moved else None
-        return Bound(
-            seconds={what: flops[what] / rate for what, rate in rates.items() if rate},
-            memory_seconds=moved / bandwidth if moved and bandwidth else None,
-            lacking=[what for what, rate in rates.items() if not rate],
-        )
+        of_memory = moved / bandwidth if moved and bandwidth else 0.0
+        least = max(sum(seconds.values()), of_memory)
+        if lacking or not least:
+            return Bound(lacking=lacking)
+        return Bound(least, MEMORY if of_memory >= least else BINDING[max(seconds, key=seconds.__getitem__)])
 
 
 class Size(NamedTuple):
     """A size of a ceiling, None where there is none; `best` is the one that the ceiling stands for.
 
-    Of that, `to_fp32` is how many times fp32's rate it attained, and `share` how much of the vendor's peak.
+    Of that, `to_fp32` is its rate over fp32's, and `share` its part of the vendor's peak.
     """
 
     found: Ceiling
     size: Attained | None
     best: bool
-    arithmetic: str
-    to_fp32: float | None
-    share: float | None
+    to_fp32: float | None = None
+    share: float | None = None
 
     @property
     def rate(self) -> float | None:
-        """What it attained."""
+        """The rate that it attained."""
         return None if self.size is None else self.size.rate
 
 
 def sizes(found: Ceilings) -> list[Size]:
     """Return a row for each size that was measured, and one for each operation and dtype without any."""
-    kinds = arithmetic(found.device)
     promised = datasheet_of(found.device.name)
-    full = {each.operation: each.rate for each in found.ceilings if each.dtype == FP32}
+    full = {ceiling.operation: ceiling.rate for ceiling in found.ceilings if ceiling.dtype == FP32}
     rows = []
-    for each in found.ceilings:
-        reached, fp32 = each.rate, full.get(each.operation)
-        kind = kinds.get(each.dtype, "") if each.operation not in MOVING else ""
-        told = {"to_fp32": reached / fp32 if reached and fp32 else None, "share": share(each, promised)}
-        for size in each.attained or (None,):
-            own = told if size is each.top else dict.fromkeys(told)
-            rows.append(Size(each, size, best=size is each.top, arithmetic=kind, **own))
+    for ceiling in found.ceilings:
+        reached, fp32 = ceiling.rate, full.get(ceiling.operation)
+        for size in ceiling.attained or (None,):
+            if size is ceiling.top:
+                to_fp32 = reached / fp32 if reached and fp32 else None
+                rows.append(Size(ceiling, size, True, to_fp32, share(ceiling, promised)))
+            else:
+                rows.append(Size(ceiling, size, False))
     return rows
 
 
@@ -355,7 +337,6 @@ COLUMNS: Sequence[Column[Size]] = (
     Column("operation", lambda row: row.found.operation, "operation"),
     Column("dtype", lambda row: row.found.dtype, "dtype"),
     Column("threads", lambda row: row.found.threads),
-    Column("arithmetic", lambda row: row.arithmetic, "arithmetic", rare=True),
     Column("size", lambda row: row.size and row.size.size, "size"),
     Column("per_second", lambda row: row.rate, "attained", "FLOP/s", _rate_text),
     Column("to_fp32", lambda row: row.to_fp32, "to fp32", "ratio"),
@@ -414,16 +395,7 @@ def _heading(found: Ceilings) -> str:
 
 TASK = Task(CEILINGS, CeilingAsked, Ceiling, "ampbench.studies.ceilings_measure:do_ceiling")
 DEFAULT_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "fp64")
-"""What is measured where no dtype is asked for, if the device has it."""
-
-
-def _devices(environment: Environment, names: Sequence[str]) -> list[DeviceDescription]:
-    """Return the devices of these names, or the accelerator, else the CPU."""
-    from ampbench.drive.planning import default_device
-
-    chosen = dict.fromkeys(names or [default_device(environment)])
-    unknown = partial(DeviceDescription, available=False, reason="unknown to torch")
-    return [environment.device(name) or unknown(type=name) for name in chosen]
+"""The dtypes measured where none is asked for, if the device has them."""
 
 
 def _lacking(device: DeviceDescription, dtype: str) -> str:
@@ -443,8 +415,12 @@ def _wanted(where: "Prepared | Header", _: object, asked: CeilingsAsked) -> list
     Copies in tf32 are those in fp32, and reads are measured in fp32. Raises `NothingToRunError`, with the reasons,
     where something that is named cannot be measured.
     """
+    from ampbench.drive.planning import default_device
+
     threads = where.settings.threads or where.environment.threads or 0
-    devices = _devices(where.environment, where.selection.devices)
+    names = dict.fromkeys(where.selection.devices or [default_device(where.environment)])
+    unknown = partial(DeviceDescription, available=False, reason="unknown to torch")
+    devices = [where.environment.device(name) or unknown(type=name) for name in names]
     lacking = [_lacking(device, dtype) for device in devices for dtype in asked.dtypes or [FP32]]
     wanted = [
         Ceiling(device=device.type, operation=operation, dtype=dtype, threads=threads)
@@ -546,7 +522,7 @@ Examples:
             views=[
                 View(
                     title="Attained at best",
-                    keys="operation dtype arithmetic size per_second to_fp32 datasheet_share reason",
+                    keys="operation dtype size per_second to_fp32 datasheet_share reason",
                     note="of copies and reads, the largest, in main memory; of peak: of the vendor's datasheet",
                     only=lambda row: row.best,
                 ),

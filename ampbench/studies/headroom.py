@@ -318,7 +318,7 @@ def values_phrase(values: Magnitudes) -> str:
 
 
 class Outcome(NamedTuple):
-    """The events that a low precision was predicted to have in a module, and did; `error` notes why not seen."""
+    """The events that a low precision was predicted to have in a module, and did; `error` may note why not seen."""
 
     error: ModuleError
     events: Events
@@ -363,11 +363,9 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
     """
     rows = by_running_module(found.magnitudes)
     first = low.first_nonfinite.module if low.first_nonfinite and low.first_nonfinite.phase == "forward" else None
-    unknown = f"what is in {low_dtype(low.precision)} is not known, as the whole step was not seen"
     outcomes = []
     for row in low.modules:
         prediction = _predicted(low, rows.get(row.module, []))
-        note = (unknown if prediction is None else row.note) if row.elements else row.note or "it was not compared"
         seen = row.elements > 0 and prediction is not None
         overflows = row.overflowed > 0 or row.module == first
         happened = {
@@ -376,7 +374,7 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
         }
         foretold = prediction or dict.fromkeys(happened, Event())
         events = {event: foretold[event]._replace(seen=happened[event]) for event in happened}
-        outcomes.append(Outcome(structs.replace(row, note=note), events))
+        outcomes.append(Outcome(row, events))
     return outcomes
 
 

@@ -221,13 +221,14 @@ class Metric:
     """A number that trainings are judged by: `name` is `ACCURACY`, `LOSS` or `FIT`.
 
     `decisions` is the total that an accuracy is a share of; None for a loss. `before` and `after` are fp32's before the
-    first step and at the end (None: not known).
+    first step and at the end, `fall` the fall of its loss, relative to the end; None where not known.
     """
 
     name: str
     decisions: int | None = None
     before: float | None = None
     after: float | None = None
+    fall: float | None = None
 
     @property
     def is_fit(self) -> bool:
@@ -248,13 +249,6 @@ class Metric:
     def resolution(self) -> float:
         """The least step of the metric: one decision; 0 for a loss."""
         return 1 / self.decisions if self.decisions else 0.0
-
-    @property
-    def fall(self) -> float | None:
-        """The fall of fp32's loss in training, relative to its end; None for an accuracy, or unknown."""
-        if self.name == ACCURACY or self.before is None or not self.after:
-            return None
-        return (self.before - self.after) / abs(self.after)
 
     @property
     def learns(self) -> bool | None:
@@ -316,7 +310,9 @@ def metrics_of(trainings: "Collection[Training]") -> tuple[Metric, Metric]:
     def read(name: str, decisions: int | None = None) -> Metric:
         metric = Metric(name=name, decisions=decisions)
         firsts = [score for training in trainings for score in metric.scores_of(training) if score.step == 0]
-        return replace(metric, before=mean_of(map(metric.of, firsts)), after=mean_of(map(metric.final, trainings)))
+        before, after = mean_of(map(metric.of, firsts)), mean_of(map(metric.final, trainings))
+        fall = (before - after) / abs(after) if name != ACCURACY and before is not None and after else None
+        return replace(metric, before=before, after=after, fall=fall)
 
     fit, scores = read(FIT), [score for training in trainings for score in training.scores]
     if not scores:

@@ -65,7 +65,6 @@ def test_what_was_not_compared_is_neither_right_nor_false():
     low = low_run(error("", None, elements=0, note="it draws random numbers"), error("b", None, elements=0))
     rows = predicted_and_seen(passed(values("", TOO_LARGE), values("b", SMALL)), low)
     assert [(row.events[OVERFLOW].seen, row.events[FLUSHING].seen) for row in rows] == [(None, None)] * 2
-    assert [row.error.note for row in rows] == ["it draws random numbers", "it was not compared"]
 
 
 def test_an_empty_pass_has_no_outcome():
@@ -136,7 +135,6 @@ def test_nothing_is_held_against_a_step_that_does_not_say_what_was_cast():
     for ended in ({"error": "RuntimeError: no kernel"}, {"notes": ["modules compiled by torch.compile"]}):
         row = outcome(found, autocast(error("a", overflowed=1), **ended), "a")
         assert (row.events[OVERFLOW].predicted, row.events[OVERFLOW].seen) == ("", None)
-        assert "not known" in row.error.note
     assert outcome(found, autocast(error("a", overflowed=1)), "a").events[OVERFLOW].seen is True  # nothing was lowered
     assert outcome(found, low_run(error("a", overflowed=1), error="no kernel"), "a").events[OVERFLOW].seen is True
 
