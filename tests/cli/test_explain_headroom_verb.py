@@ -122,32 +122,6 @@ def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: R
     assert (skipped["outcome"], skipped["reason"]) == ("skipped", "cuda is not available: no driver")
 
 
-@pytest.mark.parametrize("verb", ["headroom", "origin"])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "name a workload, as in `ampbench explain"),
-        (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
-        (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
-        (["mlp", "--precision", "fp32"], "and fp32 is none: give fp16_autocast, bf16_autocast, fp16_pure or bf16_pure"),
-        (["mlp", "--device", "gpu"], "unknown device 'gpu'"),
-        (["mlp", "--phase", "trainign"], "unknown phase 'trainign': did you mean training"),
-        (["mlp", "--set", "widht=3"], "unknown --set parameter 'widht': did you mean width?"),
-        (["mlp", "--json", "--format", "csv"], "contradict each other"),
-        (["mlp", "--timeout", "0"], "--timeout must be above 0"),
-        (["none.py:make"], "there is no file none.py"),
-    ],
-)
-def test_a_usage_error_is_one_line(
-    arguments: list[str], message: str, verb: str, tmp_path: Path, ampbench: Run
-) -> None:
-    said = ampbench("explain", verb, *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert not (tmp_path / "results").exists()
-
-
 @pytest.mark.parametrize("steps", ["-1", "x", "1.5", "100000000"])
 def test_a_number_of_steps_that_cannot_be_is_refused(steps: str, ampbench: Run) -> None:
     said = ampbench("explain", "headroom", "mlp", "--steps", steps)

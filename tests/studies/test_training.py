@@ -148,7 +148,6 @@ def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path:
     ("asked", "selected", "said"),
     [
         (ASKED, {"paths": ["compiled"]}, "eager"),
-        (ASKED, {"workloads": ["digit"]}, "did you mean digits"),
         (ASKED, {"precisions": ["fp64"]}, "fp64"),
     ],
 )
@@ -289,19 +288,6 @@ def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given(
 def test_a_setting_that_cannot_be_is_refused(typed: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         settings_of([typed])
-
-
-@pytest.mark.parametrize(
-    ("selected", "said"),
-    [
-        ({"precisions": ["bf16_autocast"]}, "--setting is for fp16_autocast"),
-        ({"precisions": ["fp16_autocast"], "overrides": {"scaler": False}}, "--set scaler=false leaves no setting"),
-    ],
-)
-def test_settings_of_what_has_no_gradscaler_are_refused(tmp_path: Path, selected: dict[str, object], said: str) -> None:
-    asked = TrainingAsked(steps=5, seeds=1, setting=["default"])
-    with pytest.raises(UsageError, match=said):
-        studied(tmp_path, Scripted(training, machine(CPU)), asked, **selected)
 
 
 def test_a_device_without_fp64_is_trained_without_gradscaler(tmp_path: Path) -> None:
