@@ -230,20 +230,21 @@ class Ceilings:
     ceilings: Sequence[Ceiling]
 
 
-def conclusions(_: None, found: Ceilings) -> Iterator[Statement]:
+def conclusions(_: None, of_device: Ceilings) -> Iterator[Statement]:
     """Yield the rate of each dtype against fp32's, the time of copying as many values, and what other work spoilt."""
-    own, device = found.ceilings, found.device.type
-    kinds, fp32, copied = arithmetic(found.device), best(own, device, FP32), bandwidth(own, device, FP32)
+    ceilings, device = of_device.ceilings, of_device.device.type
+    kinds, fp32 = arithmetic(of_device.device), best(ceilings, device, FP32)
+    copied = bandwidth(ceilings, device, FP32)
     for dtype in (TF32, *HALVES, "fp64"):
-        rate, moved = best(own, device, dtype), bandwidth(own, device, dtype)
+        rate, moved = best(ceilings, device, dtype), bandwidth(ceilings, device, dtype)
         if fp32 and rate:
             emulated = int(kinds.get(dtype) == "emulated") or None
             yield state(Attains.RATIO, dtype, Severity.INFO, ratio=rate / fp32, emulated=emulated)
         if dtype in HALVES and copied and moved:
             yield state(Attains.TRAFFIC, dtype, Severity.INFO, ratio=copied / moved / 2)
-    disturbed = {f"{each.operation} {each.dtype}": each.disturbance for each in own if each.disturbance}
+    disturbed = {f"{top.operation} {top.dtype}": top.disturbance for top in ceilings if top.disturbance}
     if disturbed:
-        which = few(disturbed) if len(disturbed) < len(own) else None
+        which = few(disturbed) if len(disturbed) < len(ceilings) else None
         yield state(Attains.DISTURBED, "", Severity.ADVICE, share=max(disturbed.values()), which=which)
 
 
@@ -312,12 +313,12 @@ class Size(NamedTuple):
         return None if self.size is None else self.size.rate
 
 
-def sizes(found: Ceilings) -> list[Size]:
+def sizes(of_device: Ceilings) -> list[Size]:
     """Return a row for each size that was measured, and one for each operation and dtype without any."""
-    promised = datasheet_of(found.device.name)
-    full = {ceiling.operation: ceiling.rate for ceiling in found.ceilings if ceiling.dtype == FP32}
+    promised = datasheet_of(of_device.device.name)
+    full = {ceiling.operation: ceiling.rate for ceiling in of_device.ceilings if ceiling.dtype == FP32}
     rows = []
-    for ceiling in found.ceilings:
+    for ceiling in of_device.ceilings:
         reached, fp32 = ceiling.rate, full.get(ceiling.operation)
         for size in ceiling.attained or (None,):
             if size is ceiling.top:
@@ -352,13 +353,13 @@ def highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
     Whatever else runs on a machine only delays: the highest is the nearest to what it can do. Of copies and reads that
     is one of the largest size, as smaller ones may be a cache's.
     """
-    found: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
+    best_so_far: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
     for ceiling in ceilings:
         key, top = (ceiling.device, ceiling.operation, ceiling.dtype), ceiling.top
         height = top.work if top is not None and ceiling.operation in MOVING else 0, ceiling.rate or 0.0
-        if key not in found or height >= found[key][0]:
-            found[key] = height, ceiling
-    return [ceiling for _, ceiling in found.values()]
+        if key not in best_so_far or height >= best_so_far[key][0]:
+            best_so_far[key] = height, ceiling
+    return [ceiling for _, ceiling in best_so_far.values()]
 
 
 def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:

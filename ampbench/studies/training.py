@@ -395,9 +395,9 @@ def _work(session: Session[TrainingAsked]) -> "Work":
             failed[group] = outcome
         elif isinstance(outcome, Training):
             first = starts.setdefault((*group, start.seed), outcome)
-            for what in ("weights", "inputs"):
-                if getattr(first, f"{what}_digest") != getattr(outcome, f"{what}_digest"):
-                    raise UsageError(f"the {what} of {case.workload} differ between trainings from seed {start.seed}")
+            for part in ("weights", "inputs"):
+                if getattr(first, f"{part}_digest") != getattr(outcome, f"{part}_digest"):
+                    raise UsageError(f"the {part} of {case.workload} differ between trainings from seed {start.seed}")
         return outcome
 
     return work
@@ -530,7 +530,9 @@ Examples:
                     keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",
                     note="flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "
                     "gradients of these parameters in some step",
-                    only=lambda row: row.judged and any(each.looks or each.scales for each in row.trainings),
+                    only=lambda row: (
+                        row.judged and any(training.looks or training.scales for training in row.trainings)
+                    ),
                 ),
             ],
         ),

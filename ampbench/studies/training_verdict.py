@@ -36,7 +36,7 @@ UNSCALED, DEFAULT = "no scaling", "default"
 """The settings of GradScaler without it, and as PyTorch makes it."""
 
 ALPHA = 0.05
-"""The largest share of studies in which a row is wrongly said to regress; also of those in which one "improves"."""
+"""The largest share of studies in which a row wrongly regresses, and of those in which a row wrongly improves."""
 CONTROL_ALPHA = 0.01
 """The control and fp64 are each said to differ from fp32 at this level, so that few studies lose their verdicts."""
 EQUIVALENCE_ALPHA = 0.05
@@ -352,10 +352,10 @@ def _broke(trainings: "Sequence[Training]", metric: Metric, subject: str = "") -
     broken = [(known, training) for training in trainings if (known := trouble(training, metric))]
     if not broken:
         return None
-    (what, step), training = min(broken, key=lambda pair: math.inf if pair[0][1] is None else pair[0][1])
+    (cause, step), training = min(broken, key=lambda pair: math.inf if pair[0][1] is None else pair[0][1])
     first = str(training.first_nonfinite) if training.first_nonfinite else None
     facts = {"step": step, "seeds": len(broken), "of": len(trainings)}
-    return state(Learns.BROKE, subject, what=what, error=training.error or None, first=first, **facts)
+    return state(Learns.BROKE, subject, what=cause, error=training.error or None, first=first, **facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -551,8 +551,8 @@ def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
         yield state(Learns.NEEDLESS, "", Severity.INFO)
     elif UNSCALED in rows and rows[UNSCALED].trains is False and serving:
         yield state(Learns.NEEDED, setting=serving[0])
-    told = [(row.name, _of_row(row)) for row in learned.judged if row.first.why]
-    alike = grouped(told, lambda pair: repr(pair[1]))
+    verdicts = [(row.name, _of_row(row)) for row in learned.judged if row.first.why]
+    alike = grouped(verdicts, lambda pair: repr(pair[1]))
     for group in sorted(alike.values(), key=lambda group: list(Learns).index(Learns(group[0][1][0].code))):
         subject = all_of([name for name, _ in group])
         for statement in group[0][1]:
