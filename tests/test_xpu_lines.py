@@ -108,7 +108,8 @@ def xpu(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("xpu"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     monkeypatch.setattr(torch, "get_device_module", lambda type: Answers())
-    monkeypatch.setattr(environment, "_runs", lambda type, dtype: dtype is not torch.float64)
+    monkeypatch.setattr(environment, "_refusal", lambda type, dtype: "no fp64" * (dtype is torch.float64))
+    monkeypatch.setattr(torch.version, "xpu", "20250201", raising=False)
     return switched
 
 

@@ -403,4 +403,5 @@ def _joined_fitness(parts: Sequence[Round]) -> Fitness:
         known = [(getattr(part.fitness, name), part.seconds) for part in parts]
         return None if any(value is None for value, _ in known) else sum(value * s for value, s in known) / total
 
-    return replace(parts[-1].fitness, steal_share=share("steal_share"), other_share=share("other_share"))
+    shares = {name: share(name) for name in ("steal_share", "other_share", "waited_share")}
+    return replace(parts[-1].fitness, **shares)

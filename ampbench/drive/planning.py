@@ -373,13 +373,29 @@ def meant(selection: Selection, plan: Iterable[PlannedCase]) -> list[str]:
 
 
 def default_device(environment: Environment) -> str:
-    """Return the accelerator of this machine, else the CPU."""
-    return next((device.type for device in environment.devices if device.available and device.type != "cpu"), "cpu")
+    """Return the accelerator of this machine, else the CPU.
+
+    Raises `UsageError`, with torch's reason, where the machine has an accelerator that torch cannot use.
+    """
+    accelerators = [device for device in environment.devices if device.type != "cpu"]
+    usable = next((device.type for device in accelerators if device.available), None)
+    unusable = next((device for device in accelerators if device.unusable), None)
+    if usable is None and unusable is not None:
+        raise UsageError(
+            f"torch cannot use the {unusable.type} device of this machine: {unusable.reason}; to measure the CPU: "
+            "--device cpu"
+        )
+    return usable or "cpu"
 
 
-def default_preset(device: str) -> str:
-    """Return the preset for workloads on `device`: small fits a CPU, large fills a data-centre GPU."""
-    return "small" if device == "cpu" else "large"
+LARGE_BYTES = 40 << 30
+"""Device memory for preset "large": a training saves up to 21 GiB of state, which its divergence pass copies."""
+
+
+def default_preset(device: str, memory_bytes: int | None = None) -> str:
+    """Return the preset for workloads on `device`: "large" from `LARGE_BYTES` of memory (or unknown), else "small"."""
+    large = device != "cpu" and (memory_bytes is None or memory_bytes >= LARGE_BYTES)
+    return "large" if large else "small"
 
 
 def find_workloads(name: str) -> list[WorkloadSource]:
@@ -490,7 +506,8 @@ def _distinct(sources: list[WorkloadSource]) -> list[WorkloadSource]:
 def _variants(
     sources: list[WorkloadSource], selection: Selection, environment: Environment, device: str, describe: Describe
 ) -> Iterator[_Variant]:
-    preset = selection.preset or default_preset(device)
+    described = environment.device(device)
+    preset = selection.preset or default_preset(device, described.memory_bytes if described else None)
     for source in sources:
         spec = WORKLOADS[source.name] if source.builtin else None
         named = overrides_of(source, selection)
@@ -631,7 +648,8 @@ def lack(device: DeviceDescription, case: Case, precision: Precision) -> tuple[s
         return "torch rounds no fp32 product to bf16 on cuda", ""
     dtype = SHORT_DTYPES[precision.autocast or precision.storage]
     if device.arithmetic.get(dtype) == "unavailable":
-        return f"{case.device} does not support {dtype}", ""
+        reason = device.refusals.get(dtype)
+        return f"{case.device} does not support {dtype}{f': {reason}' if reason else ''}", ""
     if case.phase == "training" and precision.scaler and case.scaler and not device.float64:
         return f"GradScaler needs fp64, which {case.device} does not have", "--set scaler=false measures without it"
     return None

@@ -21,9 +21,17 @@ from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Ahead, Channel, OpenChannel, Pool
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.case import Case
-from ampbench.records.measured import Failure, Skip
+from ampbench.records.measured import (
+    NO_ROOM_OR_TIME,
+    Divergence,
+    Failure,
+    GradientDivergence,
+    OutputDivergence,
+    ReferenceStep,
+    Skip,
+)
 from ampbench.records.run import Entry, Settings, Shard
-from ampbench.records.wire import DIVERGENCE, MEMORY, REST, ROUND, Nothing, Request, RoundAsked, Task, ask
+from ampbench.records.wire import DIVERGENCE, MEMORY, REST, ROUND, Nothing, Reply, Request, RoundAsked, Task, ask
 from ampbench.store import CannotBeError
 
 TurnKey = tuple[str, str, int, bool]
@@ -249,7 +257,7 @@ def drive(
                         watch(Progress(turn, network, done, clock() - began))
                         ahead.settle()
                         reply = pool.serve(request_of(turn, settings, first_server + server), str(server))
-                        entry = kept(write, turn.task.outcome(reply, turn.planned.case))
+                        entry = kept(write, outcome_of(turn, reply))
                         if isinstance(entry, Failure | Skip):
                             failed.add(turn.planned.case.case_id)
                         watch(Progress(turn, network, done + 1, clock() - began, entry))
@@ -261,6 +269,27 @@ def drive(
                     pool.close(str(server))
                 else:  # the memory of its last worker is the next network's
                     pool.serve(ask(REST, Nothing()), str(server))
+
+
+def outcome_of(turn: Turn, reply: Reply) -> Entry:
+    """Return the record of a turn; a divergence pass without room or time leaves its errors undefined, and why.
+
+    Such a case goes on to its rounds.
+    """
+    case = turn.planned.case
+    outcome: Entry = turn.task.outcome(reply, case)
+    if turn.task != DIVERGENCE or not isinstance(outcome, Failure) or outcome.cause not in NO_ROOM_OR_TIME:
+        return outcome
+    undefined = f"no reference: {outcome.said}"
+    return Divergence(
+        case_id=case.case_id,
+        weights_digest="",
+        inputs_digest="",
+        reference=ReferenceStep(device=case.device, dtype="", error=outcome.said),
+        output=OutputDivergence(undefined=undefined),
+        gradient=GradientDivergence(undefined=undefined if case.phase == "training" else ""),
+        notes=[undefined],
+    )
 
 
 def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:

@@ -120,7 +120,7 @@ def prepare(
     with opened_first(open_new, settings.threads, meanwhile, together) as first:
         environment = first.environment
         if resumed is not None:
-            check_same(resumed.header.environment, environment, resumed.header.run)
+            check_same(resumed, environment)
             environment = resumed.header.environment  # with the measured slowdown that its plan was made by
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
@@ -298,14 +298,23 @@ def check_same_cases(resumed: StoredRun, plan: list[PlannedCase]) -> None:
         )
 
 
-def check_same(before: Environment, here: Environment, run: str) -> None:
-    """Raise `UsageError` where a run was begun in another environment than this one."""
-    for what in ("host", "torch_version", "torchvision_version", "cpu", "cuda_version"):
-        was, is_now = getattr(before, what), getattr(here, what)
+def check_same(run: StoredRun, here: Environment) -> None:
+    """Raise `UsageError` where `run` began in another environment than this one, or on another card of its kind."""
+    before = run.header.environment
+    known = {
+        what.replace("_", " "): (getattr(before, what), getattr(here, what))
+        for what in ("host", "torch_version", "torchvision_version", "cpu", "cuda_version")
+    }
+    for type in {case.device for case in run.cases.values()}:
+        cards = [environment.device(type) for environment in (before, here)]
+        uuids = [card.details.get("uuid", "") if card is not None else "" for card in cards]
+        if all(uuids):
+            known[f"{type} device"] = uuids[0], uuids[1]
+    for what, (was, is_now) in known.items():
         if was != is_now:
             raise UsageError(
-                f"run {run} cannot be resumed here: its {what.replace('_', ' ')} was {was}, "
-                f"here it is {is_now}; start a new run"
+                f"run {run.header.run} cannot be resumed here: its {what} was {was}, here it is {is_now}; "
+                "start a new run"
             )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ampbench.core import stats
 from ampbench.records.labels import Pending
-from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, Round, Telemetry
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, WAITED_SHARE, Round, Telemetry
 from ampbench.store import StoredRun, once, read_run
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
@@ -61,6 +61,7 @@ def _machine(one: Round) -> tuple[float | None, ...]:
     return (
         fitness.steal_share,
         fitness.other_share,
+        fitness.waited_share,
         fitness.load,
         fitness.frequency_hz,
         told.clock_hz or fitness.accelerator_clock_hz,
@@ -96,6 +97,7 @@ class Rounds:
     seconds: stats.Floats
     steal: stats.Floats
     other: stats.Floats
+    waited: stats.Floats
     load: stats.Floats
     frequency: stats.Floats
     clock: stats.Floats
@@ -369,6 +371,7 @@ CAUSES = (
     "the accelerator's clock fell to {:.0%} while it was timed",
     "the accelerator's clock was at {:.0%} of its usual one",
     "other processes used {:.0%} of the accelerator",
+    "the thread that launches kernels waited {:.0%} of the time for a processor",
 )
 """Causes of unfit rounds, worded around the value."""
 ON_ACCELERATOR = frozenset(range(4, len(CAUSES)))
@@ -378,8 +381,9 @@ ON_ACCELERATOR = frozenset(range(4, len(CAUSES)))
 def unfit_rounds(run: MeasuredRun) -> Unfit:
     """Return which rounds are unfit, and why.
 
-    A CPU's clock is compared with its median over the run's rounds, an accelerator's, which depends on the work, with
-    its median over the rounds of the same case.
+    Other work on the host's processors spoils rounds on the CPU; a round on an accelerator is judged by its launching
+    thread. A CPU's clock is compared with its median over the run's rounds. An accelerator's clock depends on the work:
+    it is compared with its median over the rounds of the same case.
     """
     rounds, cases = run.rounds, run.stored.cases.values()
     on_cpu = np.array([case.device == "cpu" for case in cases], dtype=bool)[rounds.owners]
@@ -387,14 +391,15 @@ def unfit_rounds(run: MeasuredRun) -> Unfit:
     load = np.where(np.isnan(rounds.other), rounds.load / cpus, np.nan)
     clocks = np.where(on_cpu, np.nan, rounds.clock)
     rows = (
-        (rounds.steal, STEAL_SHARE, 1),
-        (rounds.other, OTHER_SHARE, 1),
-        (load, LOAD_PER_CPU, 1),
+        (np.where(on_cpu, rounds.steal, np.nan), STEAL_SHARE, 1),
+        (np.where(on_cpu, rounds.other, np.nan), OTHER_SHARE, 1),
+        (np.where(on_cpu, load, np.nan), LOAD_PER_CPU, 1),
         (_of_median(np.where(on_cpu, rounds.frequency, np.nan)), SLOW_CLOCK, -1),
         (rounds.throttled, THROTTLED_SHARE, 1),
         (rounds.fell, SLOW_ACCELERATOR, -1),
         (clocks / run.by_case(clocks > 0).medians(clocks)[rounds.owners], SLOW_ACCELERATOR, -1),
         (rounds.shared, OTHER_SHARE, 1),
+        (np.where(on_cpu, np.nan, rounds.waited), WAITED_SHARE, 1),
     )
     values = np.array([row for row, _, _ in rows])
     with np.errstate(invalid="ignore"):

@@ -44,20 +44,23 @@ class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """One device type of this machine: what it is and what it can do.
 
     `arithmetic` holds per dtype how matrix products run: "native", "emulated" or "unknown" ("unavailable" where the
-    dtype is not supported at all). `slowdown` holds per half dtype the time of a product and a convolution over fp32's,
-    which a worker measures on a CPU. `tf32` and `float64` say whether the device has them. `autocast_dtype` is torch's
-    default for this device type ("bf16"). `reason` says why an unavailable device is not available. `state` is what an
-    accelerator told of itself (None: it was not asked).
+    dtype is not supported at all); `refusals` are the errors of dtypes that failed. `slowdown` holds per half dtype the
+    time of a product and a convolution over fp32's, which a worker measures on a CPU. `tf32` and `float64` say whether
+    the device has them. `autocast_dtype` is torch's default for this device type ("bf16"). `reason` says why a device is
+    not available: it is absent, or there and `unusable` (in torch's words). `details` holds the card's "uuid" if torch
+    knows it. `state` is the accelerator's own report (None: not asked).
     """
 
     type: str
     available: bool
+    unusable: bool = False
     name: str = ""
     reason: str = ""
     count: Count = 0
     memory_bytes: Count | None = None
     arithmetic: dict[str, str] = {}
     slowdown: dict[str, Magnitude] = {}
+    refusals: dict[str, str] = {}
     tf32: bool = False
     float64: bool = True
     autocast_dtype: str = ""
@@ -115,7 +118,7 @@ def of_kind(environment: Environment) -> Environment:
     devices = [
         replace(device, memory_bytes=None, arithmetic={}, slowdown={})
         if device.type == "cpu"
-        else replace(device, state=None)
+        else replace(device, state=None, details=device.details | {"uuid": ""})
         for device in environment.devices
     ]
     variables = {name: value for name, value in environment.variables.items() if name not in VISIBLE_DEVICES}

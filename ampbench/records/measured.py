@@ -90,6 +90,9 @@ STEAL_SHARE = 0.1
 tenth time slice. Below it, the fastest sample of a build (`stats.round_value`) still escapes."""
 OTHER_SHARE = 0.2
 """A round is unfit from this share of CPU time used by other processes: four tenths of a CPU where there are two."""
+WAITED_SHARE = 0.05
+"""A round on an accelerator is unfit from this share of its time in which the launching thread waited for a processor:
+a launch-bound step takes as much longer, over twice the threshold. The load of other processors does not matter."""
 
 KILLED = "killed"
 """Cause of a failure that says nothing about the case: the kernel, out of memory, or a person ended its worker."""
@@ -97,6 +100,8 @@ OUT_OF_MEMORY = "out of memory"
 """Cause of a failure, or of a trial of a search. Such a trial says nothing of smaller sets, which mostly take less."""
 CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLED, "unknown")
 """Causes of failures; "unknown" if another program measured and did not say."""
+NO_ROOM_OR_TIME = (OUT_OF_MEMORY, "memory limit", "time-out")
+"""Causes for which a divergence pass leaves its errors undefined, and the case goes on to its rounds."""
 TOO_LITTLE_FREE, BUSY = "too little free", "device busy"
 ALONE = (TOO_LITTLE_FREE, OUT_OF_MEMORY, BUSY)
 """Why lanes use an accelerator in turns: less is free beside the other lanes than the case's peak, a lane that fits
@@ -115,12 +120,14 @@ scaled_dot_product_attention."""
 class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How quiet the machine was during a round; None: unknown.
 
-    `steal_share` of CPU time went to other machines, `other_share` to other processes. `load` is the load average over
-    the last minute, `frequency_hz` the CPU's clock. The temperature and the other clock are the accelerator's.
+    `steal_share` of CPU time went to other machines, `other_share` to other processes; for `waited_share` of the round
+    its launching thread was ready and waited for a processor. `load` is the load average over the last minute,
+    `frequency_hz` the CPU's clock. The temperature and the other clock are the accelerator's.
     """
 
     steal_share: Share | None = None
     other_share: Share | None = None
+    waited_share: Share | None = None
     load: Magnitude | None = None
     frequency_hz: Magnitude | None = None
     temperature_celsius: Signed | None = None

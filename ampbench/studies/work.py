@@ -218,7 +218,7 @@ def prepared(
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         if begun is not None:
-            check_same(begun.header.environment, first.environment, begun.header.run)
+            check_same(begun, first.environment)
         plan = _planned(study, selection, settings, asked, first)
         if begun is not None and study.selects is not None:
             check_same_cases(begun, plan)

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 import ampbench
-from ampbench.errors import UsageError
-from ampbench.records.case import DEVICES, DeviceDescription, Environment
+from ampbench.errors import UsageError, first_line
+from ampbench.records.case import DEVICES, VISIBLE_DEVICES, DeviceDescription, Environment
 from ampbench.records.wire import SERVER_VARIABLES
 from ampbench.trace.dtypes import short_dtype
 from ampbench.worker.telemetry import kernel_text, state_of
@@ -40,6 +41,14 @@ VARIABLE_PREFIXES = (
     "CUDA_",
     "CUBLAS_",
     "NVIDIA_TF32",
+    "HIP_",
+    "ROCR_",
+    "MIOPEN_",
+    "HIPBLASLT_",
+    "SYCL_",
+    "ONEAPI_",
+    "ZE_",
+    "UR_",
 )
 VARIABLE_NAMES = (
     "LD_PRELOAD",
@@ -47,7 +56,6 @@ VARIABLE_NAMES = (
     "GLIBC_TUNABLES",
     "THP_MEM_ALLOC_ENABLE",
     "ATEN_CPU_CAPABILITY",
-    "ZE_AFFINITY_MASK",
 )
 """Environment variables that change how torch computes or where its memory lies."""
 DATA_PACKAGES = {
@@ -56,6 +64,12 @@ DATA_PACKAGES = {
 }
 """Where workloads take their data from, and why it may be absent; looked for only, since imports take a second."""
 MEASURED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+NVIDIA_NODE = "/dev/nvidiactl"
+"""Exists where NVIDIA's driver is loaded and visible."""
+ABSENT = ("Found no NVIDIA driver", "No CUDA GPUs are available", "No XPU devices are available")
+"""First words of torch's errors on a machine without the device."""
+UNSUPPORTED = re.compile("not implemented|not support|unsupported", re.IGNORECASE)
+"""Texts of errors that a device raises for a dtype that it lacks."""
 
 
 def read_environment() -> Environment:
@@ -192,22 +206,25 @@ def _cpu(flags: list[str]) -> DeviceDescription:
 
 
 def _accelerator(type: str) -> DeviceDescription:
+    """Return the description of a type of accelerator: usable, present but unusable in torch's words, or absent."""
     autocast = short_dtype(torch.get_autocast_dtype(type))
-    present = torch.accelerator.current_accelerator(check_available=True)
-    if present is None or present.type != type:
-        built = getattr(torch.version, type, None)
-        reason = f"no {type} device or driver found" if built else f"this torch was built without {type}"
-        return DeviceDescription(type=type, available=False, reason=reason, autocast_dtype=autocast, float64=False)
+    present, problem = _problem(type)
+    if problem:
+        return DeviceDescription(
+            type=type, available=False, unusable=present, reason=problem, autocast_dtype=autocast, float64=False
+        )
     properties = _asked(type, "get_device_properties")
+    refusals = {short_dtype(dtype): reason for dtype in MEASURED_DTYPES if (reason := _refusal(type, dtype))}
     return DeviceDescription(
         type=type,
         available=True,
         name=str(getattr(properties, "name", type)),
         count=torch.accelerator.device_count(),
         memory_bytes=getattr(properties, "total_memory", None),
-        arithmetic={short_dtype(dtype): _accelerator_arithmetic(type, dtype) for dtype in MEASURED_DTYPES},
+        arithmetic={short_dtype(dtype): _accelerator_arithmetic(type, dtype, refusals) for dtype in MEASURED_DTYPES},
+        refusals=refusals,
         tf32=has_tf32(type),
-        float64=_runs(type, torch.float64),
+        float64=not _refusal(type, torch.float64),
         autocast_dtype=autocast,
         driver=_driver(type, properties),
         details=_details(properties),
@@ -215,10 +232,33 @@ def _accelerator(type: str) -> DeviceDescription:
     )
 
 
-def _accelerator_arithmetic(type: str, dtype: torch.dtype) -> str:
-    """Return "native", "emulated" or "unavailable" for matrix products of `dtype`, asking torch and then trying."""
-    if not _runs(type, dtype):
-        return "unavailable"
+def _problem(type: str) -> tuple[bool, str]:
+    """Return whether the machine has an accelerator of this type, and why torch cannot use it ("" where it can)."""
+    present = type == "cuda" and Path(NVIDIA_NODE).exists()
+    if not (getattr(torch.version, type, None) or (type == "cuda" and torch.version.hip)):
+        return present, f"this torch was built without {type}"
+    usable = torch.accelerator.current_accelerator(check_available=True)
+    if usable is not None and usable.type == type:
+        return True, _refusal(type, torch.float32)
+    hidden = next((name for name in VISIBLE_DEVICES if os.environ.get(name) in ("", "-1")), None)
+    if hidden:
+        return False, f"hidden by {hidden}={os.environ[hidden]}"
+    try:
+        torch.get_device_module(type).init()
+    except Exception as error:  # noqa: BLE001 - drivers raise their own
+        present = present or not str(error).startswith(ABSENT)
+        return present, first_line(error) if present else f"no {type} device or driver found"
+    return present, f"torch finds no {type} device"
+
+
+def _accelerator_arithmetic(type: str, dtype: torch.dtype, refusals: Mapping[str, str]) -> str:
+    """Return how an accelerator multiplies matrices of `dtype`: "native", "emulated", "unavailable" or "unknown".
+
+    A product that failed for lack of memory or with the device's own error leaves the dtype unknown.
+    """
+    reason = refusals.get(short_dtype(dtype))
+    if reason:
+        return "unavailable" if UNSUPPORTED.search(reason) else "unknown"
     if dtype is torch.bfloat16:
         try:
             native = _asked(type, "is_bf16_supported", including_emulation=False)
@@ -241,12 +281,14 @@ def _asked(type: str, question: str, **arguments: bool) -> Any:
     return None if function is None else function(**arguments)
 
 
-def _runs(type: str, dtype: torch.dtype) -> bool:
+def _refusal(type: str, dtype: torch.dtype) -> str:
+    """Return the first line of the error that a small product of `dtype` raises; "" where its result is right."""
     try:
         ones = torch.ones(8, 8, dtype=dtype, device=type)
-        return bool((ones @ ones)[0, 0].item() == 8)
-    except (RuntimeError, TypeError):
-        return False
+        value = float((ones @ ones)[0, 0].item())
+    except (RuntimeError, TypeError) as error:
+        return first_line(error)
+    return "" if value == 8 else f"a product of ones of size 8 is {value:g}"
 
 
 def _driver(type: str, properties: Any) -> str | None:
@@ -266,7 +308,7 @@ def nvidia_driver(told: str) -> str | None:
 
 
 def _details(properties: Any) -> dict[str, str]:
-    names = ("major", "minor", "multi_processor_count", "gpu_eu_count", "platform_name", "type")
+    names = ("uuid", "major", "minor", "multi_processor_count", "gpu_eu_count", "platform_name", "type")
     return {name: str(getattr(properties, name)) for name in names if hasattr(properties, name)}
 
 

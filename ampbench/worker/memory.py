@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -34,12 +35,12 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = ("mmap_threshold", -3), ("trim_threshold", -1)
 """Parameters of malloc by the names they have in GLIBC_TUNABLES, and by those of mallopt(3)."""
 MMAP_THRESHOLD_BYTES = 32 << 20
 """The largest that glibc accepts on 64-bit machines, half of its HEAP_MAX_SIZE, and where it arrives by itself."""
-NO_ROOM = (
-    "DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
-    "OUT_OF_DEVICE_MEMORY",
-)  # fmt: skip
-"""What errors that torch has no type for say where there is no room: the CPU's allocator, CUDA's driver for a context
-or a kernel, libraries for their handles, and Level Zero."""
+NO_ROOM = re.compile(
+    r"out of memory|_ALLOC_FAILED|_ALLOCATION_FAILED|ERROR_OUT_OF_\w+|DefaultCPUAllocator|unable to find an engine",
+    re.IGNORECASE,
+)
+"""Texts of errors without a type of their own where memory ran out: CUDA, HIP, Triton and their drivers, cuBLAS, cuFFT,
+cuSOLVER, hipBLAS; cuDNN 9; Level Zero and Unified Runtime; the CPU's allocator; cuDNN without room for a workspace."""
 NEVER = -1
 """As a threshold of trimming: nothing is given back."""
 
@@ -141,15 +142,12 @@ def one_batch(workload: Workload, case: Case) -> Workload:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` says that memory ran out: torch's own error, Python's, or what `NO_ROOM` says.
-
-    So does one of ampbench's own that was raised for such a one: a user's code is wrapped where it builds a workload.
-    """
+    """Return whether `error` means that memory ran out: by its type, its text (`NO_ROOM`), or the error it wraps."""
     cause = error.__cause__ if isinstance(error, AmpbenchError) else None
     if cause is not None and is_out_of_memory(cause):
         return True
-    text = text_of(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_ROOM)
+    typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return typed or (isinstance(error, RuntimeError) and NO_ROOM.search(text_of(error)) is not None)
 
 
 def said_of(error: Exception) -> str:

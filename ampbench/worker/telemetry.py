@@ -39,6 +39,8 @@ GA100 = (8, 0)
 """The compute capability of GA100."""
 MIG = "an instance of a GPU (MIG): NVML tells power and clock of the whole GPU alone, and of no instance"
 
+UNSEEN = "other processes on the device are not visible here"
+
 
 class NoSourceError(Exception):
     """There is nobody to ask, or no answer any more; its text says why, without a full stop."""
@@ -177,31 +179,35 @@ class Nvml:
         """Return limits of the power, memory in use and other processes."""
         nvml, handle = self._nvml, self._handle
         limit = default = None
-        lacks = list(self.lacks)
+        lacks, others = list(self.lacks), self.others()
         try:
             limit = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
             default = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3
         except nvml.NVMLError as error:
             lacks.append(f"NVML does not tell the limit of the power: {first_line(error)}")
+        if others is None:
+            lacks.append(UNSEEN)
         return DeviceState(
             source=self.name,
             unavailable=lacks,
             power_limit_watts=limit,
             default_limit_watts=default,
-            processes=self.others(),
+            processes=others or [],
         )
 
-    def others(self) -> list[str]:
-        """Return who else computes on the GPU, and with how much memory."""
+    def others(self) -> list[str] | None:
+        """Return which other processes compute on the GPU, with their memory; None where NVML does not show them.
+
+        In a container its list lacks this very process.
+        """
         try:
-            found = {
-                one.pid: one.usedGpuMemory for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-            }
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except self._nvml.NVMLError:
-            return []
-        if found and os.getpid() not in found:  # pids of another namespace: one of them is this process
-            return [f"{len(found) - 1} more, whose names this container does not see"] if len(found) > 1 else []
-        return [_process_said(pid, memory) for pid, memory in found.items() if not is_own(pid)]
+            return None
+        memory = {process.pid: process.usedGpuMemory for process in running}
+        if os.getpid() not in memory:
+            return None
+        return [_process_said(pid, memory[pid]) for pid in memory if not is_own(pid)]
 
     def other_share(self, since: float) -> float | None:
         """Return the share of time in which others had multiprocessors at work."""
@@ -311,12 +317,13 @@ class Sysfs:
     def state(self) -> DeviceState:
         """Return the limits of the power, the set one and the rated one."""
         limit, rated = (value / 1e6 if value else None for value in self._limits)
-        lacks = [*self.lacks, "sysfs does not tell who else uses the GPU"]
-        return DeviceState(source=self.name, unavailable=lacks, power_limit_watts=limit, default_limit_watts=rated)
+        return DeviceState(
+            source=self.name, unavailable=[*self.lacks, UNSEEN], power_limit_watts=limit, default_limit_watts=rated
+        )
 
-    def others(self) -> list[str]:
-        """Return nobody: the kernel tells root alone."""
-        return []
+    def others(self) -> list[str] | None:
+        """Return None: only root can ask the kernel."""
+        return None
 
     def other_share(self, since: float) -> float | None:  # noqa: ARG002 - as of every source
         """Return None: it is not told."""
@@ -439,6 +446,9 @@ class Watched:
         hottest = max((one.temperature_celsius for one in told if one.temperature_celsius is not None), default=None)
         first, last = (self.clock_hz(windows[place]) for place in (0, -1)) if windows else (None, None)
         reasons = [*self.source.lacks, *([self.sampler.ended] if self.sampler.ended else [])]
+        others = None if self.sampler.ended else self.source.others()
+        if others is None and not self.sampler.ended:
+            reasons.append(UNSEEN)
         if not told and not self.sampler.ended:
             reasons.append("no reading fell into a window")
         ended = bool(self.sampler.ended)
@@ -458,7 +468,7 @@ class Watched:
             power_error_watts=self.source.power_error_watts if powers else None,
             averaged_seconds=self.source.averaged_seconds if powers else None,
             temperature_celsius=hottest,
-            processes=[] if ended else self.source.others(),
+            processes=others or [],
             other_share=None if ended else self.source.other_share(self.since),
         )
 

@@ -280,6 +280,7 @@ class FitnessWatch:
         self._load = os.getloadavg()[0]
         self._cpu = _cpu_ticks()
         self._own = _own_ticks()
+        self._began, self._waits = time.perf_counter(), _waited_seconds()
 
     def seen(self, telemetry: Telemetry | None = None) -> Fitness:
         """Return what has changed since the watch began; clock and temperature of an accelerator are `telemetry`'s.
@@ -293,6 +294,8 @@ class FitnessWatch:
             # kernels have been seen to count a tick back
             steal = _share(ticks.steal - self._cpu.steal, total)
             others = _share(ticks.busy - self._cpu.busy - (_own_ticks() - self._own), total)
+        waits, seconds = _waited_seconds(), time.perf_counter() - self._began
+        waited = None if waits is None or self._waits is None else _share(waits - self._waits, seconds)
         temperature = clock = None
         if telemetry is not None and telemetry.source:
             temperature, clock = telemetry.temperature_celsius, telemetry.clock_hz
@@ -302,6 +305,7 @@ class FitnessWatch:
         return Fitness(
             steal_share=steal,
             other_share=others,
+            waited_share=waited,
             load=self._load,
             frequency_hz=_cpu_frequency(),
             temperature_celsius=temperature,
@@ -322,6 +326,15 @@ def _own_ticks() -> float:
     """Return the CPU time that this process has used, in the kernel's ticks."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return (used.ru_utime + used.ru_stime) * os.sysconf("SC_CLK_TCK")
+
+
+def _waited_seconds() -> float | None:
+    """Return how long the calling thread has waited for a processor while ready to run; None where it is not known.
+
+    The second field of schedstat, in nanoseconds (the kernel's Documentation/scheduler/sched-stats.rst).
+    """
+    fields = kernel_text("/proc/thread-self/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else None
 
 
 def _cpu_frequency() -> float | None:

@@ -243,13 +243,17 @@ def do_divergence(work: Work, asked: Nothing) -> Divergence:  # noqa: ARG001 - a
     size = fitting.get(case.group, case.batch_size)
     while True:
         workload = work.with_batch_size(size)
-        with contextlib.suppress(torch.OutOfMemoryError):
-            larger = partial(further_inputs, work.source, work.parameters(size), work.seed)
-            found = measure_divergence(workload, case, work.device, work.references, larger)
+        larger = partial(further_inputs, work.source, work.parameters(size), work.seed)
+        try:
+            divergence = measure_divergence(workload, case, work.device, work.references, larger)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
             if size is None or size == case.batch_size:
-                return found
+                return divergence
             note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"
-            return structs.replace(found, notes=[*found.notes, note])
+            return structs.replace(divergence, notes=[*divergence.notes, note])
         if not size or size == 1:
             smallest = ", not even on a batch of one" if size else ""
             raise torch.OutOfMemoryError(f"the fp64 reference does not fit into the memory{smallest}")

@@ -133,6 +133,17 @@ def test_an_accelerator_is_preferred_and_gets_the_large_preset() -> None:
     (batch,) = {planned.case.batch_size for planned in plan(both, workloads=["mlp"])}
     assert batch == WORKLOADS["mlp"].preset("large")["batch_size"]
     assert {planned.skip for planned in plan(both, workloads=["mlp"]) if planned.case.precision == "tf32"} == {""}
+    small = environment(CPU, replace(CUDA, memory_bytes=8 << 30))
+    (batch,) = {planned.case.batch_size for planned in plan(small, workloads=["mlp"])}
+    assert batch == WORKLOADS["mlp"].preset("small")["batch_size"]
+
+
+def test_without_a_device_named_the_cpu_does_not_stand_in_for_an_accelerator_that_torch_cannot_use() -> None:
+    unusable = replace(
+        CUDA, available=False, unusable=True, reason="RuntimeError: The NVIDIA driver on your system is too old"
+    )
+    with pytest.raises(UsageError, match=r"cannot use the cuda device .* too old; to measure the CPU: --device cpu"):
+        default_device(environment(CPU, unusable))
 
 
 def test_a_device_that_is_not_there_is_a_skip() -> None:

@@ -32,7 +32,7 @@ from ampbench.drive.rounds import (
 from ampbench.drive.servers import ServerChannel
 from ampbench.errors import NothingToRunError
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.measured import Divergence, Failure, MemoryPass, ReferenceStep, Round, Skip
+from ampbench.records.measured import NO_ROOM_OR_TIME, Divergence, Failure, MemoryPass, ReferenceStep, Round, Skip
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import MEMORY, ROUND, Reply, Request, Task, answer, reply_with
 from ampbench.store import RunWriter, read_run
@@ -322,6 +322,23 @@ def test_a_failed_case_is_one_entry_and_the_others_go_on() -> None:
     assert not [entry for entry in written if isinstance(entry, Round) and entry.case_id == bad]
     assert len([entry for entry in written if isinstance(entry, Round)]) == 4
     assert seen[-1].done <= 10
+
+
+@pytest.mark.parametrize("cause", NO_ROOM_OR_TIME)
+def test_a_reference_without_room_or_time_leaves_errors_undefined_and_rounds_go_on(cause: str) -> None:
+    case_id = DRIVEN[1].case.case_id
+
+    def answer(request: Request) -> Reply:
+        if request.case.case_id == case_id and request.task == "divergence":
+            return Reply(failure=Failure(case_id=case_id, stage="divergence", cause=cause, message="the reference"))
+        return good(request)
+
+    written, _ = run(Script(answer))
+    of_case = [entry for entry in written if entry.case_id == case_id]
+    (divergence,) = [entry for entry in of_case if isinstance(entry, Divergence)]
+    assert divergence.output.undefined.startswith(f"no reference: {cause}")
+    assert (divergence.output.rel_l2, divergence.reference.dtype) == (None, "")
+    assert sum(isinstance(entry, Round) for entry in of_case) == TWO_ROUNDS.rounds
 
 
 def test_a_skip_from_the_worker_ends_the_case_too() -> None:

@@ -58,6 +58,17 @@ def test_a_run_says_what_the_machine_did_beside_it(tmp_path):
     assert unquiet(read_run(write_run(tmp_path / "none", [FP32]))) == []
 
 
+def test_a_round_on_an_accelerator_is_judged_by_its_launching_thread_and_not_by_the_hosts_load(tmp_path):
+    on_card = replace(FP32, device="cuda")
+    busy_host, starved = Fitness(other_share=0.76, steal_share=0.3, load=900.0), Fitness(waited_share=0.2)
+    causes = {}
+    for name, fitness in (("host", busy_host), ("thread", starved)):
+        rounds = [make_round(on_card, number=number, samples=[[1.0]], fitness=fitness) for number in (0, 1)]
+        causes[name] = unfit_said(read_run(write_run(tmp_path / name, [on_card], *rounds)))
+    assert causes["host"] == ""
+    assert causes["thread"].startswith("the thread that launches kernels waited 20%")
+
+
 def test_a_case_that_was_measured_twice_has_its_own_rounds_beside_the_controls():
     stored = make_run(Times((FP32, [1e-3, 3e-3]), (BF16, [])))
     stored.rounds.append(make_round(FP32, 4e-3, 0, control=True))

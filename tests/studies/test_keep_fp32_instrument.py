@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,9 @@ import pytest
 from msgspec import structs
 
 from ampbench.drive.planning import PlannedCase
+from ampbench.drive.session import check_same
 from ampbench.errors import UsageError
+from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Selection, Settings
@@ -396,6 +399,19 @@ def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> 
         ),
     ):
         pass
+
+
+@pytest.mark.parametrize(("uuid", "refused"), [("GPU-2", True), ("", False)])
+def test_a_run_is_not_resumed_on_another_card_of_the_host(tmp_path: Path, uuid: str, refused: bool) -> None:
+    begun = searched(tmp_path, network(interrupt_at("trial", 2)))
+
+    def with_card(uuid: str) -> Environment:
+        card = DeviceDescription(type="cpu", available=True, details={"uuid": uuid} if uuid else {})
+        return structs.replace(ENVIRONMENT, devices=[card])
+
+    on_first = structs.replace(begun.header, environment=with_card("GPU-1"))
+    with pytest.raises(UsageError, match="its cpu device was GPU-1, here") if refused else nullcontext():
+        check_same(dataclasses.replace(begun, header=on_first), with_card(uuid))
 
 
 def test_a_search_whose_cases_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:

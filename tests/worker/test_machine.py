@@ -209,10 +209,71 @@ def test_an_accelerator_of_which_torch_can_be_asked_nothing_is_described_all_the
     scripted.device_count = lambda: 2
     monkeypatch.setattr(torch, "accelerator", scripted)
     monkeypatch.setattr(torch, "get_device_module", lambda type: SimpleNamespace())
-    monkeypatch.setattr(environment, "_runs", lambda type, dtype: dtype is not torch.float64)
+    monkeypatch.setattr(environment, "_refusal", lambda type, dtype: "no fp64" * (dtype is torch.float64))
+    monkeypatch.setattr(torch.version, "xpu", "20250201")
     found = environment._accelerator("xpu")
     assert (found.available, found.count, found.name, found.memory_bytes) == (True, 2, "xpu", None)
     assert (found.arithmetic["bf16"], found.tf32, found.float64) == ("native", False, False)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., environment.DeviceDescription]:
+    """Return a function that describes a scripted CUDA device: its driver's node, errors of init and of products."""
+
+    def described(*, node: bool, init: str = "", usable: bool = False, products: dict[torch.dtype, str] | None = None):
+        def fail() -> None:
+            raise RuntimeError(init)
+
+        card = SimpleNamespace(name="H100", total_memory=80 << 30, uuid="a-b-c")
+        module = SimpleNamespace(init=fail, get_device_properties=lambda: card, get_device_capability=lambda: (9, 0))
+        scripted = FakeAccelerator("cuda" if usable else "none")
+        scripted.device_count = lambda: 1
+        if node:
+            (tmp_path / "nvidiactl").touch()
+        monkeypatch.setattr(environment, "NVIDIA_NODE", str(tmp_path / "nvidiactl"))
+        monkeypatch.setattr(torch, "accelerator", scripted)
+        monkeypatch.setattr(torch, "get_device_module", lambda type: module)
+        monkeypatch.setattr(torch.version, "cuda", "13.2")
+        monkeypatch.setattr(environment, "has_tf32", lambda type: True)
+        monkeypatch.setattr(environment, "state_of", lambda type: None)
+        monkeypatch.setattr(environment, "_refusal", lambda type, dtype: (products or {}).get(dtype, ""))
+        return environment._accelerator("cuda")
+
+    return described
+
+
+TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040)."
+NO_KERNEL = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+
+
+def test_a_device_is_usable_unusable_in_torchs_words_or_absent(
+    cuda: Callable[..., environment.DeviceDescription],
+) -> None:
+    missing = cuda(node=False, init="Found no NVIDIA driver on your system. Please check")
+    assert (missing.unusable, missing.available, missing.reason) == (False, False, "no cuda device or driver found")
+    unusable = cuda(node=True, init=TOO_OLD)
+    assert (unusable.unusable, unusable.available, unusable.reason) == (True, False, f"RuntimeError: {TOO_OLD}")
+    foreign = cuda(node=True, usable=True, products={torch.float32: NO_KERNEL})
+    assert (foreign.unusable, foreign.available, foreign.reason) == (True, False, NO_KERNEL)
+    usable = cuda(node=True, usable=True)
+    assert (usable.unusable, usable.available, usable.details["uuid"]) == (False, True, "a-b-c")
+
+
+def test_a_device_that_its_user_hid_is_absent(
+    cuda: Callable[..., environment.DeviceDescription], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    hidden = cuda(node=True, init="No CUDA GPUs are available")
+    assert (hidden.unusable, hidden.reason) == (False, "hidden by CUDA_VISIBLE_DEVICES=")
+
+
+def test_a_dtype_is_refused_with_its_reason_or_could_not_be_asked(
+    cuda: Callable[..., environment.DeviceDescription],
+) -> None:
+    refusal = "RuntimeError: \"addmm_cuda\" not implemented for 'Half'"
+    card = cuda(node=True, usable=True, products={torch.float16: refusal, torch.bfloat16: "CUDA error: device busy"})
+    assert card.arithmetic == {"fp32": "native", "bf16": "unknown", "fp16": "unavailable"}
+    assert card.refusals["fp16"] == refusal
 
 
 def test_the_arithmetic_of_a_cpu_follows_from_its_flags() -> None:

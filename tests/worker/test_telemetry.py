@@ -61,7 +61,7 @@ def made_nvml(**changes: Any) -> SimpleNamespace:
         "nvmlDeviceGetEnforcedPowerLimit": 500_000,
         "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 << 30),
-        "nvmlDeviceGetComputeRunningProcesses": [],
+        "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=os.getpid(), usedGpuMemory=1)],
         "nvmlDeviceGetProcessUtilization": [],
     }
     made = {name: answering(value) for name, value in (fields | changes).items()}
@@ -157,11 +157,14 @@ def test_another_process_is_named_and_this_one_is_not(monkeypatch: pytest.Monkey
     assert opened(monkeypatch, nvmlDeviceGetComputeRunningProcesses=running).others() == [f"{parent} {name} (3.00 GiB)"]
 
 
-def test_pids_of_another_namespace_are_counted_and_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in (4_100_001, 4_100_002)]
-    found = opened(monkeypatch, nvmlDeviceGetComputeRunningProcesses=running)
-    assert found.others() == ["1 more, whose names this container does not see"]
-    assert opened(monkeypatch, nvmlDeviceGetComputeRunningProcesses=running[:1]).others() == []
+@pytest.mark.parametrize("pids", [(), (4_100_001,), (4_100_001, 4_100_002)])
+def test_a_list_that_lacks_this_process_shows_nobody_and_the_state_says_so(
+    monkeypatch: pytest.MonkeyPatch, pids: tuple[int, ...]
+) -> None:
+    running = [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in pids]
+    source = opened(monkeypatch, nvmlDeviceGetComputeRunningProcesses=running)
+    assert source.others() is None
+    assert source.state().unavailable == [telemetry.UNSEEN]
 
 
 def test_the_share_of_others_is_that_of_their_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
