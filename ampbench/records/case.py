@@ -46,9 +46,9 @@ class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     `arithmetic` holds per dtype how matrix products run: "native", "emulated" or "unknown" ("unavailable" where the
     dtype is not supported at all); `refusals` are the errors of dtypes that failed. `slowdown` holds per half dtype the
     time of a product and a convolution over fp32's, which a worker measures on a CPU. `tf32` and `float64` say whether
-    the device has them. `autocast_dtype` is torch's default for this device type ("bf16"). `reason` says why a device is
-    not available: it is absent, or there and `unusable` (in torch's words). `details` holds the card's "uuid" if torch
-    knows it. `state` is the accelerator's own report (None: not asked).
+    the device has them. `autocast_dtype` is torch's default for this device type ("bf16"). `reason` says why a device
+    is not available: it is absent, or there and `unusable` (in torch's words). `details` holds the card's "uuid" if
+    torch knows it. `state` is the accelerator's own report (None: not asked).
     """
 
     type: str

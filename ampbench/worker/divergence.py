@@ -71,6 +71,11 @@ class _Group:
         return self.reference.numbers
 
     @cached_property
+    def digests(self) -> tuple[str, str]:
+        """The digests of the workload's weights and of its inputs."""
+        return weights_digest(self._workload), inputs_digest(self._workload)
+
+    @cached_property
     def sketches(self) -> tuple[Sketch, Sketch]:
         """The sketches of its outputs and of its gradients."""
         outputs = {str(place): tensor for place, tensor in enumerate(self.numbers.outputs)}
@@ -122,8 +127,8 @@ def measure_divergence(
     found = Divergence(
         case_id=case.case_id,
         reference=ReferenceStep(device=held.where, dtype=held.dtype, error=held.error),
-        weights_digest=weights_digest(workload),
-        inputs_digest=inputs_digest(workload),
+        weights_digest=group.digests[0],
+        inputs_digest=group.digests[1],
         repeatable=None if isinstance(device, Cpu) else is_repeatable(workload, case, device, numbers, held, keep),
         fp32_products=fp32_products(case, device),
         input_largest=largest(batch for batch, _ in pairs_of(workload)),

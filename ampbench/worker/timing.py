@@ -144,15 +144,16 @@ def time_sustained(
     As many fill the budget, warm-up not counted. Before, windows are run until two that follow each other do not
     differ by more than `STEADY` in time, nor in the clock that `clock_hz` tells of the span of each (None: not told),
     for `WARM_LIMIT_SECONDS` at most. With `warm` the device has just been under this load, and half a window is run.
-    `restore`, `apart` and `max_samples` as in `time_build`; `clock` tells the time on the host.
+    `restore`, `apart` and `max_samples` as in `time_build`, but a window restores once (`apart`: before each sample): a
+    device that waits for state from the host in every sample cools down. `clock` is the host's.
     """
     shortest = device.timer_seconds / TIMER_SHARE
     length = max(shortest, WINDOW_SECONDS / SAMPLES_PER_WINDOW)
     count, burst, run = 1, math.inf, 0
 
-    def sample() -> float:
+    def sample(first: bool = True) -> float:
         nonlocal burst, run
-        seconds = _one_sample(step, device, restore, count).seconds
+        seconds = _one_sample(step, device, restore if first or apart else None, count).seconds
         run += count
         if seconds * count >= (100 * device.timer_seconds if apart else shortest):
             burst = min(burst, seconds)
@@ -163,7 +164,7 @@ def time_sustained(
         taken: list[float] = []
         began, spent = clock(), 0.0
         while not taken or (spent < least and not (apart and clock() - began >= least)):
-            taken.append(sample())
+            taken.append(sample(first=not taken))
             spent += taken[-1] * count
         return spent / (len(taken) * count), taken, (began, clock())
 

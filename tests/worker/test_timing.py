@@ -295,10 +295,18 @@ def test_steps_that_must_stand_apart_are_samples_of_one_and_the_host_ends_their_
     assert found.burst_seconds == pytest.approx(1e-3)
 
 
-def test_training_is_restored_before_every_sample_of_a_window() -> None:
-    restored: list[int] = []
-    found, _, _ = sustained(Script(), restore=lambda: restored.append(1))
-    assert len(restored) >= len(found.samples) + 20
+def test_training_is_restored_once_a_window_so_that_the_device_stays_under_load() -> None:
+    device = ScriptedAccelerator(Script())
+
+    def from_host() -> None:
+        device.script.now += 0.3
+
+    timed = time_sustained(
+        lambda: None, device, budget_seconds=4.0, max_samples=200, restore=from_host, warm=True, clock=device.clock
+    )
+    lengths = [end - begin for begin, end in timed.spans]
+    assert lengths == pytest.approx([1.3] * 4, abs=0.12)
+    assert timed.windows == pytest.approx([1e-3] * 4)
 
 
 def test_a_device_that_vanishes_ends_the_timing_with_what_it_said() -> None:
