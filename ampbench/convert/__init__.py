@@ -3,33 +3,28 @@
 docs/convert.md says what each format keeps and loses.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from ampbench.convert import formats, pytest_benchmark
 from ampbench.convert.formats import Selected, select
-from ampbench.core.metrics import Column
 
 __all__ = ["FORMATS", "Format", "Selected", "select"]
 
 
 class Format(NamedTuple):
-    """The function that writes a format, the cases that it has a place for, and the metrics that can be chosen.
-
-    `cases` names the property of `Selected` that holds these cases.
-    """
+    """The function that writes a format, and the property of `Selected` with the cases that it has a place for."""
 
     write: Callable[[Selected], str]
     cases: Literal["rows", "measured", "timed"] = "measured"
-    columns: Sequence[Column] = ()
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "junit": Format(formats.junit, "rows"),
-        "github-smaller": Format(formats.github_smaller, columns=formats.SMALLER),
-        "bencher": Format(formats.bencher, columns=formats.MEASURES),
+        "github-smaller": Format(formats.github_smaller),
+        "bencher": Format(formats.bencher),
         "pytest-benchmark": Format(pytest_benchmark.run_json, "timed"),
     }
 )

@@ -9,7 +9,6 @@ trailing nulls cut off; a list of nulls is one null), `results.iter_results_path
 machine.json), `machine.Machine`. Importing asv would take longer than reading hundreds of files.
 """
 
-import ast
 import functools
 import hashlib
 import itertools
@@ -38,6 +37,7 @@ PROGRAM = "asv"
 RESULTS_VERSION = 2
 MACHINE_VERSION = 1
 MACHINE_FILE = "machine.json"
+"""asv's description of the machine beside results; all but the name may be empty."""
 BENCHMARKS_FILE = "benchmarks.json"
 
 DEVICE_VARIABLE = "AMPBENCH_DEVICE"
@@ -70,7 +70,7 @@ _Kind = TypeVar("_Kind")
 
 
 class MachineFile(msgspec.Struct, kw_only=True):
-    """What machine.json says; all but the name may have been left empty."""
+    """The contents of `MACHINE_FILE`."""
 
     machine: str
     os: str = ""
@@ -112,7 +112,7 @@ class BenchmarkResult(msgspec.Struct, kw_only=True, rename=_COLUMNS):
 
 
 class Meaning(NamedTuple):
-    """A benchmark of the suite: its workload and that one's version, where measuring fails, and the metric."""
+    """A benchmark of the suite: its workload and version, the stage at which measuring fails, and the metric."""
 
     workload: str
     version: int
@@ -129,11 +129,6 @@ class ResultFile:
     machine: MachineFile
     results: Results
     benchmarks: Mapping[str, BenchmarkResult]
-
-    @property
-    def committed_at(self) -> datetime | None:
-        """The time of the commit, None where it is not known."""
-        return time_of(self.results.date)
 
     def value(self, name: str) -> float | None:
         """Return the value of a benchmark without parameters, from any file; None where there is no number."""
@@ -199,24 +194,12 @@ def time_of(milliseconds: float | None) -> datetime | None:
         raise StoreError(f"{milliseconds} is no time in milliseconds") from None
 
 
-@functools.lru_cache(maxsize=1024)
-def parameter_text(written: str) -> str | None:
-    """Return the text that a parameter's value stands for as asv writes it ("'mlp'"); None where it is no text."""
-    try:
-        value = ast.literal_eval(written)
-    except (ValueError, SyntaxError):
-        return None
-    return value if isinstance(value, str) else None
-
-
 def _checked(path: Path, document: Any, version: int, what: str, kind: type[_Kind]) -> _Kind:
     """Return `document` as a `kind`; `StoreError` where it is another thing or of another version of the format."""
     written = document.get("version") if isinstance(document, dict) else None
-    if not isinstance(written, int):
-        raise StoreError(f"{path}: not {what}: its version of the format is {written!r}")
     if written != version:
-        remedy = "`asv update` rewrites older ones" if written < version else "upgrade ampbench"
-        raise StoreError(f"{path}: {what} in format {written}; this ampbench reads {version}: {remedy}")
+        remedy = "`asv update` rewrites older ones, a newer ampbench may read newer ones"
+        raise StoreError(f"{path}: not {what} in format {version}, but in {written!r}: {remedy}")
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -292,7 +275,7 @@ def _run(file: ResultFile, remarks: Counter[str]) -> StoredRun:
         for value, low, high, (phase, precision) in zip(
             result.values, result.low, result.high, itertools.product(*_parameters(result)), strict=True
         ):
-            case_id, case = _case(meaning.workload, meaning.version, phase or "", precision or "", device)
+            case_id, case = _case(meaning.workload, meaning.version, phase, precision, device)
             cases[case_id] = case
             if value is None:
                 message = f"{name} has no value: it raised an error, timed out or was killed, and asv keeps no more"
@@ -314,18 +297,18 @@ def _run(file: ResultFile, remarks: Counter[str]) -> StoredRun:
 
 
 def _device(file: ResultFile, remarks: Counter[str]) -> str:
-    """Return the device that asv's environment names, else what the suite recorded, else `UNTOLD_DEVICE`."""
-    if variable := file.results.env_vars.get(DEVICE_VARIABLE, ""):
-        if variable not in DEVICES:
-            raise StoreError(f"{DEVICE_VARIABLE} is {variable!r}, which is no device: {', '.join(DEVICES)}")
+    """Return the device that asv's environment names, else the one that the suite recorded, else `UNTOLD_DEVICE`."""
+    variable, recorded = file.results.env_vars.get(DEVICE_VARIABLE, ""), file.value(DEVICE)
+    if variable and variable not in DEVICES:
+        raise StoreError(f"{DEVICE_VARIABLE} is {variable!r}, which is no device: {', '.join(DEVICES)}")
+    if variable:
         return variable
-    value = file.value(DEVICE)
-    if value is None:
+    if recorded is None:
         remarks[f"no {DEVICE_VARIABLE} and no {DEVICE[1:]} in the results: taken for {UNTOLD_DEVICE}"] += 1
         return UNTOLD_DEVICE
-    if value not in range(len(DEVICES)):
-        raise StoreError(f"{DEVICE[1:]} is {value:g}, and this ampbench knows {len(DEVICES)} devices: upgrade it")
-    return DEVICES[int(value)]
+    if recorded not in range(len(DEVICES)):
+        raise StoreError(f"{DEVICE[1:]} is {recorded:g}, and this ampbench knows {len(DEVICES)} devices: upgrade it")
+    return DEVICES[int(recorded)]
 
 
 def _measuring(file: ResultFile, remarks: Counter[str]) -> dict[str, BenchmarkResult]:
@@ -367,16 +350,19 @@ def _numbers(name: str, meaning: Meaning, value: Any, low: float | None, high: f
     if meaning.metric == "seconds_median":
         # asv rounds limits to five digits, and so may put one on the wrong side
         limits = {"seconds_low": (low, min), "seconds_high": (high, max)}
-        for column, (limit, outer) in limits.items():
-            if limit is not None and math.isfinite(limit) and limit > 0:
-                numbers[column] = float(outer(limit, value))
+        numbers |= {
+            column: float(outer(limit, value))
+            for column, (limit, outer) in limits.items()
+            if limit is not None and 0 < limit < math.inf
+        }
     return numbers
 
 
 def _header(file: ResultFile, rows: Iterable[BenchmarkResult]) -> Header:
     """Return the header of the run of a result file; raises `StoreError` without any time."""
     started = time_of(min((row.started_at for row in rows if row.started_at is not None), default=None))
-    started = started or file.committed_at
+    committed = time_of(file.results.date)
+    started = started or committed
     if started is None:
         raise StoreError("tells neither when it was measured nor when its commit was made")
     stem = new_run_id(file.machine.machine, started).rpartition("-")[0]
@@ -391,7 +377,7 @@ def _header(file: ResultFile, rows: Iterable[BenchmarkResult]) -> Header:
         selection=Selection(),
         settings=Settings(),
         environment=_environment(file),
-        committed_at=None if file.committed_at is None else file.committed_at.isoformat(timespec="seconds"),
+        committed_at=None if committed is None else committed.isoformat(timespec="seconds"),
         imported=Imported(program=PROGRAM, file=file.path.name),
     )
 
@@ -427,9 +413,9 @@ def _torch_version(file: ResultFile) -> str:
     return f"{major}.{rest // 1000}.{rest % 1000}"
 
 
-def _parameters(result: BenchmarkResult) -> list[list[str | None]]:
-    """Return phases and precisions of a benchmark, None for what is no text."""
-    return [[parameter_text(text) for text in values] for values in result.parameters]
+def _parameters(result: BenchmarkResult) -> list[list[str]]:
+    """Return phases and precisions of a benchmark, "" for a value that is no text ("'mlp'" is)."""
+    return [[text[1:-1] if text[:1] == text[-1:] == "'" else "" for text in values] for values in result.parameters]
 
 
 def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
@@ -438,7 +424,7 @@ def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
     Raises `StoreError` where a newer suite of ours has phases or precisions that are not known here.
     """
     parameters = _parameters(result)
-    if len(parameters) != 2 or any(None in texts for texts in parameters):
+    if len(parameters) != 2 or any("" in texts for texts in parameters):
         return False
     kinds = (("phase", parameters[0], PHASES), ("precision", parameters[1], PRECISIONS))
     unknown = [f"{kind} {text}" for kind, texts, known in kinds for text in texts if text not in known]

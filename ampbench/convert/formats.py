@@ -1,4 +1,4 @@
-"""Formats that other programs read: which numbers of a stored run they take, and how they are written.
+"""Formats that other programs read, each a function from the chosen cases of a run.
 
 *Bencher Metric Format*: benchmark, then measure, then a value and its bounds, if known. Source:
 https://bencher.dev/docs/reference/bencher-metric-format with its JSON schema https://bencher.dev/bmf.json.
@@ -11,33 +11,31 @@ src/extract.ts. Its alarms are ratios of two values, hence only metrics that com
 junit-10.xsd of Jenkins' xunit plug-in, which GitLab, GitHub's reporters and Jenkins read. XML has no control
 characters: they are written as backslash escapes.
 
-*Parquet*: the frame of `ampbench.load`, typed, and columns of the runs.
+*Parquet*: the frame of `ampbench.load` with columns of the runs; each column has one type.
 """
 
 import json
 import math
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
-import numpy as np
-
-from ampbench import __version__
 from ampbench.core.metrics import COLUMNS, GATED, METRICS, Column
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame
-from ampbench.judge.frame import Array, judged
 from ampbench.records.case import matches
-from ampbench.records.changes import OUTCOME, VERDICT_COLUMNS, Change, ChangeStatus, Comparison
-from ampbench.records.labels import case_labels
+from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
 from ampbench.records.run import Header
 from ampbench.show.comparison import control_line, notes, reason, remarks
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun, read_header
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MEASURES = [column for column in METRICS.values() if column.better is not None]
 """The metrics of `bencher`."""
@@ -47,15 +45,10 @@ SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """A run and the rows of the cases chosen from it, in the run's order.
-
-    `columns` are the metrics chosen (None: all of the format), `names` the short names of cases, by their ids.
-    """
+    """A run and the rows of the cases chosen from it, in the run's order."""
 
     stored: StoredRun
     rows: Sequence[Row]
-    columns: Collection[str] | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def measured(self) -> list[Row]:
@@ -68,19 +61,9 @@ class Selected:
         owners = {timing.case_id for timing in self.stored.rounds if not timing.control}
         return [row for row in self.measured if row["case_id"] in owners]
 
-    def name(self, row: Row) -> str:
-        """Return the short name of a row's case, or else its id."""
-        return self.names.get(row["case_id"], row["case_id"])
 
-    def defined(self, row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
-        """Yield the chosen metrics among `columns` that are finite in `row`, with the value in its base unit."""
-        return defined(row, (column for column in columns if self.columns is None or column.name in self.columns))
-
-
-def select(
-    stored: StoredRun, keyword: str = "", *, columns: Collection[str] | None = None, short: bool = False
-) -> Selected:
-    """Return the cases of a run whose id matches `keyword`, with the metrics `columns`; `short`: by `show`'s names.
+def select(stored: StoredRun, keyword: str = "") -> Selected:
+    """Return the cases of a run whose id matches `keyword`.
 
     Raises `NothingToRunError` where none does, `UsageError` where the run only explains.
     """
@@ -89,8 +72,7 @@ def select(
     if not rows:
         matching = f" that matches -k {keyword!r}" if keyword else ""
         raise NothingToRunError(f"run {stored.header.run} has no case{matching}")
-    names = case_labels(stored.cases[row["case_id"]] for row in rows) if short else {}
-    return Selected(stored, rows, columns, names)
+    return Selected(stored, rows)
 
 
 def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
@@ -105,11 +87,11 @@ def bencher(selected: Selected) -> str:
     """Return a run's measured cases; the bounds of `seconds_median` are those of its interval (95%; of asv's 99%)."""
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for row in selected.measured:
-        measures = {column.name: {"value": value} for column, value in selected.defined(row, MEASURES)}
+        measures = {column.name: {"value": value} for column, value in defined(row, MEASURES)}
         if "seconds_median" in measures and row["seconds_low"] is not None:
             measures["seconds_median"] |= {"lower_value": row["seconds_low"], "upper_value": row["seconds_high"]}
         if measures:
-            benchmarks[selected.name(row)] = measures
+            benchmarks[row["case_id"]] = measures
     return json.dumps(benchmarks, indent=1, allow_nan=False)
 
 
@@ -120,8 +102,8 @@ def github_smaller(selected: Selected) -> str:
     entries = []
     for row in selected.measured:
         rounds = "" if row["rounds"] is None else f"rounds: {row['rounds']}\n"
-        for column, value in selected.defined(row, SMALLER):
-            entry = {"name": f"{selected.name(row)} {column.name}", "unit": column.unit, "value": value}
+        for column, value in defined(row, SMALLER):
+            entry = {"name": f"{row['case_id']} {column.name}", "unit": column.unit, "value": value}
             if column.name == "seconds_median" and row["seconds_low"] is not None:
                 # the action reads a number behind the sign
                 entry["range"] = f"± {(row['seconds_high'] - row['seconds_low']) / 2:.3g}"
@@ -133,38 +115,53 @@ _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """XML 1.0, 2.2 Characters; the carriage return is one, but parsers read it as a newline."""
 
 
+class JunitTest(NamedTuple):
+    """A test case of JUnit: `kind` is "error", "failure" or "skipped", "" where it passed.
+
+    An error or a failure has the `detail` as its text, other tests have it as their output.
+    """
+
+    classname: str
+    name: str
+    kind: str = ""
+    type: str = ""
+    message: str = ""
+    detail: Sequence[str] = ()
+    output: Sequence[str] = ()
+    seconds: float | None = None
+
+
 def junit(selected: Selected) -> str:
     """Return a run: a case that failed is an error, one that was skipped is skipped, `time` is what measuring took."""
     stored = selected.stored
     header, environment = stored.header, stored.header.environment
-    seconds = defaultdict[str, float](float)
+    seconds: dict[str, float] = {}
     for timing in stored.rounds:
-        seconds[timing.case_id] += timing.seconds
-    total = sum(seconds.get(row["case_id"], 0.0) for row in selected.rows)
-    suite = _suite(
-        header.run,
-        {
-            "label": header.label,
-            "commit": header.commit or "",
-            "torch_version": environment.torch_version,
-            "cpu": environment.cpu,
-        },
-        timestamp=header.started_at,
-        hostname=environment.host,
-        time=f"{total:.3f}",
-    )
+        seconds[timing.case_id] = seconds.get(timing.case_id, 0.0) + timing.seconds
+    tests = []
     for row in selected.rows:
-        case_id = row["case_id"]
-        took = {"time": f"{seconds[case_id]:.3f}"} if case_id in seconds else {}
-        test = _add(suite, "testcase", classname=f"ampbench.{row['workload']}", name=case_id, **took)
-        if row["outcome"] == "failed":
-            failure = stored.failures.get(case_id)
-            frames = "\n".join(failure.frames) if failure else ""
-            _add(test, "error", frames, type=failure.cause if failure else "failed", message=row["reason"])
-        elif row["outcome"] == "skipped":
-            _add(test, "skipped", type="skipped", message=row["reason"])
-        _output(test, [f"{column.name}: {value!r} {column.unit}" for column, value in defined(row, METRICS.values())])
-    return _document(suite)
+        case_id, failure = row["case_id"], stored.failures.get(row["case_id"])
+        kind = {"failed": "error", "skipped": "skipped"}.get(row["outcome"], "")
+        tests.append(
+            JunitTest(
+                row["workload"],
+                case_id,
+                kind,
+                type=failure.cause if failure else row["outcome"],
+                message=row["reason"],
+                detail=failure.frames if failure else [],
+                output=[f"{column.name}: {value!r} {column.unit}" for column, value in defined(row, METRICS.values())],
+                seconds=seconds.get(case_id),
+            )
+        )
+    properties = {
+        "label": header.label,
+        "commit": header.commit or "",
+        "torch_version": environment.torch_version,
+        "cpu": environment.cpu,
+    }
+    total = f"{sum(test.seconds or 0.0 for test in tests):.3f}"
+    return _document(header.run, properties, tests, timestamp=header.started_at, hostname=environment.host, time=total)
 
 
 def junit_of_comparison(comparison: Comparison) -> str:
@@ -174,41 +171,22 @@ def junit_of_comparison(comparison: Comparison) -> str:
     skipped with the reason, as is a case that one side does not have.
     """
     baseline, candidate = comparison.baseline, comparison.candidate
-    suite = _suite(
-        f"{candidate.run} against {baseline.run}",
-        {
-            "baseline": baseline.run,
-            "candidate": candidate.run,
-            "interleaved": "yes" if comparison.interleaved else "no",
-            **{differs.name: f"{differs.baseline} -> {differs.candidate}" for differs in comparison.differences},
-        },
-    )
-    for change in comparison.findings:
-        _add_change(suite, change)
+    tests = [_test_of(change) for change in comparison.findings]
     for side, case_ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
-        for case_id in case_ids:
-            test = _add(suite, "testcase", classname=f"ampbench.{side} only", name=case_id)
-            _add(test, "skipped", type="one side", message=f"only the {side} has this case")
-    _output(suite, [control_line(comparison.control), *notes(comparison)])
-    return _document(suite)
+        message = f"only the {side} has this case"
+        tests += [JunitTest(f"{side} only", case_id, "skipped", "one side", message) for case_id in case_ids]
+    properties = {
+        "baseline": baseline.run,
+        "candidate": candidate.run,
+        "interleaved": "yes" if comparison.interleaved else "no",
+        **{differs.name: f"{differs.baseline} -> {differs.candidate}" for differs in comparison.differences},
+    }
+    output = [control_line(comparison.control), *notes(comparison)]
+    return _document(f"{candidate.run} against {baseline.run}", properties, tests, output)
 
 
-def _add_change(suite: ElementTree.Element, change: Change) -> None:
-    name = f"{change.case.case_id} {change.metric}"
-    test = _add(suite, "testcase", classname=f"ampbench.{change.case.workload}", name=name)
-    why, evidence = reason(change), _evidence(change)
-    if change.status is ChangeStatus.REGRESSED:
-        kind = "error" if change.kind == OUTCOME else "failure"
-        _add(test, kind, "\n".join(evidence), type=change.code, message=why)
-    elif change.status in (ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE):
-        _add(test, "skipped", type=change.code, message=f"{change.status}: {why}")
-        _output(test, evidence)
-    else:
-        _output(test, [f"{change.status}: {why}", *evidence])
-
-
-def _evidence(change: Change) -> list[str]:
-    """Return the numbers of a change and its remarks, a line each, without what is undefined."""
+def _test_of(change: Change) -> JunitTest:
+    """Return the test case of a change, with its numbers and remarks, without undefined ones."""
     unit = METRICS[change.metric].unit if change.metric in METRICS else ""
     sides = {"baseline": change.baseline, "candidate": change.candidate}
     lines = [f"{name}: {value!r} {unit}".rstrip() for name, value in sides.items() if value is not None]
@@ -216,48 +194,55 @@ def _evidence(change: Change) -> list[str]:
         known = change.low is not None and change.high is not None
         interval = f" ({change.low:+.2%} to {change.high:+.2%})" if known else ""
         lines.append(f"change: {change.change:+.2%}{interval}, threshold {change.threshold:.2%}")
-    return [*lines, *remarks(change)]
+    lines += remarks(change)
+    why, name = reason(change), f"{change.case.case_id} {change.metric}"
+    if change.status is ChangeStatus.REGRESSED:
+        kind = "error" if change.kind == OUTCOME else "failure"
+        return JunitTest(change.case.workload, name, kind, change.code, why, detail=lines)
+    said = f"{change.status}: {why}"
+    if change.status in (ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE):
+        return JunitTest(change.case.workload, name, "skipped", change.code, said, output=lines)
+    return JunitTest(change.case.workload, name, output=[said, *lines])
 
 
-def _suite(name: str, properties: Mapping[str, str], **attributes: str) -> ElementTree.Element:
-    """Return a suite without test cases, with the `properties` that are not empty."""
-    suite = ElementTree.Element("testsuite", _printable({"name": name, **attributes}))
+def _document(
+    name: str, properties: Mapping[str, str], tests: Sequence[JunitTest], output: Sequence[str] = (), **attributes: str
+) -> str:
+    """Return the file of a suite with its test cases, and with the `properties` that are not empty."""
+    kinds = [test.kind for test in tests]
+    counts = {"tests": str(len(tests)), "failures": str(kinds.count("failure")), "errors": str(kinds.count("error"))}
+    root = ElementTree.Element("testsuites", {"name": "ampbench", **counts})
+    skipped = str(kinds.count("skipped"))
+    suite = _add(root, "testsuite", name=name, **attributes, **counts, skipped=skipped)
     parent = _add(suite, "properties")
     for key, value in properties.items():
         if value:
             _add(parent, "property", name=key, value=value)
-    return suite
-
-
-def _add(parent: ElementTree.Element, tag: str, text: str = "", /, **attributes: str) -> ElementTree.Element:
-    element = ElementTree.SubElement(parent, tag, _printable(attributes))
-    element.text = _printable({"": text})[""] or None
-    return element
-
-
-def _output(parent: ElementTree.Element, lines: Iterable[str]) -> None:
-    text = "\n".join(filter(None, lines))
-    if text:
-        _add(parent, "system-out", text)
-
-
-def _document(suite: ElementTree.Element) -> str:
-    """Return the file around a suite, and count its test cases."""
-    paths = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error"}
-    counts = {name: str(len(suite.findall(path))) for name, path in paths.items()}
-    suite.attrib |= {**counts, "skipped": str(len(suite.findall("testcase/skipped")))}
-    root = ElementTree.Element("testsuites", {"name": "ampbench", **counts})
-    root.append(suite)
+    for test in tests:
+        took = {} if test.seconds is None else {"time": f"{test.seconds:.3f}"}
+        element = _add(suite, "testcase", classname=f"ampbench.{test.classname}", name=test.name, **took)
+        if test.kind:
+            _add(element, test.kind, "\n".join(test.detail), type=test.type, message=test.message)
+        _output(element, test.output)
+    _output(suite, output)
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _printable(texts: Mapping[str, str]) -> dict[str, str]:
-    r"""Return `texts` with each character that XML does not have as Python writes it: `\x1b`, `\ufffe`."""
-    return {
-        name: _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-        for name, text in texts.items()
-    }
+def _output(parent: ElementTree.Element, lines: Iterable[str]) -> None:
+    if text := "\n".join(filter(None, lines)):
+        _add(parent, "system-out", text)
+
+
+def _add(parent: ElementTree.Element, tag: str, text: str = "", /, **attributes: str) -> ElementTree.Element:
+    element = ElementTree.SubElement(parent, tag, {name: _printable(value) for name, value in attributes.items()})
+    element.text = _printable(text) or None
+    return element
+
+
+def _printable(text: str) -> str:
+    r"""Return `text` with each character that XML does not have as Python writes it: `\x1b`, `\ufffe`."""
+    return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 LONGEST = 200
@@ -281,41 +266,33 @@ def listed(names: Iterable[str]) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-TEXT, WHOLE, NUMBER = "string", "int64", "double"
-_WHOLE = ("cpu_count", "memory_bytes", "threads", "seed")
-RUN_COLUMNS: Mapping[str, str] = {
-    name: WHOLE if name in _WHOLE else TEXT
-    for name in (
-        "started_at", "label", "commit", "committed_at", "program", "ampbench_version", "python_version",
-        "cuda_version", "host", "system", "cpu", *_WHOLE,
-    )
-}  # fmt: skip
-"""The columns that are the same in all rows of a run, and their types."""
+RUN_COLUMNS = (
+    "started_at", "label", "commit", "committed_at", "program", "ampbench_version", "python_version", "cuda_version",
+    "host", "system", "cpu", "cpu_count", "memory_bytes", "threads", "seed",
+)  # fmt: skip
+"""The columns that are the same in all rows of a run."""
+_WHOLE = {"cpu_count", "memory_bytes", "threads", "seed", *(name for name, column in COLUMNS.items() if column.whole)}
 
 
-def column_type(name: str) -> str:
-    """Return the type of a column: `TEXT`, `WHOLE`, `NUMBER` or "bool"."""
-    if name in VERDICT_COLUMNS:
-        return {"object": TEXT, "float": NUMBER, "bool": "bool"}[VERDICT_COLUMNS[name]]
-    return RUN_COLUMNS.get(name) or (WHOLE if COLUMNS[name].whole else NUMBER if COLUMNS[name].unit else TEXT)
+def cases_of(files: Sequence[Path], keyword: str = "") -> tuple["pd.DataFrame", list[Path]]:
+    """Return the cases of the runs in `files` whose id matches, and the files whose last line is cut.
 
-
-def cases_of(files: Sequence[Path], keyword: str = "") -> tuple[Mapping[str, Array], list[Path]]:
-    """Return the columns of the cases of the runs in `files` whose id matches, and the files whose last line is cut.
-
-    Raises `NothingToRunError` where no id matches, and as `ampbench.load` does.
+    A column has one type, whatever its values: text, whole numbers or floats. Raises `NothingToRunError` where no id
+    matches, and as `ampbench.load` does.
     """
+    import pandas as pd
+
     tables, cut = [], []
-    for file, cases in judged(files):
-        rows = len(cases["case_id"])
-        run = {name: np.full(rows, value, dtype=object) for name, value in run_values(read_header(file)).items()}
-        tables.append({**cases.columns, **run})
+    for file, cases in frame.judged(files):
+        tables.append(cases.to_pandas().assign(**run_values(read_header(file))))
         cut += [file] if cases.stored.cut else []
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    chosen = np.array([matches(keyword, case_id) for case_id in columns["case_id"].tolist()], dtype=np.bool_)
-    if not chosen.any():
+    table = pd.concat(tables, ignore_index=True)
+    types = {str(name): "string" for name in table if table[name].dtype == object}
+    types |= {name: "Int64" if name in _WHOLE else "string" for name in (*RUN_COLUMNS, *_WHOLE)}
+    chosen = table[table["case_id"].map(partial(matches, keyword))].astype(types)
+    if chosen.empty:
         raise NothingToRunError(f"no case matches -k {keyword!r}" if keyword else "there is no case")
-    return {name: column[chosen] for name, column in columns.items()}, cut
+    return chosen.reset_index(drop=True), cut
 
 
 def run_values(header: Header) -> dict[str, Any]:
@@ -325,21 +302,10 @@ def run_values(header: Header) -> dict[str, Any]:
     return {name: values[name] if name in values else getattr(header.environment, name) or None for name in RUN_COLUMNS}
 
 
-def parquet(columns: Mapping[str, Array]) -> bytes:
-    """Return cases as a Parquet file, with the unit of each column in its metadata; `UsageError` without pyarrow."""
+def parquet(table: "pd.DataFrame") -> bytes:
+    """Return cases as a Parquet file; `UsageError` without pyarrow."""
     try:
-        import pyarrow
-        from pyarrow.parquet import write_table
+        written: bytes = table.to_parquet(engine="pyarrow", index=False)
     except ImportError:
         raise UsageError('Parquet needs pyarrow: pip install "ampbench[parquet]"') from None
-    fields, arrays = [], []
-    for name, column in columns.items():
-        array = pyarrow.array(column, from_pandas=True)  # NaN becomes null
-        arrays.append(array.cast(pyarrow.type_for_alias(column_type(name))))
-        unit = COLUMNS[name].unit if name in COLUMNS else ""
-        fields.append(pyarrow.field(name, arrays[-1].type, metadata={"unit": unit} if unit else None))
-    out = pyarrow.BufferOutputStream()
-    schema = pyarrow.schema(fields, metadata={"ampbench": __version__})
-    write_table(pyarrow.Table.from_arrays(arrays, schema=schema), out)
-    written: bytes = out.getvalue().to_pybytes()
     return written

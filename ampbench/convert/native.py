@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from ampbench.convert import asv, pytest_benchmark
 from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
@@ -14,13 +13,6 @@ from ampbench.store import StoredRun, write_whole
 PROGRAMS = {"result_columns": asv.PROGRAM, "machine_info": pytest_benchmark.PROGRAM}
 """The programs whose results can be read, by a key that only their files have."""
 EITHER = " or ".join(PROGRAMS.values())
-
-
-class Written(NamedTuple):
-    """The run files that were written, and those that had been there before, by the runs' ids."""
-
-    new: dict[str, Path]
-    known: dict[str, Path]
 
 
 def recognise(source: Path) -> str:
@@ -57,12 +49,12 @@ def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
         yield pytest_benchmark.read_run_json(path, remarks)
 
 
-def write_runs(runs: Iterable[StoredRun], results: Path) -> Written:
+def write_runs(runs: Iterable[StoredRun], results: Path) -> tuple[list[Path], int]:
     """Write each run as `runs/<id>.jsonl` in the folder `results` unless it is there; all of them or, on errors, none.
 
-    Raises `StoreError` where they cannot be written.
+    Return the files written and the number of those that had been there. Raises `StoreError` where they cannot be
+    written.
     """
     by_id = {stored.header.run: stored for stored in runs}
-    paths = {run: results / "runs" / f"{run}.jsonl" for run in by_id}
-    known = {run: path for run, path in paths.items() if path.exists()}
-    return Written(write_whole([stored for run, stored in by_id.items() if run not in known], results), known)
+    new = [stored for run, stored in by_id.items() if not (results / "runs" / f"{run}.jsonl").exists()]
+    return list(write_whole(new, results).values()), len(by_id) - len(new)

@@ -61,15 +61,6 @@ def test_a_keyword_selects_cases(results: Path, ampbench: Run) -> None:
     assert ampbench("convert", "latest", "--to", "junit", "-k", "lstm", "--results", results).code == 5
 
 
-def test_metrics_are_chosen_by_short_names_and_cases_named_as_shown(results: Path, ampbench: Run) -> None:
-    said = ampbench(
-        "convert", "latest", "--to", "github-smaller", "--metric", "time,memory", "--short", "--results", results
-    )
-    names = [entry["name"] for entry in json.loads(said.out)]
-    assert {name.rpartition(" ")[2] for name in names} == {"seconds_median", "peak_memory_bytes"}
-    assert not any("/" in name for name in names)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -78,9 +69,6 @@ def test_metrics_are_chosen_by_short_names_and_cases_named_as_shown(results: Pat
         (["latest", "--to", "bencher", "--baseline", "latest"], "--to bencher does not take --baseline"),
         (["nothing", "--to", "junit"], "unknown run 'nothing'"),
         (["latest"], "--to"),
-        (["latest", "--to", "junit", "--metric", "time"], "--to junit does not take --metric"),
-        (["latest", "--to", "junit", "--short"], "--to junit does not take --short"),
-        (["latest", "--to", "github-smaller", "--metric", "tme"], "unknown metric of github-smaller 'tme'"),
     ],
 )
 def test_what_a_format_cannot_do_is_a_usage_error_in_one_line(
@@ -274,8 +262,6 @@ def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_pat
     [
         (["asv", "--to", "native", "-o", "run.jsonl"], "--to native does not take -o: leave it out"),
         (["asv", "--to", "native", "-k", "mlp"], "does not take -k"),
-        (["asv", "--to", "native", "--metric", "time"], "does not take --metric"),
-        (["asv", "--to", "native", "--short"], "does not take --short"),
         (["asv", "--to", "native", "--baseline", "latest"], "does not take --baseline"),
         (["latest", "--to", "native"], "there is no file or folder latest: --to native reads what asv or"),
         (["asv", "--to", "natve"], "did you mean native?"),

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from asv_results import COMMIT, MACHINE, MEMORY, STARTED, STEP, row, suite, write
 
-from ampbench.convert.asv import parameter_text, read_result_file, result_paths, time_of
+from ampbench.convert.asv import read_result_file, result_paths
 from ampbench.errors import StoreError
 
 
 def test_a_file_is_read_with_its_machine(tmp_path: Path) -> None:
     file = read_result_file(write(tmp_path, suite() | {"other.time_it": [{"odd": [1]}, None, 7], "other.short": []}))
     assert (file.results.commit_hash, file.results.python, file.machine.machine) == (COMMIT, "3.11", "bench")
-    assert file.committed_at == datetime(2026, 9, 10, 0, 26, 40, tzinfo=UTC)
     assert list(file.benchmarks) == list(suite())
     step = file.benchmarks[STEP]
     assert (step.values, step.low, step.high) == ([2e-3, 1e-3], [1.9e-3, None], [2.1e-3, None])
@@ -71,10 +70,8 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 1}, r"in format 1; this ampbench reads 2: `asv update` rewrites older ones"),
-        ({"version": 3}, r"in format 3; this ampbench reads 2: upgrade ampbench"),
-        ({"version": ...}, "not a result of asv: its version of the format is None"),
-        ({"version": "5.3.1"}, "not a result of asv: its version of the format is '5.3.1'"),
+        ({"version": 1}, "not a result of asv in format 2, but in 1: `asv update` rewrites older ones"),
+        ({"version": ...}, "not a result of asv in format 2, but in None"),
         ({"results": ...}, "not a result of asv: .*missing required field `results`"),
         ({"requirements": ["torch"]}, "not a result of asv: .*requirements"),
         ({"results": {STEP: row([1e-3])}}, f"the result of {STEP} is damaged: its parameters say 2 values"),
@@ -105,7 +102,10 @@ def test_half_written_json_is_refused(length: int, tmp_path: Path) -> None:
     [
         (lambda path: path.unlink(), "there is no .*machine.json, which asv writes next to results"),
         (lambda path: path.write_text("{"), "machine.json: no whole JSON"),
-        (lambda path: path.write_text('{"machine": "bench", "version": 2}'), "description of a machine in format 2"),
+        (
+            lambda path: path.write_text('{"machine": "bench", "version": 2}'),
+            "machine in format 1, but in 2",
+        ),
         (lambda path: path.write_text('{"version": 1}'), "not asv's description of a machine"),
     ],
 )
@@ -127,13 +127,3 @@ def test_a_machine_that_is_described_in_part_is_enough(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot read .*nothing\.json: No such file"):
         read_result_file(tmp_path / "nothing.json")
-
-
-def test_parameters_are_read_as_asv_writes_them() -> None:
-    assert parameter_text("'mlp v2'") == "mlp v2"
-    assert [parameter_text(written) for written in ("3", "mlp", "<function f>", "'open")] == [None] * 4
-
-
-def test_a_time_is_in_milliseconds() -> None:
-    assert time_of(STARTED) == datetime(2026, 9, 21, 14, 13, 20, tzinfo=UTC)
-    assert time_of(None) is None

@@ -81,20 +81,6 @@ def test_any_name_comes_back(name: str) -> None:
     assert next(iter(read(named_run(name)))).startswith(f"{name}[")
 
 
-def test_a_hostile_name_comes_back() -> None:
-    assert next(iter(read(named_run(HOSTILE)))).startswith(f"{HOSTILE}[")
-
-
-def test_only_the_metrics_that_are_chosen_are_measures() -> None:
-    stored = mixed_run().stored
-    assert {name for one in read(select(stored, columns=["peak_memory_bytes"])).values() for name in one} == {
-        "peak_memory_bytes"
-    }
-    times = read(select(stored, columns=["seconds_median"], short=True))
-    assert CASE.case_id not in times
-    assert isinstance(next(iter(times.values()))["seconds_median"].lower_value, float)
-
-
 class Entry(msgspec.Struct, forbid_unknown_fields=True):
     """An entry as the action's README documents it, and strictly no more."""
 
@@ -145,11 +131,6 @@ def test_cases_that_failed_or_were_skipped_have_no_entry() -> None:
     assert "/tf32/" not in text
 
 
-@given(TEXT)
-def test_any_name_comes_back_as_an_entry(name: str) -> None:
-    assert all(found.startswith(f"{name}[") for found in entries_of(formats.github_smaller(named_run(name))))
-
-
 def test_a_hostile_name_comes_back_as_an_entry() -> None:
     assert all(found.startswith(f"{HOSTILE}[") for found in entries_of(formats.github_smaller(named_run(HOSTILE))))
 
@@ -158,13 +139,6 @@ def test_how_many_rounds_an_imported_run_had_is_not_said() -> None:
     stored = replace(stored_run([(CASE, [])]), readings={"seconds_median": {CASE.case_id: 1e-3}})
     time = entries_of(formats.github_smaller(select(stored)))[f"{CASE.case_id} seconds_median"]
     assert time.extra == "run: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
-
-
-def test_only_the_metrics_that_are_chosen_are_told_by_short_names_of_cases() -> None:
-    chosen = select(mixed_run().stored, columns=["seconds_median"], short=True)
-    found = entries_of(formats.github_smaller(chosen))
-    assert found
-    assert all(name.endswith(" seconds_median") and "/" not in name for name in found)
 
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))

@@ -74,10 +74,10 @@ def test_one_bad_file_refuses_its_whole_source(tmp_path: Path) -> None:
 
 def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
     runs = stored_runs(tmp_path / "asv")
-    written = native.write_runs(runs, tmp_path / "results")
-    assert sorted(written.new.values()) == list_runs(tmp_path / "results")
-    for stored in runs:
-        found = read_run(written.new[stored.header.run])
+    written, known = native.write_runs(runs, tmp_path / "results")
+    assert (sorted(written), known) == (list_runs(tmp_path / "results"), 0)
+    for stored, path in zip(runs, written, strict=True):
+        found = read_run(path)
         assert (found.header, found.cases, found.readings) == (stored.header, stored.cases, stored.readings)
         assert (found.failures, found.skips, found.footers) == (stored.failures, stored.skips, stored.footers)
         assert run_rows(found) == run_rows(stored)
@@ -86,12 +86,11 @@ def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
 
 def test_importing_twice_writes_once(tmp_path: Path) -> None:
     runs = stored_runs(tmp_path / "asv")
-    first = native.write_runs(runs[:1], tmp_path / "results")
-    before = next(iter(first.new.values())).stat()
-    second = native.write_runs([*runs, *runs], tmp_path / "results")
-    assert list(second.new) == [runs[1].header.run]
-    assert list(second.known) == [runs[0].header.run]
-    after = next(iter(first.new.values())).stat()
+    (first,), _ = native.write_runs(runs[:1], tmp_path / "results")
+    before = first.stat()
+    (second,), known = native.write_runs([*runs, *runs], tmp_path / "results")
+    assert (second.stem, known) == (runs[1].header.run, 1)
+    after = first.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 

@@ -77,8 +77,7 @@ def data_of(path: Path, stored: StoredRun) -> Iterator[tuple[str, Told]]:
     yield "json", told(json.loads(printed(str(path), "--json")))
     yield "csv", told(list(csv.DictReader(io.StringIO(printed(str(path), "--format", "csv")))))
     yield "load", told(ampbench.load(path).to_dict("records"))
-    columns, _ = cases_of([path])
-    yield "parquet", told([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+    yield "parquet", told(cases_of([path])[0].to_dict("records"))
     (shown,) = material_of([stored]).shown
     yield "page", told(shown.rows)
     document = machines.document([stored], Budget(), everything=True)
