@@ -198,11 +198,7 @@ def trend(
     x: Annotated[str, typer.Option("--x", metavar="AXIS", help="torch_version, commit or date.")] = AXES[0],
     metric: Annotated[
         list[str] | None,
-        many_names(
-            "--metric",
-            "time, throughput, memory, floor, gradients, parameters, updates, nonfinite, flushed or reference. "
-            "Default: time, memory, floor and gradients.",
-        ),
+        many_names("--metric", "time, memory, floor (the output's error) or gradients. Default: all."),
     ] = None,
     keyword: Keyword = "",
     every: Every = False,
@@ -226,9 +222,9 @@ def trend(
 
     metrics = tracked(metric or ())
     with no_garbage_collection():
-        found = read_runs(sources or [], results, metrics, keyword)
-        for note in found.notes:
+        read = read_runs(sources or [], results, metrics, keyword)
+        for note in read.notes:
             print_note(note)
-        followed = make_trend(found.runs, x, metrics)
+        followed = make_trend(read.runs, x, metrics)
     print_document(trend_document(followed, every), format)
     return 0

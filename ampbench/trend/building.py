@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -11,20 +11,15 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from ampbench.core import stats
-from ampbench.core.metrics import DRIFT
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
-from ampbench.judge.exact import drift_between
-from ampbench.records.case import Case, Environment
 from ampbench.records.run import DIRTY, Header, short_commit
-from ampbench.trend.judging import Differences, Raw, asv_detects, is_too_long, judged
-from ampbench.trend.reducing import RunValues
+from ampbench.trend.history import History
+from ampbench.trend.judging import Judge, Runs, judged
+from ampbench.trend.reducing import HIGH, LOW, RunValues
 from ampbench.trend.series import (
-    TIME,
     Gap,
-    History,
     Lack,
     LeftOut,
-    Lost,
     Measured,
     Place,
     Point,
@@ -37,39 +32,21 @@ from ampbench.trend.series import (
 TORCH = "torch_version"
 """The axis over which the commit is held fixed; over others the version of torch is."""
 
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A run's `x` and what it is sorted by."""
-
-    x: X
-    key: tuple[Any, ...]
-
-
-Placement = tuple[list[Placed | None], Counter[LeftOut]]
-"""The x of each run, None where it has none, and why, counted."""
+Key = tuple[Any, ...]
+Placement = list[tuple[Key, X] | None]
+"""The x of each run and its sort key; None where it has none. Equal keys are one x."""
 
 
 def by_torch_version(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
-    """Place runs by the public version of torch ("2.15.0" of 2.15.0+cu132), in the order of PEP 440.
-
-    Versions that PEP 440 calls equal ("2.15" and "2.15.0") are one x, as the first of them is written.
-    """
-    placed: list[Placed | None] = []
-    names: dict[Version, X] = {}
-    reasons: Counter[LeftOut] = Counter()
+    """Place runs by the public version of torch ("2.15.0" of 2.15.0+cu132), in the order of PEP 440."""
+    placed: Placement = []
     for header in headers:
-        text = header.environment.torch_version
         try:
-            version = Version(text)
+            public = Version(header.environment.torch_version).public
+            placed.append(((Version(public),), X(value=public, label=public)))
         except InvalidVersion:
             placed.append(None)
-            reasons[LeftOut.UNREADABLE if text else LeftOut.NO_VERSION] += 1
-            continue
-        public = Version(version.public)
-        x = names.setdefault(public, X(value=version.public, label=version.public))
-        placed.append(Placed(x, (public,)))
-    return placed, reasons
+    return placed
 
 
 def public_version(text: str) -> Version:
@@ -81,62 +58,45 @@ def public_version(text: str) -> Version:
 
 
 def by_commit(headers: Sequence[Header], history: History) -> Placement:
-    """Place runs by commit, in the order of the commits' times: as recorded, else git's, else when first measured.
+    """Place runs by commit, in the order of the commits' times as recorded, else of when they were first measured.
 
-    Commits of one second are in git's order of descent. A commit with changes beside it ("-dirty") follows its own.
+    Commits of one second are in git's order of descent. A commit with uncommitted changes ("-dirty") follows its own.
     Raises `StoreError` for a time that is none.
     """
-    bases = [header.commit.removesuffix(DIRTY) if header.commit else None for header in headers]
-    names = [base for base in dict.fromkeys(bases) if base]
-    known = history.commits(names)
-    times: dict[str, float] = {}
+    bases = [(header.commit or "").removesuffix(DIRTY) for header in headers]
+    recorded: dict[str, float] = {}
     measured: dict[str, float] = {}
     for base, header in zip(bases, headers, strict=True):
-        if base is None:
-            continue
-        if header.committed_at and base not in times:
-            times[base] = _moment(header.committed_at, header).timestamp()
+        if header.committed_at:
+            recorded.setdefault(base, _moment(header.committed_at, header).timestamp())
         started = _moment(header.started_at, header).timestamp()
         measured[base] = min(started, measured.get(base, started))
-    for base in names:
-        times.setdefault(base, known[base].time if base in known else measured[base])
-    ranks: Mapping[str, int] = {}
-    if len(set(times.values())) < len(times):
-        ranks = history.ranks(base for base in names if base in known)
-    placed: list[Placed | None] = []
+    times = measured | recorded
+    subjects = history.subjects(bases)
+    ranks = history.ranks(subjects) if len(set(times.values())) < len(times) else {}
+    placed: Placement = []
     for base, header in zip(bases, headers, strict=True):
-        if base is None or header.commit is None:
-            placed.append(None)
-            continue
-        dirty = header.commit.endswith(DIRTY)
-        title = known[base].subject if base in known else ""
-        key = (times[base], ranks.get(base, 0), measured[base], base, dirty)
-        placed.append(Placed(X(value=header.commit, label=short_commit(header.commit), title=title), key))
-    return placed, Counter({LeftOut.NO_COMMIT: placed.count(None)} if None in placed else {})
+        commit = header.commit or ""
+        key = (times[base], ranks.get(base, 0), measured[base], base, commit.endswith(DIRTY))
+        x = X(value=commit, label=short_commit(commit), title=subjects.get(base, ""))
+        placed.append((key, x) if base else None)
+    return placed
 
 
 def by_date(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
     """Place each run by itself, at the time when it began (UTC). Raises `StoreError` for a time that is none."""
-    placed: list[Placed | None] = []
+    placed: Placement = []
     for header in headers:
         moment = _moment(header.started_at, header)
         x = X(value=header.started_at, label=moment.strftime("%Y-%m-%d %H:%M"), title=header.run)
-        placed.append(Placed(x, (moment.timestamp(), header.run)))
-    return placed, Counter()
+        placed.append(((moment.timestamp(), header.run), x))
+    return placed
 
 
 AXES: Mapping[str, Callable[[Sequence[Header], History], Placement]] = MappingProxyType(
     {TORCH: by_torch_version, "commit": by_commit, "date": by_date}
 )
 """What a trend may run over."""
-
-
-def ordered(placed: Iterable[Placed]) -> list[Placed]:
-    """Return the first of each key, in order."""
-    first: dict[tuple[Any, ...], Placed] = {}
-    for one in placed:
-        first.setdefault(one.key, one)
-    return sorted(first.values(), key=lambda one: one.key)
 
 
 def _moment(text: str, header: Header) -> datetime:
@@ -152,10 +112,32 @@ def _moment(text: str, header: Header) -> datetime:
 
 OWN_PROGRAM = "ampbench"
 
-_Runs = Sequence[RunValues]
+
+def place_of(header: Header, device: str, axis: str) -> Place:
+    """Return where and by what a run measured on `device`, for series over `axis`; the commit is left open."""
+    environment = header.environment
+    described = environment.device(device)
+    return Place(
+        program=header.imported.program if header.imported else OWN_PROGRAM,
+        host=environment.host,
+        cpu=environment.cpu,
+        device=device,
+        device_name=described.name if described is not None and device != "cpu" else "",
+        threads=environment.threads,
+        torch_version="" if axis == TORCH else environment.torch_version,
+        settings=tuple(sorted(header.arm.settings.items())) if header.arm else (),
+    )
 
 
-def make_trend(runs: _Runs, axis: str, metrics: Sequence[Tracked], history: History | None = None) -> Trend:
+_Track = tuple[Place, str, int]
+"""A case at a place, by its id and the version of its workload."""
+_Columns = dict[Key, list[RunValues]]
+"""The runs that have a case, by the sort keys of their x."""
+
+
+def make_trend(
+    runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked], history: History | None = None
+) -> Trend:
     """Return the series of `metrics` over `axis` (one of `AXES`), with their change points.
 
     `history` is the repository that commits are looked up in; by default that of the current folder. Raises
@@ -165,256 +147,164 @@ def make_trend(runs: _Runs, axis: str, metrics: Sequence[Tracked], history: Hist
     if axis not in AXES:
         raise UnknownNameError("axis", axis, AXES)
     history = history or History()
-    placed, left_out = AXES[axis]([run.header for run in runs], history)
-    held = list(zip(runs, placed, strict=True))
-    shown = _fixed_commits(held, history) if axis == TORCH else None
-    grids: dict[Place, _Grid] = {}
-    for run, where in held:
-        if where is None:
-            continue
-        used = False
-        for device in dict.fromkeys(case.device for case in run.cases.values()):
-            place = place_of(run.header, device, axis)
-            commit = run.header.commit or ""
-            cases = [version for version in _versions(run, device) if shown is None or shown[place, version] == commit]
-            if cases:
-                own = place if shown is None else replace(place, commit=commit)
-                grids.setdefault(own, _Grid(own)).add(where, run, cases)
-                used = True
-        if not used:
-            left_out[LeftOut.OTHER_COMMIT] += 1
-    raws = [raw for grid in grids.values() for raw in grid.raw_series(metrics)]
-    lost = [case for grid in grids.values() for case in grid.lost()]
-    if not raws:
+    headers = [run.header for run in runs]
+    placed = [(run, *where) for run, where in zip(runs, AXES[axis](headers, history), strict=True) if where is not None]
+    tracks: dict[_Track, _Columns] = {}
+    for run, key, _ in placed:
+        commit = (run.header.commit or "") if axis == TORCH else ""
+        devices = {case.device for case in run.cases.values()}
+        places = {device: replace(place_of(run.header, device, axis), commit=commit) for device in devices}
+        for case_id, case in run.cases.items():
+            tracks.setdefault((places[case.device], case_id, case.version), {}).setdefault(key, []).append(run)
+    if axis == TORCH:
+        tracks = _at_one_commit(tracks, headers, history)
+    used: dict[Place, dict[RunValues, None]] = {}
+    for (place, _, _), columns in tracks.items():
+        used.setdefault(place, {}).update(dict.fromkeys(run for column in columns.values() for run in column))
+    kept = {run for column in used.values() for run in column}
+    left_out = Counter({LeftOut.NO_COMMIT if axis == "commit" else LeftOut.NO_VERSION: len(runs) - len(placed)})
+    left_out[LeftOut.OTHER_COMMIT] = sum(bool(run.cases) and run not in kept for run, _, _ in placed)
+
+    xs: dict[Key, X] = {}
+    for _, key, x in sorted(placed, key=lambda run: run[1]):
+        xs.setdefault(key, x)
+    axes = {place: [pair for pair in xs.items() if pair[0] in keys] for place, keys in _keys(tracks).items()}
+    series: list[Series] = []
+    series_runs: list[Runs] = []
+    lost: list[Series] = []
+    for track, columns in tracks.items():
+        made = [pair for metric in metrics for pair in _series(track, axes[track[0]], columns, metric)]
+        for one, at in made:
+            series.append(one)
+            series_runs.append(at)
+        if not made:
+            lost += _lost(track, axes[track[0]], columns, metrics[0])
+    left_out = +left_out
+    if not series:
         raise NothingToRunError(f"no series: {_why_none(left_out, lost)}")
-    has_asv = any(is_too_long(raw.series) for raw in raws) and asv_detects()
-    series, shifts = judged(raws, Differences(history), has_asv)
+    judged_series, shifts = judged(series, series_runs, Judge(history))
     return Trend(
         axis=axis,
-        series=series,
+        series=judged_series,
         shifts=shifts,
-        runs={place: sum(map(len, grid.columns.values())) for place, grid in grids.items()},
-        left_out=dict(left_out),
+        runs={place: len(members) for place, members in used.items()},
+        left_out=left_out,
         lost=lost,
     )
 
 
-def _versions(run: RunValues, device: str) -> list["_Version"]:
-    return [(case_id, case.version) for case_id, case in run.cases.items() if case.device == device]
+def _keys(tracks: Mapping[_Track, _Columns]) -> dict[Place, set[Key]]:
+    """Return the sort keys of all x at each place."""
+    keys: dict[Place, set[Key]] = {}
+    for (place, _, _), columns in tracks.items():
+        keys.setdefault(place, set()).update(columns)
+    return keys
 
 
-def _fixed_commits(
-    held: Sequence[tuple[RunValues, Placed | None]], history: History
-) -> dict[tuple[Place, "_Version"], str]:
-    """Return which commit each case is shown at over versions of torch, by its place without a commit.
+def _at_one_commit(
+    tracks: Mapping[_Track, _Columns], headers: Sequence[Header], history: History
+) -> dict[_Track, _Columns]:
+    """Return each case at one commit, so that no version is blamed for a commit.
 
-    A version must not be blamed for a commit, so that is one: the newest that has several versions of the case, else
-    the newest that has it.
+    This is the newest commit with several versions of the case, else the newest that has it.
     """
-    order, _ = by_commit([run.header for run, _ in held], history)
-    versions: dict[tuple[Place, _Version], dict[str, set[Any]]] = {}
-    ages: dict[str, tuple[Any, ...]] = {}
-    for (run, where), aged in zip(held, order, strict=True):
-        if where is None:
-            continue
-        commit = run.header.commit or ""
-        ages[commit] = aged.key if aged is not None else ()  # without a commit: before all others
-        for case_id, case in run.cases.items():
-            place = place_of(run.header, case.device, TORCH)
-            versions.setdefault((place, (case_id, case.version)), {}).setdefault(commit, set()).add(where.key)
-    return {
-        key: max(commits, key=lambda commit: (len(commits[commit]) > 1, ages[commit]))
-        for key, commits in versions.items()
-    }
+    ages: dict[str, Key] = {"": ()}  # without a commit: before all others
+    ages |= {placed[1].value: placed[0] for placed in by_commit(headers, history) if placed is not None}
+    chosen: dict[_Track, tuple[tuple[bool, Key], _Track]] = {}
+    for track, columns in tracks.items():
+        place, case_id, version = track
+        rank = (len(columns) > 1, ages[place.commit])
+        everywhere = (replace(place, commit=""), case_id, version)
+        if everywhere not in chosen or rank > chosen[everywhere][0]:
+            chosen[everywhere] = rank, track
+    return {track: tracks[track] for _, track in chosen.values()}
 
 
-def _why_none(left_out: Mapping[LeftOut, int], lost: Sequence[Lost]) -> str:
-    said = [f"{count} with {why.replace('-', ' ')}" for why, count in left_out.items()]
+def _why_none(left_out: Mapping[LeftOut, int], lost: Sequence[Series]) -> str:
+    reasons = [f"{count} with {why.replace('-', ' ')}" for why, count in left_out.items()]
     if lost:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
-        said.append(f"{lost[0].case.case_id} at {lost[0].x.label} {lost[0].reason}{more}")
-    return "; ".join(said) or "no case has a number of these metrics"
+        last = lost[0].points[-1]
+        reasons.append(f"{lost[0].case.case_id} at {last.x.label} failed: {last.gap.why if last.gap else ''}{more}")
+    return "; ".join(reasons) or "no case has a number of these metrics"
 
 
-_Version = tuple[str, int]
-"""A case, by its id and the version of its workload."""
+_Runs = Sequence[RunValues]
+_Axis = Sequence[tuple[Key, X]]
 
 
-@dataclass(slots=True)
-class _Grid:
-    """The runs of one place, by what their x is sorted by: "2.15" and "2.15.0" are one x."""
-
-    place: Place
-    columns: dict[tuple[Any, ...], list[RunValues]] = field(default_factory=dict)
-    _placed: list[Placed] = field(default_factory=list)
-    _cases: set[_Version] = field(default_factory=set)
-
-    def add(self, where: Placed, run: RunValues, cases: Collection[_Version]) -> None:
-        """Add a run for those of its cases that are shown here."""
-        self._placed.append(where)
-        self.columns.setdefault(where.key, []).append(run)
-        self._cases.update(cases)
-
-    def raw_series(self, metrics: Sequence[Tracked]) -> list[Raw]:
-        """Return a series for each case and metric that has a value anywhere, in the order of the runs' plans."""
-        axis = ordered(self._placed)
-        alike = [self.columns[where.key] for where in axis]
-        cases: dict[_Version, Case] = {}
-        for run in (run for runs in alike for run in runs):
-            for case_id, case in run.cases.items():
-                if (case_id, case.version) in self._cases:
-                    cases.setdefault((case_id, case.version), case)
-        xs = [where.x for where in axis]
-        return [raw for case in cases.values() for metric in metrics for raw in self._series(xs, alike, case, metric)]
-
-    def _series(self, xs: Sequence[X], alike: Sequence[_Runs], case: Case, metric: Tracked) -> Iterator[Raw]:
-        """Yield the series of a case: one for all values that are comparable. `alike` are the runs at each of `xs`."""
-        accurate = metric.gate.kind == "accuracy"
-        every = [[one for run in runs if (one := _told(run, case, metric)) is not None] for runs in alike]
-        for numbers in dict.fromkeys(one.numbers for told in every for one in told if one.value is not None):
-            own = [[one for one in told if one.numbers == numbers] for told in every]
-            if metric.column.name == DRIFT:
-                own = _from_first(own, case.case_id)
-            points = [_point(*place, case, metric) for place in zip(xs, own, alike, strict=True)]
-            functions = [one.run.function(case.case_id) for told in own for one in told] if accurate else []
-            yield Raw(
-                Series(case=case, metric=metric, place=self.place, numbers=numbers, points=points),
-                [place for place, told in enumerate(own) if told],
-                [[one.run for one in sorted(told, key=lambda one: one.value is None)] for told in own].__getitem__,
-                alike=accurate and functions.count(functions[0]) == len(functions),
-            )
-
-    def lost(self) -> list[Lost]:
-        """Return the cases that failed and have no number of any metric."""
-        failed: dict[_Version, Lost] = {}
-        for where in ordered(self._placed):
-            for run in self.columns[where.key]:
-                for case_id, gap in run.missing.items():
-                    case = run.cases[case_id]
-                    if gap.lack is Lack.FAILED and (case_id, case.version) in self._cases:
-                        failed[case_id, case.version] = Lost(
-                            case=case, place=self.place, x=where.x, reason=f"failed: {gap.why}"
-                        )
-        runs = [run for alike in self.columns.values() for run in alike]
-        return [one for one in failed.values() if not any(_measured(run, one.case) for run in runs)]
+def _series(track: _Track, axis: _Axis, columns: _Columns, metric: Tracked) -> Iterator[tuple[Series, Runs]]:
+    """Yield the series of a case, one for all values that are comparable, with the runs at each of its points."""
+    place, case_id, _ = track
+    column = metric.column.name
+    every = [
+        [
+            run
+            for run in columns.get(key, ())
+            if run.value(column, case_id) is not None or run.undefined(column, case_id)
+        ]
+        for key, _ in axis
+    ]
+    measured = [run for runs in every for run in runs if run.value(column, case_id) is not None]
+    for numbers in dict.fromkeys(run.numbers(metric, case_id) for run in measured):
+        alike = [[run for run in runs if run.numbers(metric, case_id) == numbers] for runs in every]
+        points = [
+            _point(x, runs, columns.get(key, ()), case_id, metric) for (key, x), runs in zip(axis, alike, strict=True)
+        ]
+        case = measured[0].cases[case_id]
+        runs = [sorted(at, key=lambda run: run.value(column, case_id) is None) for at in alike]
+        yield Series(case=case, metric=metric, place=place, numbers=numbers, points=points), runs
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a run tells of a case and metric: its `value`, or the `gap` where that is undefined.
+def _lost(track: _Track, axis: _Axis, columns: _Columns, metric: Tracked) -> Iterator[Series]:
+    """Yield a series of gaps where every run of a case failed or skipped it, one of them failed."""
+    place, case_id, _ = track
+    runs = [run for column in columns.values() for run in column]
+    gaps = [run.missing.get(case_id) for run in runs]
+    if None not in gaps and any(gap is not None and gap.lack is Lack.FAILED for gap in gaps):
+        points = [_point(x, [], columns[key], case_id, metric) for key, x in axis if key in columns]
+        failed = [point for point in points if point.gap is not None and point.gap.lack is Lack.FAILED]
+        yield Series(case=runs[0].cases[case_id], metric=metric, place=place, points=failed or points)
 
-    Values are comparable that have the same `numbers`: for errors weights and inputs, for memory who counted.
+
+def _point(x: X, told: _Runs, runs: _Runs, case_id: str, metric: Tracked) -> Point:
+    """Return the median of the comparable runs among the `runs` at `x`, or why there is none.
+
+    What is undefined is worse than any number. As comparisons do, it leaves out disturbed runs, where others are left.
     """
-
-    run: RunValues
-    numbers: str
-    value: float | None
-    gap: Gap | None = None
-
-
-def _told(run: RunValues, case: Case, metric: Tracked) -> _Told | None:
-    """Return what a run tells of a metric of a case in its very version; None where it does not."""
-    case_id, column = case.case_id, metric.column.name
-    if case_id not in run.cases or run.cases[case_id].version != case.version:
-        return None
-    value, why = run.value(column, case_id), run.undefined[column].get(case_id, "")
-    if value is None and not why:
-        return None
-    apart = {"memory": run.memory_source, "accuracy": run.numbers}.get(metric.gate.kind)
-    return _Told(run, apart(case_id) if apart else "", value, Gap(Lack.UNDEFINED, why) if value is None else None)
-
-
-def _point(x: X, told: Sequence[_Told], runs: _Runs, case: Case, metric: Tracked) -> Point:
-    """Return the median of what the `runs` at `x` told, or why there is none; what is undefined is worse than any.
-
-    As comparisons do, it leaves out what was disturbed, where that leaves anything.
-    """
+    column = metric.column.name
     if not told:
-        return Point(x=x, value=None, gap=_why_missing(runs, case, metric.column.name))
-    measured, undefined = ([one for one in told if (one.value is None) == broken] for broken in (False, True))
-    quiet = [one for one in measured if not (metric.noisy and case.case_id in one.run.disturbed)]
-    counted = quiet or measured
-    ids = tuple(one.run.header.run for one in (*counted, *undefined))
-    value = stats.median([*(one.value for one in counted if one.value is not None), *[math.inf] * len(undefined)])
+        return Point(x=x, value=None, gap=_why_missing(runs, case_id, column))
+    measured = [run for run in told if run.value(column, case_id) is not None]
+    undefined = [run for run in told if run not in measured]
+    quiet = [run for run in measured if not (metric.noisy and case_id in run.disturbed)]
+    each = tuple(_measured(run, case_id, metric) for run in quiet or measured)
+    ids = (*(run.run for run in each), *(run.header.run for run in undefined))
+    value = stats.median([*(run.value for run in each), *[math.inf] * len(undefined)])
     if math.isinf(value):
-        return Point(x=x, value=None, runs=len(ids), run_ids=ids, gap=undefined[-1].gap)
-    each = tuple(_measured_by(one, case.case_id, metric) for one in counted)
-    low, high = _interval(each, metric)
+        gap = Gap(Lack.UNDEFINED, undefined[-1].undefined(column, case_id))
+        return Point(x=x, value=None, runs=len(ids), run_ids=ids, gap=gap)
+    low, high = each[0].low, each[0].high
+    if len(each) > 1:
+        values = [run.value for run in each]
+        enough = metric.noisy and len(values) >= stats.ROUNDS_FOR_INTERVAL
+        low, high = (stats.log_t_interval(values) if enough else None) or (None, None)
     return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
 
 
-def _measured_by(told: _Told, case_id: str, metric: Tracked) -> Measured:
-    """Return what a run says of a point, in the metric's unit, with the interval of a time or a rate."""
-    value, run = told.value or 0.0, told.run
-    low, high = run.intervals.get(case_id, (None, None)) if metric.noisy else (None, None)
-    if low is not None and high is not None and metric.column.name != TIME:
-        seconds = run.value(TIME, case_id) or 0.0
-        low, high = value * (seconds / high), value * (seconds / low)
-    disturbed = run.disturbed.get(case_id, "") if metric.noisy else ""
-    return Measured(run=run.header.run, value=value, low=low, high=high, disturbed=disturbed)
+def _measured(run: RunValues, case_id: str, metric: Tracked) -> Measured:
+    """Return the value of a run at a point, with the interval of a time."""
+    value = run.values[metric.column.name][case_id]
+    if not metric.noisy:
+        return Measured(run=run.header.run, value=value)
+    low, high = run.value(LOW, case_id), run.value(HIGH, case_id)
+    return Measured(run=run.header.run, value=value, low=low, high=high, disturbed=run.disturbed.get(case_id, ""))
 
 
-def _interval(each: Sequence[Measured], metric: Tracked) -> tuple[float | None, float | None]:
-    """Return the interval of a point of a time: that of its runs' values, or that of its only run."""
-    if len(each) == 1 or not metric.noisy:
-        return each[0].low, each[0].high
-    values = [one.value for one in each]
-    interval = stats.log_t_interval(values) if len(values) >= stats.ROUNDS_FOR_INTERVAL else None
-    return interval or (None, None)
-
-
-def _from_first(every: Sequence[Sequence[_Told]], case_id: str) -> list[list[_Told]]:
-    """Return how far the fp64 result of each run lies from that of the first, and why of others it does not.
-
-    Those are the ones with other shapes, and any that lies from zero.
-    """
-    first = next(one for told in every for one in told if one.value is not None).run.measured.stored
-
-    def moved(one: _Told) -> _Told:
-        if one.value is None:
-            return one
-        drift = drift_between(first.divergence[case_id], one.run.measured.stored.divergence[case_id])
-        if drift.distance is None or math.isinf(drift.distance):
-            return replace(one, value=None, gap=Gap(Lack.UNDEFINED, moved=drift.facts()))
-        return replace(one, value=drift.distance)
-
-    return [[moved(one) for one in told] for told in every]
-
-
-def place_of(header: Header, device: str, axis: str) -> Place:
-    """Return where and by what a run measured on `device`, for series over `axis`; a commit held fixed is not in it."""
-    environment = header.environment
-    given = header.arm.settings if header.arm else {}
-    return Place(
-        program=header.imported.program if header.imported else OWN_PROGRAM,
-        host=environment.host,
-        cpu=environment.cpu,
-        device=device,
-        device_name=_device_name(environment, device),
-        threads=environment.threads,
-        torch_version="" if axis == TORCH else environment.torch_version,
-        settings=tuple(sorted(given.items())),
-    )
-
-
-def _device_name(environment: Environment, device: str) -> str:
-    described = environment.device(device)
-    return described.name if described is not None and device != "cpu" else ""
-
-
-def _measured(run: RunValues, case: Case) -> bool:
-    """Return whether a run has any number of a case."""
-    known = any(run.value(column, case.case_id) is not None for column in run.values)
-    return known and run.cases[case.case_id].version == case.version
-
-
-def _why_missing(runs: _Runs, case: Case, column: str) -> Gap:
-    case_id = case.case_id
-    told = [run.missing[case_id] for run in runs if case_id in run.missing]
-    if told:
-        return told[-1]
-    others = [run for run in runs if run.value(column, case_id) is not None or case_id in run.undefined[column]]
-    if not others:
-        return Gap(Lack.NOT_MEASURED)
-    versions = [run.cases[case_id].version for run in others]
-    return Gap(Lack.OTHER_NUMBERS) if case.version in versions else Gap(Lack.OTHER_VERSION, str(versions[-1]))
+def _why_missing(runs: _Runs, case_id: str, column: str) -> Gap:
+    """Return why no comparable value of a case is among `runs`."""
+    gaps = [run.missing[case_id] for run in runs if case_id in run.missing]
+    if gaps:
+        return gaps[-1]
+    known = any(run.value(column, case_id) is not None or run.undefined(column, case_id) for run in runs)
+    return Gap(Lack.OTHER_NUMBERS if known else Lack.NOT_MEASURED)

@@ -1,13 +1,14 @@
 """Where series change: `judge` between neighbours, asv's step detection in long series, and what runs differ in.
 
 asv's step detection is `asv.step_detect` (the Potts model; Friedrich et al., "Complexity penalized M-estimation",
-2008). What all times of a run did together is set apart first.
+2008). The common change of all times of a run is set apart first.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -16,25 +17,24 @@ from ampbench.core import stats
 from ampbench.judge.compare import compare_times, default_threshold
 from ampbench.judge.exact import Order, judge_numbers, other_function
 from ampbench.judge.pairing import EnvironmentDifferences
-from ampbench.records.case import Case
-from ampbench.records.changes import Change as CaseChange
 from ampbench.records.changes import ChangeCode, ChangeStatus
-from ampbench.records.run import DIRTY, Header
+from ampbench.records.run import DIRTY
+from ampbench.trend.history import History
 from ampbench.trend.reducing import RunValues
-from ampbench.trend.series import Change, Commits, History, Place, Point, Rule, Series, Shift, Tracked, Unjudged
+from ampbench.trend.series import Change, Commits, Place, Rule, Series, Shift
 
 POINTS = 8
-"""Series of times of so many points and more are for asv's step detection."""
+"""Series of times with at least this many points are for asv's step detection."""
 SHORTEST = 3
-"""A level of fewer points is none: two slow runs in a row are no news on a shared machine."""
+"""A level has at least this many points: two slow runs in a row are no news on a shared machine."""
 MOST_RUNS = 4
-"""Of each of two neighbouring points so many runs, the newest, are compared, each with each."""
+"""Of each of two neighbouring points this many runs, the newest, are compared, each with each."""
 CASES, WORKLOADS = 6, 3
-"""Of fewer cases, or of fewer networks, a median does not tell what they share from what one network does."""
+"""A median over fewer cases, or over fewer networks, may be the change of one network."""
 ALIKE = 2 / 3
-"""A change is of the whole run where so large a share of the cases moved that way, each by a quarter of it or more."""
-FUNCTION, REFERENCE = "floor", "reference"
-"""The metric whose series says where a case computes something else, and the one that is what a case computes."""
+"""A change is of the whole run where this share of the cases moved that way, each by a quarter of it or more."""
+FUNCTION = "floor"
+"""The metric whose series shows where a case computes something else."""
 _FIRST = ("torch", "torch build", "torchvision")
 """The differences that explain most come first."""
 ASV_FACTOR = 1.1
@@ -42,125 +42,96 @@ ASV_FACTOR = 1.1
 _CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 _JUDGED = {*_CHANGED, ChangeStatus.UNCHANGED}
 
+Runs = Sequence[Sequence[RunValues]]
+"""The runs behind each point of a series, those without a number last."""
+Direction = Literal["improved", "regressed"]
 
-class Differences:
-    """The differences of pairs of runs, each pair compared once."""
+
+class Judge:
+    """What is known of pairs of runs, each pair compared once."""
 
     def __init__(self, history: History):
-        self._history = history
-        self._environments: dict[tuple[str, str, str], EnvironmentDifferences] = {}
-        self._commits: dict[tuple[str | None, str | None], Commits] = {}
-        self._times: dict[tuple[str, str], Mapping[str, CaseChange]] = {}
+        self.times = cache(lambda before, after: compare_times(before.measured, after.measured))
+        """`ampbench compare` of two runs: the change of the time of each case."""
+        self.environment = cache(
+            lambda before, after, device: EnvironmentDifferences(before.header, after.header, [device], settings={})
+        )
+        self.commits = cache(lambda before, after: _commits(history, before, after))
 
-    def of_time(self, before: RunValues, after: RunValues, case_id: str) -> CaseChange | None:
-        """Return what `ampbench compare` says of a case's time in two runs."""
-        pair = (before.header.run, after.header.run)
-        if pair not in self._times:
-            self._times[pair] = compare_times(before.measured, after.measured)
-        return self._times[pair].get(case_id)
-
-    def environment(self, before: Header, after: Header, device: str) -> EnvironmentDifferences:
-        """Return the differences of the environments of two runs."""
-        pair = (before.run, after.run, device)
-        if pair not in self._environments:
-            self._environments[pair] = EnvironmentDifferences(before, after, devices=[device], settings={})
-        return self._environments[pair]
-
-    def commits(self, before: str | None, after: str | None) -> Commits | None:
-        """Return what leads from one commit to another; None where they are the same."""
-        if before == after:
-            return None
-        if (before, after) not in self._commits:
-            old, new = ((commit or "").removesuffix(DIRTY) for commit in (before, after))
-            known = self._history.commits([new]) if before and after else {}
-            count = self._history.between(old, new) if new in known and old != new else None
-            subject = known[new].subject if new in known else None
-            self._commits[before, after] = Commits(before, after, subject, count)
-        return self._commits[before, after]
-
-
-@dataclass(slots=True)
-class Raw:
-    """A series before it is judged, the `places` of its points that were measured, and the runs that did, by place.
-
-    `alike`: all of them computed the same, equal to the last bit; of times nothing tells.
-    """
-
-    series: Series
-    places: Sequence[int]
-    runs: Callable[[int], Sequence[RunValues]]
-    alike: bool = False
+    def change(
+        self,
+        series: Series,
+        points: tuple[int, int],
+        levels: tuple[float | None, float | None],
+        runs: tuple[RunValues, RunValues],
+        direction: Direction,
+    ) -> Change:
+        """Return the change between two points of a series, with what the runs on both sides differ in."""
+        (before, after), commits = levels, [run.header.commit for run in runs]
+        different = [one for one in self.environment(*runs, series.case.device).found if one.name != "commit"]
+        different.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
+        return Change(
+            x=series.points[points[1]].x,
+            last=series.points[points[0]].x,
+            before=before,
+            after=after,
+            ratio=after / before if before and after is not None else None,
+            direction=direction,
+            differences=tuple(different),
+            commits=self.commits(*commits) if commits[0] != commits[1] else None,
+        )
 
 
-def asv_detects() -> bool:
-    """Return whether asv is installed (the extra `asv`)."""
-    try:
-        import asv.step_detect  # noqa: F401
-    except ImportError:
-        return False
-    return True
+def _commits(history: History, before: str | None, after: str | None) -> Commits:
+    old, new = ((commit or "").removesuffix(DIRTY) for commit in (before, after))
+    subject = history.subjects([new]).get(new) if before and after else None
+    return Commits(before, after, subject, history.between(old, new) if subject is not None and old != new else None)
 
 
-def judged(raws: Sequence[Raw], differences: Differences, has_asv: bool) -> tuple[list[Series], list[Shift]]:
-    """Return the series with their changes, and what the times of each place did together.
-
-    `has_asv` tells whether asv's step detection is there.
-    """
-    groups: dict[tuple[Place, str], list[Raw]] = {}
-    for raw in raws:
-        if raw.series.metric.noisy:
-            groups.setdefault((raw.series.place, raw.series.metric.name), []).append(raw)
-    shifts = {key: _shifts(group) for key, group in groups.items()}
-    series = [
-        _Timed(raw, differences, shifts[raw.series.place, raw.series.metric.name]).judged(has_asv)
-        if raw.series.metric.noisy
-        else _exact(raw, differences)
-        for raw in raws
+def judged(series: Sequence[Series], runs: Sequence[Runs], judge: Judge) -> tuple[list[Series], list[Shift]]:
+    """Return the series, each with the `runs` at its points, with their changes, and the common changes of times."""
+    groups: dict[Place, list[Series]] = {}
+    for one in series:
+        if one.metric.noisy:
+            groups.setdefault(one.place, []).append(one)
+    shifts = {place: _shifts(group) for place, group in groups.items()}
+    found = [
+        _timed(one, at, shifts[one.place], judge) if one.metric.noisy else _exact(one, at, judge)
+        for one, at in zip(series, runs, strict=True)
     ]
-    # a rate does what the time does
-    found = {(shift.place, shift.x): shift for own in shifts.values() for shift in own if shift is not None}
-    return series, list(found.values())
+    return found, [shift for group in shifts.values() for shift in group.values()]
 
 
-def is_too_long(series: Series) -> bool:
-    """Return whether a series needs asv's step detection."""
-    return series.metric.noisy and len(_held(series)) >= POINTS
-
-
-def _held(series: Series) -> list[int]:
+def held(series: Series) -> list[int]:
     """Return the places of the points that are judged: those with a value, of a time those that nothing disturbed."""
     return [place for place, point in enumerate(series.points) if point.value is not None and not point.disturbed]
 
 
-def _shifts(group: Sequence[Raw]) -> list[Shift | None]:
-    """Return what all times of a place did from each x to the next, where that is a change of the whole run."""
-    first = group[0].series
-    logs: list[dict[tuple[str, str], float]] = [{} for _ in first.points]
-    for raw in group:
-        for place in _held(raw.series):
-            logs[place][raw.series.case.workload, raw.series.case.case_id] = math.log(raw.series.values[place] or 1.0)
-    return [None] + [
-        _shift(first, place, {key: after[key] - before[key] for key in before.keys() & after.keys()})
-        for place, (before, after) in enumerate(pairwise(logs), start=1)
-    ]
+def _shifts(group: Sequence[Series]) -> dict[int, Shift]:
+    """Return the changes of whole runs at one place, by the number of the point where each is."""
+    logs = np.full((len(group), len(group[0].points)), np.nan)
+    for row, series in enumerate(group):
+        places = held(series)
+        logs[row, places] = np.log([series.points[place].value or 1.0 for place in places])
+    networks = np.array([series.case.workload for series in group])
+    shifts = {}
+    for place, moved in enumerate(np.diff(logs).T, start=1):
+        known = ~np.isnan(moved)
+        if known.sum() < CASES or len(set(networks[known])) < WORKLOADS:
+            continue
+        median = float(np.median(moved[known]))
+        alike = int(np.sum(moved[known] * math.copysign(1.0, median) > abs(median) / 4))
+        if abs(median) > _threshold(group[0]) and alike >= ALIKE * known.sum():
+            x, last = (group[0].points[number].x for number in (place, place - 1))
+            shifts[place] = Shift(
+                place=group[0].place, x=x, last=last, ratio=math.exp(median), cases=int(known.sum()), alike=alike
+            )
+    return shifts
 
 
-def _shift(series: Series, place: int, moved: Mapping[tuple[str, str], float]) -> Shift | None:
-    if len(moved) < CASES or len({workload for workload, _ in moved}) < WORKLOADS:
-        return None
-    values = np.array(list(moved.values()))
-    median = float(np.median(values))
-    alike = int(np.sum(values * math.copysign(1.0, median) > abs(median) / 4))
-    if abs(median) <= math.log1p(series.metric.gate.threshold) or alike < ALIKE * len(values):
-        return None
-    return Shift(
-        place=series.place,
-        x=series.points[place].x,
-        last=series.points[place - 1].x,
-        ratio=math.exp(median if series.metric.column.better == "lower" else -median),
-        cases=len(values),
-        alike=alike,
-    )
+def _threshold(series: Series) -> float:
+    """Return the logarithm of the largest ratio of times that counts as none."""
+    return math.log1p(series.metric.gate.threshold)
 
 
 Level = tuple[int, int]
@@ -170,8 +141,9 @@ Level = tuple[int, int]
 def find_steps(logs: stats.Floats, own: stats.Floats, threshold: float) -> list[tuple[Level, Level]]:
     """Return asv's steps in the logarithms of a series, each as the level before it and the one after.
 
-    `own` are the logarithms without what the whole runs did: asv looks at these, and both must move by more than
-    `threshold`. A level is held against that after the last step returned, so that small losses add up.
+    `own` are the logarithms without the changes of whole runs: asv looks at these, and both must move by more than
+    `threshold`. A level is compared with the one after the last step returned, so that small losses add up. Raises
+    `ImportError` without asv.
     """
     from asv.step_detect import detect_steps
 
@@ -188,202 +160,148 @@ def find_steps(logs: stats.Floats, own: stats.Floats, threshold: float) -> list[
 
 
 def _counts(moved: float, own: float, threshold: float) -> bool:
-    """Return whether a time moved beyond the threshold, by itself and beside what the whole run did.
+    """Return whether a time moved beyond the threshold, in all and by itself.
 
     Beside a change of the whole run a case must move by as much again: what doubles all times doubles none alike.
     """
     return moved * own > 0 and abs(moved) > threshold and abs(own) > max(threshold, abs(moved - own))
 
 
-class _Timed:
-    """A series of times or rates while it is judged, its points that count by their number."""
+def _timed(series: Series, runs: Runs, shifts: Mapping[int, Shift], judge: Judge) -> Series:
+    """Return a series of times with its changes and the rule that found them.
 
-    def __init__(self, raw: Raw, differences: Differences, shifts: Sequence[Shift | None]):
-        self._raw, self._series, self._differences = raw, raw.series, differences
-        self._held = _held(raw.series)
-        self._sign = 1 if raw.series.metric.column.better == "lower" else -1
-        shared = list(accumulate(self._sign * math.log(shift.ratio) if shift else 0.0 for shift in shifts))
-        self._logs = np.array([math.log(self._series.values[place] or 1.0) for place in self._held])
-        self._own = self._logs - np.array([shared[place] for place in self._held])
-
-    def judged(self, has_asv: bool) -> Series:
-        """Return the series with its changes and the rule that found them."""
-        if len(self._held) >= POINTS:
-            if not has_asv:
-                return replace(self._series, unjudged=Unjudged.NO_ASV)
-            return replace(self._series, changes=self._steps(), rule=Rule.STEPS)
-        points = self._series.points
-        known = [
-            number
-            for number, place in enumerate(self._held)
-            if any(value.low is not None for value in points[place].each)
-        ]
-        if len(known) < 2:
-            return replace(self._series, unjudged=Unjudged.NO_NOISE if len(self._held) > 1 else None)
-        changes = [self._neighbour(*pair) for pair in pairwise(known)]
-        return replace(self._series, changes=[change for change in changes if change], rule=Rule.NEIGHBOURS)
-
-    def _steps(self) -> list[Change]:
-        threshold = math.log1p(self._series.metric.gate.threshold)
-        changes = []
-        for since, level in find_steps(self._logs, self._own, threshold):
-            before, after = (float(np.median(self._logs[slice(*each)])) for each in (since, level))
-            changes.append(self._change(level[0] - 1, level[0], before, after))
-        return changes
-
-    def _neighbour(self, since: int, place: int) -> Change | None:
-        """Return the change of a point from the one before it, where `judge` calls it one.
-
-        Its interval holds those of all pairs of runs that are called changed.
-        """
-        moved, own = (float(logs[place] - logs[since]) for logs in (self._logs, self._own))
-        if not _counts(moved, own, math.log1p(self._series.metric.gate.threshold)):
-            return None
-        found = self._verdict(since, place, ChangeStatus.REGRESSED if moved * self._sign > 0 else ChangeStatus.IMPROVED)
-        if not found:
-            return None
-        change = self._change(since, place, float(self._logs[since]), float(self._logs[place]))
-        lows = [each.low for each in found if each.low is not None]
-        highs = [each.high for each in found if each.high is not None]
-        if self._sign < 0 or not (lows and highs):
-            return change
-        return replace(change, low=1 + min(lows), high=1 + max(highs))
-
-    def _verdict(self, since: int, place: int, expected: ChangeStatus) -> list[CaseChange]:
-        """Return what `ampbench compare` says of the runs at two points where it calls them changed as `expected`.
-
-        Of several pairs one must be called so, and none unchanged or changed in the other direction.
-        """
-        case_id = self._series.case.case_id
-        before, after = (self._runs(number)[-MOST_RUNS:] for number in (since, place))
-        pairs = [self._differences.of_time(ours, theirs, case_id) for ours in before for theirs in after]
-        known = [change for change in pairs if change is not None]
-        if any(change.code is ChangeCode.IMPORTED for change in known):
-            return known if self._apart(since, place) else []
-        certain = [change for change in known if change.status in _JUDGED]
-        return certain if {change.status for change in certain} == {expected} else []
-
-    def _apart(self, since: int, place: int) -> bool:
-        """Return whether another program's values differ as `asv compare` decides: intervals that do not overlap."""
-        sides = [self._series.points[self._held[number]].each for number in (since, place)]
-        bounds = [[end for value in side for end in (value.low, value.high) if end is not None] for side in sides]
-        moved = float(self._logs[place] - self._logs[since])
-        before, after = bounds if moved > 0 else reversed(bounds)
-        return max(before) < min(after) and abs(moved) > math.log(ASV_FACTOR)
-
-    def _runs(self, number: int) -> list[RunValues]:
-        """Return the runs of a point that count."""
-        place = self._held[number]
-        counted = set(self._series.points[place].run_ids)
-        return [run for run in self._raw.runs(place) if run.header.run in counted]
-
-    def _change(self, since: int, place: int, before: float, after: float) -> Change:
-        worse = (after - before) * self._sign > 0
-        return _between(
-            self._series,
-            (self._held[since], self._held[place]),
-            (math.exp(before), math.exp(after)),
-            (self._runs(since)[-1].header, self._runs(place)[0].header),
-            self._differences,
-            "regressed" if worse else "improved",
-        )
-
-
-def _between(
-    series: Series,
-    places: tuple[int, int],
-    values: tuple[float | None, float | None],
-    headers: tuple[Header, Header],
-    differences: Differences,
-    direction: Literal["improved", "regressed"],
-) -> Change:
-    """Return the change between two places of a series, with what the runs on both sides differ in."""
-    before, after = values
-    found = [each for each in differences.environment(*headers, series.case.device).found if each.name != "commit"]
-    found.sort(key=lambda each: _FIRST.index(each.name) if each.name in _FIRST else len(_FIRST))
-    return Change(
-        x=series.points[places[1]].x,
-        last=series.points[places[0]].x,
-        before=before,
-        after=after,
-        ratio=after / before if before and after is not None else None,
-        direction=direction,
-        differences=tuple(found),
-        commits=differences.commits(*(header.commit for header in headers)),
-    )
-
-
-def _exact(raw: Raw, differences: Differences) -> Series:
-    """Return a series of bytes or errors with its changes: what `judge` calls one on two numbers without luck.
-
-    A value is held against its neighbour and against the first of its level, so that small losses add up.
+    In a long series `judge` decides on the last points, which are no level yet.
     """
-    series, held = raw.series, list(raw.places)
-    if len(held) < 2:
+    judged_points = held(series)
+    logs = np.log([series.points[place].value or 1.0 for place in judged_points])
+    common = np.cumsum([math.log(shifts[n].ratio) if n in shifts else 0.0 for n in range(len(series.points))])
+    own = logs - common[judged_points]
+    known = [
+        number
+        for number, place in enumerate(judged_points)
+        if any(run.low is not None for run in series.points[place].each)
+    ]
+    neighbours, rule, changes = list(pairwise(known)), Rule.NEIGHBOURS, []
+    if len(judged_points) >= POINTS:
+        try:
+            steps = find_steps(logs, own, _threshold(series))
+        except ImportError:
+            return replace(series, rule=Rule.NO_ASV)
+        for since, level in steps:
+            points = judged_points[level[0] - 1], judged_points[level[0]]
+            before, after = (math.exp(float(np.median(logs[slice(*side)]))) for side in (since, level))
+            sides = _counted(series, runs, points[0])[-1], _counted(series, runs, points[1])[0]
+            changes.append(judge.change(series, points, (before, after), sides, _direction(after - before)))
+        neighbours, rule = [pair for pair in neighbours if pair[1] > len(judged_points) - SHORTEST], Rule.STEPS
+    elif not neighbours:
+        return replace(series, rule=Rule.NO_NOISE if len(judged_points) > 1 else Rule.NONE)
+    for pair in neighbours:
+        moved, rest = (float(values[pair[1]] - values[pair[0]]) for values in (logs, own))
+        if _counts(moved, rest, _threshold(series)):
+            points = judged_points[pair[0]], judged_points[pair[1]]
+            changes += _neighbour(series, runs, points, moved, judge)
+    return replace(series, changes=changes, rule=rule)
+
+
+def _direction(moved: float) -> Direction:
+    return "regressed" if moved > 0 else "improved"
+
+
+def _counted(series: Series, runs: Runs, place: int) -> list[RunValues]:
+    """Return the runs behind the value of a point."""
+    return [run for run in runs[place] if run.header.run in series.points[place].run_ids]
+
+
+def _neighbour(series: Series, runs: Runs, points: tuple[int, int], moved: float, judge: Judge) -> list[Change]:
+    """Return the change of a point from the one before it, where `judge` finds one in their runs; else nothing.
+
+    Of several pairs of runs one must be changed in the direction of `moved`, and none unchanged or changed in the
+    other. The interval holds those of all these pairs.
+    """
+    sides = [_counted(series, runs, place) for place in points]
+    verdicts = [
+        verdict
+        for before in sides[0][-MOST_RUNS:]
+        for after in sides[1][-MOST_RUNS:]
+        if (verdict := judge.times(before, after).get(series.case.case_id))
+    ]
+    certain = [verdict for verdict in verdicts if verdict.status in _JUDGED]
+    if any(verdict.code is ChangeCode.IMPORTED for verdict in verdicts):
+        if not _apart(series, points, moved):
+            return []
+    elif {verdict.status for verdict in certain} != {ChangeStatus(_direction(moved))}:
+        return []
+    values = series.points[points[0]].value, series.points[points[1]].value
+    change = judge.change(series, points, values, (sides[0][-1], sides[1][0]), _direction(moved))
+    lows, highs = ([end for one in certain if (end := getattr(one, name)) is not None] for name in ("low", "high"))
+    return [replace(change, low=1 + min(lows), high=1 + max(highs)) if lows and highs else change]
+
+
+def _apart(series: Series, points: tuple[int, int], moved: float) -> bool:
+    """Return whether another program's values differ as `asv compare` decides: intervals that do not overlap."""
+    ends = [
+        [end for run in series.points[place].each for end in (run.low, run.high) if end is not None] for place in points
+    ]
+    smaller, larger = ends if moved > 0 else reversed(ends)
+    return max(smaller) < min(larger) and abs(moved) > math.log(ASV_FACTOR)
+
+
+def _exact(series: Series, runs: Runs, judge: Judge) -> Series:
+    """Return a series of bytes or errors with its changes: what `judge` finds in two numbers without luck.
+
+    A value is compared with its neighbour and with the first of its level, so that small losses add up.
+    """
+    measured = [place for place, at in enumerate(runs) if at]
+    if len(measured) < 2:
         return series
-    changes, first = [], 0
-    for number in range(1, len(held)):
-        for since in dict.fromkeys((number - 1, first)):
-            change = _exact_change(raw, (held[since], held[number]), held[number - 1], differences)
-            if change is not None:
-                changes.append(change)
-                first = number
+    changes: list[Change] = []
+    first = measured[0]
+    for last, place in pairwise(measured):
+        for since in dict.fromkeys((last, first)):
+            if change := _exact_change(series, runs, (since, place), last, judge):
+                changes.append(replace(change, last=series.points[last].x))
+                first = place
                 break
     return replace(series, changes=changes, rule=Rule.EXACT)
 
 
-def _exact_change(raw: Raw, places: tuple[int, int], last: int, differences: Differences) -> Change | None:
-    series = raw.series
-    metric, case_id = series.metric, series.case.case_id
-    before, after = (series.points[place] for place in places)
-    sides = raw.runs(places[0])[-1], raw.runs(places[1])[0]
-    inaccurate = metric.gate.kind == "accuracy"
+def _exact_change(series: Series, runs: Runs, points: tuple[int, int], last: int, judge: Judge) -> Change | None:
+    """Return the change between two points, None without one; `last` is the point before the second."""
+    before, after = (series.points[place].value for place in points)
+    sides = runs[points[0]][-1], runs[points[1]][0]
     status: ChangeStatus | None = None
-    if metric.name != REFERENCE:
-        status = _status(series.case, metric, before, after, _same(raw, places, differences))
-    tells = metric.name in (FUNCTION, REFERENCE) and places[0] == last
+    if before is not None and after is not None:
+        order = None if _must_be_equal(series, [*runs[points[0]], *runs[points[1]]], judge) else Order()
+        metric = series.metric
+        verdict = judge_numbers(series.case, metric.gated, (before, after), metric.scale, order, default_threshold)
+        status = verdict.status if verdict else None
+    elif before is not None or after is not None:  # an undefined error is worse than any number
+        status = ChangeStatus.REGRESSED if after is None else ChangeStatus.IMPROVED
     moved = {}
-    if inaccurate and not raw.alike and (status in _CHANGED or tells):
-        moved = _moved(*sides, case_id)
+    if series.metric.gate.kind == "accuracy" and (
+        status in _CHANGED or (series.metric.name == FUNCTION and points[0] == last)
+    ):
+        moved = _moved(*sides, series.case.case_id)
     if status not in _CHANGED and not moved:
         return None
-    change = _between(
-        series,
-        places,
-        (before.value, after.value),
-        (sides[0].header, sides[1].header),
-        differences,
-        # another function is no better for errors of its own
-        "regressed" if moved or status is ChangeStatus.REGRESSED else "improved",
-    )
-    return replace(change, last=series.points[last].x, moved=moved)
+    # another function is no better for errors of its own
+    direction: Direction = "regressed" if moved or status is ChangeStatus.REGRESSED else "improved"
+    return replace(judge.change(series, points, (before, after), sides, direction), moved=moved)
 
 
-def _status(case: Case, metric: Tracked, before: Point, after: Point, same: bool) -> ChangeStatus | None:
-    """Return what `judge` says of two values; what is undefined is worse than any number."""
-    values = (before.value, after.value)
-    if None in values:
-        if values == (None, None):
-            return None
-        return ChangeStatus.REGRESSED if after.value is None else ChangeStatus.IMPROVED
-    change = judge_numbers(case, metric.gated, values, metric.scale, None if same else Order(), default_threshold)
-    return change.status if change else None
-
-
-def _same(raw: Raw, places: tuple[int, int], differences: Differences) -> bool:
+def _must_be_equal(series: Series, runs: Sequence[RunValues], judge: Judge) -> bool:
     """Return whether numbers must be equal: of one commit on one environment, of errors by steps that repeat.
 
-    A point's value may be that of any of its runs.
+    A point's value may come from any of its runs.
     """
-    case_id, device = raw.series.case.case_id, raw.series.case.device
-    runs = [run for place in places for run in raw.runs(place)]
-    if raw.series.metric.gate.kind == "accuracy" and any(run.may_vary(case_id) for run in runs):
+    case_id, device = series.case.case_id, series.case.device
+    if series.metric.gate.kind == "accuracy" and any(run.may_vary(case_id) for run in runs):
         return False
-    return all(differences.environment(runs[0].header, run.header, device).same(device) for run in runs[1:])
+    return all(judge.environment(runs[0], run, device).same(device) for run in runs[1:])
 
 
 def _moved(before: RunValues, after: RunValues, case_id: str) -> dict[str, float | str]:
-    """Return how far what a case computes moved in a later run, as facts; none where it did not."""
+    """Return how far the fp64 result of a case moved in a later run, as facts; none where it did not."""
     was, now = before.function(case_id), after.function(case_id)
     if was == now or not was or not now:  # nearly all are equal to the last bit
         return {}

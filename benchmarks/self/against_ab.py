@@ -87,9 +87,9 @@ def _trend(repository: Path, results: Path, hashes: dict[str, str]) -> Said:
                                  "--json"))  # fmt: skip
     names = {commit: name for name, commit in hashes.items()}
     for shift in found["shifts"]:
-        print(f"trend: the whole run took {shift['ratio'] - 1:+.1%} at {names[shift['x']]}")
+        print(f"trend: the whole run took {shift['ratio'] - 1:+.1%} at {names[shift['x']['value']]}")
     return {
-        (names[change["x"]], series["workload"].rpartition(":")[2], series["precision"]):
+        (names[change["x"]["value"]], series["case"]["workload"].rpartition(":")[2], series["case"]["precision"]):
             f"{change['direction']} {change['ratio'] - 1:+.1%}"
         for series in found["series"]
         for change in series["changes"]

@@ -22,8 +22,8 @@ def seconds(runs: int = RUNS, cases: int = CASES) -> float:
         command = [sys.executable, "-m", "ampbench", "trend", "--x", "commit", "--results", folder]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         passed = time.perf_counter() - started
-    if f"{runs} points" not in done.stdout:
-        raise ValueError(f"not {runs} points: {done.stdout[:200]}")
+    if f"of {cases} cases over commit" not in done.stdout:
+        raise ValueError(f"not {cases} cases: {done.stdout[:200]}")
     return passed
 
 

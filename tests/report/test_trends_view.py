@@ -70,14 +70,12 @@ def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Ma
     assert "6 changes in 3 series: 3 regressed (time 3), 3 improved (time 3)" in said
     assert "190 series of 55 cases over torch version: 2.11.0 → 2.15.0" in said
     assert "measured in turns: a drift of the machine" in said
-    changes = page.select("#trends table")[:2]
-    causes = [table.caption.get_text(" ", strip=True) for table in changes]
-    assert causes[0].startswith("at 2.12.1: torch 2.11.0")
-    assert causes[1].startswith("at 2.14.1: torch 2.13.0")
-    cells = [cell.get_text(" ", strip=True) for cell in changes[0].tbody.tr.find_all(["th", "td"])]
-    assert cells[:4] == ["roi_head bf16_pure inference", "time", "1.14 ms", "1.34 ms"]
-    assert cells[4].startswith("+18% (")
-    assert cells[5] == "regressed"
+    assert "2.12.1: torch 2.11.0" in said
+    assert "2.14.1: torch 2.13.0" in said
+    changes = page.select_one("#trends table")
+    cells = [cell.get_text(" ", strip=True) for cell in changes.tbody.tr.find_all(["th", "td"])]
+    assert cells[:3] == ["2.12.1", "roi_head bf16_pure inference", "time"]
+    assert cells[3].startswith("+18% (")
 
 
 def test_what_did_not_change_is_drawn_of_time_alone() -> None:
