@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,8 +34,6 @@ from ampbench.store import StoredRun, new_run_id
 from ampbench.workloads.index import WORKLOADS, class_name, resolve_parameters
 
 PROGRAM = "asv"
-RESULTS_VERSION = 2
-MACHINE_VERSION = 1
 MACHINE_FILE = "machine.json"
 """asv's description of the machine beside results; all but the name may be empty."""
 BENCHMARKS_FILE = "benchmarks.json"
@@ -70,8 +68,9 @@ _Kind = TypeVar("_Kind")
 
 
 class MachineFile(msgspec.Struct, kw_only=True):
-    """The contents of `MACHINE_FILE`."""
+    """The contents of `MACHINE_FILE`, format 1."""
 
+    version: Literal[1]
     machine: str
     os: str = ""
     cpu: str = ""
@@ -80,8 +79,9 @@ class MachineFile(msgspec.Struct, kw_only=True):
 
 
 class Results(msgspec.Struct, kw_only=True):
-    """A result file: what was measured of one commit in one environment on one machine, a row per benchmark."""
+    """A result file, format 2: the results of one commit in one environment on one machine, a row per benchmark."""
 
+    version: Literal[2]
     commit_hash: str
     env_name: str
     date: float | None
@@ -166,7 +166,7 @@ def read_result_file(path: Path) -> ResultFile:
     Raises `StoreError`, naming the file, where it or its folder's machine.json is missing, broken or of another format.
     """
     data, document = read_json(path, PROGRAM)
-    results = _checked(path, document, RESULTS_VERSION, "a result of asv", Results)
+    results = _checked(path, document, "a result of asv", Results)
     machine_path = path.with_name(MACHINE_FILE)
     if not machine_path.exists():
         raise StoreError(
@@ -176,7 +176,7 @@ def read_result_file(path: Path) -> ResultFile:
     return ResultFile(
         path,
         hashlib.sha256(data).hexdigest(),
-        _checked(machine_path, machine, MACHINE_VERSION, "asv's description of a machine", MachineFile),
+        _checked(machine_path, machine, "asv's description of a machine", MachineFile),
         results,
         {
             name: _benchmark(path, name, results.result_columns, row)
@@ -194,16 +194,13 @@ def time_of(milliseconds: float | None) -> datetime | None:
         raise StoreError(f"{milliseconds} is no time in milliseconds") from None
 
 
-def _checked(path: Path, document: Any, version: int, what: str, kind: type[_Kind]) -> _Kind:
+def _checked(path: Path, document: Any, what: str, kind: type[_Kind]) -> _Kind:
     """Return `document` as a `kind`; `StoreError` where it is another thing or of another version of the format."""
-    written = document.get("version") if isinstance(document, dict) else None
-    if written != version:
-        remedy = "`asv update` rewrites older ones, a newer ampbench may read newer ones"
-        raise StoreError(f"{path}: not {what} in format {version}, but in {written!r}: {remedy}")
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise StoreError(f"{path}: not {what}: {error}") from None
+        remedy = "; `asv update` rewrites older formats" if "version" in str(error) else ""
+        raise StoreError(f"{path}: not {what} that this ampbench reads: {error}{remedy}") from None
 
 
 def _benchmark(path: Path, name: str, columns: Sequence[str], row: Sequence[Any]) -> BenchmarkResult:

@@ -13,8 +13,7 @@ from packaging.version import InvalidVersion, Version
 from ampbench.core import stats
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.run import DIRTY, Header, short_commit
-from ampbench.trend.history import History
-from ampbench.trend.judging import Judge, Runs, judged
+from ampbench.trend.judging import Runs, judged
 from ampbench.trend.reducing import HIGH, LOW, RunValues
 from ampbench.trend.series import (
     Gap,
@@ -36,32 +35,31 @@ Key = tuple[Any, ...]
 Placement = list[tuple[Key, X] | None]
 """The x of each run and its sort key; None where it has none. Equal keys are one x."""
 
-
-def by_torch_version(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
-    """Place runs by the public version of torch ("2.15.0" of 2.15.0+cu132), in the order of PEP 440."""
-    placed: Placement = []
-    for header in headers:
-        try:
-            public = Version(header.environment.torch_version).public
-            placed.append(((Version(public),), X(value=public, label=public)))
-        except InvalidVersion:
-            placed.append(None)
-    return placed
+UNKNOWN = Version("0.dev0")
+"""Sorts before every version of torch."""
 
 
 def public_version(text: str) -> Version:
-    """Return a version of torch to sort by, without its build; what is none comes before all others."""
+    """Return a version of torch without its build, `UNKNOWN` for a text that is none."""
     try:
         return Version(Version(text).public)
     except InvalidVersion:
-        return Version("0.dev0")
+        return UNKNOWN
 
 
-def by_commit(headers: Sequence[Header], history: History) -> Placement:
+def by_torch_version(headers: Sequence[Header]) -> Placement:
+    """Place runs by the public version of torch ("2.15.0" of 2.15.0+cu132), in the order of PEP 440."""
+    versions = [public_version(header.environment.torch_version) for header in headers]
+    return [
+        None if version == UNKNOWN else ((version,), X(value=str(version), label=str(version))) for version in versions
+    ]
+
+
+def by_commit(headers: Sequence[Header]) -> Placement:
     """Place runs by commit, in the order of the commits' times as recorded, else of when they were first measured.
 
-    Commits of one second are in git's order of descent. A commit with uncommitted changes ("-dirty") follows its own.
-    Raises `StoreError` for a time that is none.
+    Commits of one second are in the order in which they were measured. A commit with uncommitted changes ("-dirty")
+    follows its own. Raises `StoreError` for a time that is none.
     """
     bases = [(header.commit or "").removesuffix(DIRTY) for header in headers]
     recorded: dict[str, float] = {}
@@ -72,18 +70,15 @@ def by_commit(headers: Sequence[Header], history: History) -> Placement:
         started = _moment(header.started_at, header).timestamp()
         measured[base] = min(started, measured.get(base, started))
     times = measured | recorded
-    subjects = history.subjects(bases)
-    ranks = history.ranks(subjects) if len(set(times.values())) < len(times) else {}
     placed: Placement = []
     for base, header in zip(bases, headers, strict=True):
         commit = header.commit or ""
-        key = (times[base], ranks.get(base, 0), measured[base], base, commit.endswith(DIRTY))
-        x = X(value=commit, label=short_commit(commit), title=subjects.get(base, ""))
-        placed.append((key, x) if base else None)
+        key = (times[base], measured[base], base, commit.endswith(DIRTY))
+        placed.append((key, X(value=commit, label=short_commit(commit))) if commit else None)
     return placed
 
 
-def by_date(headers: Sequence[Header], history: History) -> Placement:  # noqa: ARG001 - as all axes
+def by_date(headers: Sequence[Header]) -> Placement:
     """Place each run by itself, at the time when it began (UTC). Raises `StoreError` for a time that is none."""
     placed: Placement = []
     for header in headers:
@@ -93,7 +88,7 @@ def by_date(headers: Sequence[Header], history: History) -> Placement:  # noqa: 
     return placed
 
 
-AXES: Mapping[str, Callable[[Sequence[Header], History], Placement]] = MappingProxyType(
+AXES: Mapping[str, Callable[[Sequence[Header]], Placement]] = MappingProxyType(
     {TORCH: by_torch_version, "commit": by_commit, "date": by_date}
 )
 """What a trend may run over."""
@@ -135,20 +130,16 @@ _Columns = dict[Key, list[RunValues]]
 """The runs that have a case, by the sort keys of their x."""
 
 
-def make_trend(
-    runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked], history: History | None = None
-) -> Trend:
+def make_trend(runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked]) -> Trend:
     """Return the series of `metrics` over `axis` (one of `AXES`), with their change points.
 
-    `history` is the repository that commits are looked up in; by default that of the current folder. Raises
-    `UnknownNameError` for another axis, `StoreError` for a run whose time is none, `NothingToRunError` where no run has
-    an x or no case one of the metrics.
+    Raises `UnknownNameError` for another axis, `StoreError` for a run whose time is none, `NothingToRunError` where no
+    run has an x or no case one of the metrics.
     """
     if axis not in AXES:
         raise UnknownNameError("axis", axis, AXES)
-    history = history or History()
     headers = [run.header for run in runs]
-    placed = [(run, *where) for run, where in zip(runs, AXES[axis](headers, history), strict=True) if where is not None]
+    placed = [(run, *where) for run, where in zip(runs, AXES[axis](headers), strict=True) if where is not None]
     tracks: dict[_Track, _Columns] = {}
     for run, key, _ in placed:
         commit = (run.header.commit or "") if axis == TORCH else ""
@@ -157,59 +148,41 @@ def make_trend(
         for case_id, case in run.cases.items():
             tracks.setdefault((places[case.device], case_id, case.version), {}).setdefault(key, []).append(run)
     if axis == TORCH:
-        tracks = _at_one_commit(tracks, headers, history)
-    used: dict[Place, dict[RunValues, None]] = {}
+        tracks = _at_one_commit(tracks, headers)
+    used: dict[Place, dict[RunValues, Key]] = {}
     for (place, _, _), columns in tracks.items():
-        used.setdefault(place, {}).update(dict.fromkeys(run for column in columns.values() for run in column))
-    kept = {run for column in used.values() for run in column}
+        for key, column in columns.items():
+            used.setdefault(place, {}).update(dict.fromkeys(column, key))
+    kept = {run for members in used.values() for run in members}
     left_out = Counter({LeftOut.NO_COMMIT if axis == "commit" else LeftOut.NO_VERSION: len(runs) - len(placed)})
     left_out[LeftOut.OTHER_COMMIT] = sum(bool(run.cases) and run not in kept for run, _, _ in placed)
+    left_out = +left_out
 
     xs: dict[Key, X] = {}
     for _, key, x in sorted(placed, key=lambda run: run[1]):
         xs.setdefault(key, x)
-    axes = {place: [pair for pair in xs.items() if pair[0] in keys] for place, keys in _keys(tracks).items()}
-    series: list[Series] = []
-    series_runs: list[Runs] = []
+    axes = {place: [(key, xs[key]) for key in xs if key in {*members.values()}] for place, members in used.items()}
+    series: list[tuple[Series, Runs]] = []
     lost: list[Series] = []
     for track, columns in tracks.items():
-        made = [pair for metric in metrics for pair in _series(track, axes[track[0]], columns, metric)]
-        for one, at in made:
-            series.append(one)
-            series_runs.append(at)
-        if not made:
-            lost += _lost(track, axes[track[0]], columns, metrics[0])
-    left_out = +left_out
+        axis_here = axes[track[0]]
+        made = [pair for metric in metrics for pair in _series(track, axis_here, columns, metric)]
+        series += made
+        lost += [] if made else _lost(track, axis_here, columns, metrics[0])
     if not series:
         raise NothingToRunError(f"no series: {_why_none(left_out, lost)}")
-    judged_series, shifts = judged(series, series_runs, Judge(history))
-    return Trend(
-        axis=axis,
-        series=judged_series,
-        shifts=shifts,
-        runs={place: len(members) for place, members in used.items()},
-        left_out=left_out,
-        lost=lost,
-    )
+    judged_series, shifts = judged(series)
+    counts = {place: len(members) for place, members in used.items()}
+    return Trend(axis=axis, series=judged_series, shifts=shifts, runs=counts, left_out=left_out, lost=lost)
 
 
-def _keys(tracks: Mapping[_Track, _Columns]) -> dict[Place, set[Key]]:
-    """Return the sort keys of all x at each place."""
-    keys: dict[Place, set[Key]] = {}
-    for (place, _, _), columns in tracks.items():
-        keys.setdefault(place, set()).update(columns)
-    return keys
-
-
-def _at_one_commit(
-    tracks: Mapping[_Track, _Columns], headers: Sequence[Header], history: History
-) -> dict[_Track, _Columns]:
+def _at_one_commit(tracks: Mapping[_Track, _Columns], headers: Sequence[Header]) -> dict[_Track, _Columns]:
     """Return each case at one commit, so that no version is blamed for a commit.
 
     This is the newest commit with several versions of the case, else the newest that has it.
     """
     ages: dict[str, Key] = {"": ()}  # without a commit: before all others
-    ages |= {placed[1].value: placed[0] for placed in by_commit(headers, history) if placed is not None}
+    ages |= {placed[1].value: placed[0] for placed in by_commit(headers) if placed is not None}
     chosen: dict[_Track, tuple[tuple[bool, Key], _Track]] = {}
     for track, columns in tracks.items():
         place, case_id, version = track

@@ -18,10 +18,8 @@ from ampbench.judge.compare import compare_times, default_threshold
 from ampbench.judge.exact import Order, judge_numbers, other_function
 from ampbench.judge.pairing import EnvironmentDifferences
 from ampbench.records.changes import ChangeCode, ChangeStatus
-from ampbench.records.run import DIRTY
-from ampbench.trend.history import History
 from ampbench.trend.reducing import RunValues
-from ampbench.trend.series import Change, Commits, Place, Rule, Series, Shift
+from ampbench.trend.series import Change, Place, Rule, Series, Shift
 
 POINTS = 8
 """Series of times with at least this many points are for asv's step detection."""
@@ -50,13 +48,12 @@ Direction = Literal["improved", "regressed"]
 class Judge:
     """What is known of pairs of runs, each pair compared once."""
 
-    def __init__(self, history: History):
+    def __init__(self) -> None:
         self.times = cache(lambda before, after: compare_times(before.measured, after.measured))
         """`ampbench compare` of two runs: the change of the time of each case."""
         self.environment = cache(
             lambda before, after, device: EnvironmentDifferences(before.header, after.header, [device], settings={})
         )
-        self.commits = cache(lambda before, after: _commits(history, before, after))
 
     def change(
         self,
@@ -67,8 +64,8 @@ class Judge:
         direction: Direction,
     ) -> Change:
         """Return the change between two points of a series, with what the runs on both sides differ in."""
-        (before, after), commits = levels, [run.header.commit for run in runs]
-        different = [one for one in self.environment(*runs, series.case.device).found if one.name != "commit"]
+        before, after = levels
+        different = list(self.environment(*runs, series.case.device).found)
         different.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
         return Change(
             x=series.points[points[1]].x,
@@ -78,28 +75,21 @@ class Judge:
             ratio=after / before if before and after is not None else None,
             direction=direction,
             differences=tuple(different),
-            commits=self.commits(*commits) if commits[0] != commits[1] else None,
         )
 
 
-def _commits(history: History, before: str | None, after: str | None) -> Commits:
-    old, new = ((commit or "").removesuffix(DIRTY) for commit in (before, after))
-    subject = history.subjects([new]).get(new) if before and after else None
-    return Commits(before, after, subject, history.between(old, new) if subject is not None and old != new else None)
-
-
-def judged(series: Sequence[Series], runs: Sequence[Runs], judge: Judge) -> tuple[list[Series], list[Shift]]:
-    """Return the series, each with the `runs` at its points, with their changes, and the common changes of times."""
-    groups: dict[Place, list[Series]] = {}
-    for one in series:
+def judged(series: Sequence[tuple[Series, Runs]]) -> tuple[list[Series], list[Shift]]:
+    """Return the series, given with the runs at their points, with their changes, and the common changes of times."""
+    judge, groups = Judge(), dict[Place, list[Series]]()
+    for one, _ in series:
         if one.metric.noisy:
             groups.setdefault(one.place, []).append(one)
     shifts = {place: _shifts(group) for place, group in groups.items()}
-    found = [
-        _timed(one, at, shifts[one.place], judge) if one.metric.noisy else _exact(one, at, judge)
-        for one, at in zip(series, runs, strict=True)
+    done = [
+        _timed(one, runs, shifts[one.place], judge) if one.metric.noisy else _exact(one, runs, judge)
+        for one, runs in series
     ]
-    return found, [shift for group in shifts.values() for shift in group.values()]
+    return done, [shift for group in shifts.values() for shift in group.values()]
 
 
 def held(series: Series) -> list[int]:

@@ -117,7 +117,7 @@ class LeftOut(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class X:
-    """One place on the axis: its whole `value`, a short `label` and, of a commit, its subject as `title`."""
+    """One place on the axis: its whole `value`, a short `label` and, of a date, its run as `title`."""
 
     value: str
     label: str
@@ -187,15 +187,6 @@ class Point:
         return self.gap is not None and self.gap.lack is Lack.UNDEFINED
 
 
-class Commits(NamedTuple):
-    """The way from commit `before` to `after`: the number of commits, the subject of `after`; None: not known."""
-
-    before: str | None
-    after: str | None
-    subject: str | None = None
-    number: int | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A change point: `x` is the first point after it, `last` the last point of the level before it.
@@ -203,7 +194,7 @@ class Change:
     `before` and `after` are the levels on both sides, in the unit of the metric, None where undefined. `ratio` is
     after / before, None where before is 0 or either is undefined; `low` and `high` are its 95% interval where
     comparisons of runs have one. `moved` are the facts of an fp64 result that moved: errors on both sides are of
-    different functions, whatever their sizes. The runs on both sides differ in `differences` and in their `commits`.
+    different functions, whatever their sizes. The runs on both sides differ in `differences`.
     """
 
     x: X
@@ -216,7 +207,6 @@ class Change:
     direction: Literal["improved", "regressed"]
     moved: Mapping[str, float | str] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
-    commits: Commits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 from ampbench.core.units import UNDEFINED, counted, format_percent, format_percent_range, format_quantity, format_ratio
 from ampbench.records.changes import Difference
 from ampbench.records.labels import case_labels, common_traits, few
-from ampbench.records.run import DIRTY, short_commit
+from ampbench.records.run import short_commit
 from ampbench.show.comparison import NOT_IN_TURNS, drift_said
 from ampbench.show.data import finite
 from ampbench.show.document import Block, Column, Document, Section, table
@@ -41,9 +41,6 @@ _LACKS: Mapping[Lack, str] = {
     Lack.NOT_MEASURED: "not measured",
     Lack.OTHER_NUMBERS: "measured with other weights, inputs, or by another counter",
 }
-_NAMED = ("program", "device", "device_name", "host", "torch_version", "commit", "threads", "cpu", "settings")
-"""The fields by which places are told apart, the shortest names first."""
-
 Names = Mapping[tuple[Place, str, int, str, str], str]
 
 
@@ -67,27 +64,17 @@ def series_names(trend: Trend) -> Names:
 
 
 def what(change: Change) -> str:
-    """Return in one line what the runs on both sides of a change differ in: "torch 2.12.1 → 2.13.0; abc1 Subject"."""
+    """Return in one line what the runs on both sides of a change differ in: "torch 2.12.1 → 2.13.0; commit a1 → b2"."""
     parts = [f"computes something else: {drift_said(change.moved)}"] if change.moved else []
-    parts += map(_difference, change.differences)
-    if change.commits is not None:
-        before, after, subject, number = change.commits
-        named = short_commit(after) if after else "none"
-        if subject is None:
-            parts.append(f"commit {short_commit(before) if before else 'none'} → {named}")
-        elif (before or "").removesuffix(DIRTY) == (after or "").removesuffix(DIRTY):
-            parts.append(f"changes that were not committed, {named}")
-        else:
-            parts.append(f"{f'{number} commits, ' if number and number > 1 else ''}{named} {subject}".strip())
-    return "; ".join(parts) or "no difference is recorded"
+    return "; ".join([*parts, *map(_difference, change.differences)]) or "no difference is recorded"
 
 
 def _difference(differs: Difference) -> str:
     before, after = differs.baseline, differs.candidate
-    if max(len(before), len(after)) > _LONGEST_VALUE:
-        if differs.name != "torch build":
-            return f"other {differs.name}"
+    if differs.name in ("commit", "torch build"):
         before, after = short_commit(before), short_commit(after)
+    elif max(len(before), len(after)) > _LONGEST_VALUE:
+        return f"other {differs.name}"
     return f"{differs.name} {before} → {after}"
 
 
@@ -109,34 +96,38 @@ def summary(trend: Trend) -> str:
     return f"{counted(len(changes), 'change')} in {changed} series: {', '.join(parts)}"
 
 
+_FIELDS: Mapping[str, Callable[[Any], str]] = {
+    "program": str,
+    "host": str,
+    "device_name": str,
+    "cpu": str,
+    "device": str,
+    "threads": lambda threads: counted(threads, "thread"),
+    "torch_version": "torch {}".format,
+    "commit": lambda commit: f"commit {short_commit(commit)}",
+    "settings": lambda settings: " ".join(f"{name}={value}" for name, value in settings),
+}
+"""How the fields of a place are written, in their order."""
+
+
+def _parts(place: Place, fields: Iterable[str]) -> list[str]:
+    return [_FIELDS[field](value) for field in fields if (value := getattr(place, field))]
+
+
 def place_name(place: Place) -> str:
-    """Return a place in one line: `ampbench · host · NVIDIA H200 · cuda · torch 2.15.0`."""
-    parts = [place.program, place.host, place.device_name or place.cpu, place.device]
-    parts += [counted(place.threads, "thread")] if place.threads else []
-    parts += [f"torch {place.torch_version}"] if place.torch_version else []
-    parts += [f"commit {short_commit(place.commit)}"] if place.commit else []
-    return " · ".join([part for part in parts if part] + [f"{name}={value}" for name, value in place.settings])
+    """Return a place in one line: `ampbench · host · AMD EPYC · cpu · 2 threads · torch 2.15.0`."""
+    return " · ".join(_parts(place, _FIELDS))
 
 
 def where(trend: Trend, place: Place) -> str:
     """Return what tells a place from the others of the trend in brackets behind a blank, "" where there is but one."""
-    names: dict[Place, tuple[str, ...]] = dict.fromkeys(trend.runs, ())
-    for field in _NAMED:
-        if len(set(names.values())) < len(names) and len({getattr(other, field) for other in names}) > 1:
-            names = {other: (*parts, _field(other, field)) for other, parts in names.items()}
-    telling = ", ".join(filter(None, names[place]))
+    fields: list[str] = []
+    for field in _FIELDS:
+        apart = {tuple(getattr(other, known) for known in fields) for other in trend.runs}
+        if len(apart) < len(trend.runs) and len({getattr(other, field) for other in trend.runs}) > 1:
+            fields.append(field)
+    telling = ", ".join(part for part in _parts(place, fields) if part != OWN_PROGRAM)
     return f" ({telling})" if telling else ""
-
-
-def _field(place: Place, field: str) -> str:
-    value = getattr(place, field)
-    if field == "settings":
-        return " ".join(f"{name}={text}" for name, text in value)
-    if field == "program":
-        return "" if value == OWN_PROGRAM else value
-    if field in ("threads", "torch_version"):
-        return f"{field.partition('_')[0]} {value}"
-    return short_commit(value) if field == "commit" else str(value)
 
 
 def changes_in_order(trend: Trend) -> list[tuple[Series, Change]]:
@@ -277,7 +268,7 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     blocks += [Block(f"{counted(more, 'more change')} (--all lists them)")] if more else []
     if any(series.metric.noisy for series, _ in changes):
         blocks.append(Block(NOT_IN_TURNS))
-    still = Counter(series.metric.name for series in trend.series if not series.changes)
+    still = Counter(one.metric.name for one in trend.series if one.rule in JUDGED and not one.changes)
     blocks += [Block(f"without a change: {_listed(still)} (--all lists them)")] if still and not show_all else []
     blocks += map(Block, notes(trend))
     title = f"{counts} over {trend.axis.replace('_', ' ')}: {_span(trend)}{f' · {common}' if common else ''}"
@@ -359,7 +350,7 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
         values = {name: getattr(series.case, name) for name in _OF_CASE}
         values |= {"metric": series.metric.name, "unit": series.metric.column.unit}
         values |= {name: getattr(series.place, name) for name in _OF_PLACE}
-        values |= {"settings": _field(series.place, "settings"), "numbers": series.numbers}
+        values |= {"settings": " ".join(_parts(series.place, ["settings"])), "numbers": series.numbers}
         for point in series.points:
             row = values | {"x": point.x.value, "x_label": point.x.label}
             row |= {name: getattr(point, name) for name in _OF_POINT}

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from ampbench.records.changes import Difference
 from ampbench.report.material import Material, gather
 from ampbench.report.page import chart_payload, packed
 from ampbench.report.trends import trends
 from ampbench.report.views import View
 from ampbench.show.charts import CHOICES, Chart
-from ampbench.trend.series import Change, Commits, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
+from ampbench.trend.series import Change, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
 from tests.report.materials import make_material, section_of
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
@@ -172,7 +173,7 @@ def test_markup_in_commits_and_reasons_is_text() -> None:
         Point(x=xs(3)[2], value=None, gap=Gap(Lack.FAILED, hostile)),
     ]
     found = Change(x=x, last=xs(1)[0], before=1e-3, after=1.2e-3, ratio=1.2, direction="regressed",
-                   commits=Commits("0", "1", hostile))  # fmt: skip
+                   differences=(Difference(name="host", baseline="0", candidate=hostile),))  # fmt: skip
     one = series([], points=several, changes=[found])
     given = material(one)
     page = section_of(made(given))

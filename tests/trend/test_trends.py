@@ -1,7 +1,6 @@
 """Trends: what makes a series, in which order it stands, where it changes and why."""
 
 import math
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.measured import Failure, Fitness, Reading
 from ampbench.records.run import Arm, Entry, Imported
 from ampbench.trend.building import AXES, make_trend
-from ampbench.trend.history import History
 from ampbench.trend.judging import SHORTEST, find_steps
 from ampbench.trend.reducing import read_runs
 from ampbench.trend.series import Change, Gap, Lack, LeftOut, Rule, Series, Trend, tracked
@@ -57,9 +55,9 @@ class Folder:
         write_run(self.path, list(cases), *(entries or timed(FP32, 1e-3)), COMPLETE, **given | header, run=name)
         return name
 
-    def trend(self, axis: str = "torch_version", *metrics: str, **history: Any) -> Trend:
+    def trend(self, axis: str = "torch_version", *metrics: str) -> Trend:
         chosen = tracked(metrics or ("time",))
-        return make_trend(read_runs([], self.path, chosen).runs, axis, chosen, **history)
+        return make_trend(read_runs([], self.path, chosen).runs, axis, chosen)
 
 
 @pytest.fixture
@@ -174,50 +172,7 @@ def test_commits_stand_in_their_order_whenever_they_were_measured_and_dirty_ones
 def test_a_commit_without_a_time_stands_where_it_was_first_measured(folder: Folder) -> None:
     folder.run(commit="b" * 40)
     folder.run(commit="a" * 40)
-    assert labels(only(folder.trend("commit", history=History(folder.path)))) == ["b" * 7, "a" * 7]
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
-    """A repository of four commits of one second, and their hashes from the oldest on."""
-    path = tmp_path / "repository"
-    path.mkdir()
-    for name in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{name}_NAME", "A")
-        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b.example")
-        monkeypatch.setenv(f"GIT_{name}_DATE", "2026-01-01T00:00:00Z")
-    commands = [["init", "-q"], *(["commit", "-q", "--allow-empty", "-m", f"Step {n}\n\nMore."] for n in range(4))]
-    for command in commands:
-        subprocess.run(["git", *command], cwd=path, check=True)
-    listed = subprocess.run(["git", "rev-list", "HEAD"], cwd=path, check=True, capture_output=True, text=True).stdout
-    return path, listed.split()[::-1]
-
-
-def test_git_tells_order_subjects_and_the_commits_between(folder: Folder, repository: tuple[Path, list[str]]) -> None:
-    path, commits = repository
-    for place, peak in ((3, 1100), (0, 1000), (1, 1000)):
-        entries = [*timed(FP32, 1e-3), make_memory(FP32, peak)]
-        folder.run(*entries, commit=commits[place], committed_at="2026-01-01T00:00:00Z")
-    trend = folder.trend("commit", "memory", history=History(path))
-    assert labels(only(trend)) == [commits[place][:7] for place in (0, 1, 3)]
-    assert [point.x.title for point in only(trend).points] == ["Step 0", "Step 1", "Step 3"]
-    assert what(only_change(trend)) == f"2 commits, {commits[3][:7]} Step 3"
-
-
-def test_what_git_does_not_know_is_left_out(repository: tuple[Path, list[str]], tmp_path: Path) -> None:
-    path, commits = repository
-    found = History(path).subjects(["0" * 40, commits[2], "no name", "--all", commits[0]])
-    assert found == {commits[2]: "Step 2", commits[0]: "Step 0"}
-    assert History(path).between("0" * 40, commits[0]) is None
-    assert History(tmp_path).subjects(commits) == {}
-
-
-def test_changes_that_were_not_committed_are_called_so(folder: Folder, repository: tuple[Path, list[str]]) -> None:
-    path, commits = repository
-    for commit, peak in ((commits[0], 1000), (f"{commits[0]}-dirty", 1100)):
-        folder.run(*timed(FP32, 1e-3), make_memory(FP32, peak), commit=commit)
-    change = only_change(folder.trend("commit", "memory", history=History(path)))
-    assert what(change) == f"changes that were not committed, {commits[0][:7]}-dirty"
+    assert labels(only(folder.trend("commit"))) == ["b" * 7, "a" * 7]
 
 
 def test_over_dates_each_run_is_a_point(folder: Folder) -> None:
@@ -268,7 +223,7 @@ def test_of_two_runs_each_keeps_its_own_interval_and_the_point_has_none(folder: 
 def test_a_time_that_is_none_is_refused_by_the_name_of_its_run(axis: str, header: str) -> None:
     run = make_header(commit="a" * 40, **{header: "yesterday"})
     with pytest.raises(StoreError, match=f"run {run.run}: 'yesterday' is no time"):
-        AXES[axis]([run], History())
+        AXES[axis]([run])
 
 
 def test_a_case_that_has_only_ever_failed_is_listed_with_why(folder: Folder) -> None:
