@@ -12,10 +12,9 @@ output_rel_l2 = 5e-3
 """
 
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ampbench.errors import UnknownNameError, UsageError
@@ -24,34 +23,28 @@ FILE_NAME = "ampbench.toml"
 PATHS = frozenset({"results", "policy"})
 """Options whose value is a path, which counts from the settings file's folder, not from the current one."""
 
-PROGRAMS: Mapping[str, frozenset[str]] = MappingProxyType({"ab": frozenset({"baseline", "candidate"})})
+PROGRAMS = {"ab": ("baseline", "candidate")}
 """By verb, options that name a program to run or its environment: only who types a command decides on these.
 
 A settings file belongs to the folder, which may be somebody else's.
 """
 
-KEYS = frozenset(
+SHARED = frozenset(
     {
-        "against", "all", "anchor", "area", "baseline", "budget", "burst", "case", "check", "device",
-        "dry_run", "dtype", "format", "gate", "json", "keyword", "label", "list", "max_error",
-        "max_gradient_error",
-        "max_time", "max_trials", "memory_limit", "metric",
-        "min_run_time", "min_update_kept", "no_isolation", "on", "only", "operation",
-        "optimizer", "output", "over", "path", "phase", "policy", "precision", "preset", "ray", "results",
-        "resume", "rounds", "seconds", "seed", "seeds", "set", "setting", "shard", "short", "show", "site",
-        "sources", "steps", "sweep", "threads", "threshold", "timeout", "to", "verbose", "x", "yes",
+        "device", "format", "label", "memory_limit", "min_run_time", "optimizer", "path", "phase", "policy",
+        "precision", "preset", "results", "rounds", "seed", "set", "sweep", "threads", "timeout", "verbose",
     }
 )  # fmt: skip
-"""What a settings file may say to one verb or another, so that a verb can pass over what is for the others alone
-without importing them. For a key that is not among them, an option of a new study, all verbs are asked."""
+"""Options of several verbs, which a settings file may give to all at once, outside of a verb's table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a verb: the parameter it sets, and whether it may be given several times."""
+    """An option of a verb: the parameter it sets, and whether it may be given several times or takes no value."""
 
     parameter: str
-    repeatable: bool
+    repeatable: bool = False
+    flag: bool = False
 
 
 LIMITS = "limits"
@@ -85,46 +78,28 @@ def find(start: Path) -> SettingsFile | None:
     return None
 
 
-def defaults(
-    file: SettingsFile,
-    verb: str,
-    verbs: Collection[str],
-    options_of: Callable[[str], Options],
-    keys: Collection[str] = KEYS,
-) -> dict[str, Any]:
-    """Return the default values of the parameters of `verb`, one of `verbs`; none for "", the program itself.
+def defaults(file: SettingsFile, verb: str, verbs: Collection[str], options: Options) -> dict[str, Any]:
+    """Return the default values of the parameters of `verb`, one of `verbs`, which has `options`.
 
-    A key at the top sets the option for every verb that has it, a table named like a verb for that verb alone. Keys are
-    options without their dashes ("max-error" or "max_error"). `options_of` is asked for the options of `verb`, and of
-    others only where the file says what is none of `keys`. Raises `UsageError` for a key that no verb has, or that
-    the verb of its table has not: of another's table it is enough that any verb has it.
+    A key of `SHARED` at the top holds for every verb that has the option, a table named like a verb for that verb
+    alone. Keys are options without their dashes ("max-error" or "max_error"). Raises `UsageError` for any other key at
+    the top or in the verb's own table.
     """
-    options = options_of(verb) if verb else {}
-    ours = PROGRAMS.get(verb, frozenset[str]())
-    programs = frozenset[str]().union(*PROGRAMS.values())
-    result: dict[str, Any] = {}
     tables = [*verbs, LIMITS]
-    if any(key.replace("-", "_") not in {*keys, *programs} for key in file.table if key not in tables):
-        keys = {*keys, *({option for each in verbs for option in options_of(each)} - programs)}
-    for key, value in file.table.items():
-        if key in tables:
-            continue
-        option = _option(key, [*sorted({*keys, *programs}), *tables], file.path)
-        if option not in keys:
-            raise UsageError(_names_a_program(file.path, option))
-        if option in options and option not in ours:
-            result[options[option].parameter] = _value(option, value, options[option], file.path)
-    for each in verbs:
-        for key, value in _table(file.table.get(each, {}), file.path, each).items():
-            option = key.replace("-", "_")
-            if option in PROGRAMS.get(each, ()):
-                raise UsageError(_names_a_program(file.path, option))
-            if each == verb or option not in keys:
-                known = options if each == verb else options_of(each)
-                option = _option(key, list(known), file.path, each)
-                if each == verb:
-                    result[known[option].parameter] = _value(option, value, known[option], file.path)
-    return result
+    shared = {key: value for key, value in file.table.items() if key not in tables}
+    of_verb = _table(file.table.get(verb, {}), file.path, verb)
+    values: dict[str, Any] = {}
+    for key, value in shared.items():
+        option = _option(key, [*sorted(SHARED), *tables], "setting of all verbs", file.path)
+        if option in options:
+            values[options[option].parameter] = _value(option, value, options[option], file.path)
+    for key, value in of_verb.items():
+        option = _option(key, list(options), f"setting of {verb}", file.path)
+        if option in PROGRAMS.get(verb, ()):
+            flag = f"--{option.replace('_', '-')}"
+            raise UsageError(f"{file.path}: {option} names a program to run: give {flag} on the command line")
+        values[options[option].parameter] = _value(option, value, options[option], file.path)
+    return values
 
 
 def limits(file: SettingsFile, known: Collection[str]) -> dict[str, float]:
@@ -137,11 +112,6 @@ def limits(file: SettingsFile, known: Collection[str]) -> dict[str, float]:
             raise UsageError(f"{file.path}: the limit {name} must be a number, not {value!r}")
         found[name] = float(value)
     return found
-
-
-def _names_a_program(path: Path, option: str) -> str:
-    flag = f"--{option.replace('_', '-')}"
-    return f"{path}: {option} names a program to run, which no settings file may: say {flag} on the command line"
 
 
 def _folders(start: Path) -> list[Path]:
@@ -171,23 +141,23 @@ def _table(value: Any, path: Path, name: str) -> Mapping[str, Any]:
     return value
 
 
-def _option(key: str, known: list[str], path: Path, verb: str = "") -> str:
-    """Return the parameter that a key names."""
+def _option(key: str, known: list[str], kind: str, path: Path) -> str:
+    """Return the option that a key names, one of those `known`."""
     option = key.replace("-", "_")
     if option in known:
         return option
-    kind = f"setting of {verb}" if verb else "setting"
-    raise UsageError(f"{path}: {UnknownNameError(kind, key, known)}")
+    raise UsageError(f"{path}: {UnknownNameError(kind, key, known, instead='an option of one verb stands in [VERB]')}")
 
 
 def _value(key: str, value: Any, option: Option, path: Path) -> Any:
-    """Return the value as the command line would give it: a list for a repeatable option, a path made absolute."""
+    """Return the value as the command line would give it: as text, but for a flag; a list for a repeatable option."""
     if isinstance(value, dict):
         raise UsageError(f"{path}: {key} must be a value, not a table")
     if isinstance(value, list) and not option.repeatable:
         raise UsageError(f"{path}: {key} must be one value, not a list")
-    if key in PATHS and isinstance(value, str):
-        value = str(path.parent / value)
-    if not option.repeatable:
+    if option.flag:
         return value
-    return value if isinstance(value, list) else [value]
+    texts = [str(each) for each in (value if isinstance(value, list) else [value])]
+    if key in PATHS:
+        texts = [str(path.parent / text) for text in texts]
+    return texts if option.repeatable else texts[0]

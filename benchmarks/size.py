@@ -85,11 +85,7 @@ def of_options() -> dict[str, float]:
         parameters = command.get_params(context)
         return [max(option.opts, key=len) for option in parameters if option.param_type_name == "option"]
 
-    of_verbs = {}
-    for name in main._verbs():
-        verb, _, subverb = name.partition(" ")
-        command = main.build(verb, subverb or None).commands[verb]
-        of_verbs[name] = spelled(command.commands[subverb] if subverb else command)
+    of_verbs = {name: spelled(main.verb(name)) for name in main.verbs()}
     every = [option for options in of_verbs.values() for option in options]
     return {
         "verbs": len(of_verbs),

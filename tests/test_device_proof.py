@@ -273,7 +273,7 @@ def test_the_runner_needs_nothing_but_python() -> None:
 
 def test_the_wheels_are_what_pyproject_asks_for_but_for_what_is_there_with_torch() -> None:
     names = {wheels.name_of(one) for one in wheels.wanted()}
-    assert {"msgspec", "typer", "rich", "packaging", "jinja2", "markupsafe", "vl-convert-python", "pytest"} <= names
+    assert {"msgspec", "click", "rich", "packaging", "jinja2", "markupsafe", "vl-convert-python", "pytest"} <= names
     assert not names & {"torch", "numpy", "pandas", "scipy"}
     assert "msgspec>=0.19" in wheels.wanted()
     assert {"scipy", "numpy==2.1"} <= {*wheels.wanted(["scipy", "numpy==2.1"])}

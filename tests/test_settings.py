@@ -12,13 +12,13 @@ from ampbench.settings import Option, SettingsFile
 
 VERBS = {
     "run": {
-        "rounds": Option("rounds", False),
+        "rounds": Option("rounds"),
         "precision": Option("precision", True),
         "set": Option("set_", True),
-        "max_error": Option("max_error", False),
-        "results": Option("results", False),
+        "max_error": Option("max_error"),
+        "results": Option("results"),
     },
-    "show": {"max_error": Option("max_error", False), "results": Option("results", False)},
+    "show": {"max_error": Option("max_error"), "results": Option("results")},
 }
 
 
@@ -31,7 +31,7 @@ def repository(tmp_path: Path) -> Path:
 
 WITH_PROGRAMS = {
     "ab": {"baseline": Option("baseline", True), "candidate": Option("candidate", True)},
-    "report": {"baseline": Option("baseline", False)},
+    "report": {"baseline": Option("baseline")},
 }
 
 
@@ -39,8 +39,7 @@ def loaded(text: str, folder: Path, verbs: Mapping[str, Mapping[str, Option]] = 
     (folder / "ampbench.toml").write_text(text)
     file = settings.find(folder)
     assert file is not None
-    known = {option for verb, options in verbs.items() for option in options.keys() - settings.PROGRAMS.get(verb, ())}
-    return {verb: settings.defaults(file, verb, verbs, verbs.__getitem__, known) for verb in verbs}
+    return {verb: settings.defaults(file, verb, verbs, options) for verb, options in verbs.items()}
 
 
 def test_there_may_be_no_settings(repository: Path) -> None:
@@ -80,16 +79,16 @@ def test_ampbench_toml_comes_before_pyproject(repository: Path) -> None:
 
 
 def test_a_key_at_the_top_holds_for_every_verb_that_has_it(repository: Path) -> None:
-    assert loaded("max-error = 0.01\nrounds = 5\n", repository) == {
-        "run": {"max_error": 0.01, "rounds": 5},
-        "show": {"max_error": 0.01},
+    assert loaded("rounds = 5\nresults = '/r'\n", repository) == {
+        "run": {"results": "/r", "rounds": "5"},
+        "show": {"results": "/r"},
     }
 
 
 def test_a_verb_s_own_table_wins_over_the_top(repository: Path) -> None:
-    assert loaded("max_error = 0.01\n[show]\nmax-error = 0.5\n", repository) == {
-        "run": {"max_error": 0.01},
-        "show": {"max_error": 0.5},
+    assert loaded("results = '/r'\n[show]\nresults = '/own'\nmax-error = 0.5\n", repository) == {
+        "run": {"results": "/r"},
+        "show": {"results": "/own", "max_error": "0.5"},
     }
 
 
@@ -104,17 +103,19 @@ def test_a_results_folder_counts_from_the_settings_file(repository: Path) -> Non
     (repository / "ampbench.toml").write_text("results = 'bench/results'\n")
     file = settings.find(repository / "source")
     assert file is not None
-    assert settings.defaults(file, "show", VERBS, VERBS.__getitem__) == {
-        "results": str(repository / "bench" / "results")
-    }
+    assert settings.defaults(file, "show", VERBS, VERBS["show"]) == {"results": str(repository / "bench" / "results")}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("reslts = 'x'", r"ampbench\.toml: unknown setting 'reslts': did you mean results"),
+        ("reslts = 'x'", r"ampbench\.toml: unknown setting of all verbs 'reslts': did you mean results"),
+        (
+            "no_isolation = true",
+            r"all verbs 'no_isolation': an option of one verb stands in \[VERB\]",
+        ),
         ("[run]\nroudns = 5", r"ampbench\.toml: unknown setting of run 'roudns': did you mean rounds\?"),
-        ("[shwo]\nresults = 'x'", r"unknown setting 'shwo': did you mean show\?"),
+        ("[shwo]\nresults = 'x'", r"unknown setting of all verbs 'shwo': did you mean show\?"),
         ("rounds = = 5", r"ampbench\.toml: not valid TOML: .*line 1"),
         ("rounds = " + "9" * 5000, r"ampbench\.toml: not valid TOML: Exceeds the limit"),
         ("rounds = " + "[" * 20_000, r"ampbench\.toml: its brackets or tables are nested too deep to be read"),
@@ -142,59 +143,23 @@ def test_a_tool_table_that_is_no_table_is_refused(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "option"),
+    ("text", "message"),
     [
-        ("[ab]\nbaseline = ['./x']", "baseline"),
-        ("candidate = './x'", "candidate"),
+        ("[ab]\nbaseline = ['./x']", "baseline names a program to run: give --baseline on the command line"),
+        ("candidate = './x'", "unknown setting of all verbs 'candidate'"),
     ],
 )
-def test_no_settings_file_names_a_program_to_run(text: str, option: str, repository: Path) -> None:
-    flag = f"--{option.replace('_', '-')}"
-    with pytest.raises(UsageError, match=f"{option} names a program to run, which no settings file may: say {flag}"):
+def test_no_settings_file_names_a_program_to_run(text: str, message: str, repository: Path) -> None:
+    with pytest.raises(UsageError, match=message):
         loaded(text, repository, WITH_PROGRAMS)
 
 
-def test_a_key_at_the_top_that_names_a_program_to_one_verb_alone_is_set_for_the_others(repository: Path) -> None:
-    found = loaded("baseline = 'v1'", repository, WITH_PROGRAMS)
-    assert {verb: values for verb, values in found.items() if values} == {"report": {"baseline": "v1"}}
+def test_the_options_that_settings_name_are_those_of_verbs() -> None:
+    options = {verb: program.verb(verb).settable().keys() for verb in program.verbs()}
+    assert all({*programs} <= options[verb] for verb, programs in settings.PROGRAMS.items())
+    assert all(sum(name in keys for keys in options.values()) > 1 for name in settings.SHARED)
 
 
-def test_the_options_that_settings_may_not_give_exist() -> None:
-    assert all(named <= program.options_of(verb).keys() for verb, named in settings.PROGRAMS.items())
-
-
-def test_the_keys_that_settings_know_are_options_and_those_of_all_verbs_but_of_some_studies() -> None:
-    found = {verb: program.options_of(verb).keys() - settings.PROGRAMS.get(verb, ()) for verb in program._verbs()}
-    alone = {key for verb, keys in found.items() if verb.partition(" ")[0] not in program.GROUPS for key in keys}
-    assert alone <= settings.KEYS <= {key for keys in found.values() for key in keys}
-
-
-def test_a_key_that_settings_do_not_know_is_set_for_the_verbs_that_have_it(repository: Path) -> None:
-    (repository / "ampbench.toml").write_text("tempo = 'fast'\nrounds = 5\n")
-    file = settings.find(repository)
-    assert file is not None
-    verbs = {**VERBS, "made": {"tempo": Option("tempo", False)}}
-    found = {verb: settings.defaults(file, verb, verbs, verbs.__getitem__) for verb in verbs}
-    assert found["made"] == {"tempo": "fast"}
-    assert found["run"] == {"rounds": 5}
-    with pytest.raises(UsageError, match="unknown setting 'tempo'"):
-        settings.defaults(file, "run", VERBS, VERBS.__getitem__)
-
-
-def test_the_tables_of_other_verbs_are_looked_into_only_for_what_no_verb_has(repository: Path) -> None:
-    asked: list[str] = []
-
-    def options_of(verb: str) -> Mapping[str, Option]:
-        asked.append(verb)
-        return VERBS[verb]
-
-    (repository / "ampbench.toml").write_text("rounds = 5\nmax_error = 0.1\n[run]\nset = ['mlp.depth=2']\n")
-    file = settings.find(repository)
-    assert file is not None
-    assert settings.defaults(file, "show", VERBS, options_of) == {"max_error": 0.1}
-    assert asked == ["show"]
-    (repository / "ampbench.toml").write_text("[run]\nroudns = 5\n")
-    file = settings.find(repository)
-    assert file is not None
-    with pytest.raises(UsageError, match="unknown setting of run 'roudns': did you mean rounds"):
-        settings.defaults(file, "show", VERBS, options_of)
+def test_the_tables_of_other_verbs_are_theirs_to_read(repository: Path) -> None:
+    found = loaded("[run]\nrounds = 5\n[show]\nmax_error = 0.1\n", repository)
+    assert found == {"run": {"rounds": "5"}, "show": {"max_error": "0.1"}}

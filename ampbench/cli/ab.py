@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 from msgspec.structs import replace
 
 from ampbench.ab.arms import HERE, parse_arm
@@ -13,13 +13,14 @@ from ampbench.cli.compare import Judging, print_comparison
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
-    Every,
     Format,
     Label,
     Limited,
     Made,
+    Option,
     Results,
     Selected,
+    Verbose,
     is_typed,
     results_words,
     stored_already,
@@ -42,13 +43,13 @@ ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
 def command(
     *,
-    context: typer.Context,
-    baseline: Annotated[list[str] | None, typer.Option("--baseline", metavar="ARM", help=ARM)] = None,
-    candidate: Annotated[list[str] | None, typer.Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")] = None,
+    context: click.Context,
+    baseline: Annotated[list[str] | None, Option("--baseline", metavar="ARM", help=ARM)] = None,
+    candidate: Annotated[list[str] | None, Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")] = None,
     selection: Selected,
     blocks: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--rounds",
             metavar="N",
             min=1,
@@ -58,27 +59,27 @@ def command(
     ] = None,
     min_run_time: Annotated[
         str,
-        typer.Option(
+        Option(
             "--min-run-time",
             metavar="SECONDS",
             help=f"Timing per case, arm and block, {DURATION}. Default: 0.15 to 0.3, the fewer the cases the more.",
         ),
     ] = "",
     max_time: Annotated[
-        str, typer.Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
+        str, Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
     ] = "",
     burst: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--burst", help="On an accelerator, time tenths of a second in place of seconds: quick, warmed up less."
         ),
     ] = False,
     settings: Limited,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
-    gate: Annotated[bool, typer.Option("--gate", help="Judge as ampbench gate does, with its exit codes.")] = False,
+    gate: Annotated[bool, Option("--gate", help="Judge as ampbench gate does, with its exit codes.")] = False,
     judging: Annotated[Judging, Made(Judging)],
-    every: Every = False,
+    every: Verbose = False,
     format: Format,
 ) -> int:
     """Measure two arms in turns, block by block, until every case is decided.

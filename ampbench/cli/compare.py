@@ -5,18 +5,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
-    Every,
+    Argument,
     Format,
     Keyword,
     Made,
     Only,
+    Option,
     Results,
     Threshold,
+    Verbose,
     many_names,
     run_argument,
     run_option,
@@ -44,7 +46,7 @@ class Judging:
 
     policy: Annotated[
         str,
-        typer.Option(
+        Option(
             "--policy",
             metavar="FILE",
             help="What the gate lets pass (docs/gate.md). Default: ampbench-gate.toml, if any.",
@@ -83,14 +85,14 @@ class Judging:
 
 def command(
     *,
-    context: typer.Context,
+    context: click.Context,
     baseline: Annotated[str, run_argument("BASE", f"A run: {A_RUN}.")],
     candidate: Annotated[str, run_argument("CANDIDATE", "Another, which is compared with it.")],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
     only: Only = "",
     threshold: Threshold = "",
-    every: Every = False,
+    every: Verbose = False,
     format: Format,
 ) -> int:
     """Compare two stored runs: what became slower, bigger or less accurate, and whether that is certain.
@@ -133,7 +135,7 @@ def gate(
     judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
-    every: Every = False,
+    every: Verbose = False,
     format: Format,
 ) -> int:
     """Compare two stored runs under a policy: exit code 0 if the candidate may pass, 1 on a regression.
@@ -189,19 +191,19 @@ def trend(
     *,
     sources: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="SOURCE",
             help=f"A run ({A_RUN}), a folder of runs, a results folder, asv's results, pytest-benchmark's JSON. "
             "Default: all of --results.",
         ),
     ] = None,
-    x: Annotated[str, typer.Option("--x", metavar="AXIS", help="torch_version, commit or date.")] = AXES[0],
+    x: Annotated[str, Option("--x", metavar="AXIS", help="torch_version, commit or date.")] = AXES[0],
     metric: Annotated[
         list[str] | None,
         many_names("--metric", "time, memory, floor (the output's error) or gradients. Default: all."),
     ] = None,
     keyword: Keyword = "",
-    every: Every = False,
+    every: Verbose = False,
     results: Results = DEFAULT_RESULTS,
     format: Format,
 ) -> int:

@@ -7,12 +7,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
     Keyword,
+    Option,
     Results,
     formats,
     run_argument,
@@ -48,15 +47,15 @@ def command(
     ],
     to: Annotated[
         str,
-        typer.Option(
+        Option(
             "--to",
             metavar="FORMAT",
             help="junit, github-smaller, bencher, pytest-benchmark or parquet; or native.",
-            autocompletion=formats,
+            offers=lambda *_: known_formats(),
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write this file. Default: print.")
+        Path | None, Option("-o", "--output", metavar="FILE", help="Write this file. Default: print.")
     ] = None,
     baseline: Annotated[str, run_option("--baseline", "Write the comparison with this run (junit).")] = "",
     results: Results = DEFAULT_RESULTS,

@@ -8,10 +8,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ampbench import __version__
-from ampbench.cli.options import DEFAULT_RESULTS, Format
+from ampbench.cli.options import DEFAULT_RESULTS, Format, Option
 from ampbench.cli.printing import OutputFormat, print_document
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 from ampbench.records.kinds import CHECK
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
 CheckedResults = Annotated[
-    Path | None, typer.Option("--results", metavar="DIR", help="Also check every run file in DIR and below it.")
+    Path | None, Option("--results", metavar="DIR", help="Also check every run file in DIR and below it.")
 ]
 
 

@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ampbench.cli.options import DEFAULT_RESULTS, Format, Results, listings
+from ampbench.cli.options import DEFAULT_RESULTS, Argument, Format, Results
 from ampbench.cli.printing import OutputFormat, print_listing, print_text
 from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, deed_of
@@ -23,13 +21,11 @@ def command(
     *,
     what: Annotated[
         str,
-        typer.Argument(
-            metavar="WHAT", help="workloads, precisions, recipes, devices or runs.", autocompletion=listings
-        ),
+        Argument(metavar="WHAT", help="workloads, precisions, recipes, devices or runs.", offers=lambda *_: LISTINGS),
     ],
     which: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="Of workloads: a part of a name, or timm:PART of a library's networks."),
+        Argument(metavar="NAME", help="Of workloads: a part of a name, or timm:PART of a library's networks."),
     ] = "",
     results: Results = DEFAULT_RESULTS,
     format: Format,

@@ -1,21 +1,21 @@
 """Options of verbs: those that several share, each spelled and explained once, and what is made of them.
 
-A parameter of a verb may be `Made` by a function: the function's options then stand in its place on the command line,
-and the verb is handed what the function returns. A shell is offered values that are known without torch, and the
-runs of `--results`.
+A verb is a function whose parameters are marked as an `Option`, an `Argument` or `Made` by another function of such
+parameters. A shell is offered values that are known without torch, and the runs of `--results`.
 """
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args
 
-import typer
-from typer.core import TyperCommand
+import click
 
 from ampbench import settings
 from ampbench.cli.printing import OutputFormat, print_note
@@ -23,10 +23,10 @@ from ampbench.core.budget import LIMITS, Budget
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.recipes import OPTIMIZERS, RECIPES, parse_optimizer
 from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
-from ampbench.errors import INTERRUPTED, AmpbenchError, UsageError
+from ampbench.errors import INTERRUPTED, AmpbenchError, UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, OF_CASES, PATHS, PHASES, ParameterValue
 from ampbench.records.run import LATEST, Header, Selection, Settings
-from ampbench.workloads.index import is_users
+from ampbench.workloads.index import PRESETS, is_users
 
 Value = TypeVar("Value")
 A_RUN = "an id, its beginning or its last part, latest, or a path"
@@ -45,147 +45,186 @@ class Made:
     by: Callable[..., Any]
 
 
-def as_typer_takes(verb: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Return a verb with the options of what makes its parameters in place of these."""
-    options: list[Parameter] = []
-    made: dict[str, tuple[Callable[..., Any], list[str]]] = {}
-    for parameter in parameters_of(verb).values():
-        mark = next((each for each in get_args(parameter.annotation) if isinstance(each, Made)), None)
-        own = [parameter] if mark is None else list(parameters_of(mark.by).values())
-        options += own
-        if mark is not None:
-            made[parameter.name] = mark.by, [option.name for option in own]
-
-    def command(**values: Any) -> int | None:
-        for name, (by, names) in made.items():
-            values[name] = by(**{option: values.pop(option) for option in names})
-        return verb(**values)
-
-    return with_parameters(command, options, verb.__doc__)
+Offers = Callable[[click.Context, str], Iterable[str]]
+"""Returns the values to offer a shell, of what was typed before and the beginning of the value."""
 
 
-def with_parameters(
-    function: Callable[..., Value], parameters: Collection[Parameter], help: str | None = None
-) -> Callable[..., Value]:
-    """Return a function of keywords, given `parameters` by name and `help`, where typer looks for them."""
-    function.__signature__ = Signature(list(parameters))  # type: ignore[attr-defined]
-    function.__annotations__ = {each.name: each.annotation for each in parameters}
-    function.__doc__ = help
-    return function
+class Option:
+    """Marks a parameter of a verb: an option of some `flags` (default: --NAME); a list may be given several times.
+
+    `min` and `max` bound a number, `read` makes the value of the text, `offers` are for a shell.
+    """
+
+    def __init__(
+        self,
+        *flags: str,
+        help: str,
+        metavar: str | None = None,
+        min: float | None = None,
+        max: float | None = None,
+        read: Callable[[Any], Any] | None = None,
+        offers: Offers = lambda *_: (),
+    ):
+        self.flags, self.help, self.metavar, self.min, self.max = flags, help, metavar, min, max
+        self.read, self.offers = read, offers
+
+
+class Argument(Option):
+    """Marks a parameter of a verb that is given by its place."""
+
+
+def _click_parameter(parameter: Parameter) -> click.Parameter:
+    """Return a marked parameter as click takes it."""
+    annotation, mark = get_args(parameter.annotation)
+    several = list[str] in (annotation, *get_args(annotation))
+    kind: Any = str if several else next(each for each in (*get_args(annotation), annotation) if each is not NoneType)
+    choices: list[str] = [str(each) for each in kind] if issubclass(kind, StrEnum) else []
+
+    def read(context: click.Context, itself: click.Parameter, value: Any) -> Any:
+        value = (list(value) or None) if several else value
+        if choices and value not in choices:
+            raise click.BadParameter(str(UnknownNameError(itself.opts[-1], value, choices)), context, itself)
+        value = kind(value) if (choices or kind is Path) and value is not None else value
+        return mark.read(value) if mark.read else value
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        return [each for each in choices or mark.offers(context, incomplete) if each.startswith(incomplete)]
+
+    given: dict[str, Any] = {"callback": read, "metavar": mark.metavar, "shell_complete": complete}
+    given["type"] = {int: click.IntRange, float: click.FloatRange}.get(kind, lambda *_: str)(mark.min, mark.max)
+    if parameter.default is not Parameter.empty:
+        given["default"] = parameter.default
+    if isinstance(mark, Argument):
+        return click.Argument([parameter.name], **given, nargs=-1 if several else 1, required="default" not in given)
+    given |= {"type": bool, "is_flag": True} if kind is bool else {"multiple": several}
+    if choices:
+        given["metavar"] = f"[{'|'.join(choices)}]"
+    flags = [*(mark.flags or [f"--{parameter.name.replace('_', '-')}"]), parameter.name]
+    shown = isinstance(parameter.default, str) and bool(parameter.default)
+    return click.Option(flags, **given, help=mark.help, required="default" not in given, show_default=shown)
 
 
 SECTIONS = {
     "What": "precision device phase path preset set_ sweep optimizer threads seed no_isolation shard ray on",
-    "How long": "rounds min_run_time max_time budget burst steps seeds seconds max_trials dry_run yes",
+    "How long": "rounds blocks min_run_time budget steps seeds seconds max_trials dry_run yes",
     "Limits": "timeout memory_limit max_error max_gradient_error min_update_kept",
-    "Output": "results label resume format json every verbose help",
+    "Output": "results label resume format json every verbose",
 }
 """The sections of a verb's help, each with the names of its parameters; others come under "Options"."""
 
 
-class Sectioned(TyperCommand):
-    """A verb whose help has its options in `SECTIONS`."""
+class Verb(click.Command):
+    """A verb by its whole `verb` ("explain casts"), of a function whose parameters are marked.
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    Its options have the defaults of the settings file, and stand in `SECTIONS` of its help.
+    """
+
+    def __init__(self, verb: str, function: Callable[..., int | None]):
+        made: dict[str, tuple[Callable[..., Any], Collection[str]]] = {}
+        contexts, parameters = list[str](), list[Parameter]()
+        for parameter in parameters_of(function).values():
+            mark = get_args(parameter.annotation)[-1:]
+            if parameter.annotation is click.Context:
+                contexts.append(parameter.name)
+            elif mark and isinstance(mark[0], Made):
+                made[parameter.name] = mark[0].by, parameters_of(mark[0].by)
+                parameters += parameters_of(mark[0].by).values()
+            else:
+                parameters.append(parameter)
+
+        def command(**values: Any) -> int | None:
+            for name, (by, names) in made.items():
+                values[name] = by(**{option: values.pop(option) for option in names})
+            return function(**values, **dict.fromkeys(contexts, click.get_current_context()))
+
+        options = [_click_parameter(each) for each in parameters]
+        self.verb = verb
+        self._about = {each.name: get_args(each.annotation)[-1].help for each in parameters}
+        super().__init__(verb.rpartition(" ")[2], callback=command, params=options, help=function.__doc__)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
+        """Return the context of a call; of a shell that asks how to go on, a wrong settings file is not refused."""
+        from ampbench.cli.main import verbs
+
+        with suppress(*([AmpbenchError] if extra.get("resilient_parsing") else [])):
+            if file := settings.find(current_folder()):
+                extra["default_map"] = settings.defaults(file, self.verb, verbs(), self.settable())
+        return super().make_context(info_name, args, parent, **extra)
+
+    def settable(self) -> settings.Options:
+        """Return the options that a settings file may set, by their keys there."""
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        keys = [max(each.opts, key=len).removeprefix("--").replace("-", "_") for each in options]
+        return {
+            key: settings.Option(str(each.name), each.multiple, each.is_flag)
+            for key, each in zip(keys, options, strict=True)
+        }
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write arguments, options of no section, then each section."""
         section_of = {name: title for title, names in SECTIONS.items() for name in names.split()}
         rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], **{title: [] for title in SECTIONS}}
-        for parameter in self.get_params(ctx):
-            title = (
-                "Arguments" if parameter.param_type_name == "argument" else section_of.get(parameter.name, "Options")
-            )
-            row = parameter.get_help_record(ctx)
-            rows[title] += [row] if row else []
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Argument):
+                rows["Arguments"].append((str(each.metavar), self._about[str(each.name)]))
+            elif row := each.get_help_record(ctx):
+                rows["Output" if each.is_eager else section_of.get(str(each.name), "Options")].append(row)  # --help is
         for title, listed in rows.items():
             if listed:
                 with formatter.section(title):
                     formatter.write_dl(listed)
 
 
+def current_folder() -> Path:
+    """Return the current folder; `UsageError` where it is gone."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UsageError(f"the current folder cannot be used ({error.strerror}): change to one that is there") from None
+
+
 def option(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
-    """Return the parameter of a verb that an option, or whatever else typer takes, gives."""
+    """Return a parameter of a verb."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
     """Return the parameters of a function by name, as ones that are named in a call."""
-    found = signature(function, eval_str=True).parameters
-    return {name: each.replace(kind=Parameter.KEYWORD_ONLY) for name, each in found.items()}
+    every = signature(function, eval_str=True).parameters
+    return {name: each.replace(kind=Parameter.KEYWORD_ONLY) for name, each in every.items()}
 
 
-Offers = list[tuple[str, str]]
+def with_parameters(
+    function: Callable[..., Value], parameters: Collection[Parameter], help: str | None = None
+) -> Callable[..., Value]:
+    """Return a function of keywords with `parameters` and `help` of its own."""
+    function.__signature__ = Signature(list(parameters))  # type: ignore[attr-defined]
+    function.__doc__ = help
+    return function
 
 
-def stored_runs(context: typer.Context, incomplete: str) -> list[str]:
+def stored_runs(context: click.Context, incomplete: str) -> list[str]:
     """Offer the ids of the runs in the results folder, and their last parts where none begins with what is typed."""
     from ampbench.store import list_runs, run_id
 
-    found: list[str] = []
+    runs: list[str] = []
     with suppress(AmpbenchError, OSError):  # no folder, or none that can be read
-        found = [run_id(path) for path in list_runs(context.params.get("results") or Path("results"))]
-    offered = [*found, LATEST] if found else []
+        runs = [run_id(path) for path in list_runs(context.params.get("results") or DEFAULT_RESULTS)]
+    offered = [*runs, LATEST] if runs else []
     if any(run.startswith(incomplete) for run in offered):
         return offered
-    return [run.rpartition("-")[2] for run in found]
+    return [run.rpartition("-")[2] for run in runs]
 
 
-def listings() -> list[str]:
-    """Offer what `ampbench list` lists."""
-    from ampbench.cli.list import LISTINGS
-
-    return [*LISTINGS]
-
-
-def formats() -> list[str]:
-    """Offer what `ampbench convert` writes and reads."""
-    from ampbench.cli.convert import NATIVE, PARQUET
-    from ampbench.convert import FORMATS
-
-    return [*FORMATS, PARQUET, NATIVE]
-
-
-def optimizers() -> Offers:
-    """Offer the recipes and torch's optimizers."""
-    torchs = [(name, f"torch.optim.{row.kind}") for name, row in OPTIMIZERS.items()]
-    return [*((name, row.summary) for name, row in RECIPES.items()), *torchs]
-
-
-def completer(names: str) -> Callable[[str], Offers] | None:
-    """Return the completer of values of an option or argument, also after a comma; None where none are known."""
-    known = _KNOWN.get(names)
-    if known is None:
-        return None
-
-    def complete(incomplete: str) -> Offers:
-        before = incomplete[: incomplete.rfind(",") + 1]
-        offered = known()
-        said = offered if isinstance(offered, Mapping) else dict.fromkeys(offered, "")
-        return [(before + name, said[name]) for name in said]
-
-    return complete
-
-
-def _workloads() -> Mapping[str, str]:
+def _workloads() -> list[str]:
     from ampbench.workloads.index import FAMILIES, WORKLOADS
 
-    families = {name: f"all of the family {name}" for name in FAMILIES}
-    return families | {name: row.summary for name, row in WORKLOADS.items()} | {"all": "every built-in workload"}
+    return [*FAMILIES, *WORKLOADS, "all"]
 
 
-def _presets() -> Iterable[str]:
-    from ampbench.workloads.index import PRESETS
-
-    return PRESETS
-
-
-_KNOWN: Mapping[str, Callable[[], Mapping[str, str] | Iterable[str]]] = {
-    "WORKLOAD": _workloads,
-    "--precision": lambda: {name: row.summary for name, row in PRECISIONS.items()} | {"all": "every precision"},
-    "--device": lambda: DEVICES,
-    "--phase": lambda: PHASES,
-    "--path": lambda: PATHS,
-    "--preset": _presets,
-}
+def after_commas(known: Callable[[], Iterable[str]]) -> Offers:
+    """Return what offers the names that are `known`, also after a comma."""
+    return lambda _, typed: [typed[: typed.rfind(",") + 1] + name for name in known()]
 
 
 def split_names(values: list[str] | None) -> list[str] | None:
@@ -199,29 +238,24 @@ def split_names(values: list[str] | None) -> list[str] | None:
     return found if values is not None else None
 
 
-def many_names(names: str, help: str) -> typer.models.OptionInfo:
+KNOWN = {"--precision": [*PRECISIONS, "all"], "--device": DEVICES, "--phase": PHASES, "--path": PATHS}
+"""The names that a shell is offered for an option."""
+
+
+def many_names(flag: str, help: str) -> Option:
     """Return the option for a list of names, typed one by one or with commas."""
-    return typer.Option(  # type: ignore[no-any-return]
-        names,
-        metavar="NAME",
-        help=f"{help} Repeatable, or with commas.",
-        callback=split_names,
-        autocompletion=completer(names),
-    )
+    offers = after_commas(lambda: KNOWN.get(flag, ()))
+    return Option(flag, metavar="NAME", help=f"{help} Repeatable, or with commas.", read=split_names, offers=offers)
 
 
-def run_option(flag: str, help: str) -> typer.models.OptionInfo:
+def run_option(flag: str, help: str) -> Option:
     """Return the option for a stored run."""
-    return typer.Option(flag, metavar="RUN", help=help, autocompletion=stored_runs)  # type: ignore[no-any-return]
+    return Option(flag, metavar="RUN", help=help, offers=stored_runs)
 
 
-def run_argument(metavar: str, help: str) -> typer.models.ArgumentInfo:
+def run_argument(metavar: str, help: str) -> Argument:
     """Return the argument for a stored run, or for several."""
-    return typer.Argument(metavar=metavar, help=help, autocompletion=stored_runs)  # type: ignore[no-any-return]
-
-
-def _many(names: str, metavar: str, help: str) -> typer.models.OptionInfo:
-    return typer.Option(names, metavar=metavar, help=f"{help} Repeatable.")  # type: ignore[no-any-return]
+    return Argument(metavar=metavar, help=help, offers=stored_runs)
 
 
 LONGEST_LABEL = 200
@@ -234,13 +268,14 @@ def _short(label: str) -> str:
     return label
 
 
-Label = Annotated[str, typer.Option(metavar="TEXT", callback=_short, help="A name for the run in lists and reports.")]
+Label = Annotated[str, Option(metavar="TEXT", read=_short, help="A name for the run in lists and reports.")]
 Threshold = Annotated[
-    str, typer.Option(metavar="SHARE", help="The largest change of any case's time that counts as none. Default: 2%.")
+    str, Option(metavar="SHARE", help="The largest change of any case's time that counts as none. Default: 2%.")
 ]
-Only = Annotated[str, typer.Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
-Every = Annotated[bool, typer.Option("--verbose", "-v", "--all", help="List unchanged findings, too.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", "--all", help="Every metric, note and row.")]
+Only = Annotated[str, Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
+Verbose = Annotated[
+    bool, Option("--verbose", "-v", "--all", help="Every metric, note and row, unchanged findings, too.")
+]
 
 DEFAULT_RESULTS = Path("results")
 Resume = Annotated[str, run_option("--resume", "Continue this run with the options it began with.")]
@@ -248,23 +283,21 @@ WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
 PieceTimeout = Annotated[
     str,
-    typer.Option("--timeout", metavar="SECONDS", help=f"The longest one piece of the work may take, {DURATION}."),
+    Option("--timeout", metavar="SECONDS", help=f"The longest one piece of the work may take, {DURATION}."),
 ]
 
 
-Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="The folder that holds runs/.")]
+Results = Annotated[Path, Option("--results", metavar="DIR", help="The folder that holds runs/.")]
 Keyword = Annotated[
     str,
-    typer.Option(
-        "-k", "--keyword", metavar="EXPRESSION", help="Only cases whose id matches, as in 'resnet and not fp16'."
-    ),
+    Option("-k", "--keyword", metavar="EXPRESSION", help="Only cases whose id matches, as in 'resnet and not fp16'."),
 ]
-Threads = Annotated[int, typer.Option(metavar="N", min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
+Threads = Annotated[int, Option(metavar="N", min=0, max=4096, help="torch's threads; 0: as torch chooses.")]
 
 
 def chosen_format(
-    format: Annotated[OutputFormat, typer.Option("--format", help="How to print the data.")] = OutputFormat.TABLE,
-    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+    format: Annotated[OutputFormat, Option("--format", help="How to print the data.")] = OutputFormat.TABLE,
+    json: Annotated[bool, Option("--json", help="Short for --format json.")] = False,
 ) -> OutputFormat:
     """Return the format that `--format` and `--json` ask for together; raises `UsageError` where they contradict."""
     if json and format not in (OutputFormat.TABLE, OutputFormat.JSON):
@@ -277,7 +310,7 @@ Format = Annotated[OutputFormat, Made(chosen_format)]
 
 def chosen_budget() -> Budget:
     """Return the error budget that the settings file asks for; raises `UsageError` for a limit that cannot be one."""
-    file = settings.find(Path.cwd())
+    file = settings.find(current_folder())
     if file is None:
         return Budget()
     limits = settings.limits(file, LIMITS)
@@ -293,11 +326,11 @@ Limits = Annotated[Budget, Made(chosen_budget)]
 def make_selection(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="WORKLOAD",
+        Argument(
+            metavar="[WORKLOAD]...",
             help="Workloads, families, 'all', path/to/file.py:function, or by name as timm:vit_small_*.",
-            callback=split_names,
-            autocompletion=completer("WORKLOAD"),
+            read=split_names,
+            offers=after_commas(_workloads),
         ),
     ] = None,
     precision: Annotated[
@@ -311,26 +344,32 @@ def make_selection(
     path: Annotated[list[str] | None, many_names("--path", f"{one_of(PATHS)}. Default: eager.")] = None,
     preset: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="tiny, small or large. Default: small on a CPU, large elsewhere.",
-            autocompletion=completer("--preset"),
+            offers=lambda *_: PRESETS,
         ),
     ] = "",
     set_: Annotated[
         list[str] | None,
-        _many("--set", "[NAME.]PARAM=VALUE", f"Set a parameter of one workload, of all that have it, or {CASES_OWN}."),
+        Option(
+            "--set",
+            metavar="[NAME.]PARAM=VALUE",
+            help=f"Set a parameter of one workload, of all that have it, or {CASES_OWN}. Repeatable.",
+        ),
     ] = None,
-    sweep: Annotated[list[str] | None, _many("--sweep", "PARAM=1,2,4", "Set each of several values in turn.")] = None,
+    sweep: Annotated[
+        list[str] | None, Option(metavar="PARAM=1,2,4", help="Set each of several values in turn. Repeatable.")
+    ] = None,
     optimizer: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--optimizer",
             metavar="NAME[:SETTING=VALUE,...]",
             help=f"What trains: torch's {one_of(tuple(OPTIMIZERS))}, a class as file.py:Lion, or a recipe, "
             f"{one_of(tuple(RECIPES))}; as in adamw:lr=3e-4,betas=0.9/0.95,clip=1.0. Settings alone change the "
             "workload's own. Repeatable.",
-            autocompletion=optimizers,
+            offers=lambda *_: [*RECIPES, *OPTIMIZERS],
         ),
     ] = None,
 ) -> Selection:
@@ -352,18 +391,14 @@ Selected = Annotated[Selection, Made(make_selection)]
 
 
 def make_settings(
-    timeout: Annotated[
-        str, typer.Option(metavar="SECONDS", help=f"The longest a round may take, {DURATION}.")
-    ] = TIMEOUT,
+    timeout: Annotated[str, Option(metavar="SECONDS", help=f"The longest a round may take, {DURATION}.")] = TIMEOUT,
     memory_limit: Annotated[
         str,
-        typer.Option(
-            metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of free memory."
-        ),
+        Option(metavar="BYTES", help="The most a round may keep resident, as in 8GiB. Default: 85% of free memory."),
     ] = "",
     threads: Threads = DEFAULTS.threads,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")
+        int, Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")
     ] = DEFAULTS.seed,
 ) -> Settings:
     """Return the settings that the options of these names give; raises `UsageError` for what cannot be meant."""
@@ -461,16 +496,16 @@ def stored_already(command: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print_note(f"interrupted: what was seen is stored, and {command} shows it")
-        raise typer.Exit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None
 
 
-def is_typed(context: typer.Context, name: str) -> bool:
+def is_typed(context: click.Context, name: str) -> bool:
     """Return whether the command line itself gives the parameter `name`, not a settings file or a default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
-def refuse_beside_resume(context: typer.Context, allowed: Collection[str]) -> None:
+def refuse_beside_resume(context: click.Context, allowed: Collection[str]) -> None:
     """Raise `UsageError` for what a command line gives and the run has already; a settings file may give anything.
 
     `allowed` are the parameters that may stand beside `--resume`.
@@ -479,7 +514,7 @@ def refuse_beside_resume(context: typer.Context, allowed: Collection[str]) -> No
         raise UsageError(f"--resume takes the selection and the settings from the run: leave {said} out")
 
 
-def typed_beside(context: typer.Context, allowed: Collection[str]) -> Iterator[str]:
+def typed_beside(context: click.Context, allowed: Collection[str]) -> Iterator[str]:
     """Yield what the command line itself gives but parameters that are `allowed`, as a person writes it."""
     for parameter in context.command.params:
         name = parameter.name or ""

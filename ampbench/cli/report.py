@@ -4,13 +4,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
     Keyword,
     Limits,
+    Option,
     Results,
     run_argument,
     run_option,
@@ -39,7 +38,7 @@ def command(
     baseline: Annotated[str, run_option("--baseline", "Compare each run with this one.")] = "",
     output: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "-o",
             "--output",
             metavar="FILE",
@@ -47,7 +46,7 @@ def command(
         ),
     ] = None,
     site: Annotated[
-        Path | None, typer.Option("--site", metavar="DIR", help="Write an index of many runs and a page for each.")
+        Path | None, Option("--site", metavar="DIR", help="Write an index of many runs and a page for each.")
     ] = None,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",

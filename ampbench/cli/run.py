@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 from msgspec.structs import replace
 
 from ampbench.cli.options import (
@@ -20,6 +20,7 @@ from ampbench.cli.options import (
     Limited,
     Limits,
     Made,
+    Option,
     Results,
     Resume,
     Selected,
@@ -61,11 +62,11 @@ class Cluster:
     """A Ray cluster as it is typed, and which of its machines measure what."""
 
     ray: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port.")
+        str, Option(metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port.")
     ] = ""
     on: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="WHICH",
             help="each: every machine measures every case; spread: machines of a kind share. Default: each.",
         ),
@@ -96,23 +97,23 @@ class Ending:
 
 def command(
     *,
-    context: typer.Context,
+    context: click.Context,
     selection: Selected,
     budget: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="SECONDS",
             help=f"Time of one network, {DURATION}. Default: 30 on a CPU; of all together 5m on an accelerator.",
         ),
     ] = "",
     rounds: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="N", min=1, max=1000, help="Rounds per case in place of a budget. Default of --shard and --ray: 4."
         ),
     ] = None,
     min_run_time: Annotated[
-        str, typer.Option(metavar="SECONDS", help=f"Timing per round, {DURATION}.")
+        str, Option(metavar="SECONDS", help=f"Timing per round, {DURATION}.")
     ] = f"{DEFAULTS.min_run_seconds:g}",
     settings: Limited,
     results: Results = DEFAULT_RESULTS,
@@ -120,22 +121,16 @@ def command(
     resume: Resume = "",
     shard: Annotated[
         str,
-        typer.Option(
+        Option(
             "--shard",
             metavar="I/N",
             help="Measure the Ith of N parts of about the same length; ampbench merge joins them.",
         ),
     ] = "",
     cluster: Annotated[Cluster, Made(Cluster)],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Begin a run of more than ten minutes without a question.")
-    ] = False,
-    no_isolation: Annotated[
-        bool, typer.Option("--no-isolation", help="Measure in this process, for debuggers.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Begin a run of more than ten minutes without a question.")] = False,
+    no_isolation: Annotated[bool, Option("--no-isolation", help="Measure in this process, for debuggers.")] = False,
     verbose: Verbose = False,
     format: Format,
     limits: Limits,

@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
     Format,
     Keyword,
     Limits,
+    Option,
     Results,
     Verbose,
     run_argument,
@@ -37,13 +36,11 @@ def command(
     ] = None,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
-    case: Annotated[str, typer.Option("--case", metavar="ID", help="Everything known of one case.")] = "",
+    case: Annotated[str, Option("--case", metavar="ID", help="Everything known of one case.")] = "",
     verbose: Verbose = False,
     over: Annotated[
         str,
-        typer.Option(
-            "--over", metavar="MACHINE", help="Of several: whose fp32 speeds are held against. Default: first."
-        ),
+        Option("--over", metavar="MACHINE", help="Of several: whose fp32 speeds are held against. Default: first."),
     ] = "",
     format: Format,
     budget: Limits,

@@ -9,18 +9,21 @@ from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
     WITH_RESUME,
+    Argument,
     Label,
+    Option,
     PieceTimeout,
     Results,
     Resume,
     Value,
     Verbose,
+    after_commas,
     chosen_format,
     is_typed,
     make_selection,
@@ -44,7 +47,8 @@ from ampbench.records.run import LATEST
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
-    from ampbench.studies.study import Option, Selects, Study
+    from ampbench.studies import study as studies
+    from ampbench.studies.study import Selects, Study
     from ampbench.studies.work import Watching, Worked
 
 
@@ -52,15 +56,15 @@ Against = Annotated[str, run_option("--against", "Say only what changed since th
 
 
 def command(kind: str) -> Callable[..., int | None]:
-    """Return the verb that makes runs of a kind, as typer takes it."""
+    """Return the verb that makes runs of a kind, as `cli.options.Verb` takes it."""
     from ampbench.studies.study import study_of
 
     study = study_of(kind)
 
-    def verb(context: typer.Context, **values: Any) -> int:
+    def verb(context: click.Context, **values: Any) -> int:
         return _done(study, context, values)
 
-    return with_parameters(verb, [option("context", typer.Context), *_parameters(study)], study.help)
+    return with_parameters(verb, [option("context", click.Context), *_parameters(study)], study.help)
 
 
 def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
@@ -96,29 +100,29 @@ def _selecting(selects: "Selects") -> list[Parameter]:
     ]
 
 
-def _annotation(option: "Option") -> Any:
-    """Return an option as typer takes it."""
+def _annotation(option: "studies.Option") -> Any:
+    """Return an option as `cli.options.Verb` takes it."""
     flag = f"--{option.name.replace('_', '-')}"
     if option.argument:
-        info = typer.Argument(metavar=option.metavar, help=option.help, autocompletion=option.known)
+        info: Option = Argument(metavar=option.metavar, help=option.help, offers=after_commas(option.known))
         return Annotated[list[str] | None, info]
     if option.names:
         return Annotated[list[str] | None, many_names(flag, option.help)]
     if option.seconds:
-        info = typer.Option(flag, metavar="SECONDS", help=f"{option.help}, {DURATION}.")
+        info = Option(flag, metavar="SECONDS", help=f"{option.help}, {DURATION}.")
         return Annotated[str, info]
-    info = typer.Option(
+    info = Option(
         flag,
         metavar=option.metavar or None,
         min=option.least,
         max=option.most,
         help=option.help,
-        autocompletion=option.known,
+        offers=after_commas(option.known),
     )
     return Annotated[type(option.default), info]
 
 
-def _done(study: "Study[Any, Any]", context: typer.Context, values: dict[str, Any]) -> int:
+def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, Any]) -> int:
     """Begin a run of what the options of a verb give, or go on with one, tell of it, and return the exit code.
 
     Results are printed even if storing them failed; that error is raised afterwards. An empty run file is removed.
@@ -172,7 +176,7 @@ def _made(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:
     return make(**{name: values[name] for name in parameters_of(make) if name in values})
 
 
-def _typed(option: "Option", value: Any) -> Any:
+def _typed(option: "studies.Option", value: Any) -> Any:
     if option.names:
         return value or []
     return typed_seconds(f"--{option.name.replace('_', '-')}", value) if option.seconds else value

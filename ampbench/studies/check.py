@@ -440,10 +440,6 @@ def _request(_: ChecksAsked, wanted: Checked) -> CheckAsked | None:
     return None if wanted.why else CheckAsked(check=wanted.check, text=text)
 
 
-def _known() -> list[tuple[str, str]]:
-    return [(name, check.title) for name, check in CHECKS.items()]
-
-
 def _program(given: Given) -> str:
     """Return the program of the check that is to be shown, for the first device."""
     (name,) = asked_of([given.values["show"]], []).checks
@@ -476,7 +472,7 @@ Examples:
             metavar="[NAME...]",
             names=True,
             argument=True,
-            known=_known,
+            known=lambda: CHECKS,
             help="Checks, as --list has them. Default: all fast ones.",
         ),
         Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),
@@ -487,7 +483,7 @@ Examples:
             default="",
             instead=_program,
             metavar="NAME",
-            known=_known,
+            known=lambda: CHECKS,
             help="Print a check's program, to paste.",
         ),
     ),

@@ -61,7 +61,7 @@ class Option:
 
     `least` and `most` bound a number. One of `seconds` is typed as a duration, "90" or "2m"; one of `names` is typed
     once for each, or with commas, and is a list; with `argument` without any option before it. A shell is offered
-    the names that are `known`, and what each is. Where one with `instead` is given, what that returns is all that is
+    the names that are `known`. Where one with `instead` is given, what that returns is all that is
     printed, and nothing is run.
     """
 
@@ -74,7 +74,7 @@ class Option:
     seconds: bool = False
     names: bool = False
     argument: bool = False
-    known: Callable[[], Sequence[tuple[str, str]]] | None = None
+    known: Callable[[], Iterable[str]] = tuple
     instead: "Callable[[Given], Document | str] | None" = None
 
 

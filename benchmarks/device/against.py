@@ -47,7 +47,7 @@ from benchmarks.device.asking import asked
 from benchmarks.device.running import Found, Given, NotHereError
 from benchmarks.self.sampling import cost
 
-NEEDED = ("numpy", "pandas", "scipy", "msgspec", "typer", "rich", "packaging", "jinja2", "markupsafe", "vl_convert",
+NEEDED = ("numpy", "pandas", "scipy", "msgspec", "click", "rich", "packaging", "jinja2", "markupsafe", "vl_convert",
           "pytest")  # fmt: skip
 """What the items import, beside torch."""
 WITHIN = 0.1

@@ -71,7 +71,7 @@ def fill(folder: Path = FOLDER, more: Sequence[str] = ()) -> int:
 
 
 def needs(folder: Path) -> list[str]:
-    """Return what the wheels in a folder need and neither they nor `EXPECTED` have: "click>=8.1 of typer"."""
+    """Return what the wheels in a folder need and neither they nor `EXPECTED` have: "mdurl>=0.1 of markdown-it-py"."""
     from packaging.markers import default_environment
     from packaging.requirements import Requirement
 

@@ -203,5 +203,5 @@ def test_what_narrows_or_judges_cases_is_refused_between_two_runs_of_checks(ampb
 
 
 def test_a_settings_file_may_say_what_means_nothing_between_two_runs_of_checks(ampbench, tmp_path):
-    (tmp_path / "ampbench.toml").write_text("threshold = '5%'\n")
+    (tmp_path / "ampbench.toml").write_text("[compare]\nkeyword = 'fp16'\n")
     assert ampbench("compare", *CHECKS).code == 0

@@ -148,8 +148,8 @@ def mistakes(kind: str) -> Iterator[tuple[list[str], str]]:
             yield [flag, "0"], f"{flag} must be above 0"
             yield [flag, "soon"], "'soon' is not a time such as 90, 250ms, 2m or 1h"
         elif option.least:
-            yield [flag, "0"], f"'{flag}': give at least {option.least}"
-            yield [flag, "few"], f"invalid value for '{flag}'"
+            yield [flag, "0"], f"{flag}: give a whole number of at least {option.least}"
+            yield [flag, "few"], f"{flag}: give a whole number"
     if kind in RESUMED:
         yield ["--resume", "latest"], f"--resume needs the id of a run of ampbench {verb_of(kind)}: latest is one that"
         yield ["--resume", RUN, "--threads", "2"], "--resume takes the selection and the settings from the run: leave"

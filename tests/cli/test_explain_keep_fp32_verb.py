@@ -270,8 +270,8 @@ def test_an_interruption_of_a_resumed_search_before_it_does_anything_leaves_it_a
         (["mlp", "--max-error", "nan"], "--max-error is a relative error from 0 to 1e+150, not nan"),
         (["mlp", "--max-error", "inf"], "--max-error is a relative error from 0 to 1e+150, not inf"),
         (["mlp", "--max-gradient-error", "1e300"], "--max-gradient-error is a relative error from 0 to 1e+150"),
-        (["mlp", "--max-error", "little"], "invalid value for '--max-error': give a number"),
-        (["mlp", "--max-trials", "0"], "invalid value for '--max-trials': give at least 1"),
+        (["mlp", "--max-error", "little"], "--max-error: give a number"),
+        (["mlp", "--max-trials", "0"], "--max-trials: give a whole number of at least 1"),
         (
             ["mlp", "--phase", "inference", "--max-gradient-error", "0.1"],
             "--max-gradient-error bounds the gradients of training, and --phase inference has none",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.cli.main import build, main
+from ampbench.cli.main import main
 from ampbench.cli.options import SECTIONS, split_names
 
 
@@ -28,18 +28,6 @@ def test_a_file_with_a_comma_in_its_name_is_one_workload(tmp_path: Path) -> None
     file.touch()
     assert split_names([f"{file}:make"]) == [f"{file}:make"]
     assert split_names(["a.py:make,b.py:make"]) == ["a.py:make", "b.py:make"]
-
-
-@pytest.mark.parametrize(
-    ("verb", "subverb"),
-    [("run", None), ("ab", None), ("trend", None), ("explain", "casts"), ("explain", "rules"), ("explain", "headroom"),
-     ("study", "ceilings"), ("study", "input-storage")],
-)  # fmt: skip
-def test_every_list_of_names_takes_commas(verb: str, subverb: str | None) -> None:
-    command = build(verb, subverb).commands[verb]
-    for parameter in (command.commands[subverb] if subverb else command).params:
-        if getattr(parameter, "multiple", False) and parameter.metavar == "NAME" and "Repeatable" in parameter.help:
-            assert parameter.callback is not None, parameter.name
 
 
 def test_every_option_of_run_stands_in_a_section_of_its_help(capsys: pytest.CaptureFixture[str]) -> None:

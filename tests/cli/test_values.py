@@ -1,62 +1,52 @@
-"""Values are read as typer itself reads them, mistakes told as it tells them; only pydantic stays away."""
+"""Values are read from the command line and from settings files alike."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
-from ampbench.cli import main as program
-from ampbench.cli.main import build, read_lightly, said_plainly
+from ampbench.cli.main import said_plainly, verb
+from ampbench.cli.printing import OutputFormat
 
-NUMBERS = ["5", "+5", "-5", " 5", "5.0", "5.5", "1_0", "1e3", "0", "007", "9" * 25, "x", "", "nan", "inf", "0x10", "٣"]
-TYPED: dict[str, list[Any]] = {
-    "rounds": [*NUMBERS, 5, 5.0, 5.5, True, 0, 1001, [5], None],
-    "seed": NUMBERS,
-    "format": ["json", "JSON", "yaml", "", 1, None],
-    "results": ["here", "/", "", 5, None],
-    "label": ["text", "", 5, True, None],
-    "precision": [["fp32", "tf32"], ("fp32",), "fp32", [5], [], None],
-    "set_": [["a=1"], [1]],
-    "yes": [True, "yes", "no", "perhaps", 1, None],
-    "names": [["mlp"], (), None],
-}
+WHOLE = "--rounds: give a whole number of at least 1 and at most 1,000; see run --help"
+CHOICE = "unknown --format 'JSON': known: table, json, csv, markdown; see run --help"
+BOOLEAN = "--yes: give true or false; see run --help"
 
 
-def commands() -> tuple[Any, Any]:
-    """Return the command of `run` as it is read here, and one that typer reads by itself."""
-    light = build("run")
-    read, program.read_lightly = program.read_lightly, lambda command: None
+def value_of(name: str, typed: Any) -> Any:
+    """Return what an option of `run` makes of a text, or the line that refuses it."""
+    command = verb("run")
+    context = click.Context(command, info_name="run")
+    parameter = next(each for each in command.params if each.name == name)
     try:
-        return light.commands["run"], build("run").commands["run"]
-    finally:
-        program.read_lightly = read
-
-
-def read(command: Any, name: str, value: Any) -> Any:
-    """Return what a command's parameter makes of a value, or the line that is said of it."""
-    context = typer.Context(command, info_name="run")
-    parameter = next(one for one in command.params if one.name == name)
-    try:
-        found = parameter.process_value(context, value)
-    except typer.BadParameter as error:
+        return parameter.process_value(context, typed)
+    except click.BadParameter as error:
         error.ctx, error.param = context, parameter
-        return said_plainly(error, None)
-    except Exception as error:  # noqa: BLE001 - what is no value at all fails in both alike
-        return type(error), str(error)
-    return type(found), found
+        return said_plainly(error)
 
 
-@pytest.mark.parametrize("name", TYPED)
-def test_a_value_is_what_typer_makes_of_it(name: str) -> None:
-    light, typers = commands()
-    for value in TYPED[name]:
-        found, expected = read(light, name, value), read(typers, name, value)
-        assert found == expected or (found[1] != found[1] and expected[1] != expected[1]), (name, value)
+@pytest.mark.parametrize(
+    ("name", "typed", "expected"),
+    [
+        ("rounds", "5", 5), ("rounds", " 5", 5), ("rounds", "007", 7), ("rounds", "5.5", WHOLE),
+        ("rounds", "1e3", WHOLE), ("rounds", "", WHOLE), ("rounds", "nan", WHOLE), ("rounds", "True", WHOLE),
+        ("format", "json", OutputFormat.JSON), ("format", "JSON", CHOICE),
+        ("results", "here", Path("here")), ("label", "text", "text"),
+        ("precision", ("fp32,tf32", "bf16_pure"), ["fp32", "tf32", "bf16_pure"]), ("precision", (), None),
+        ("yes", "perhaps", BOOLEAN), ("yes", True, True),
+    ],
+)  # fmt: skip
+def test_a_value_is_read_or_refused_in_a_line(name: str, typed: Any, expected: Any) -> None:
+    assert value_of(name, typed) == expected
 
 
-def test_a_command_without_values_is_left_as_it_is() -> None:
-    app = typer.Typer(add_completion=False)
-    app.command()(lambda: None)
-    command = typer.main.get_command(app)
-    read_lightly(command)
-    assert command.main([], standalone_mode=False) is None
+@pytest.mark.parametrize("text", ["rounds = 5.5", "rounds = true", 'rounds = "few"', 'yes = "perhaps"'])
+def test_a_wrong_value_of_a_settings_file_is_refused_with_its_name(
+    text: str, tmp_path: Path, ampbench: Callable[..., Any]
+) -> None:
+    (tmp_path / "ampbench.toml").write_text(f"[run]\n{text}\n")
+    said = ampbench("run", "mlp", "--dry-run")
+    assert said.code == 2
+    assert f"(set in {tmp_path / 'ampbench.toml'})" in said.err

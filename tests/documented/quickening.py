@@ -8,7 +8,7 @@ what `sandbox.PLACEHOLDERS` puts for names, is all that is changed in what a pag
 import re
 from typing import Any
 
-from ampbench.cli.main import build
+from ampbench.cli.main import build, verb
 from tests.documented.pages import Command
 
 _TINY = {"preset": "--preset tiny", "threads": "--threads 1"}
@@ -99,16 +99,13 @@ def context_of(command: Command, *, lenient: bool = False) -> Any:
 
     lenient: an argument that is required may be missing.
     """
-    names = command.verb.split()
-    if not names:
+    if not command.verb:
         return build().make_context("ampbench", command.words[1:], resilient_parsing=True)
-    parser = build(*names)
-    for name in names:
-        parser = parser.commands[name]
+    parser = verb(command.verb)
     if lenient:
         for parameter in parser.params:
             parameter.required = False
-    return parser.make_context(command.verb, command.words[1 + len(names) :])
+    return parser.make_context(command.verb, command.words[1 + len(command.verb.split()) :])
 
 
 def _given(command: Command) -> set[str]:

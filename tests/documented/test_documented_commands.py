@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import click
 import pytest
 
 from ampbench.cli.main import main
@@ -36,8 +37,10 @@ def is_incomplete(command: Command) -> bool:
         return False
     try:
         context_of(command)
-    except Exception as error:  # noqa: BLE001 - click's, which newer typer hides
-        return type(error).__name__ == "MissingParameter"
+    except click.MissingParameter:
+        return True
+    except click.UsageError:
+        return False
     return False
 
 
