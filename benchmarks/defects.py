@@ -226,8 +226,7 @@ def probe(torch: str, folder: Path = PROBES) -> Path:
         install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", f"torch=={torch}", "--editable", ROOT]
         subprocess.run(install, check=True)
         results = Path(made) / "results"
-        areas = [word for area in AREAS for word in ("--area", area)]
-        command = [python, "-m", "ampbench", "check", *areas, "--results", results, "--label", f"torch {torch}"]
+        command = [python, "-m", "ampbench", "check", *AREAS, "--results", results, "--label", f"torch {torch}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=made)
         (run,) = (results / "runs").glob("*.jsonl")
         folder.mkdir(parents=True, exist_ok=True)

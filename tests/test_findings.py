@@ -31,7 +31,7 @@ def public(kind: str) -> Callable[..., ampbench.Findings]:
 
 
 def names_of(kind: str) -> list[str]:
-    own = [option.name for option in options_of(study_of(kind)) if option.instead is None]
+    own = [option.name for option in options_of(study_of(kind))]
     return own if study_of(kind).selects is not None else [*own, "device"]
 
 

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 from msgspec.structs import replace
 
 from ampbench.ab.arms import HERE, parse_arm
@@ -21,7 +20,6 @@ from ampbench.cli.options import (
     Results,
     Selected,
     Verbose,
-    is_typed,
     results_words,
     stored_already,
     typed,
@@ -38,12 +36,13 @@ if TYPE_CHECKING:
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
+WINDOW_SECONDS = 1.0
+"""The shortest sample of an accelerator that has warmed up (`worker.timing`): for less it is timed in bursts."""
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
 
 def command(
     *,
-    context: click.Context,
     baseline: Annotated[list[str] | None, Option("--baseline", metavar="ARM", help=ARM)] = None,
     candidate: Annotated[list[str] | None, Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")] = None,
     selection: Selected,
@@ -62,18 +61,13 @@ def command(
         Option(
             "--min-run-time",
             metavar="SECONDS",
-            help=f"Timing per case, arm and block, {DURATION}. Default: 0.15 to 0.3, the fewer the cases the more.",
+            help=f"Timing per case, arm and block, {DURATION}; on an accelerator, less than 1 warms it up less. "
+            "Default: 0.15 to 0.3, the fewer the cases the more.",
         ),
     ] = "",
-    max_time: Annotated[
+    budget: Annotated[
         str, Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
     ] = "",
-    burst: Annotated[
-        bool,
-        Option(
-            "--burst", help="On an accelerator, time tenths of a second in place of seconds: quick, warmed up less."
-        ),
-    ] = False,
     settings: Limited,
     results: Results = DEFAULT_RESULTS,
     label: Label = "",
@@ -85,7 +79,7 @@ def command(
     """Measure two arms in turns, block by block, until every case is decided.
 
     The worst 10 cases that regressed are then traced in both arms, to list the dtypes, casts and rules of autocast that
-    changed; --max-time does not count that.
+    changed; --budget does not count that.
 
     Arms that are the same tell what this machine can detect, and its false alarms.
 
@@ -95,7 +89,7 @@ def command(
 
     \b
     Examples:
-      ampbench ab --baseline ~/torch-2.13/bin/python --candidate here resnet18 --max-time 5m
+      ampbench ab --baseline ~/torch-2.13/bin/python --candidate here resnet18 --budget 5m
       ampbench ab --baseline git:main --candidate here model.py:make --gate
       ampbench ab --baseline precision=fp32 --candidate precision=bf16_autocast mlp
       ampbench ab mlp                        what this machine can tell apart, and its false alarms
@@ -103,21 +97,18 @@ def command(
     itself = (baseline or [HERE]) == (candidate or [HERE])
     if itself and gate:
         raise UsageError("--gate judges a candidate: name one that differs, as in --baseline git:main")
-    if not gate and is_typed(context, "anchor"):
-        raise UsageError("--anchor does nothing without --gate")
     from ampbench import store
 
     rules = judging.read(found=gate)
     if gate and rules.anchor:  # refused before anything is measured, after which another run would be the latest
         anchor = store.find_run(rules.anchor, results)
         store.read_run(anchor)
-        if not is_path(rules.anchor) and (run := store.run_id(anchor)) != rules.anchor:
-            rules = dataclasses.replace(rules, anchor=run)
-            judging = dataclasses.replace(judging, anchor=run)
+        if not is_path(rules.anchor):
+            rules = dataclasses.replace(rules, anchor=store.run_id(anchor))
     count = blocks or (CONTROL_BLOCKS if itself else MOST_BLOCKS)
-    settings = replace(settings, rounds=count, burst=burst)
-    most = typed("--max-time", parse_seconds, max_time) if max_time else None
+    most = typed("--budget", parse_seconds, budget) if budget else None
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
+    settings = replace(settings, rounds=count, burst=seconds is not None and seconds < WINDOW_SECONDS)
 
     from ampbench.ab import session
     from ampbench.cli.progress import block_progress
@@ -142,8 +133,8 @@ def command(
             watch,
             print_note,
         )
-    runs = f"{files[0].stem} {files[1].stem}{results_words(results)}"
-    again = f"ampbench {'gate' if gate else 'compare'} {runs}{judging.words(gate)}"
+    runs = " ".join([files[0].stem, files[1].stem, *([rules.anchor] if gate and rules.anchor else [])])
+    again = f"ampbench {'gate' if gate else 'compare'} {runs}{results_words(results)}{judging.words}"
     return _reported(files, rules, results, itself, gate, every, format, again)
 
 

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -14,15 +14,11 @@ from ampbench.cli.options import (
     Format,
     Keyword,
     Made,
-    Only,
     Option,
     Results,
-    Threshold,
     Verbose,
     many_names,
     run_argument,
-    run_option,
-    typed,
     typed_beside,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
@@ -42,44 +38,29 @@ SHOWN_WHOLE = ("baseline", "candidate", "results", "format", "json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """How two runs are judged, as it is typed: a policy's file, and what flags say instead of it."""
+    """How two runs are judged: by a policy's file, and the kinds of metrics that an option chooses in its place."""
 
     policy: Annotated[
         str,
-        Option(
-            "--policy",
-            metavar="FILE",
-            help="What the gate lets pass (docs/gate.md). Default: ampbench-gate.toml, if any.",
-        ),
+        Option(metavar="FILE", help="What the gate lets pass (docs/gate.md). Default of a gate: ampbench-gate.toml."),
     ] = ""
-    only: Only = ""
-    anchor: Annotated[str, run_option("--anchor", "Another run to compare with, such as the last release's.")] = ""
-    threshold: Threshold = ""
+    metric: Annotated[list[str] | None, many_names("--metric", "Only these: time, memory, accuracy and rules.")] = None
 
     def read(self, found: bool = True) -> "Policy":
         """Return the policy in the file named, else (if `found`) in ampbench-gate.toml of the current folder.
 
-        Where there is none, it is the default one. What flags say wins. Raises `UsageError` for what cannot be meant.
+        Where there is none, it is the default one. Raises `UsageError` for a wrong file or kind of metric.
         """
-        from ampbench.judge.gate import FILE_NAME, Policy, check_kinds, parse_share, read_policy
+        from ampbench.judge.gate import FILE_NAME, Policy, check_kinds, read_policy
 
         path = Path(self.policy or FILE_NAME)
         policy = read_policy(path) if self.policy or (found and path.is_file()) else Policy()
-        changes: dict[str, Any] = {}
-        if self.only:
-            changes["only"] = check_kinds(name.strip() for name in self.only.split(","))
-        if self.anchor:
-            changes["anchor"] = self.anchor
-        policy = replace(policy, **changes)
-        if not self.threshold:
-            return policy
-        return policy.with_time_threshold(typed("--threshold", parse_share, self.threshold))
+        return replace(policy, only=check_kinds(self.metric)) if self.metric else policy
 
-    def words(self, gate: bool) -> str:
-        """Return the options that have stored runs judged like this by a `gate`, or compared, each after a space."""
-        values = {"--only": self.only, "--threshold": self.threshold}
-        if gate:
-            values |= {"--policy": self.policy, "--anchor": self.anchor}
+    @property
+    def words(self) -> str:
+        """The options that have stored runs judged like this, each after a space."""
+        values = {"--metric": ",".join(self.metric or ()), "--policy": self.policy}
         return "".join(f" {option} {shlex.quote(value)}" for option, value in values.items() if value)
 
 
@@ -88,10 +69,9 @@ def command(
     context: click.Context,
     baseline: Annotated[str, run_argument("BASE", f"A run: {A_RUN}.")],
     candidate: Annotated[str, run_argument("CANDIDATE", "Another, which is compared with it.")],
+    judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
-    only: Only = "",
-    threshold: Threshold = "",
     every: Verbose = False,
     format: Format,
 ) -> int:
@@ -105,20 +85,20 @@ def command(
     \b
     Examples:
       ampbench compare 20260131T120000Z latest
-      ampbench compare main.jsonl branch.jsonl -k "resnet and training" --only time --threshold 5%
+      ampbench compare main.jsonl branch.jsonl -k "resnet and training" --metric time
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
     from ampbench import store
     from ampbench.show import studies
 
-    policy = Judging(only=only, threshold=threshold).read(found=False)
+    policy = judging.read(found=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     kind = KINDS.get(store.read_header(paths[0]).explains)
     study = named(kind.study) if kind is not None and kind.study else None
     if kind is not None and study and study.since and store.read_header(paths[1]).explains == kind.name:
-        for typed in typed_beside(context, SHOWN_WHOLE):
+        for given in typed_beside(context, SHOWN_WHOLE):
             verb = f"ampbench {verb_of(kind.name)}"
-            raise UsageError(f"two runs of {verb} are compared as a whole: leave {typed} out")
+            raise UsageError(f"two runs of {verb} are compared as a whole: leave {given} out")
         print_document(studies.changes(study, *map(store.read_run, paths)), format)
         return 0
     from ampbench.comparison import Comparison
@@ -132,6 +112,9 @@ def gate(
     *,
     baseline: Annotated[str, run_argument("BASE", f"A run: {A_RUN}.")],
     candidate: Annotated[str, run_argument("CANDIDATE", "The run to let pass or not.")],
+    anchor: Annotated[
+        str, run_argument("[ANCHOR]", "Another run to compare it with, such as the last release's.")
+    ] = "",
     judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
@@ -143,8 +126,8 @@ def gate(
     \b
     Examples:
       ampbench gate main.jsonl latest
-      ampbench gate main.jsonl latest --anchor release-1.4.jsonl
-      ampbench gate main.jsonl latest --only time --threshold 5%
+      ampbench gate main.jsonl latest release-1.4.jsonl
+      ampbench gate main.jsonl latest --metric memory,accuracy
     """
     policy = judging.read()
     from ampbench import store
@@ -152,12 +135,12 @@ def gate(
     from ampbench.judge.rounds import MeasuredRun
     from ampbench.records.case import matches
 
-    names = [baseline, candidate, *([policy.anchor] if policy.anchor else [])]
-    base, new, *anchor = [MeasuredRun.read(path) for path in [store.find_run(name, results, _refuse) for name in names]]
+    names = [name for name in (baseline, candidate, anchor or policy.anchor) if name]
+    base, new, *others = [MeasuredRun.read(path) for path in [store.find_run(name, results, _refuse) for name in names]]
     if keyword and not any(matches(keyword, case_id) for run in (base, new) for case_id in run.stored.cases):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
     comparison = Comparison(base, new, policy, keyword)
-    return print_comparison(comparison, format, every, comparison.gate(*anchor))
+    return print_comparison(comparison, format, every, comparison.gate(*others))
 
 
 def _refuse(doubt: str) -> None:

@@ -1,6 +1,7 @@
 """`ampbench list`: what there is to name on a command line."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,23 +15,41 @@ from ampbench.workloads.index import LIBRARIES, PRESETS, WORKLOADS, is_pattern, 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
-Listing = Sequence[dict[str, Any]]
+Rows = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What can be listed: its `rows` for machines, and of these the `columns` of a table, some as people are `shown`.
+
+    A column in which all values are `usual` is left out of the table.
+    """
+
+    rows: Callable[[Path], Rows]
+    columns: Sequence[str]
+    shown: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {}
+    usual: Sequence[str | None] = ()
 
 
 def command(
     *,
     what: Annotated[
         str,
-        Argument(metavar="WHAT", help="workloads, precisions, recipes, devices or runs.", offers=lambda *_: LISTINGS),
+        Argument(
+            metavar="WHAT", help="workloads, precisions, recipes, devices, checks or runs.", offers=lambda *_: LISTINGS
+        ),
     ],
     which: Annotated[
         str,
-        Argument(metavar="NAME", help="Of workloads: a part of a name, or timm:PART of a library's networks."),
+        Argument(
+            metavar="NAME",
+            help="Of workloads: a part of a name, or timm:PART of a library's; of checks: one, for its program.",
+        ),
     ] = "",
     results: Results = DEFAULT_RESULTS,
     format: Format,
 ) -> int:
-    """List workloads, precisions, recipes, devices or runs.
+    """List workloads, precisions, recipes, devices, checks or runs.
 
     \b
     Examples:
@@ -41,32 +60,26 @@ def command(
     """
     if what not in LISTINGS:
         raise UnknownNameError("thing to list", what, LISTINGS)
-    if which and what != "workloads":
+    if which and what not in ("workloads", "checks"):
         raise UsageError(f"ampbench list {what} takes no name: leave {which} out")
+    if which and what == "checks":
+        print_text(_program(which))
+        return 0
 
     if which.partition(":")[0] in LIBRARIES:
         return _list_networks(which, format)
-    rows = LISTINGS[what](results)
-    columns = TABLE_COLUMNS[what]
+    listing = LISTINGS[what]
+    rows = listing.rows(results)
     if which:
         rows = [row for row in rows if which in f"{row['workload']} {row['family']} {row['summary']}"]
         if not rows:
             known = [*WORKLOADS, *(f"{library}:" for library in LIBRARIES)]
             raise UnknownNameError("workload", which, known, instead="ampbench list workloads lists them")
-    if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "workloads":
-        rows = [row | {"summary": _about(row)} for row in rows]
-    elif format in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "recipes":
-        rows = [row | {"summary": f"{row['summary']}\n  {_assigned(row['settings'])}"} for row in rows]
-    elif format in (OutputFormat.TABLE, OutputFormat.MARKDOWN) and what == "runs":
-        columns = [name for name in columns if name not in SELDOM or any(row[name] not in SELDOM[name] for row in rows)]
-        rows = [row | {"torch": (row["torch"] or "").partition("+")[0], "outcome": _what(row)} for row in rows]
-    absent = []
-    if format is OutputFormat.TABLE and what == "devices":
-        absent = [f"{row['device']}: {row['name']}" for row in rows if not row["available"]]
-        rows = [row | {"name": row["name"] if row["available"] else ""} for row in rows]
-    print_listing(rows, columns, format, empty=EMPTY.get(what, ""))
-    if absent:
-        print_text("\n" + "\n".join(absent))
+    columns = listing.columns
+    if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
+        rows = [row | listing.shown(row) for row in rows]
+        columns = [name for name in columns if any(row[name] not in listing.usual for row in rows)]
+    print_listing(rows, columns, format, empty="there is no run yet: `ampbench run` makes one")
     return 0
 
 
@@ -85,7 +98,7 @@ def _list_networks(which: str, format: OutputFormat) -> int:
         found = None if absent else describer(pool, Settings())(source, {}, default_preset("cpu"))
     if found is None or found.unavailable:
         raise UsageError(found.unavailable if found else f"{library} cannot be imported: {absent}")
-    rows: Listing = [
+    rows: Rows = [
         {"workload": f"{library}:{one.name}", "task": one.task, "parameters": one.parameters} for one in found.networks
     ]
     if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
@@ -95,7 +108,29 @@ def _list_networks(which: str, format: OutputFormat) -> int:
     return 0
 
 
-def workloads(results: Path) -> Listing:  # noqa: ARG001 - all listings have one signature
+def _program(name: str) -> str:
+    """Return the program of a check, to paste; `UnknownNameError` for a name of none."""
+    from ampbench.defects.catalogue import CHECKS, program_of
+
+    if name not in CHECKS:
+        raise UnknownNameError("check", name, CHECKS)
+    return program_of(CHECKS[name], CHECKS[name].devices[0])
+
+
+def checks(results: Path) -> Rows:  # noqa: ARG001
+    """Return the known defects that `ampbench check` looks for, and the public threads about each."""
+    from ampbench.defects.catalogue import CHECKS
+
+    texts, lists = ("area", "title", "why", "remedy", "mended"), ("threads", "devices", "matters")
+    return [
+        {"check": name}
+        | {field: getattr(check, field) for field in texts}
+        | {field: list(getattr(check, field)) for field in lists}
+        for name, check in CHECKS.items()
+    ]
+
+
+def workloads(results: Path) -> Rows:  # noqa: ARG001 - all listings have one signature
     """Return the built-in workloads, with the parameters of each preset."""
     return [
         {
@@ -123,7 +158,7 @@ def _assigned(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def precisions(results: Path) -> Listing:  # noqa: ARG001
+def precisions(results: Path) -> Rows:  # noqa: ARG001
     """Return the precisions, in table order."""
     from ampbench.core.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES
 
@@ -148,7 +183,7 @@ def precisions(results: Path) -> Listing:  # noqa: ARG001
     ]
 
 
-def recipes(results: Path) -> Listing:  # noqa: ARG001
+def recipes(results: Path) -> Rows:  # noqa: ARG001
     """Return the recipes that networks are trained by, with their settings."""
     from ampbench.core.recipes import RECIPES, SETTINGS
 
@@ -164,7 +199,7 @@ def recipes(results: Path) -> Listing:  # noqa: ARG001
     ]
 
 
-def devices(results: Path) -> Listing:  # noqa: ARG001
+def devices(results: Path) -> Rows:  # noqa: ARG001
     """Return the device types torch knows here; asks a worker, as only torch can tell."""
     from ampbench.drive.servers import probe
     from ampbench.records.labels import arithmetic
@@ -185,7 +220,7 @@ def devices(results: Path) -> Listing:  # noqa: ARG001
     ]
 
 
-def runs(results: Path) -> Listing:
+def runs(results: Path) -> Rows:
     """Return the stored runs of a results folder, the oldest first; a damaged one says what is wrong with it."""
     from ampbench import store
 
@@ -241,25 +276,23 @@ def _explained(stored: "StoredRun") -> str:
     return f"{deed_of(what)}{' of ' if cases else ''}{' '.join(filter(None, traits))}" if what else ""
 
 
-LISTINGS: Mapping[str, Callable[[Path], Listing]] = {
-    "workloads": workloads,
-    "precisions": precisions,
-    "recipes": recipes,
-    "devices": devices,
-    "runs": runs,
-}
-TABLE_COLUMNS: Mapping[str, Sequence[str]] = {
-    "workloads": ("workload", "family", "summary"),
-    "precisions": ("precision", "summary", "aliases"),
-    "recipes": ("recipe", "summary"),
-    "devices": ("device", "available", "tf32", "autocast", "arithmetic", "name"),
-    "runs": ("run", "date", "label", "torch", "device", "outcome"),
-}
-"""What a table shows of a listing; the machine formats give every column."""
-SELDOM: Mapping[str, Sequence[str | None]] = {"label": ("", None), "device": ("cpu", "", None)}
-"""Columns of runs that a table shows where one of them has something else there."""
-
 _NAMED = 2
 """As many workloads of a run are named in a table, of more only the first."""
 
-EMPTY = {"runs": "there is no run yet: `ampbench run` makes one"}
+LISTINGS: Mapping[str, Listing] = {
+    "workloads": Listing(workloads, ("workload", "family", "summary"), lambda row: {"summary": _about(row)}),
+    "precisions": Listing(precisions, ("precision", "summary", "aliases")),
+    "recipes": Listing(
+        recipes,
+        ("recipe", "summary"),
+        lambda row: {"summary": f"{row['summary']}\n  {_assigned(row['settings'])}"},
+    ),
+    "devices": Listing(devices, ("device", "available", "tf32", "autocast", "arithmetic", "name")),
+    "checks": Listing(checks, ("check", "area", "title")),
+    "runs": Listing(
+        runs,
+        ("run", "date", "label", "torch", "device", "outcome"),
+        lambda row: {"torch": (row["torch"] or "").partition("+")[0], "outcome": _what(row)},
+        usual=("", None, "cpu"),
+    ),
+}

@@ -269,10 +269,6 @@ def _short(label: str) -> str:
 
 
 Label = Annotated[str, Option(metavar="TEXT", read=_short, help="A name for the run in lists and reports.")]
-Threshold = Annotated[
-    str, Option(metavar="SHARE", help="The largest change of any case's time that counts as none. Default: 2%.")
-]
-Only = Annotated[str, Option(metavar="KIND,...", help="Only these of time, memory, accuracy and rules.")]
 Verbose = Annotated[
     bool, Option("--verbose", "-v", "--all", help="Every metric, note and row, unchanged findings, too.")
 ]

@@ -25,6 +25,7 @@ from ampbench.cli.options import (
     Resume,
     Selected,
     Verbose,
+    is_typed,
     refuse_beside_resume,
     results_words,
     resumed_imports,
@@ -153,7 +154,12 @@ def command(
             raise UsageError(f"--ray and {option} contradict each other: give one of them")
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
     settings = replace(settings, min_run_seconds=seconds, isolation=not no_isolation)
-    settings = _in_rounds(settings, rounds, budget, "--shard" if shard else "--ray" if cluster.ray else "")
+    shared_by = "--shard" if shard else "--ray" if cluster.ray else ""
+    if is_typed(context, "rounds") or (shared_by and not is_typed(context, "budget")):
+        budget = ""
+    elif is_typed(context, "budget"):
+        rounds = None
+    settings = _in_rounds(settings, rounds, budget, shared_by)
     from ampbench import store
     from ampbench.drive.rounds import parse_shard
 

@@ -9,7 +9,6 @@ from ampbench.cli.options import (
     Format,
     Keyword,
     Limits,
-    Option,
     Results,
     Verbose,
     run_argument,
@@ -17,7 +16,7 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.core.budget import Budget
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.kinds import KINDS, verb_of
 from ampbench.records.run import LATEST
 
@@ -36,12 +35,7 @@ def command(
     ] = None,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
-    case: Annotated[str, Option("--case", metavar="ID", help="Everything known of one case.")] = "",
     verbose: Verbose = False,
-    over: Annotated[
-        str,
-        Option("--over", metavar="MACHINE", help="Of several: whose fp32 speeds are held against. Default: first."),
-    ] = "",
     format: Format,
     budget: Limits,
 ) -> int:
@@ -51,6 +45,7 @@ def command(
     Examples:
       ampbench show
       ampbench show 20260131T120000Z -k "resnet and training"
+      ampbench show -v -k CASE_ID                    all that is known of one case
       ampbench show latest --json > rows.json
       ampbench show 1f9a3c -v                        a run of ampbench explain casts
       ampbench show cpu.jsonl gpu.jsonl              machines side by side
@@ -70,22 +65,19 @@ def command(
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
     if len(files) > 1:
-        _beside(files, keyword, budget, over, format, everything=verbose)
+        _beside(files, keyword, budget, format, everything=verbose)
         return 0
-    if over:
-        raise UsageError("--over is for several machines: name their runs, or a fleet")
     stored = store.read_run(files[0])
-    if case and case not in stored.cases:
-        raise UnknownNameError("case", case, stored.cases)
-    chosen_cases = [case_id for case_id in stored.cases if matches(keyword, case_id) and (not case or case_id == case)]
+    matching = [case_id for case_id in stored.cases if matches(keyword, case_id)]
+    chosen_cases = [keyword] if keyword in matching else matching
     what = stored.header.explains
     if not chosen_cases and (not what or KINDS[what].of_cases):
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
     if what:
-        found = studies.document(study_of(what), stored, chosen_cases, everything=verbose or bool(case))
+        found = studies.document(study_of(what), stored, chosen_cases, everything=verbose)
         print_document(found, format)
     else:
-        _print(stored, chosen_cases, format, budget, run_words(stored.path, results), case, verbose)
+        _print(stored, chosen_cases, format, budget, run_words(stored.path, results), verbose)
     if stored.misnamed:
         print_note(f"{stored.path} {stored.misnamed}")
     if stored.cut:
@@ -95,9 +87,7 @@ def command(
     return 0
 
 
-def _beside(
-    files: "Sequence[Path]", keyword: str, budget: Budget, over: str, format: OutputFormat, *, everything: bool
-) -> None:
+def _beside(files: "Sequence[Path]", keyword: str, budget: Budget, format: OutputFormat, *, everything: bool) -> None:
     """Print what runs on several machines tell side by side, of the cases that match."""
     from ampbench import store
     from ampbench.judge.machines import document
@@ -111,7 +101,7 @@ def _beside(
         kept.append(replace(one.narrowed(ids), rounds=[each for each in one.rounds if each.case_id in ids]))
     if not any(one.cases for one in kept):
         raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")
-    print_document(document([one for one in kept if one.cases], budget, over, everything=everything), format)
+    print_document(document([one for one in kept if one.cases], budget, everything=everything), format)
 
 
 def _print(
@@ -120,7 +110,6 @@ def _print(
     format: OutputFormat,
     budget: Budget,
     words: str,
-    case: str,
     verbose: bool,
 ) -> None:
     """Print what a run measured; `words` name it to `show`."""
@@ -131,9 +120,10 @@ def _print(
 
     result = Result(stored, budget)
     rows = [row for row in result.rows if row["case_id"] in case_ids]
-    if not case or format is not OutputFormat.TABLE:
+    if len(case_ids) > 1 or not verbose or format is not OutputFormat.TABLE:
         print_result(result, rows, format, f"ampbench show {words}", "-v", verbose=verbose)
         return
+    (case,) = case_ids
     records = [found.get(case) for found in (stored.memory, stored.divergence, stored.failures)]
     rounds = [each for each in stored.rounds if each.case_id == case]
     console = make_console()

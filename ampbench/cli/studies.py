@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ampbench.studies.work import Watching, Worked
 
 
-Against = Annotated[str, run_option("--against", "Say only what changed since this stored run.")]
+Baseline = Annotated[str, run_option("--baseline", "Say only what changed since this stored run.")]
 
 
 def command(kind: str) -> Callable[..., int | None]:
@@ -75,7 +75,7 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
     own = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
     parameters = [own.pop(each.name, each) for each in parameters] + [*own.values()]
-    parameters += [option("against", Against, "")] if study.since else []
+    parameters += [option("baseline", Baseline, "")] if study.since else []
     if any(view.shown is not None for table in study.tables for view in table.views):
         parameters += [option("every", Verbose, False)]
     parameters += [option("timeout", PieceTimeout, study.timeout), limits["threads"]]
@@ -142,12 +142,9 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
         typed={one.name for one in options if is_typed(context, one.name)},
         selection=selection,
     )
-    for instead in (each.instead(given) for each in options if each.instead and given.values[each.name]):
-        sys.stdout.write(instead) if isinstance(instead, str) else print_document(instead, chosen)
-        return 0
     asked = asked_for(study, given)
-    if values.get("against"):
-        tell = _changes_since(values["against"], results, study, chosen)
+    if values.get("baseline"):
+        tell = _changes_since(values["baseline"], results, study, chosen)
     command, watching = ["ampbench", *sys.argv[1:]], _watching(study)
     try:
         done = work.begin(
@@ -167,7 +164,7 @@ def _changes_since(name: str, results: Path, study: Any, format: OutputFormat) -
     before = store.read_run(store.find_run(name, results))
     if before.header.explains != study.kind:
         did = deed_of(before.header.explains)
-        raise UsageError(f"run {before.header.run} {did}: --against needs one of ampbench {verb_of(study.kind)}")
+        raise UsageError(f"run {before.header.run} {did}: --baseline needs one of ampbench {verb_of(study.kind)}")
     return lambda after: print_document(studies.changes(study, before, after), format)
 
 

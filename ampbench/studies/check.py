@@ -29,8 +29,8 @@ from ampbench.records.labels import few
 from ampbench.records.measured import KILLED
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 from ampbench.records.wire import Task
-from ampbench.show.document import Column, Document, Section, records, table
-from ampbench.studies.study import Given, OnDevices, Option, Since, Study, Table, View, chosen
+from ampbench.show.document import Column
+from ampbench.studies.study import OnDevices, Option, Since, Study, Table, View, chosen
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -369,36 +369,12 @@ def diagnosis(runs: "Iterable[StoredRun]", environment: Environment) -> Iterator
         yield state(CheckCode.SHOWN, "", Severity.INFO, commands=all_of([f"ampbench show {path}" for path in shown]))
 
 
-LISTED: Sequence[Column[Check]] = (
-    Column("check", lambda row: row.name, "check", whole=True),
-    Column("area", lambda row: row.area, "area"),
-    Column("title", lambda row: row.title, "what is wrong"),
-    Column("threads", lambda row: ", ".join(row.threads), "told of in"),
-    Column("devices", lambda row: ", ".join(row.devices)),
-    Column("matters", lambda row: ", ".join(row.matters)),
-    Column("why", lambda row: row.why),
-    Column("remedy", lambda row: row.remedy),
-    Column("mended", lambda row: row.mended),
-    Column("slow", lambda row: row.slow),
-)
-"""Of a check: what it looks for, and where that was told of."""
-
-
-def catalogue() -> Document:
-    """Return the checks that there are."""
-    checks = list(CHECKS.values())
-    by_area = {area: [each for each in checks if each.area == area] for area in AREAS}
-    return Document(
-        sections=lambda: [Section(area, [table("", LISTED, own)]) for area, own in by_area.items()],
-        data=lambda: records(LISTED, checks),
-        columns=[column.key for column in LISTED],
-        rows=lambda: records(LISTED, checks),
+def asked_of(names: Sequence[str]) -> ChecksAsked:
+    """Return the request for checks by their names and areas; raises `UnknownNameError` for any other name."""
+    names = chosen("check", names, [*CHECKS, *AREAS])
+    return ChecksAsked(
+        checks=[name for name in names if name in CHECKS], areas=[name for name in names if name in AREAS]
     )
-
-
-def asked_of(names: Sequence[str], areas: Sequence[str]) -> ChecksAsked:
-    """Return the request for checks by names and areas; raises `UnknownNameError` for one that there is not."""
-    return ChecksAsked(checks=chosen("check", names, CHECKS), areas=chosen("area", areas, AREAS))
 
 
 def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsked) -> list[Checked]:
@@ -440,28 +416,22 @@ def _request(_: ChecksAsked, wanted: Checked) -> CheckAsked | None:
     return None if wanted.why else CheckAsked(check=wanted.check, text=text)
 
 
-def _program(given: Given) -> str:
-    """Return the program of the check that is to be shown, for the first device."""
-    (name,) = asked_of([given.values["show"]], []).checks
-    return program_of(CHECKS[name], next(iter(given.selection.devices), "cpu"))
-
-
 TASK = Task(CHECK, CheckAsked, Checked, "ampbench.studies.check_measure:do_check")
 STUDY: Study[ChecksAsked, Torch] = Study(
     kind=CHECK,
     help="""\
 Look for known defects of mixed precision in the installed torch: in its autocast, scaler, kernels, compiler.
 
-Each check is a small program from a public report, run by a process of its own; --show prints it. What a device
-that is not here would do is asked of fake tensors where these answer truly, and said so. Stored like any run.
+Each check is a small program from a public report, run by a process of its own. What a device that is not here would
+do is asked of fake tensors where these answer truly. Stored like any run.
 
 \b
 Examples:
   ampbench check
-  ampbench check --area compile
+  ampbench check compile scaler
   ampbench check stale-weight-cast --device cpu
-  ampbench check --show stale-weight-cast
-  ampbench check --against 1f9a3c        what an upgrade changed
+  ampbench list checks stale-weight-cast    its program, to paste
+  ampbench check --baseline 1f9a3c        what an upgrade changed
 """,
     doing="checking",
     timeout="60",
@@ -472,22 +442,12 @@ Examples:
             metavar="[NAME...]",
             names=True,
             argument=True,
-            known=lambda: CHECKS,
-            help="Checks, as --list has them. Default: all fast ones.",
+            known=lambda: [*CHECKS, *AREAS],
+            help=f"Checks (ampbench list checks), or all of {choice(AREAS)}. Default: all fast ones.",
         ),
         Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),
-        Option(name="area", default=None, names=True, help=f"All checks of {choice(AREAS)}."),
-        Option(name="list", default=False, instead=lambda _: catalogue(), help="List the checks; run none."),
-        Option(
-            name="show",
-            default="",
-            instead=_program,
-            metavar="NAME",
-            known=lambda: CHECKS,
-            help="Print a check's program, to paste.",
-        ),
     ),
-    made=lambda given: asked_of(given.values["names"], given.values["area"]),
+    made=lambda given: asked_of(given.values["names"]),
     asked=ChecksAsked,
     record=Checked,
     task=TASK,

@@ -446,7 +446,7 @@ stood in for by fake tensors: the rules are seen, no hardware is.
 Examples:
   ampbench explain rules
   ampbench explain rules --device xpu --all | grep softmax      what becomes of an op
-  ampbench explain rules --against torch-2.11.jsonl.gz          what an upgrade changed
+  ampbench explain rules --baseline torch-2.11.jsonl.gz          what an upgrade changed
 """,
     doing="probing",
     options=(Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),),

@@ -32,7 +32,7 @@ from ampbench.records.kinds import KINDS, named, verb_of
 from ampbench.records.measured import Failure
 from ampbench.records.run import Entry, Header, Selection, Settings
 from ampbench.records.wire import Task
-from ampbench.show.document import Column, Document
+from ampbench.show.document import Column
 
 if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
@@ -61,8 +61,7 @@ class Option:
 
     `least` and `most` bound a number. One of `seconds` is typed as a duration, "90" or "2m"; one of `names` is typed
     once for each, or with commas, and is a list; with `argument` without any option before it. A shell is offered
-    the names that are `known`. Where one with `instead` is given, what that returns is all that is
-    printed, and nothing is run.
+    the names that are `known`.
     """
 
     name: str
@@ -75,7 +74,6 @@ class Option:
     names: bool = False
     argument: bool = False
     known: Callable[[], Iterable[str]] = tuple
-    instead: "Callable[[Given], Document | str] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +206,7 @@ class Study(Telling[R], Generic[A, R]):
     on its cases there ("Trained"), `key` the name of its records in the JSON (none: as their lines are). `code` is
     Python to paste. One whose `subject` is no case has `subjects`, which finds in runs each of them, with a `name`, of
     certain cases (None: all): that is what tables, conclusions (of None) and charts are made of. A run that is told
-    `in_full` shows all rows unasked. `since` is what changed between two runs, as the verb says with `--against`.
+    `in_full` shows all rows unasked. `since` is what changed between two runs, as the verb says with `--baseline`.
     """
 
     kind: str
@@ -276,7 +274,7 @@ GIVEN = ("inputs", "loss", *SELECTING)
 
 def given_by(study: Study[Any, Any], options: Mapping[str, Any], selection: Selection) -> Given:
     """Return what a program gives as its verb would be given it; `UsageError` for what cannot be meant."""
-    known = {option.name: option for option in options_of(study) if option.instead is None}
+    known = {option.name: option for option in options_of(study)}
     for name in options:
         if name not in known:
             raise UnknownNameError(f"option of {verb_of(study.kind)}", name, [*known, *GIVEN])
@@ -310,7 +308,7 @@ def asked_for(study: Study[A, Any], given: Given) -> A:
     """Return what a study is asked for by what its verb was given; `UsageError` for what cannot be meant."""
     if study.made is not None:
         return study.made(given)
-    return study.asked(**{one.name: given.values[one.name] for one in options_of(study) if one.instead is None})
+    return study.asked(**{one.name: given.values[one.name] for one in options_of(study)})
 
 
 def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:

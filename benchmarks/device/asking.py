@@ -174,7 +174,7 @@ def check(given: Given) -> Found:
 def control(given: Given, arguments: Sequence[str]) -> Found:
     """Measure the device against itself; it passes without a false alarm."""
     most = f"{max(10.0, given.seconds - 2 * MARGIN):.0f}"
-    code, text, _ = asked(given, "ab", *arguments, "--max-time", most, "--json")
+    code, text, _ = asked(given, "ab", *arguments, "--budget", most, "--json")
     told: dict[str, Any] = json.loads(text)
     alarms, cases = told["false_alarms"], told["cases"]
     spreads = sorted(told["spreads"].values())
@@ -193,9 +193,8 @@ def planted(given: Given, changed: int, arguments: Sequence[str] = ()) -> Found:
     most = f"{max(10.0, given.seconds - 2 * MARGIN):.0f}"
     code, text, _ = asked(
         given, "ab", f"{PLANTED}:layers", "--baseline", f"{arm}=0", "--candidate", f"{arm}=1", "--phase", "inference",
-        "--precision", "fp32", "--precision", "bf16_autocast", "--only", "time", "--burst", "--max-time", most,
-        "--json",
-        *arguments,
+        "--precision", "fp32", "--precision", "bf16_autocast", "--metric", "time", "--min-run-time", "0.3",
+        "--budget", most, "--json", *arguments,
     )  # fmt: skip
     times = [one for one in json.loads(text)["findings"] if one["metric"] == "seconds_median"]
     if changed:

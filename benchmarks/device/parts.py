@@ -152,7 +152,8 @@ PARTS = (
         "decisions", "whether a slowdown of 5 % is found, and none where there is none",
         (
             Item("control", 240, 160, f"{ASKING}:control", "the device against itself: false alarms, what can be seen",
-                 {"arguments": ("mlp", "transformer_encoder", "--precision", "bf16_autocast", *ONCE, *FEW, "--burst")},
+                 {"arguments": ("mlp", "transformer_encoder", "--precision", "bf16_autocast", *ONCE, *FEW,
+                                "--min-run-time", "0.3")},
                  {"arguments": ("mlp", *HALVES[:4], *TINY, *ONCE, *FEW)}),
             Item("slowdown of 5 %", 290, 210, f"{ASKING}:planted", "one layer more in twenty is found, fp32 and bf16",
                  {"changed": 1}, {"changed": 1, "arguments": ("--set", "width=512", "--set", "batch=256", *MORE)}),

@@ -54,7 +54,7 @@ def main(seconds: float = 270) -> None:
         measured: Said = {}
         for before, after in pairwise(names):
             arms = ("--baseline", f"git:{hashes[before]}", "--candidate", f"git:{hashes[after]}")
-            limits = ("--max-time", str(seconds), "--results", str(Path(folder, after)))
+            limits = ("--budget", str(seconds), "--results", str(Path(folder, after)))
             measured |= _ab(repository, after, *arms, *NETWORKS, *CASES, *limits)
     print("| commit | case | planted | trend | ab |\n|---|---|---|---|---|")
     for name in names[1:]:
@@ -97,7 +97,7 @@ def _trend(repository: Path, results: Path, hashes: dict[str, str]) -> Said:
 
 
 def _ab(repository: Path, commit: str, *arguments: str) -> Said:
-    found = json.loads(_ampbench(repository, "ab", *arguments, "--only", "time", "--json"))
+    found = json.loads(_ampbench(repository, "ab", *arguments, "--metric", "time", "--json"))
     return {
         (commit, one["workload"].rpartition(":")[2], one["precision"]): f"{one['status']} {one['change']:+.1%}"
         for one in found["findings"]

@@ -54,7 +54,7 @@ def measure(seed: int, only: str, names: list[str], results: str) -> list[dict]:
     command = [
         sys.executable, "-m", "ampbench", "ab", *(f"{NETWORKS}:{name}" for name in names),
         "--baseline", "changed=0", "--candidate", "changed=1", "-k", cases, "--phase", "inference",
-        "--threads", "1", "--seed", str(seed), "--only", only, "--results", results, "--json",
+        "--threads", "1", "--seed", str(seed), "--metric", only, "--results", results, "--json",
         *(["--sweep", f"batch={BATCHES}", "--min-run-time", "0.2"] if only == "time" else []),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)

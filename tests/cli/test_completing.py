@@ -56,7 +56,7 @@ def offered(ampbench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Of
         ("ampbench run --path tra", ["traced"]),
         ("ampbench run --preset ", ["tiny", "small", "large"]),
         ("ampbench study training --optimizer sg", ["sgd-vision", "sgd"]),
-        ("ampbench list ", ["workloads", "precisions", "recipes", "devices", "runs"]),
+        ("ampbench list ", ["workloads", "precisions", "recipes", "devices", "checks", "runs"]),
         ("ampbench convert latest --to j", ["junit"]),
         ("ampbench check bf16-weight-u", ["bf16-weight-update"]),
         ("ampbench show --format m", ["markdown"]),

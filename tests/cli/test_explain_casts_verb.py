@@ -99,7 +99,7 @@ def words(line: str) -> list[str]:
 
 
 def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "--case", LINEAR.case_id)
+    said = ampbench("show", RUN, "-k", LINEAR.case_id)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
     assert lines[0] == "model.py:make · bf16_autocast · inference · cpu"
@@ -162,8 +162,8 @@ def test_cases_without_a_trace_say_why(stored: Path, ampbench: Run) -> None:
 
 
 def test_a_csv_of_nothing_that_was_traced_has_its_headers_all_the_same(stored: Path, ampbench: Run) -> None:
-    columns = ampbench("show", RUN, "--case", LINEAR.case_id, "--format", "csv").out.splitlines()[0]
-    assert ampbench("show", RUN, "--case", BROKEN.case_id, "--format", "csv").out.splitlines() == [columns]
+    columns = ampbench("show", RUN, "-k", LINEAR.case_id, "--format", "csv").out.splitlines()[0]
+    assert ampbench("show", RUN, "-k", BROKEN.case_id, "--format", "csv").out.splitlines() == [columns]
 
 
 def test_csv_has_a_row_per_cast(stored: Path, ampbench: Run) -> None:

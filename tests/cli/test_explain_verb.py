@@ -30,7 +30,7 @@ def test_help_lists_its_verbs_and_theirs_has_examples(ampbench: Run) -> None:
     assert "\n  rules " in said.out
     said = ampbench("explain", "rules", "--help")
     assert said.code == 0
-    assert "  ampbench explain rules --against" in said.out.partition("Examples:")[2]
+    assert "  ampbench explain rules --baseline" in said.out.partition("Examples:")[2]
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_help_lists_its_verbs_and_theirs_has_examples(ampbench: Run) -> None:
         (["explain", "ruels"], "unknown explain verb 'ruels': did you mean rules?"),
         (["explain", "rules", "--devcie", "cpu"], "unknown option --devcie: did you mean --device"),
         (["explain", "rules", "--device", "cud"], "unknown device 'cud': did you mean cuda"),
-        (["explain", "rules", "--against", "none.jsonl"], "there is no run file none.jsonl"),
-        (["explain", "rules", "--against", __file__], "line 1: no header of an ampbench run"),
+        (["explain", "rules", "--baseline", "none.jsonl"], "there is no run file none.jsonl"),
+        (["explain", "rules", "--baseline", __file__], "line 1: no header of an ampbench run"),
         (["explain", "rules", "--json", "--format", "csv"], "contradict each other"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_usage_error_is_one_line(arguments: list[str | Path], message: str, am
 
 def test_every_option_of_its_verbs_can_be_set_by_its_long_name() -> None:
     assert set(program.GROUPS) <= set(program.VERBS)
-    assert {"device", "verbose", "against", "format"} <= program.verb("explain rules").settable().keys()
+    assert {"device", "verbose", "baseline", "format"} <= program.verb("explain rules").settable().keys()
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ def test_each_device_is_probed_by_its_own_process_and_stored(worker: Worker, tmp
 
 
 def test_against_an_older_torch_it_says_what_changed_and_only_that(worker: Worker, ampbench: Run) -> None:
-    said = ampbench("explain", "rules", "--device", "cuda", "--against", OLD)
+    said = ampbench("explain", "rules", "--device", "cuda", "--baseline", OLD)
     assert said.code == 0
     assert said.out.startswith("From torch 2.11.0+cu130 to ")
     assert ["cuda", "observed", "unlisted", "float32", "bf16", "rms_norm"] in [
         line.split() for line in said.out.splitlines()
     ]
     assert "Undocumented" not in said.out
-    found = rows(ampbench("explain", "rules", "--device", "cuda", "--against", OLD, "--format", "csv").out)
+    found = rows(ampbench("explain", "rules", "--device", "cuda", "--baseline", OLD, "--format", "csv").out)
     changed = [row for row in found if row["op"] == "aten::rms_norm"]
     assert [(row["field"], row["dtypes"], row["before"], row["after"]) for row in changed] == [
         ("observed", "bfloat16", "unlisted", "float32"),

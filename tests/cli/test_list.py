@@ -56,7 +56,7 @@ def test_devices_are_asked_of_a_worker(
     monkeypatch.setattr("ampbench.drive.servers.probe", lambda: environment)
     out = ampbench("list", "devices").out
     assert "bf16 native, fp16 emulated" in out
-    assert "\ncuda: no cuda device or driver found\n" in out
+    assert "no cuda device or driver found" in " ".join(out.split())
     rows = json.loads(ampbench("list", "devices", "--json").out)
     assert rows[0]["arithmetic"]["fp16"] == "emulated"
 

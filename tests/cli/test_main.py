@@ -60,7 +60,7 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
         (["run", "--seed", "-1"], "--seed: give a whole number of at least 0; see"),
         (["explain", "keep-fp32", "--max-error", "few"], "--max-error: give a number; see ampbench explain keep-fp32"),
         (["explain"], "missing command; see ampbench explain --help"),
-        (["show", "--case"], "option '--case' requires an argument"),
+        (["show", "-k"], "option '-k' requires an argument"),
         (["run", "--seed", str(2**63)], "give a whole number below 2**63"),
         (["run", "--timeout", "soon"], "--timeout 'soon' is not a time"),
         (["run", "--budget", "soon"], "--budget 'soon' is not a time"),

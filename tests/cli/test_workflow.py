@@ -43,8 +43,8 @@ def test_ampbench_is_installed_from_where_the_user_has_it() -> None:
 def test_the_workflow_gates_time_on_one_runner_and_memory_and_accuracy_alone_against_a_stored_run() -> None:
     by_verb = {call.verb: call.words for call in CALLS}
     assert {"--baseline", "git:$BASE", "--candidate", "git:$HEAD", "--gate"} <= set(by_verb["ab"])
-    assert "--only" not in by_verb["ab"]
-    only = by_verb["gate"].index("--only")
+    assert "--metric" not in by_verb["ab"]
+    only = by_verb["gate"].index("--metric")
     assert set(by_verb["gate"][only + 1].split(",")) == {"accuracy", "memory"}
 
 

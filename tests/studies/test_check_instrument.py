@@ -38,7 +38,7 @@ def wanted(*devices: str, names: tuple[str, ...] = (), areas: tuple[str, ...] = 
         mock.patch.object(instrument, "CHECKS", ROWS),
         mock.patch.object(instrument, "program_of", return_value=""),
     ):
-        found = wanted_of(here, devices, asked_of(names, areas))
+        found = wanted_of(here, devices, asked_of([*names, *areas]))
     return [f"{one.check} {one.device}" + (f": {one.why}" if one.why else "") for one in found]
 
 
@@ -63,6 +63,6 @@ def test_slow_checks_are_run_by_name_or_area_and_those_that_compile_need_a_compi
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with mock.patch.object(instrument, "CHECKS", ROWS), pytest.raises(UnknownNameError, match="did you mean real"):
-        asked_of(["rael"], [])
-    with pytest.raises(UnknownNameError, match="unknown area 'complie': did you mean compile"):
-        asked_of([], ["complie"])
+        asked_of(["rael"])
+    with pytest.raises(UnknownNameError, match="unknown check 'complie': did you mean compile"):
+        asked_of(["complie"])
