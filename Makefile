@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Bytecode is kept, whatever the shell says: without it half of the time to collect goes into compiling the tests anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-slow test-all bench size rules defects atlas device device-wheels lint types imports environment
+.PHONY: demo test test-floors test-slow test-all bench size rules defects atlas device device-wheels lint types imports environment
 
 environment: .venv/.installed
 
@@ -34,6 +34,15 @@ imports: environment
 
 test: lint types imports
 	$(PYTEST) -m "not slow"
+
+# The oldest versions that pyproject.toml allows, each pinned, in an environment of their own. Downloads 3 GB.
+FLOORS := .venv-floors
+test-floors:
+	$(PYTHON) -m venv --clear $(FLOORS)
+	sed '/^\[dependency-groups/,$$d' pyproject.toml | grep -oE '[a-z0-9-]+>=[0-9.]+' | sed 's/>=/==/' | sort -u > $(FLOORS)/floors
+	$(FLOORS)/bin/python -m pip install --quiet --constraint $(FLOORS)/floors --editable ".[torch,report,parquet,pytest]" hypothesis
+	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -q tests/test_settings.py tests/cli/test_values.py tests/cli/test_completing.py \
+		tests/cli/test_list.py tests/cli/test_show.py tests/convert/test_parquet.py tests/judge/test_times.py tests/test_live.py
 
 test-slow: environment
 	$(PYTEST) -m slow
