@@ -213,7 +213,7 @@ def build() -> Verbs:
     return Verbs(
         "ampbench",
         VERBS,
-        _member,
+        member,
         help="Which precision should this PyTorch model run in? Measures, explains, advises.",
         epilog=EPILOG,
         params=[click.Option([flag], is_flag=True, help=text) for flag, text in shown.items()],
@@ -221,8 +221,8 @@ def build() -> Verbs:
     )
 
 
-def _member(name: str) -> click.Command:
-    """Return a verb, or the group of this name."""
+def member(name: str) -> click.Command:
+    """Return a verb, or a group, by its whole name."""
     if name not in GROUPS:
         return verb(name)
     return Verbs(name, _subverbs(name), lambda subverb: verb(f"{name} {subverb}"), help=GROUPS[name])

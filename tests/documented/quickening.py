@@ -8,7 +8,7 @@ what `sandbox.PLACEHOLDERS` puts for names, is all that is changed in what a pag
 import re
 from typing import Any
 
-from ampbench.cli.main import build, verb
+from ampbench.cli.main import build, member
 from tests.documented.pages import Command
 
 _TINY = {"preset": "--preset tiny", "threads": "--threads 1"}
@@ -101,7 +101,7 @@ def context_of(command: Command, *, lenient: bool = False) -> Any:
     """
     if not command.verb:
         return build().make_context("ampbench", command.words[1:], resilient_parsing=True)
-    parser = verb(command.verb)
+    parser = member(command.verb)
     if lenient:
         for parameter in parser.params:
             parameter.required = False
