@@ -87,9 +87,6 @@ EPILOG = """\b
 First steps:
   ampbench doctor               this machine, and what would spoil measurements
   ampbench run model.py:make    measure your own network (docs/workloads.md)
-  ampbench show latest          the last run again
-  ampbench explain keep-fp32 model.py:make
-                                which modules to keep in fp32
 
 \b
 Exit codes:
