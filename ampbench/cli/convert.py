@@ -13,7 +13,6 @@ from ampbench.cli.options import (
     Keyword,
     Option,
     Results,
-    formats,
     run_argument,
     run_option,
     run_words,
@@ -71,8 +70,8 @@ def command(
       ampbench convert results --to parquet -o runs.parquet
       ampbench convert results/asv .benchmarks --to native
     """
-    if to not in formats():
-        raise UnknownNameError("format", to, formats())
+    if to not in known_formats():
+        raise UnknownNameError("format", to, known_formats())
     for option, value in {"-o": output, "-k": keyword, "--baseline": baseline}.items():
         if value and option not in TAKEN.get(to, ("-o", "-k")):
             raise UsageError(f"--to {to} does not take {option}: leave it out (--help says which format takes it)")
@@ -92,6 +91,13 @@ def command(
     else:
         print_text(str(text))
     return 0
+
+
+def known_formats() -> list[str]:
+    """Return the names of all formats."""
+    from ampbench.convert import FORMATS
+
+    return [*FORMATS, PARQUET, NATIVE]
 
 
 def _text(run: str, to: str, baseline: str, results: Path, keyword: str) -> str:
