@@ -139,7 +139,7 @@ def mistakes(kind: str) -> Iterator[tuple[list[str], str]]:
     yield from (each for each in MISTAKES if of_cases(kind) != each[0][0].startswith("--"))
     study = study_of(kind)
     if study.selects is not None and study.selects.question:
-        yield [], f"{study.selects.question} of which workload? Name one, as in `ampbench {verb_of(kind)} mlp`"
+        yield [], f"{study.selects.question}: name a workload, as in `ampbench {verb_of(kind)} mlp`"
     if study.selects is not None and study.selects.among and "fp32" not in study.selects.among:
         yield ["mlp", "--precision", "fp32"], study.selects.otherwise.format(name="fp32")
     for option in options_of(study):

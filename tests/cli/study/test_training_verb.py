@@ -98,8 +98,8 @@ def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mlp", "--steps", "99999999999"], "'--steps': give at most 1000000;"),
-        (["mlp", "--seeds", "1001"], "'--seeds': give at most 1000;"),
+        (["mlp", "--steps", "99999999999"], "--steps: give a whole number of at least 1 and at most 1,000,000;"),
+        (["mlp", "--seeds", "1001"], "--seeds: give a whole number of at least 1 and at most 1,000;"),
         (["mlp", "--setting", "defualt"], "unknown setting 'defualt': did you mean default"),
         (["mlp", "--setting", "all", "--set", "scaler=false"], "--set scaler=false leaves no setting"),
         (["mlp", "--setting", "all", "--precision", "bf16_pure"], "--setting is for fp16_autocast"),
