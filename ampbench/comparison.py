@@ -61,7 +61,8 @@ class Comparison(Printed):
 
         Raises `NothingToRunError` where no case matches, or neither run has a number or an explanation.
         """
-        if not (self.whole.findings or self.whole.explained or (self.whole.rule_devices and not self.keyword)):
+        whole = self.whole
+        if not (whole.findings or whole.explained or ((whole.rule_devices or whole.checks) and not self.keyword)):
             nothing = "the runs have cases in common, but no number of any of them on either side"
             raise NothingToRunError(f"no case of both runs matches -k {self.keyword!r}" if self.keyword else nothing)
         return self.gated

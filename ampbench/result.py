@@ -16,11 +16,11 @@ from ampbench.records.run import LATEST
 from ampbench.show import study_words
 from ampbench.show.charts import drawn
 from ampbench.show.data import finite
-from ampbench.show.document import Document, records
+from ampbench.show.document import Document
 from ampbench.show.notebook import WIDTH, Plot, Printed, charts_in_one, speed_against_error
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
-from ampbench.show.studies import Subject, document, subjects_of
+from ampbench.show.studies import Subject, document, rows_of, subjects_of
 from ampbench.show.terminal import code_text, document_lines
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
@@ -169,11 +169,7 @@ class Findings(Shown):
         import pandas as pd
 
         return {
-            table.key: pd.DataFrame(
-                {**({"case_id": subject.case.case_id} if subject.case else {}), **row}
-                for subject in self._subjects
-                for row in records(table.columns_of(subject.found), table.rows(subject.found))
-            )
+            table.key: pd.DataFrame(row for subject in self._subjects for row in rows_of(table, subject))
             for table in self.study.tables
             if table.key
         }

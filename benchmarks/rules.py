@@ -7,10 +7,11 @@ from pathlib import Path
 from packaging.version import Version
 
 from ampbench.records.rules import CATEGORIES, FAKE, RuleProbe, worded
-from ampbench.show.document import Section, escaped, folded, markdown, markdown_table, table
+from ampbench.show.comparison import other_rule_lines, rule_lines
+from ampbench.show.document import escaped, markdown, markdown_table
 from ampbench.show.studies import section
 from ampbench.store import StoredRun, read_run
-from ampbench.studies.rules import EVERY_OP, SOURCES, STUDY, every_op, torches, upgrade
+from ampbench.studies.rules import SOURCES, STUDY, compare_rules, probed_twice, torches
 from ampbench.trace.rules.documented import document
 
 ROOT = Path(__file__).parents[1]
@@ -46,21 +47,20 @@ def page(probed: Sequence[StoredRun]) -> str:
     devices = [probe.device for probe in torch.probes]
     observed = [[version(run), *(probe.how for probe in run.of(RuleProbe).values())] for run in probed]
     fake = [probe.device.upper() for probe in torch.probes if probe.how == FAKE]
-    changes = [each for old, new in pairwise(probed) for each in upgrade(old, new)]
-    assert STUDY.since is not None
+    changed = {}
+    for old, new in pairwise(probed):
+        changes = [change for pair in probed_twice(old, new) for change in compare_rules(*pair)]
+        lines = [*rule_lines(changes), *other_rule_lines(changes)] or ["no rule of autocast changed"]
+        changed[f"### From torch {version(old)} to {version(new)}"] = lines
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing"),
         markdown_table(["torch", *devices], observed, devices),
         "\n".join(f"* **{escaped(label)}**: {escaped(document(name)['source'])}" for name, label in SOURCES.items()),
-        "What may happen to an op's inputs:",
-        "\n".join(f"* *{worded(name)}*: {meaning}" for name, meaning in CATEGORIES.items()),
+        "\n".join(["Inputs of an op are:\n", *(f"* *{worded(name)}*: {how}" for name, how in CATEGORIES.items())]),
         "## What changed between versions",
-        markdown([section(STUDY.since, None, each) for each in changes], level=3),
-        "## What disagrees",
-        "*Registered*: the dispatcher has an entry for the op. It does not tell which rule.",
+        *("\n".join([f"{title}\n", *(f"* {escaped(line)}" for line in lines)]) for title, lines in changed.items()),
+        "## What disagrees\n\n*Registered*: the dispatcher has an entry for the op. It does not tell which rule.",
         markdown([section(STUDY, None, torch)], level=3),
-        "## Every op",
-        folded(torch.name, markdown([Section("", [table("", EVERY_OP, every_op(torch))])], level=3)),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
-
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -19,21 +17,15 @@ from ampbench.cli.options import (
     Verbose,
     many_names,
     run_argument,
-    typed_beside,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
-from ampbench.records.kinds import KINDS, named, verb_of
 from ampbench.store.lines import no_garbage_collection
 
 if TYPE_CHECKING:
     from ampbench.comparison import Comparison
     from ampbench.judge.gate import Policy
     from ampbench.records.changes import GateResult
-
-
-SHOWN_WHOLE = ("baseline", "candidate", "results", "format", "json")
-"""The parameters that mean something where what changed is shown whole, without verdicts on cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +58,6 @@ class Judging:
 
 def command(
     *,
-    context: click.Context,
     baseline: Annotated[str, run_argument("BASE", f"A run: {A_RUN}.")],
     candidate: Annotated[str, run_argument("CANDIDATE", "Another, which is compared with it.")],
     judging: Annotated[Judging, Made(Judging)],
@@ -89,18 +80,9 @@ def command(
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
     from ampbench import store
-    from ampbench.show import studies
 
     policy = judging.read(found=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
-    kind = KINDS.get(store.read_header(paths[0]).explains)
-    study = named(kind.study) if kind is not None and kind.study else None
-    if kind is not None and study and study.since and store.read_header(paths[1]).explains == kind.name:
-        for given in typed_beside(context, SHOWN_WHOLE):
-            verb = f"ampbench {verb_of(kind.name)}"
-            raise UsageError(f"two runs of {verb} are compared as a whole: leave {given} out")
-        print_document(studies.changes(study, *map(store.read_run, paths)), format)
-        return 0
     from ampbench.comparison import Comparison
     from ampbench.judge.rounds import MeasuredRun
 

@@ -33,7 +33,6 @@ from ampbench.cli.options import (
     parameters_of,
     refuse_beside_resume,
     resumed_imports,
-    run_option,
     run_words,
     stored_already,
     typed_seconds,
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
     from ampbench.studies import study as studies
     from ampbench.studies.study import Selects, Study
     from ampbench.studies.work import Watching, Worked
-
-
-Baseline = Annotated[str, run_option("--baseline", "Say only what changed since this stored run.")]
 
 
 def command(kind: str) -> Callable[..., int | None]:
@@ -75,9 +71,7 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
     own = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
     parameters = [own.pop(each.name, each) for each in parameters] + [*own.values()]
-    parameters += [option("baseline", Baseline, "")] if study.since else []
-    if any(view.shown is not None for table in study.tables for view in table.views):
-        parameters += [option("every", Verbose, False)]
+    parameters += [option("verbose", Verbose, False)]
     parameters += [option("timeout", PieceTimeout, study.timeout), limits["threads"]]
     parameters += [limits["seed"]] if selects is not None else []
     parameters += [option("results", Results, DEFAULT_RESULTS), option("label", Label, "")]
@@ -131,7 +125,7 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
     from ampbench.studies.study import Given, asked_for, options_of
 
     chosen, results = chosen_format(values["format"], values["json"]), values["results"]
-    tell = told_as(chosen, everything=values.get("every", False))
+    tell = told_as(chosen, everything=values["verbose"])
     if values.get("resume"):
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(study, values["resume"], results, tell)
@@ -143,8 +137,6 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
         selection=selection,
     )
     asked = asked_for(study, given)
-    if values.get("baseline"):
-        tell = _changes_since(values["baseline"], results, study, chosen)
     command, watching = ["ampbench", *sys.argv[1:]], _watching(study)
     try:
         done = work.begin(
@@ -154,18 +146,6 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
         print_note("interrupted: nothing was seen")
         return INTERRUPTED
     return _told(study, done, tell, results)
-
-
-def _changes_since(name: str, results: Path, study: Any, format: OutputFormat) -> "Tell":
-    """Return what prints what changed since the run called `name`; `UsageError` where that is of another kind."""
-    from ampbench import store
-    from ampbench.show import studies
-
-    before = store.read_run(store.find_run(name, results))
-    if before.header.explains != study.kind:
-        did = deed_of(before.header.explains)
-        raise UsageError(f"run {before.header.run} {did}: --baseline needs one of ampbench {verb_of(study.kind)}")
-    return lambda after: print_document(studies.changes(study, before, after), format)
 
 
 def _made(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:

@@ -67,12 +67,12 @@ from ampbench.records.changes import (
     Traces,
     rank,
 )
-from ampbench.records.kinds import CASTS, RULES, deed_of
+from ampbench.records.kinds import CASTS, CHECK, RULES, deed_of
 from ampbench.records.labels import kernels_said
 from ampbench.records.measured import Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.store import CUT, StoredRun
-from ampbench.studies.check import came_or_went
+from ampbench.studies.check import came_or_went, latest
 from ampbench.studies.rules import compare_rules, probed_twice, unobserved
 from ampbench.studies.rules import rank as rule_rank
 
@@ -162,7 +162,8 @@ def compare(
     paired = pair_cases(ours.cases.values(), theirs.cases.values(), settings)
     probes = probed_twice(ours, theirs)
     devices = [new.device for _, new in probes]
-    if not (paired.pairs or devices):
+    checks = len(latest([ours]).keys() & latest([theirs]).keys())
+    if not (paired.pairs or devices or checks):
         raise NothingComparableError(_nothing_in_common(ours, theirs))
     measures = not any(header.explains for header in headers)
     differences = EnvironmentDifferences(
@@ -178,7 +179,7 @@ def compare(
     explained = _explained(
         (pair for pair in paired.pairs if not measures or pair.baseline_id in changed), ours, theirs, rules
     )
-    if not (measures or explained or devices):
+    if not (measures or explained or devices or checks):
         raise NothingComparableError(_nothing_explained(ours, theirs))
     return Comparison(
         baseline=_side(ours),
@@ -203,6 +204,7 @@ def compare(
         rules_unobserved=[change for pair in probes for change in unobserved(*pair)],
         explained=explained,
         defects=came_or_went(ours, theirs),
+        checks=checks,
     )
 
 
@@ -392,12 +394,12 @@ def explanation(
     return Explanation(traces, lines, concerned, [rule for rule in used if rule not in concerned])
 
 
-COMPARED = ("", CASTS, RULES)
+COMPARED = ("", CASTS, CHECK, RULES)
 """What runs may explain to be compared; "": they measure."""
 
 
 def _require_comparable(*runs: StoredRun) -> None:
-    """Raise `NothingComparableError` where one of `runs` explains what is shown by itself: all but casts and rules."""
+    """Raise `NothingComparableError` where one of `runs` explains anything but casts, checks and rules."""
     alone = {stored.header.run: stored.header.explains for stored in runs if stored.header.explains not in COMPARED}
     if alone:
         what = " or ".join(dict.fromkeys(alone.values()))

@@ -295,7 +295,7 @@ class Comparison:
     `rules_unobserved` are the ops whose rule the baseline observed and the
     candidate's probe could not.
     `explained` are the traces of cases that both runs were to trace, by the id of the baseline's. `defects` are the
-    known ones that came or went, where both runs looked for them.
+    known ones that came or went, of the `checks` that both runs made.
     """
 
     baseline: Side
@@ -320,6 +320,7 @@ class Comparison:
     rules_unobserved: Sequence[RuleChange] = ()
     explained: Mapping[str, Explanation] = field(default_factory=dict)
     defects: Sequence[DefectChange] = ()
+    checks: int = 0
 
 
 class GateCode(StrEnum):

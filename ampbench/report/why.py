@@ -39,7 +39,6 @@ def held(material: Material, kind: Kind) -> Held[Any]:
         untold=_untold(material, kind),
         elsewhere=[f"torch {torch} on {host}" for host, torch in places if (host, torch) not in measured],
         runs=material.runs,
-        compared=[(material.baseline, run) for run in material.runs] if material.baseline else [],
     )
 
 

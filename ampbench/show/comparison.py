@@ -553,6 +553,10 @@ def _explained(comparison: Comparison) -> str:
         count = len(rule_lines(comparison.rule_changes))
         many = counted(count, "change") if count else "no change"
         parts.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
+    if comparison.checks:
+        came = sum(defect.came for defect in comparison.defects)
+        made = f"of {counted(comparison.checks, 'check')} in both runs"
+        parts.append(f"{made} {counted(came, 'defect')} came, {len(comparison.defects) - came} went")
     return "; ".join(parts)
 
 

@@ -6,13 +6,11 @@ control characters, halves of characters, megabytes.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ampbench.core.units import counted
 from ampbench.records.case import Case
-from ampbench.records.labels import few
 from ampbench.show.charts import Chart, Drawing, Named, Rows, drawn
 from ampbench.show.document import Block, Code, Section, cut
 from ampbench.store import StoredRun
@@ -113,14 +111,13 @@ class Held(Generic[T]):
     `told` are the cases in which runs of the study's kind found something, of several runs of one case, host and
     torch version the newest, the oldest first; `untold` are those in which they did not. `elsewhere` says with which
     torch on which host they ran where nothing on the page was measured. `runs` are all runs on the page, the oldest
-    first. `compared` are the runs that there are of the baseline, each before what is compared with it.
+    first.
     """
 
     told: Sequence[Told[T]] = ()
     untold: Sequence[Untold] = ()
     elsewhere: Sequence[str] = ()
     runs: Sequence[StoredRun] = ()
-    compared: Sequence[tuple[StoredRun, StoredRun]] = ()
 
 
 def run_name(run: StoredRun) -> str:
@@ -173,33 +170,29 @@ def told_part(
     *,
     id: str,
     title: str,
-    verb: str = "",
-    said: Sequence[str] = (),
     drawings: Sequence[Drawing[N]] = (),
-    folding: Collection[str] = (),
     code: Callable[[N], str] | None = None,
     finding: Callable[[N], str] | None = None,
 ) -> Part | None:
     """Return the part of the cases that were `found`, each by its `section`; None where there is nothing to tell.
 
-    Tables are folded whose titles begin as in `folding`; `code` is Python to paste. `said` is of all cases, `verb` the
-    deed where nothing on the page was measured ("Traced"), `finding` the first thing to know of a case ("": nothing).
+    `code` is Python to paste, `finding` the first thing to know of a case ("": nothing).
     """
     if not (found or held.untold):
         return None
     sections = [section(each) for each in found]
     first_lines = [next((line.title for line in _lines_of(own)), "") for own in sections]
     charts, datasets, cut_short = drawn(found, first_lines, *drawings)
-    elsewhere = [f"{verb} with {'; '.join(held.elsewhere)}, which measured nothing on this page."]
+    elsewhere = [f"Run with {'; '.join(held.elsewhere)}, which measured nothing on this page."]
     findings = (f"{each.name}: {line}" for each in found if finding is not None and (line := finding(each)))
     return Part(
         id=id,
         title=title,
-        said=[*said, *(elsewhere if held.elsewhere else []), *cut_short],
+        said=[*(elsewhere if held.elsewhere else []), *cut_short],
         charts=charts,
         datasets=datasets,
         details=[
-            _detail(each.name, own, folding, code(each) if code is not None else "")
+            _detail(each.name, own, code(each) if code is not None else "")
             if place < DETAILED
             else Detail(name=each.name, said=first_lines[place])
             for place, (each, own) in enumerate(zip(found[:LISTED], sections, strict=False))
@@ -210,29 +203,16 @@ def told_part(
     )
 
 
-def of_several(
-    found: Sequence[N], which: Callable[[N], bool], what: str, case: str = "case", cases: str = ""
-) -> list[str]:
-    """Return in a sentence of how many of several cases, which are called so, `what` holds, and of which.
-
-    Of one, its own sentences say it.
-    """
-    if len(found) < 2:
-        return []
-    own = [one.name for one in found if which(one)]
-    return [f"Of {counted(len(found), case, cases)}, {len(own) or 'none'} {what}{f': {few(own)}' if own else ''}."]
-
-
-def _detail(name: str, section: Section, folding: Collection[str], code: str) -> Detail:
+def _detail(name: str, section: Section, code: str) -> Detail:
     """Return what a section says of a case: its first line behind the name, its tables cut, some folded."""
     lines = _lines_of(section)
     tables = [cut(block) for block in section.blocks if block.headers]
-    hidden = [block for block in tables if block.title.startswith(tuple(folding))]
+    hidden = [block for block in tables if block.folded]
     return Detail(
         name=name,
         said=lines[0].title if lines else section.title,
         blocks=[*lines[1:], *(block for block in tables if block not in hidden)],
-        folded={block.title: [block] for block in hidden},
+        folded={block.title: [replace(block, folded=False)] for block in hidden},
         code=Code("To paste", code) if code else None,
     )
 

@@ -1,268 +1,285 @@
 """What is shown of a run that explains or studies: document and part of a page, made of what a `Study` holds."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.core.statement import Severity
+from ampbench.core.statement import Severity, Statement
+from ampbench.core.units import counted
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS
-from ampbench.records.labels import NOT_REACHED
+from ampbench.records.labels import NOT_REACHED, case_labels, common_traits, few
 from ampbench.show import study_words
 from ampbench.show.data import finite, record_data
-from ampbench.show.document import Block, Code, Document, Section, as_sentence, picked, records, table
-from ampbench.show.page import Held, Part, of_several, told_part
+from ampbench.show.document import Block, Code, Document, Section, as_sentence, cut, picked, records, table
+from ampbench.show.page import Held, Part, told_part
+from ampbench.show.terminal import block_lines, wrapped
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
-    from ampbench.studies.study import Since, Study, Table, Telling, View
+    from ampbench.studies.study import Study, Table, View
 
 Found = TypeVar("Found")
 """What was seen of a case."""
-Row = TypeVar("Row")
-"""Of what a flat row tells."""
+SCREEN, WIDTH = 36, 80
+"""The lines of a screen and their width; the notes that follow make it 40 lines."""
+ROWS, FEWEST = 10, 3
+"""The most rows of a table on a screen; a table without room for the fewest is left out."""
+REST = "-v has the rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject(Generic[Found]):
+    """A case, device or network of a study, by its `name`, with its record `found`."""
+
+    name: str
+    found: Found
+    case: Case | None = None
 
 
 def found_of(study: "Study[Any, Found]", stored: StoredRun) -> Mapping[str, Found]:
-    """Return what a run of a study tells of each case."""
+    """Return the records of a study in a run, by case or device."""
     return study.told(stored) if study.told else stored.of(study.record)
 
 
-def document(
-    study: "Study[Any, Found]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False
-) -> Document:
-    """Return what a study says of the cases `case_ids` of a run; `everything`: all rows of its tables."""
+def subjects_of(
+    study: "Study[Any, Any]", stored: StoredRun, case_ids: Collection[str] | None = None
+) -> list[Subject[Any]]:
+    """Return the subjects of a run of a study, those of the cases `case_ids` (None: all)."""
     if study.subjects is not None:
-        return _of_subjects(study, stored, case_ids, everything=everything)
-    columns, rows = study.tables[0].columns, study.tables[0].rows
-    assert not callable(columns)
-    key, passes = study.key or KINDS[study.kind].found.line, found_of(study, stored)
-    cases = [(stored.cases[case_id], passes[case_id]) for case_id in case_ids if case_id in passes]
+        named = study.subjects([stored], case_ids if KINDS[study.kind].of_cases else None)
+        return [Subject(each.name, each) for each in named]
+    found = found_of(study, stored)
+    cases = [stored.cases[case_id] for case_id in (found if case_ids is None else case_ids) if case_id in found]
+    return [Subject(case_title(case), found[case.case_id], case) for case in cases]
 
-    def missing(case: Case) -> list[str]:
-        failure = stored.failures.get(case.case_id)
-        return [f"The rest was not measured: {failure.said}."] if failure else []
 
-    def data(case: Case, record: Found) -> dict[str, Any]:
-        statements = list(study.conclusions(case, record))
-        return {
-            "sentences": study_words.lines(statements),
-            **({"missing": missing(case)} if missing(case) else {}),
-            **({"code": code} if (code := study.code(case, record)) else {}),
-            "statements": [asdict(each) for each in statements],
-            "tables": _tables(study, [record]),
-            key: _as_data(record),
-        }
+def document(
+    study: "Study[Any, Any]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False
+) -> Document:
+    """Return the document of a study on the cases `case_ids` of a run: one screen, or `everything`."""
+    kind, known, subjects = KINDS[study.kind], found_of(study, stored), subjects_of(study, stored, case_ids)
+    key, header, first = study.key or kind.found.line, stored.header, study.tables[0]
+    of_cases = {subject.case.case_id: subject for subject in subjects if subject.case}
+    outcomes = list(_outcomes(stored, case_ids, known))
 
-    def shown(case: Case, record: Found) -> Section:
-        made = section(study, case, record, everything=everything)
-        return Section(made.title, [*made.blocks, *map(Block, missing(case))])
+    def data() -> dict[str, Any]:
+        environment = record_data(header.environment)
+        whole: dict[str, Any] = {"run": header.run, "environment": environment, "ended": stored.ending}
+        if kind.of_cases:
+            whole["cases"] = [
+                {
+                    "case_id": case_id,
+                    "case": record_data(stored.cases[case_id]),
+                    "outcome": outcome,
+                    "reason": reason or None,
+                    **(_concluded(study, of_cases[case_id]) if case_id in of_cases else {}),
+                    **({key: _as_data(known[case_id])} if case_id in known else {}),
+                }
+                for case_id, outcome, reason in outcomes
+            ]
+        else:
+            whole[key] = [row for record in known.values() for row in _listed(_as_data(record))]
+        plain: dict[str, Any] = finite(whole if study.subjects is None else whole | _by_name(study, subjects))
+        return plain
+
+    missing = _missing(stored, outcomes)
+    code = [*_codes(study, subjects)] if everything or len(subjects) == 1 else []
+    room = SCREEN - len(missing) - sum(pasted.text.count("\n") + 2 for pasted in code)
+
+    def sections() -> list[Section]:
+        if everything:
+            return [_unfolded(section(study, subject.case, subject.found)) for subject in subjects]
+        if len(subjects) > 1 and all(any(study.conclusions(subject.case, subject.found)) for subject in subjects):
+            return [_listing(study, subjects, room)]
+        return [_on_screen(study, subject, room // len(subjects)) for subject in subjects]
 
     return Document(
-        sections=lambda: [shown(case, record) for case, record in cases],
-        data=lambda: nested_data(stored, case_ids, passes, data),
-        columns=["case_id", *(column.key for column in columns)],
+        sections=sections,
+        data=data,
+        columns=[*(["case_id"] if study.subjects is None else []), *(column.key for column in first.columns)],
         rows=lambda: [
-            {"case_id": case.case_id, **row} for case, record in cases for row in records(columns, rows(record))
+            row
+            for subject in subjects
+            for row in rows_of(first, subject)
+            if not kind.of_cases or row["case_id"] in case_ids
         ],
-        missing=missing_said(stored, case_ids, passes),
-        code=list(_codes(study, cases)),
+        missing=missing,
+        code=code,
     )
 
 
-def _rows(table: "Table[Found, Row]", told: Iterable[Found]) -> list[dict[str, Any]]:
-    return [row for record in told for row in records(table.columns_of(record), table.rows(record))]
+def _missing(stored: StoredRun, outcomes: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Return a line for each reason why cases have no result, or a part of one."""
+    labels = case_labels(stored.cases[case_id] for case_id, _, _ in outcomes)
+    reasons: dict[str, list[str]] = {}
+    for case_id, outcome, reason in outcomes:
+        if reason:
+            became = "the rest was not measured" if outcome == "ok" else outcome
+            reasons.setdefault(f"{became}: {reason}", []).append(labels[case_id])
+    return [f"{few(names)}: {reason}" for reason, names in reasons.items()]
 
 
-def _tables(study: "Telling[Found]", told: Collection[Found]) -> dict[str, list[dict[str, Any]]]:
-    return {table.key: _rows(table, told) for table in study.tables if table.key}
+def rows_of(table: "Table[Found, Any]", subject: Subject[Found]) -> list[dict[str, Any]]:
+    """Return the rows of a subject as machines have them, with the id of its case."""
+    rows = records(table.columns, table.rows(subject.found))
+    return [{"case_id": subject.case.case_id, **row} for row in rows] if subject.case else rows
+
+
+def _concluded(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str, Any]:
+    """Return the conclusions and tables of a case as JSON has them."""
+    assert subject.case is not None
+    statements = list(study.conclusions(subject.case, subject.found))
+    code = study.code(subject.case, subject.found)
+    return {
+        "sentences": study_words.lines(statements),
+        **({"code": code} if code else {}),
+        "statements": [asdict(each) for each in statements],
+        "tables": _tables(study, [subject]),
+    }
+
+
+def _by_name(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> dict[str, Any]:
+    """Return the conclusions and tables of subjects that are no cases, as JSON has them."""
+    statements = {each.name: list(study.conclusions(None, each.found)) for each in subjects}
+    return {
+        "sentences": {name: study_words.lines(own) for name, own in statements.items()},
+        "statements": {name: [asdict(each) for each in own] for name, own in statements.items()},
+        "tables": _tables(study, subjects),
+    }
+
+
+def _tables(study: "Study[Any, Any]", subjects: Iterable[Subject[Any]]) -> dict[str, list[dict[str, Any]]]:
+    subjects = [Subject(each.name, each.found) for each in subjects]
+    return {
+        table.key: [row for each in subjects for row in rows_of(table, each)] for table in study.tables if table.key
+    }
 
 
 def _listed(data: Any) -> list[Any]:
     return data if isinstance(data, list) else [data]
 
 
-def _codes(study: "Study[Any, Found]", passes: Sequence[tuple[Case, Found]]) -> Iterator[Code]:
+def _codes(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> Iterator[Code]:
     """Yield the code to paste of each case that has some."""
-    for case, record in passes:
-        if text := study.code(case, record):
-            yield Code("To paste" if len(passes) == 1 else f"To paste for {case_title(case)}", text)
+    for each in subjects:
+        if each.case and (text := study.code(each.case, each.found)):
+            yield Code("To paste" if len(subjects) == 1 else f"To paste for {each.name}", text)
 
 
 def _as_data(record: Any) -> Any:
     return [_as_data(each) for each in record] if isinstance(record, list) else record_data(record)
 
 
-def changes(study: "Study[Any, Any]", before: StoredRun, after: StoredRun) -> Document:
-    """Return what a study says of two runs of it, the earlier first."""
-    assert study.since is not None
-    known = {"before": before.header.run, "after": after.header.run}
-    return _of_named(study.since, study.since.of(before, after), lambda: known, everything=True)
-
-
-def _of_subjects(study: "Study[Any, Any]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool) -> Document:
-    """Return what a study says of a run whose subjects are not its cases, but devices or workloads."""
-    assert study.subjects is not None
-    kind, told = KINDS[study.kind], found_of(study, stored)
-
-    def known() -> dict[str, Any]:
-        found = nested_data(stored, case_ids, told, lambda _, record: {study.key: _as_data(record)})
-        if not kind.of_cases:
-            found[study.key] = [data for each in told.values() for data in _listed(_as_data(each))]
-            del found["cases"]
-        return found
-
-    subjects = study.subjects([stored], case_ids if kind.of_cases else None)
-    found = _of_named(study, subjects, known, everything=everything or study.in_full(stored))
-    if not kind.of_cases:
-        return found
-    later = [stored.failures[case_id] for case_id in case_ids if case_id in stored.failures and case_id in told]
-    missing = missing_said(stored, case_ids, told)
-    return replace(
-        found,
-        rows=lambda: [row for row in found.rows() if row["case_id"] in case_ids],
-        missing=[*missing, *(f"{failure.case_id}: failed later: {failure.said}" for failure in later)],
-    )
-
-
-def _of_named(
-    study: "Telling[Any]", subjects: Sequence[Any], known: Callable[[], Mapping[str, Any]], *, everything: bool
-) -> Document:
-    """Return what is said of subjects that each have a name; the data begin with what is `known`."""
-    first = study.tables[0]
-
-    def data() -> dict[str, Any]:
-        statements = {each.name: list(study.conclusions(None, each)) for each in subjects}
-        own = {
-            "sentences": {name: study_words.lines(each) for name, each in statements.items()},
-            "statements": {name: [asdict(one) for one in each] for name, each in statements.items()},
-            "tables": _tables(study, subjects),
-        }
-        return {name: finite(value) for name, value in {**known(), **own}.items()}
-
-    assert not callable(first.columns)
-    return Document(
-        sections=lambda: [section(study, None, each, everything=everything) for each in subjects],
-        data=data,
-        columns=[column.key for column in first.columns],
-        rows=lambda: _rows(first, subjects),
-    )
-
-
-def section(study: "Telling[Found]", case: Case | None, record: Found, *, everything: bool = False) -> Section:
-    """Return what a study says of a case: its conclusions, its tables, and what the measuring noted."""
-    said = study_words.lines(study.conclusions(case, record))
-    tables = [_block(each, view, record, everything) for each in study.tables for view in each.views]
+def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Section:
+    """Return the conclusions, tables and remarks of a study on a case."""
+    sentences = _sentences([*study.conclusions(case, record)])
+    tables = [_block(each, view, record) for each in study.tables for view in each.views]
     return Section(
         " · ".join(filter(None, [case_title(case) if case else "", study.heading(record)])),
         [
-            *(Block(as_sentence(line)) for line in said),
+            *map(Block, sentences),
             *(block for block in tables if block.rows),
             *(Block(as_sentence(note)) for note in study.remarks(record)),
         ],
     )
 
 
-def _block(found: "Table[Found, Row]", view: "View[Row]", record: Found, everything: bool) -> Block:
-    columns = found.columns_of(record)
-    shown = None if everything else view.shown
-    chosen = picked(columns, *view.keys.split()) if view.keys else columns
-    return table(view.title, chosen, [*filter(view.only, found.rows(record))], view.note, shown=shown)
+def _block(found: "Table[Found, Any]", view: "View[Any]", record: Found) -> Block:
+    chosen = picked(found.columns, *view.keys.split()) if view.keys else found.columns
+    return table(view.title, chosen, [*filter(view.only, found.rows(record))], view.note, folded=view.folded)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject(Generic[Found]):
-    """What a part of a page tells of by its `name`, a case or what else a study is of, and what was `found` of it.
+def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -> Section:
+    """Return the section of a subject in `room` lines: the first rows of its tables, without folded ones.
 
-    `since` tells of it where it is what changed since the baseline.
+    All is shown where all fits.
     """
+    whole = section(study, subject.case, subject.found)
+    room -= len(wrapped(whole.title, WIDTH)) + 2
+    if sum(len(block.rows) for block in whole.blocks) < room and sum(map(_lines, whole.blocks)) <= room:
+        return _unfolded(whole)
+    shown = []
+    for block in whole.blocks:
+        most = bisect_right(range(1, min(len(block.rows), ROWS) + 1), room, key=lambda rows: _lines(cut(block, rows)))
+        fits = most >= min(FEWEST, len(block.rows)) if block.rows else _lines(block) <= room
+        if fits and not block.folded:
+            shown.append(cut(block, most) if block.rows else block)
+            room -= _lines(shown[-1])
+    return Section(whole.title, [*shown, Block(as_sentence(REST))])
 
-    name: str
-    found: Found
-    case: Case | None = None
-    since: "Since[Found] | None" = None
+
+def _unfolded(whole: Section) -> Section:
+    return Section(whole.title, [replace(block, folded=False) for block in whole.blocks])
 
 
-def subjects_of(study: "Study[Any, Any]", stored: StoredRun) -> list[Subject[Any]]:
-    """Return what a run of a study tells of, in its order."""
-    if study.subjects is not None:
-        return [Subject(each.name, each) for each in study.subjects([stored], None)]
-    cases = stored.cases
-    return [Subject(case_title(cases[name]), record, cases[name]) for name, record in found_of(study, stored).items()]
+def _lines(block: Block) -> int:
+    """Return the lines that a block takes, with a blank one before a table."""
+    return len(block_lines(block, WIDTH)) + bool(block.rows)
+
+
+def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: int) -> Section:
+    """Return a table with a row for each of several subjects, those with the most problems first, in `room` lines.
+
+    A row holds the first conclusion and, as far as there is room, the first problem or else conclusion after it.
+    """
+    cases = [subject.case for subject in subjects if subject.case]
+    precisions = {case.precision for case in cases}
+    labels = case_labels(cases, precision=len(precisions) > 1)
+    traits = [*(precisions if len(precisions) == 1 else []), common_traits(cases)]
+    concluded = [(subject, [*study.conclusions(subject.case, subject.found)]) for subject in subjects]
+    concluded.sort(key=lambda row: problems(row[1]), reverse=True)
+    rows = []
+    for subject, statements in concluded:
+        name = labels[subject.case.case_id] if subject.case else subject.name
+        rest = sorted(statements[1:], key=lambda statement: statement.severity is not Severity.PROBLEM)
+        rows.append([name, *(" ".join(_sentences([*statements[:1], *others])) for others in (rest[:1], []))])
+    listed = Block("", [study.subject, "answer"], [row[:2] for row in rows])
+    if _lines(listed) > room - 3:
+        listed = Block("", listed.headers, [[name, answer] for name, _, answer in rows])
+    most = bisect_right(range(1, len(rows) + 1), room - 3, key=lambda length: _lines(cut(listed, length)))
+    title = " · ".join(filter(None, [counted(len(subjects), study.subject), *traits]))
+    return Section(title, [cut(listed, most), Block(as_sentence(REST))])
+
+
+def _sentences(statements: Sequence[Statement]) -> list[str]:
+    names = {statement.subject for statement in statements}
+    return [as_sentence(line, names) for line in study_words.lines(statements)]
+
+
+def problems(statements: Iterable[Statement]) -> int:
+    """Return the number of problems among statements."""
+    return sum(statement.severity is Severity.PROBLEM for statement in statements)
 
 
 def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
-    """Return the part of a page that a study has, the cases with the most problems first; None without any.
-
-    What changed since the baseline, as far as both were studied, comes before all of them.
-    """
-    found = [Subject(each.name, each.found, each.case) for each in held.told]
+    """Return the part of a page that a study has, the cases with the most problems first; None without any."""
+    subjects = [Subject(each.name, each.found, each.case) for each in held.told]
     if study.subjects is not None:
-        found = [Subject(each.name, each) for each in study.subjects(held.runs, None)]  # type: ignore[attr-defined]
-    changes = [
-        Subject(each.name, each, since=study.since)
-        for runs in held.compared
-        if study.since is not None and all(found_of(study, run) for run in runs)
-        for each in study.since.of(*runs)
-    ]
-    concluded = {
-        id(each): list((each.since or study).conclusions(each.case, each.found)) for each in (*found, *changes)
-    }
+        subjects = [Subject(each.name, each) for each in study.subjects(held.runs, None)]  # type: ignore[attr-defined]
+    concluded = {id(subject): list(study.conclusions(subject.case, subject.found)) for subject in subjects}
 
-    def holds(code: str) -> Callable[[Subject[Found]], bool]:
-        return lambda each: any(one.code == code for one in concluded[id(each)])
-
-    def problems(each: Subject[Found]) -> int:
-        return sum(one.severity is Severity.PROBLEM for one in concluded[id(each)])
-
-    found.sort(key=problems, reverse=True)
-    own = dict.fromkeys(one.code for each in found for one in concluded[id(each)] if one.code in study_words.OF_SEVERAL)
-    of = study.subject
+    subjects.sort(key=lambda subject: problems(concluded[id(subject)]), reverse=True)
     return told_part(
         held,
-        [*changes, *found],
-        lambda each: section(each.since or study, each.case, each.found, everything=True),
+        subjects,
+        lambda subject: section(study, subject.case, subject.found),
         id=study.kind,
         title=study.title,
-        verb=study.done,
-        said=[line for code in own for line in of_several(found, holds(code), study_words.OF_SEVERAL[code], of)],
         drawings=study.charts,
-        code=lambda each: study.code(each.case, each.found),
-        folding=[view.title for each in study.tables for view in each.views if view.folded],
-        finding=lambda each: next(iter(study_words.lines(concluded[id(each)])), ""),
+        code=lambda subject: study.code(subject.case, subject.found),
+        finding=lambda subject: next(iter(study_words.lines(concluded[id(subject)])), ""),
     )
 
 
-def missing_said(stored: StoredRun, case_ids: Iterable[str], passes: Collection[str]) -> list[str]:
-    """Return a line for each case without a pass: what became of it, and why."""
-    found = _outcomes(stored, case_ids, passes)
-    return [f"{case_id}: {outcome}: {reason}" for case_id, outcome, reason in found if reason]
-
-
-def nested_data(
-    stored: StoredRun,
-    case_ids: Sequence[str],
-    passes: Mapping[str, Found],
-    data: Callable[[Case, Found], Mapping[str, Any]],
-) -> dict[str, Any]:
-    """Return a run as plain data: each case's pass, with the fields of its `data`, or why it has none."""
-    cases = []
-    for case_id, outcome, reason in _outcomes(stored, case_ids, passes):
-        case = stored.cases[case_id]
-        known = {"case_id": case_id, "case": record_data(case), "outcome": outcome, "reason": reason or None}
-        cases.append({**known, **(data(case, passes[case_id]) if case_id in passes else {})})
-    header = stored.header
-    told = {"run": header.run, "environment": record_data(header.environment), "ended": stored.ending, "cases": cases}
-    return {name: finite(value) for name, value in told.items()}
-
-
-def _outcomes(stored: StoredRun, case_ids: Iterable[str], passes: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the id of each case, its outcome and, unless that is "ok", the reason."""
+def _outcomes(stored: StoredRun, case_ids: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the id of each case, its outcome, and why it failed, as a whole or in part, or was skipped."""
     for case_id in case_ids:
         failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
-        if case_id in passes:
-            yield case_id, "ok", ""
+        if case_id in known:
+            yield case_id, "ok", failure.said if failure else ""
         elif failure is not None:
             yield case_id, "failed", failure.said
         else:

@@ -30,12 +30,12 @@ TEMPLATES: Mapping[str, str] = {
     "casts-none": "no casts: {precision} runs without autocast",
     "casts-made": (
         "{casts:counted;cast} {forward:only|in the forward pass (backward pass not traced)}{forward:else|a step}, "
-        "{bytes:B}{share:if|, |share| of the traced ops' time}{seconds:if| (|s|)}"
-        "{step:if|, about |s| of the untraced step}{fake:only| (fake tensors, not on hardware)}"
+        "{bytes:B}{share:if|, |share| of the traced time}{step:if|, about |s| untraced}"
+        "{fake:only| (fake tensors, not on hardware)}"
     ),
     "casts-promoted": (
-        "{ops:counted;op} {ops:verb;converts;convert} {inputs:counted;input} inside, {bytes:B} more: copies on "
-        "a CPU, fused on a GPU"
+        "{ops:counted;op} {ops:verb;converts;convert} {inputs:counted;input} inside, {bytes:B}: copies on a CPU, "
+        "fused on a GPU"
     ),
     "casts-saved": "{casts:counted;cast} could be saved",
     "casts-step": "the step takes {seconds:s} untraced (median of {builds:counted;build})",
@@ -169,10 +169,10 @@ TEMPLATES: Mapping[str, str] = {
     "scope-error": "error of the {what}: {error:error} against {reference}, not {than:error}",
     "scope-undefined": "no error of the {what} is defined, as values are not finite or have another shape",
     "scope-free": "no cost seen",
-    "check-defects": "known defects on {device} that matter for {purpose}: {number} of {shown}{names:if| (||)}",
-    "check-traps": "traps by design on {device}: {number} ({names})",
-    "check-good": "as it should be on {device}: {number:counted;check}",
-    "check-changed": "of {both:counted;check} in both runs {came} came, {went} went, {others} otherwise",
+    "check-defects": (
+        "{number:,} of {shown:counted;known defect} {shown:verb;is;are} here: {training:,} matter for training, "
+        "{inference:,} for inference{traps:if|; |counted;trap| by design}"
+    ),
     "check-unasked": (
         "no run here has looked for known defects of torch {version} on this processor: `ampbench check` does"
     ),
@@ -189,16 +189,9 @@ TEMPLATES: Mapping[str, str] = {
         "{cases:counted;case} called {op}: `ampbench check {check}` looks for that in this torch ({title})"
     ),
     "rules-disagree": (
-        "documents, dispatcher and observation disagree about {number:,} of {ops:counted;op} on {device}"
-        "{fake:only| (fake tensors, no hardware)}{kinds:if|: ||}"
+        "documents, dispatcher and observation disagree about {number:,} of {ops:counted;op}{kinds:if|: ||}"
     ),
-    "rules-not-probed": "autocast on {device} could not be probed: {error}",
-    "rules-changed": (
-        "{changes:counted;difference} on {devices}, {altering:,} in what autocast does"
-        "{op:if|: ||}{on:if| on ||}{was:if| from ||}{now:if| to ||}"
-    ),
-    "rules-same": "no rule of autocast changed on {devices}",
-    "rules-apart": "no type of device was probed in both runs",
+    "rules-not-probed": "autocast could not be probed: {error}",
     "training-flat": (
         "{learns:only|hardly learns}{learns:else|does not learn}: {metric} is {value:.4g}, before training "
         "{before:.4g}: train for longer, or at another learning rate, to conclude"
@@ -225,21 +218,6 @@ TEMPLATES: Mapping[str, str] = {
     "training-no-ratio": "nothing to compare with: fp32's loss ends at 0 or does not fall, or came to no end",
     "training-inexact": "ends elsewhere than fp32{control:only|, so that no verdict is given}",
 }
-
-OF_SEVERAL: Mapping[str, str] = {
-    "casts-saved": "could save casts",
-    "headroom-overflows": "would have values overflow in fp16",
-    "storage-lost": "lose information",
-    "storage-same": "lose nothing",
-    "keep-found": "must keep modules in fp32",
-    "keep-missed": "meet the budget with no set of modules",
-    "keep-nothing": "need no module in fp32",
-    "scope-stale": "read stale weights in a scope",
-    "training-scale-needed": "need loss scaling",
-    "training-scale-needless": "need no loss scaling",
-    "training-fails": "have a precision that does not train as fp32 does",
-}
-"""What is said of those of several cases about which there is a statement of a code."""
 
 
 def lines(statements: Iterable[Statement]) -> list[str]:

@@ -53,8 +53,6 @@ TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts",
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
 """If traced ops take more than this many times the untraced step, the share of casts is not carried over to it."""
-SHOWN, IN_ORDER = 8, 16
-"""The number of rows shown of a table, and of the list of ops."""
 STORED = "only stored"
 """What stands for the op that uses a copy where none does."""
 MOVES = terms.VIEWS | terms.CASTS | {"copy", "clone"}
@@ -99,11 +97,11 @@ def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
             Casts.MADE, casts=len(trace.casts), bytes=bytes_moved(trace.casts), forward=halfway or None,
             fake=record.how == FAKE or None, **_cost(trace, step),
         )  # fmt: skip
+    if saved := sum(len(saving.casts) for saving in savings(trace)):
+        yield state(Casts.SAVED, "", Severity.ADVICE, casts=saved)
     if inside := trace.promotions:
         ops = len({promotion.operation for promotion in inside})
         yield _info(Casts.PROMOTED, ops=ops, inputs=len(inside), bytes=bytes_moved(inside))
-    if saved := sum(len(saving.casts) for saving in savings(trace)):
-        yield state(Casts.SAVED, "", Severity.ADVICE, casts=saved)
     if step is not None:
         yield _info(Casts.STEP, seconds=step, builds=len(record.step_samples))
     elif record.step_samples:
@@ -507,10 +505,8 @@ def _traced(session: "Session[CastsAsked]", channel: "Channel", piece: "Piece") 
     return ask_worker(channel, piece.planned, session.prepared.settings, TASK, tracing)
 
 
-def _table(
-    key: str, columns: Any, rows: Callable[[CastPass], Any], title: str, note: str = "", shown: int = SHOWN
-) -> Table[CastPass, Any]:
-    view: View[Any] = View(title=title, note=note, shown=shown, folded=title not in UNFOLDED)
+def _table(key: str, columns: Any, rows: Callable[[CastPass], Any], title: str, note: str = "") -> Table[CastPass, Any]:
+    view: View[Any] = View(title=title, note=note, folded=title not in UNFOLDED)
     return Table(key=key, columns=columns, rows=rows, views=[view])
 
 
@@ -537,7 +533,6 @@ Examples:
     record=CastPass,
     task=TASK,
     selects=Selects(
-        question="explain the casts",
         precision=AUTOCAST_HELP,
         phase=ONE_PHASE_HELP,
         path="compiled or traced: this graph, too, beside eager.",
@@ -548,7 +543,6 @@ Examples:
     plan=lambda selection, _, *here: named(PLAN)(selection, *here, absent_devices=True),
     work=lambda session: partial(_traced, session),
     title="Casts",
-    done="Traced",
     remarks=lambda record: [*record.notes, *(f"{each.graph}: {note}" for each in record.graphs for note in each.notes)],
     tables=(
         Table(key="casts", columns=ALL, rows=all_casts),
@@ -556,7 +550,7 @@ Examples:
         _table("savings", SAVINGS, _savings, "What could be saved"),
         _table("ops", OPS, by_op, "Casts per op"),
         _table("promotions", INSIDE, by_promoting_op, "Inputs that ops convert inside", "in no count of casts"),
-        _table("modules", MODULES, by_module, "Dtypes in and out of modules", shown=IN_ORDER),
+        _table("modules", MODULES, by_module, "Dtypes in and out of modules"),
         _table("weights", WEIGHTS, by_weight, "Weights", "uses in the forward pass; cached: kept by autocast"),
         _table(
             "differences", OTHERWISE, differences, "What other graphs do otherwise",
@@ -564,7 +558,7 @@ Examples:
             "module that the graph leaves to eager mode",
         ),
         _table("autograd", UNDONE, _of_autograd, "Casts of the autograd graph in their order"),
-        _table("", STEP, lambda record: op_rows(record.trace), "Every op in order", shown=IN_ORDER),
+        _table("", STEP, lambda record: op_rows(record.trace), "Every op in order"),
     ),
     conclusions=conclusions,
 )  # fmt: skip

@@ -527,7 +527,7 @@ Examples:
                     note="of copies and reads, the largest, in main memory; of peak: of the vendor's datasheet",
                     only=lambda row: row.best,
                 ),
-                View(title="Every size", keys="operation dtype size per_second", shown=0, folded=True),
+                View(title="Every size", keys="operation dtype size per_second", folded=True),
             ],
         ),
     ),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -25,12 +26,11 @@ from ampbench.records.case import DEVICES, Environment
 from ampbench.records.casts import CastPass
 from ampbench.records.changes import DefectChange
 from ampbench.records.kinds import CHECK
-from ampbench.records.labels import few
 from ampbench.records.measured import KILLED
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import OnDevices, Option, Since, Study, Table, View, chosen
+from ampbench.studies.study import OnDevices, Option, Study, Table, View, chosen, grouped
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -41,8 +41,6 @@ GOOD, DEFECTIVE, DIFFERS, NOT_SHOWN = OUTCOMES = "good", "defective", "differs",
 """What a check comes to: as it should be; the defect is there; as designed, but a trap; nobody can say here."""
 WORST = (DEFECTIVE, DIFFERS, NOT_SHOWN, GOOD)
 """Outcomes in the order in which they are told."""
-NAMED = 8
-"""Of the checks of a device no more are named in a statement."""
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp")
 """What many programs import, which takes longer than they do; each begins as a fork of what has done so."""
 UNKNOWN = Check(
@@ -89,12 +87,9 @@ class ChecksAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class CheckCode(StrEnum):
-    """What checks come to, on a device or from one run to another, and which of them looks for what befell cases."""
+    """Results of checks on a device, and checks that cases of a run point to."""
 
     DEFECTS = "check-defects"
-    TRAPS = "check-traps"
-    GOOD = "check-good"
-    CHANGED = "check-changed"
     UNASKED = "check-unasked"
     SHOWN = "check-shown"
     ERROR = "check-error"
@@ -126,12 +121,19 @@ class Torch:
 
 
 def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
-    """Return what runs found with each torch, the last result of each check on each device."""
+    """Return the last result of each check with each torch, those of devices that are here first."""
     by_torch: dict[str, list[StoredRun]] = {}
     for run in runs:
         if run.every(Checked):
             by_torch.setdefault(run.header.environment.torch_version, []).append(run)
-    return [Torch(f"torch {version}", list(latest(own).values())) for version, own in by_torch.items()]
+    return [Torch(f"torch {version}", _here_first(latest(runs).values())) for version, runs in by_torch.items()]
+
+
+def _here_first(results: Iterable[Checked]) -> list[Checked]:
+    """Return results in the order of devices: an accelerator that is here, the CPU, then those that are not here."""
+    results = list(results)
+    real = {result.device for result in results if result.how == DEVICE}
+    return sorted(results, key=lambda result: (result.device not in real, result.device == "cpu"))
 
 
 def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
@@ -139,23 +141,18 @@ def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
 
     What differs by design is no defect: it counts as a trap, alone.
     """
-    for device in dict.fromkeys(each.device for each in torch.results):
-        own = [each for each in torch.results if each.device == device]
-        place = f"{device} ({FAKE})" if any(each.how == FAKE for each in own) else device
-        for purpose in (TRAINING, INFERENCE):
-            sought = [each for each in own if purpose in check_of(each).matters and not check_of(each).by_design]
-            shown = sum(each.outcome != NOT_SHOWN for each in sought)
-            names = [each.check for each in sought if each.outcome == DEFECTIVE]
-            grave = Severity.PROBLEM if names else Severity.INFO
-            if shown:
-                yield state(
-                    CheckCode.DEFECTS, "", grave, purpose=purpose, device=place, number=len(names), shown=shown,
-                    names=few(names, NAMED) or None,
-                )  # fmt: skip
-        for code, outcome in ((CheckCode.TRAPS, DIFFERS), (CheckCode.GOOD, GOOD)):
-            names = [each.check for each in own if each.outcome == outcome]
-            if names:
-                yield state(code, "", Severity.INFO, device=place, number=len(names), names=few(names, NAMED))
+    for device, results in grouped(torch.results, attrgetter("device")).items():
+        fake = any(result.how == FAKE for result in results)
+        sought = [result for result in results if result.outcome != NOT_SHOWN and not check_of(result).by_design]
+        defects = [check_of(result) for result in sought if result.outcome == DEFECTIVE]
+        matters = {purpose: sum(purpose in check.matters for check in defects) for purpose in (TRAINING, INFERENCE)}
+        traps = sum(result.outcome == DIFFERS for result in results)
+        if sought or traps:
+            yield state(
+                CheckCode.DEFECTS, f"{device} ({FAKE})" if fake else device,
+                Severity.PROBLEM if defects else Severity.INFO,
+                number=len(defects), shown=len(sought), traps=traps or None, **matters,
+            )  # fmt: skip
 
 
 def _held(name: str, row: Checked) -> Any:
@@ -175,8 +172,6 @@ GROUPED: Sequence[Column[Alike]] = (
     Column("check", lambda rows: rows[0].check, "check", whole=True),
     Column("devices", lambda rows: ", ".join(row.device for row in rows), "on"),
     Column("title", lambda rows: check_of(rows[0]).title, "what is wrong"),
-    Column("remedy", lambda rows: check_of(rows[0]).remedy, "what to do"),
-    Column("mended", lambda rows: check_of(rows[0]).mended, "mended in", rare=True),
     Column("why", lambda rows: rows[0].why, "why"),
     Column("expected", lambda rows: rows[0].expected, "expected"),
 )
@@ -190,10 +185,7 @@ FACTS: Sequence[Column[Fact]] = (
 
 def alike(torch: Torch) -> list[Alike]:
     """Return results, those of one check that came to the same for one reason together."""
-    grouped: dict[tuple[str, str, str], list[Checked]] = {}
-    for each in torch.results:
-        grouped.setdefault((each.check, each.outcome, each.why), []).append(each)
-    return list(grouped.values())
+    return list(grouped(torch.results, attrgetter("check", "outcome", "why")).values())
 
 
 def _came_to(outcome: str, rows: Alike) -> bool:
@@ -211,6 +203,7 @@ def facts(torch: Torch) -> Iterator[Fact]:
             "also printed": "; ".join(each.said),
             "warned": "; ".join(each.warned),
             "because": check.why,
+            "what to do": check.remedy,
             "mended in": check.mended and f"torch {check.mended}",
             "told of in": ", ".join(check.threads),
         }
@@ -220,90 +213,29 @@ def facts(torch: Torch) -> Iterator[Fact]:
                 name = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckChange:
-    """That a check comes to something else in a later run than in an earlier one, by one and the same program."""
+def came_or_went(before: "StoredRun", after: "StoredRun") -> list[DefectChange]:
+    """Return the defects that only one of two runs found, of those that both showed; those that came first.
 
-    before: Checked
-    after: Checked
-
-    @property
-    def came(self) -> bool:
-        """Whether the defect came, where both could show it."""
-        return self.after.outcome == DEFECTIVE and self.before.outcome not in (DEFECTIVE, NOT_SHOWN)
-
-    @property
-    def went(self) -> bool:
-        """Whether the defect went, where both could show it."""
-        return self.before.outcome == DEFECTIVE and self.after.outcome not in (DEFECTIVE, NOT_SHOWN)
-
-
-def changes(before: "StoredRun", after: "StoredRun") -> list[CheckChange]:
-    """Return the checks that come to something else in a run than in one before, those that came first.
-
-    A check whose program is another one is none of them; nor are two traps by design that look alike.
+    A check whose program changed is left out.
     """
-    earlier = latest([before])
-    pairs = [(earlier[key], each) for key, each in latest([after]).items() if key in earlier]
-    different = [
-        CheckChange(before=was, after=now)
+    earlier, later = latest([before]), latest([after])
+    pairs = [(earlier[key], result) for key, result in later.items() if key in earlier]
+    changes = [
+        DefectChange(
+            check=now.check,
+            device=now.device,
+            title=check_of(now).title,
+            before=was.outcome,
+            after=now.outcome,
+            came=now.outcome == DEFECTIVE,
+            remedy=check_of(now).remedy,
+        )
         for was, now in pairs
         if was.program == now.program
-        and (was.outcome != now.outcome or (was.seen != now.seen and now.outcome != NOT_SHOWN))
+        and NOT_SHOWN not in (was.outcome, now.outcome)
+        and (was.outcome == DEFECTIVE) != (now.outcome == DEFECTIVE)
     ]
-    return sorted(different, key=lambda change: (not change.came, not change.went))
-
-
-def came_or_went(before: "StoredRun", after: "StoredRun") -> list[DefectChange]:
-    """Return the defects that only one of two runs found, of those that both looked for; those that came first."""
-    return [
-        DefectChange(
-            check=change.after.check,
-            device=change.after.device,
-            title=check_of(change.after).title,
-            before=change.before.outcome,
-            after=change.after.outcome,
-            came=change.came,
-            remedy=check_of(change.after).remedy,
-        )
-        for change in changes(before, after)
-        if change.came or change.went
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """What changed between two runs, of so many checks in `both`."""
-
-    name: str
-    both: int
-    changes: Sequence[CheckChange]
-
-
-def upgrade(before: "StoredRun", after: "StoredRun") -> list[Upgrade]:
-    """Return what changed between two runs."""
-    versions = [run.header.environment.torch_version for run in (before, after)]
-    both = len(latest([before]).keys() & latest([after]).keys())
-    return [Upgrade(f"From torch {' to '.join(versions)}", both, changes(before, after))]
-
-
-def _changed(_: None, upgrade: Upgrade) -> Iterator[Statement]:
-    came, went = (sum(getattr(each, name) for each in upgrade.changes) for name in ("came", "went"))
-    others = len(upgrade.changes) - came - went
-    yield state(CheckCode.CHANGED, both=upgrade.both, came=came, went=went, others=others)
-
-
-CHANGES: Sequence[Column[CheckChange]] = (
-    Column("check", lambda row: row.after.check, "check", whole=True),
-    Column("device", lambda row: row.after.device, "device"),
-    Column("title", lambda row: check_of(row.after).title, "what is wrong"),
-    Column("before", lambda row: row.before.outcome, "before"),
-    Column("after", lambda row: row.after.outcome, "after"),
-    Column("seen_before", lambda row: row.before.seen, "seen before"),
-    Column("seen_after", lambda row: row.after.seen, "seen after"),
-    Column("remedy", lambda row: check_of(row.after).remedy, "what to do"),
-)
-"""Of a check that came to something else: what it looks for, and what both runs say."""
+    return sorted(changes, key=lambda change: not change.came)
 
 
 def pointers(stored: "StoredRun") -> Iterator[Statement]:
@@ -362,7 +294,7 @@ def diagnosis(runs: "Iterable[StoredRun]", environment: Environment) -> Iterator
     if not results:
         yield state(CheckCode.UNASKED, "", Severity.INFO, version=version)
         return
-    yield from conclusions(None, Torch(version, list(results.values())))
+    yield from conclusions(None, Torch(version, _here_first(results.values())))
     paths = {(each.device, each.check): run.path for run in own for each in run.every(Checked)}
     shown = dict.fromkeys(paths[key] for key, each in results.items() if each.outcome in (DEFECTIVE, DIFFERS))
     if shown:
@@ -431,7 +363,6 @@ Examples:
   ampbench check compile scaler
   ampbench check stale-weight-cast --device cpu
   ampbench list checks stale-weight-cast    its program, to paste
-  ampbench check --baseline 1f9a3c        what an upgrade changed
 """,
     doing="checking",
     timeout="60",
@@ -463,7 +394,6 @@ Examples:
     key="checks",
     subject="torch",
     subjects=lambda runs, _: torches(runs),
-    in_full=lambda stored: bool(stored.asked and stored.asked.checks),
     tables=(
         Table(key="outcomes", columns=COLUMNS, rows=lambda torch: torch.results),
         Table(
@@ -471,48 +401,23 @@ Examples:
             columns=GROUPED,
             rows=alike,
             views=[
-                View(title="Defects", keys="check devices title remedy mended", only=partial(_came_to, DEFECTIVE)),
+                View(title="Defects", keys="check devices title", only=partial(_came_to, DEFECTIVE)),
                 View(
                     title="By design, but not what one may expect",
-                    keys="check devices title remedy",
+                    keys="check devices title",
                     only=partial(_came_to, DIFFERS),
-                ),
-                View(title="Not shown here", keys="check devices why", only=partial(_came_to, NOT_SHOWN)),
-                View(
-                    title="As it should be",
-                    keys="check devices expected",
-                    only=partial(_came_to, GOOD),
-                    shown=0,
                     folded=True,
                 ),
+                View(title="Not shown here", keys="check devices why", only=partial(_came_to, NOT_SHOWN)),
+                View(title="As it should be", keys="check devices expected", only=partial(_came_to, GOOD), folded=True),
             ],
         ),
         Table(
             key="",
             columns=FACTS,
             rows=lambda torch: list(facts(torch)),
-            views=[View(title="What each saw, and where it was told of", shown=0, folded=True)],
+            views=[View(title="Each check in full", folded=True)],
         ),
     ),
     conclusions=conclusions,
-    since=Since(
-        of=upgrade,
-        tables=(
-            Table(
-                key="changes",
-                columns=CHANGES,
-                rows=lambda upgrade: upgrade.changes,
-                views=[
-                    View(title="Came", keys="check device title remedy", only=lambda each: each.came),
-                    View(title="Went", keys="check device title", only=lambda each: each.went),
-                    View(
-                        title="Otherwise",
-                        keys="check device before after seen_before seen_after",
-                        only=lambda each: not (each.came or each.went),
-                    ),
-                ],
-            ),
-        ),
-        conclusions=_changed,
-    ),
 )

@@ -742,7 +742,7 @@ def _phase_notes(case: Case, selection: Selection) -> list[str]:
 def _shown(
     title: str, columns: Sequence[Column[T]], rows: Callable[[RangePass], Sequence[T]], note: str
 ) -> Table[RangePass, T]:
-    return Table(key="", columns=columns, rows=rows, views=[View(title=title, note=note, shown=12)])
+    return Table(key="", columns=columns, rows=rows, views=[View(title=title, note=note)])
 
 
 TABLES: Sequence[Table[RangePass, Any]] = (
@@ -759,7 +759,6 @@ TABLES: Sequence[Table[RangePass, Any]] = (
                 note="overflowed, flushed: shares of a module's outputs; own: its error on exact inputs, against "
                 "itself in fp32",
                 only=lambda row: any(event.seen for event in row[1].events.values()),
-                shown=12,
             )
         ],
     ),
@@ -791,17 +790,14 @@ Examples:
     task=TASK,
     options=(Option(name="steps", default=0, metavar="N", least=0, most=10_000, help=_STEPS_HELP),),
     selects=Selects(
-        question="explain the headroom",
         precision="Try it, too, beside fp32. Default: all low ones.",
         phase=ONE_PHASE_HELP,
         one_phase=True,
         among=LOW,
-        otherwise="headroom tells what a low precision would make of fp32's values, and {name} is none",
     ),
     plan=_plan,
     work=lambda session: partial(_watch, session),
     title="Headroom",
-    done="Looked at",
     heading=lambda record: counted(record.steps, "step"),
     remarks=remarks,
     tables=TABLES,

@@ -207,15 +207,12 @@ Examples:
     record=StoragePass,
     task=Task(INPUT_STORAGE, StorageAsked, StoragePass, "ampbench.studies.input_storage_measure:do_storage"),
     selects=Selects(
-        question="study the inputs",
         precision=AUTOCAST_HELP,
         phase="inference or training. Default: both, if there is a loss.",
         among=AUTOCAST,
-        otherwise="input-storage asks what autocast does with inputs in half, and {name} has none",
     ),
     plan=_plan,
     title="Inputs stored in half",
-    done="Measured",
     tables=(
         Table(
             key="stored",

@@ -463,43 +463,23 @@ def _ratio_facts(ratio: Ratio) -> dict[str, float | None]:
     return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
-CALLED = "output = model(inputs)  # or model(*inputs), model(**inputs)"
 WIDTH = 88
 """Longer calls have a line for each name, as formatters write them."""
 
 
 def code(case: Case, record: Searched) -> str:
-    """Return Python that keeps what was found and runs `model` on `inputs`, as the trial of it did.
+    """Return Python that keeps the modules that were found in fp32; "" where nothing need be kept, or all.
 
-    It is empty where nothing need be kept, or all: a network in fp32 needs no code. `model` is in fp32, on the device;
-    in a pure precision modules are kept before it is moved, so that their weights lose nothing.
+    `model` is in fp32. In a pure precision modules are kept before it is moved, so that their weights lose nothing.
     """
     kept = record.ended.kept if record.ended else None
     if not kept or kept == WHOLE:
         return ""
     row = PRECISIONS[case.precision]
-    pure, trains = row.autocast is None, case.phase == "training"
-    lines = ["import torch"] + ["from torch.utils._pytree import tree_map_only"] * pure + ["", "import ampbench", ""]
-    lines += [] if trains else ["model.eval()"]
-    lines += _call(kept, cast_back=pure)
-    if case.memory_format == "channels_last":
-        lines.append("model = model.to(memory_format=torch.channels_last)  # inputs, too")
-    if pure:
-        moved = {"float16": "half", "bfloat16": "bfloat16"}[row.storage]
-        lines += [
-            f"model = model.to(torch.{row.storage})  # after keep_fp32: what is kept stays fp32",
-            f"inputs = tree_map_only({'  # targets, too' if trains else ''}",
-            f"    torch.Tensor, lambda x: x.{moved}() if x.is_floating_point() else x, inputs",
-            ")",
-            CALLED,
-        ]
-    else:  # as `trace.dtypes.autocast_of` enters it
-        lines += [f'with torch.autocast("{case.device}", dtype=torch.{row.autocast}):', f"    {CALLED}"]
-        lines += ["    # and the loss, in here"] * trains
-    if trains and row.scaler and case.scaler:
-        lines.append(f'# scaler = torch.amp.GradScaler("{case.device}")')
-        lines.append("# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()")
-    return "\n".join(lines) + "\n"
+    if row.autocast is not None:
+        return "\n".join(["import ampbench", "", *_call(kept, cast_back=False), ""])
+    moved = f"model = model.to(torch.{row.storage})  # after keep_fp32: what is kept stays fp32"
+    return "\n".join(["import torch", "", "import ampbench", "", *_call(kept, cast_back=True), moved, ""])
 
 
 def _call(kept: list[str], *, cast_back: bool) -> list[str]:
@@ -776,15 +756,12 @@ Examples:
     selects=Selects(
         precision=AUTOCAST_HELP,
         phase=ONE_PHASE_HELP,
-        question="search the modules",
         one_phase=True,
         among=LOW,
-        otherwise="keep-fp32 asks what a low precision must leave in fp32, and {name} is none",
     ),
     work=lambda session: partial(search_piece, session),
     progress=trial_said,
     title="What to keep in fp32",
-    done="Searched",
     key="search",
     code=code,
     remarks=lambda record: [
@@ -802,7 +779,6 @@ Examples:
                     title="Other sets that were tried",
                     keys=PRICED,
                     only=lambda row: not _is_priced(row),
-                    shown=0,
                     folded=True,
                 ),
             ],
@@ -811,7 +787,7 @@ Examples:
             key="kept",
             columns=KEPT,
             rows=kept_units,
-            views=[View(title="Kept in fp32", note="own error: on exact inputs, against fp32", shown=12)],
+            views=[View(title="Kept in fp32", note="own error: on exact inputs, against fp32")],
         ),
     ),
     conclusions=conclusions,

@@ -200,15 +200,12 @@ Examples:
     record=OriginPass,
     task=Task(ORIGIN, OriginAsked, OriginPass, "ampbench.studies.headroom_measure:do_origin"),
     selects=Selects(
-        question="explain the origin of the error",
         precision=AUTOCAST_HELP,
         phase=ONE_PHASE_HELP,
         one_phase=True,
         among=LOW,
-        otherwise="origin tells where the error of a low precision begins, and {name} is none",
     ),
     title="Where errors begin",
-    done="Looked at",
     heading=lambda record: counted(record.ablations, "ablation") if record.ablations else "",
     tables=(
         Table(
@@ -220,7 +217,6 @@ Examples:
                     title="Modules to keep in fp32 first",
                     note="#: in the order of running; kept: error of the output with this module alone in fp32, a "
                     "forward pass each; own: on exact inputs, against itself in fp32",
-                    shown=12,
                 )
             ],
         ),

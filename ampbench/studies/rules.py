@@ -41,7 +41,7 @@ from ampbench.records.rules import (
 )
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import OnDevices, Option, Since, Study, Table, View, grouped
+from ampbench.studies.study import OnDevices, Option, Study, Table, View, grouped
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -54,7 +54,7 @@ DISAGREEMENTS = {
     "documents differ": "two documents name different rules",
     "no effect": "a rule is registered, none is observed",
     "undocumented": "a rule is registered and observed, the document does not name the op",
-    "not left alone": "a call that documents exempt from autocast is changed or refused by it",
+    "not left alone": "autocast changes or refuses a call that documents exempt from it",
     "depends on dtype": "autocast to fp16 and to bf16 do different things",
     "promotes by itself": "the document names the widest rule, the op does as much without one",
     "gone": "the document names an op that this torch does not have",
@@ -76,13 +76,10 @@ FIELDS = ("observed", "registered", "variant", "op", "documented")
 
 
 class RulesCode(StrEnum):
-    """What probes of a torch say of a device, and two probes of what changed between them."""
+    """What probes of a torch say of a device."""
 
     DISAGREE = "rules-disagree"
     NOT_PROBED = "rules-not-probed"
-    CHANGED = "rules-changed"
-    SAME = "rules-same"
-    APART = "rules-apart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,27 +259,31 @@ class Torch:
 
 
 def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
-    """Return the probes of each torch, of several of one device type the last."""
+    """Return the last probes of each torch: of an accelerator that is here, the CPU, devices that are not here."""
     by_torch: dict[str, dict[str, RuleProbe]] = {}
     for run in runs:
         if probes := run.of(RuleProbe):
             by_torch.setdefault(run.header.environment.torch_version, {}).update(probes)
-    return [Torch(f"torch {version}", list(probes.values())) for version, probes in by_torch.items()]
+    return [
+        Torch(f"torch {version}", sorted(probes.values(), key=lambda probe: (probe.how == FAKE, probe.device == "cpu")))
+        for version, probes in by_torch.items()
+    ]
 
 
 def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
     """Yield of each device how many ops there are about which something disagrees, by the kinds of disagreement."""
     for probe in torch.probes:
+        device = f"{probe.device} ({FAKE})" if probe.how == FAKE else probe.device
         if probe.error:
-            yield state(RulesCode.NOT_PROBED, device=probe.device, error=probe.error)
+            yield state(RulesCode.NOT_PROBED, device, error=probe.error)
             continue
-        found = {(each.kind, each.op) for each in find_disagreements(probe)}
-        kinds = Counter(kind for kind, _ in found)
-        told = ", ".join(f"{kind} {kinds[kind]:,}" for kind in DISAGREEMENTS if kind in kinds)
+        pairs = {(row.kind, row.op) for row in find_disagreements(probe)}
+        kinds = Counter(kind for kind, _ in pairs)
+        counts = ", ".join(f"{kind} {kinds[kind]:,}" for kind in DISAGREEMENTS if kind in kinds)
+        ops = {observation.name for observation in probe.observations}
         yield state(
-            RulesCode.DISAGREE, "", Severity.INFO, device=probe.device, fake=(probe.how == FAKE) or None,
-            ops=len({each.name for each in probe.observations}), number=len({op for _, op in found}),
-            kinds=told or None,
+            RulesCode.DISAGREE, device, Severity.INFO, ops=len(ops), number=len({op for _, op in pairs}),
+            kinds=counts or None,
         )  # fmt: skip
 
 
@@ -314,13 +315,22 @@ def alike(found: Iterable[tuple[str, str, Sequence[str], tuple[str, ...]]]) -> l
 
 def _disagreeing(torch: Torch) -> list[Alike]:
     return alike(
-        (row.op, row.device, [row.dtype], (row.kind, *map(_word, row.documented), worded(row.observed)))
+        (row.op, row.device, [row.dtype], (row.kind, _in_documents(row.documented), worded(row.observed)))
         for row in torch.disagreements
     )
 
 
-def _is_of(kind: str, row: Alike) -> bool:
-    return row.words[0] == kind
+def _in_documents(documented: Sequence[str | None]) -> str:
+    """Return the rule of an op in documents, in a word, or a word for each document where these differ."""
+    words = {document: _word(word) for document, word in zip(SOURCES.values(), documented, strict=True) if word}
+    if len(set(words.values())) > 1:
+        return ", ".join(f"{word} ({document})" for document, word in words.items())
+    return next(iter(words.values()), UNDEFINED)
+
+
+def _meanings(torch: Torch) -> list[tuple[str, str]]:
+    kinds = {row.kind for row in torch.disagreements}
+    return [(kind, meaning) for kind, meaning in DISAGREEMENTS.items() if kind in kinds]
 
 
 def every_op(torch: Torch) -> list[Alike]:
@@ -337,12 +347,6 @@ def _seen(op: RuleObservation) -> tuple[str, str, str]:
     calls = (f"{name} {outcome}" for name, outcome in op.variants.items() if outcome in (CHANGED, REFUSED))
     observed = worded(op.observed) if op.observed else f"{NOT_OBSERVED}: {op.reason}"
     return _yes(op.registered), observed, ", ".join(calls)
-
-
-def _changed(changes: Iterable[RuleChange]) -> list[Alike]:
-    return alike(
-        (row.op, row.device, row.dtypes, (row.field, worded(row.before), worded(row.after))) for row in changes
-    )
 
 
 _OF_OP = ("op", "overload", "device", "dtype", "registered", "observed", "how", "reason")
@@ -389,44 +393,6 @@ def probed_twice(before: "StoredRun", after: "StoredRun") -> list[tuple[RuleProb
     return [(old, new) for old, new in pairs if not (old.error or new.error)]
 
 
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """What changed between two runs on the `devices` that both probed."""
-
-    name: str
-    devices: Sequence[str]
-    changes: Sequence[RuleChange]
-
-
-def upgrade(before: "StoredRun", after: "StoredRun") -> list[Upgrade]:
-    """Return what changed between two runs, what alters rules first."""
-    versions = " to ".join(run.header.environment.torch_version for run in (before, after))
-    both = probed_twice(before, after)
-    changes = [change for pair in both for change in compare_rules(*pair)]
-    changes.sort(key=lambda change: (not change.alters, rank(change)))
-    return [Upgrade(f"From torch {versions}", [new.device for _, new in both], changes)]
-
-
-def _altered(_: None, upgrade: Upgrade) -> Iterator[Statement]:
-    """Yield how much changed, how much of that in what autocast does, and the first of it."""
-    altering = [change for change in upgrade.changes if change.alters]
-    facts: dict[str, str] = {}
-    for change in altering[:1]:
-        was, now = worded(change.before), worded(change.after)
-        facts = {"op": short_name(change.op), "on": change.device, "was": was, "now": now}
-    code = RulesCode.CHANGED if upgrade.changes else RulesCode.SAME if upgrade.devices else RulesCode.APART
-    devices = ", ".join(upgrade.devices)
-    yield state(
-        code, "", Severity.PROBLEM if altering else Severity.INFO, devices=devices, changes=len(upgrade.changes),
-        altering=len(altering), **facts,
-    )  # fmt: skip
-
-
-CHANGES: Sequence[Column[RuleChange]] = (
-    *(Column(name, attrgetter(name)) for name in ("device", "field", "op")),
-    Column("dtypes", lambda row: " ".join(row.dtypes)),
-    *(Column(name, attrgetter(name)) for name in ("before", "after")),
-)
 TASK = Task(RULES, Nothing, RuleProbe, "ampbench.studies.rules_measure:do_rules")
 
 
@@ -446,7 +412,6 @@ stood in for by fake tensors: the rules are seen, no hardware is.
 Examples:
   ampbench explain rules
   ampbench explain rules --device xpu --all | grep softmax      what becomes of an op
-  ampbench explain rules --baseline torch-2.11.jsonl.gz          what an upgrade changed
 """,
     doing="probing",
     options=(Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),),
@@ -467,12 +432,15 @@ Examples:
         Table(key="ops", columns=OBSERVED, rows=observed),
         Table(
             key="",
-            columns=(ON, *SAID, _word_of(3, "observed"), TO, OPS),
+            columns=(ON, OPS, _word_of(0, "disagreement"), _word_of(1, "documented"), _word_of(2, "observed"), TO),
             rows=_disagreeing,
-            views=[
-                View(title=kind.capitalize(), note=meaning, only=partial(_is_of, kind))
-                for kind, meaning in DISAGREEMENTS.items()
-            ],
+            views=[View(title="Disagreements")],
+        ),
+        Table(
+            key="",
+            columns=(Column("", itemgetter(0), "disagreement"), Column("", itemgetter(1), "meaning")),
+            rows=_meanings,
+            views=[View(title="Kinds of disagreement", folded=True)],
         ),
         Table(
             key="",
@@ -482,23 +450,9 @@ Examples:
                 View(
                     title="Every op",
                     note="calls: those with fp64, integers, in-place, out= or dtype= that autocast changes or refuses",
-                    shown=0,
                     folded=True,
                 )
             ],
         ),
-    ),
-    since=Since(
-        of=upgrade,
-        tables=(
-            Table(key="changes", columns=CHANGES, rows=lambda upgrade: upgrade.changes),
-            Table(
-                key="",
-                columns=(ON, _word_of(0, "what"), _word_of(1, "before"), _word_of(2, "after"), TO, OPS),
-                rows=lambda upgrade: _changed(upgrade.changes),
-                views=[View(title="What changed")],
-            ),
-        ),
-        conclusions=_altered,
     ),
 )

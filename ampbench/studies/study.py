@@ -8,7 +8,7 @@ that. It holds:
 * `tables`: each a key, columns and the rows of a record; the first is the CSV, all are in the JSON, and people read
   those with a title;
 * `conclusions`: what follows, most important first, as `Statement`s of codes and facts, never sentences: the words of
-  a code are one line in `show/study_words.py`, and `OF_SEVERAL` there says for how many of several cases it holds;
+  a code are one line in `show/study_words.py`;
 * at most two `charts`, made of the same records;
 * `STUDY = Study(...)`, which is found by the row in `KINDS` that has the name.
 
@@ -80,21 +80,19 @@ class Option:
 class Selects:
     """Which cases a study is for; texts are the help of options, those with "" its verb does not have.
 
-    Where no workload is named it is asked "`question` of which workload?", or `workloads` are taken; where no phase
-    is, `phases` or, with `one_phase`, training where there is a loss and an optimizer, else inference. Precisions must
-    be `among` these (none: all), or what is said `otherwise` of "{name}". Cases are `eager`, or of a path selected; a
-    user's own precisions are allowed with `own_precisions`. With `recipes` its verb has `--optimizer`.
+    Where no workload is named, `workloads` are taken; where no phase is, `phases` or, with `one_phase`, training where
+    there is a loss and an optimizer, else inference. Precisions must be `among` these (none: all). Cases are `eager`,
+    or of a path selected; a user's own precisions are allowed with `own_precisions`. With `recipes` its verb has
+    `--optimizer`.
     """
 
     precision: str = ""
     phase: str = ""
     path: str = ""
-    question: str = ""
     workloads: Sequence[str] = ()
     phases: Sequence[str] = ()
     one_phase: bool = False
     among: Sequence[str] = ()
-    otherwise: str = ""
     recipes: bool = False
     eager: bool = True
     own_precisions: bool = False
@@ -140,15 +138,13 @@ class OnDevices(Generic[A, R]):
 class View(Generic[T]):
     """What people read of a table: its `title`, the `keys` of its columns, with blanks between (none: all).
 
-    `only`: of these rows. `shown`: so many of them, unless all are asked for (None: all); one that is `folded` is
-    unfolded on a page by a reader.
+    `only`: of these rows. A `folded` table is shown by -v alone; a reader unfolds it on a page.
     """
 
     title: str
     keys: str = ""
     note: str = ""
     only: Callable[[T], bool] = lambda _: True
-    shown: int | None = None
     folded: bool = False
 
 
@@ -157,38 +153,13 @@ class Table(Generic[R, T]):
     """Rows of a record: `key` is its name for machines ("": not for them), `views` are what people read of it."""
 
     key: str
-    columns: Sequence[Column[T]] | Callable[[R], Sequence[Column[T]]]
+    columns: Sequence[Column[T]]
     rows: Callable[[R], Sequence[T]]
     views: Sequence[View[T]] = ()
 
-    def columns_of(self, record: R) -> Sequence[Column[T]]:
-        """Return the columns of the rows of a record."""
-        return self.columns(record) if callable(self.columns) else self.columns
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling(Generic[R]):
-    """What is shown of records: their `tables` and `conclusions`.
-
-    `heading` says what stands behind the name of a case, else the record's own name; `remarks` what the measuring
-    noted, in sentences.
-    """
-
-    tables: Sequence[Table[R, Any]]
-    conclusions: Callable[[Any, R], Iterable[Statement]]
-    heading: Callable[[R], str] = lambda record: str(getattr(record, "name", ""))
-    remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Since(Telling[R]):
-    """What is shown of two runs of a study, the earlier first: `of` finds what is compared, each with a `name`."""
-
-    of: "Callable[[StoredRun, StoredRun], Sequence[R]]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study(Telling[R], Generic[A, R]):
+class Study(Generic[A, R]):
     """A study: `kind` is its name in `KINDS`, `doing` what progress calls its work ("tracing").
 
     Of its verb, `help` is the text; its `options` are the fields of `asked`, the record of what is asked for, unless
@@ -202,11 +173,11 @@ class Study(Telling[R], Generic[A, R]):
     far it is, by its `progress`, told of what it saw.
 
     All that is shown is made of `tables`, `conclusions` and `charts`; `record` is what a run stores, which is `told` by
-    case or device as it is or as that function makes it of a run. `title` heads its part of a page, `done` is the deed
-    on its cases there ("Trained"), `key` the name of its records in the JSON (none: as their lines are). `code` is
-    Python to paste. One whose `subject` is no case has `subjects`, which finds in runs each of them, with a `name`, of
-    certain cases (None: all): that is what tables, conclusions (of None) and charts are made of. A run that is told
-    `in_full` shows all rows unasked. `since` is what changed between two runs, as the verb says with `--baseline`.
+    case or device as it is or as that function makes it of a run. `heading` says what stands behind the name of a case,
+    else the record's own name; `remarks` what the measuring noted, in sentences; `code` is Python to paste. `title`
+    heads its part of a page, `key` is what its records are called in the JSON (none: as their lines are). One whose
+    `subject` is no case has `subjects`, which finds in runs each of them, with a `name`, of certain cases (None: all):
+    that is what tables, conclusions (of None) and charts are made of.
     """
 
     kind: str
@@ -228,15 +199,16 @@ class Study(Telling[R], Generic[A, R]):
     asked: type[A]
     record: type[Any]
     told: "Callable[[StoredRun], Mapping[str, R]] | None" = None
-    title: str
-    done: str = ""
+    tables: Sequence[Table[R, Any]]
+    conclusions: Callable[[Any, R], Iterable[Statement]]
+    heading: Callable[[R], str] = lambda record: str(getattr(record, "name", ""))
+    remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
+    code: Callable[[Any, R], str] = lambda *_: ""
     subject: str = "case"
+    title: str
     subjects: "Callable[[Iterable[StoredRun], Collection[str] | None], Sequence[R]] | None" = None
     key: str = ""
     charts: "Sequence[Drawing[Subject[R]]]" = ()
-    in_full: "Callable[[StoredRun], bool]" = lambda _: False
-    since: "Since[Any] | None" = None
-    code: Callable[[Any, R], str] = lambda *_: ""
 
 
 def asks(help: str, *, least: int | None = None, most: int | None = None, **option: Any) -> msgspec.Meta:

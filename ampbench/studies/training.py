@@ -502,7 +502,6 @@ Examples:
     apart=("case_id", "seed", "arm"),
     work=_work,
     title="Trainings",
-    done="Trained",
     subject="workload",
     subjects=learned_in,
     heading=heading,

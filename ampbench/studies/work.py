@@ -250,8 +250,8 @@ def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Sele
     if not selection.workloads and not selects.workloads:
         verb = f"ampbench {verb_of(study.kind)}"
         raise UsageError(
-            f"{selects.question}: name a workload, as in `{verb} mlp` or `{verb} model.py:make`; "
-            "ampbench list workloads shows all"
+            f"{verb} needs a workload: name one, as in `{verb} mlp` or `{verb} model.py:make`; "
+            "ampbench list workloads shows what there is"
         )
     selection = structs.replace(
         selection,
@@ -262,7 +262,7 @@ def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Sele
     if selects.eager:
         require_eager(selection, study.kind)
     if selects.among:
-        require_among(selection, selects.among, selects.otherwise)
+        require_among(selection, selects.among, verb_of(study.kind))
     return study.refined(selection, asked), sources
 
 
@@ -397,8 +397,8 @@ def require_eager(selection: Selection, verb: str) -> None:
         raise UsageError(f"{verb} looks into the modules of the eager path, which a {others[0]} network does not run")
 
 
-def require_among(selection: Selection, allowed: Sequence[str], why: str) -> None:
-    """Raise `UsageError` unless all precisions selected are `allowed`; `why` says of "{name}" what is amiss with it.
+def require_among(selection: Selection, allowed: Sequence[str], verb: str) -> None:
+    """Raise `UsageError` unless all precisions selected are `allowed` for a verb.
 
     Those that may be a user's own are passed over, here as in what follows: `refuse_own` knows them.
     """
@@ -406,7 +406,7 @@ def require_among(selection: Selection, allowed: Sequence[str], why: str) -> Non
         if row.same_ops in allowed:
             require_own_ops(selection)
         if row.name not in allowed:
-            raise UsageError(f"{why.format(name=row.name)}: give {one_of(allowed)}")
+            raise UsageError(f"{verb} is not for {row.name}: give {one_of(allowed)}")
 
 
 def require_own_ops(selection: Selection) -> None:

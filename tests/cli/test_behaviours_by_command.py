@@ -266,7 +266,7 @@ def test_d2_fp64_integers_in_place_and_out_are_left_alone(tell: Tell) -> None:
 def test_d3_documented_registered_and_observed_rules_are_compared(tell: Tell) -> None:
     found = tell("explain rules", "--device", "xpu")
     (statement,) = found["statements"].popitem()[1]
-    assert (statement["code"], statement["facts"]["device"]) == ("rules-disagree", "xpu")
+    assert (statement["code"], statement["subject"]) == ("rules-disagree", "xpu (fake tensors)")
     (prelu,) = (row for row in found["tables"]["ops"] if (row["op"], row["dtype"]) == ("aten::prelu", "float16"))
     assert (prelu["xpu_reference"], prelu["pytorch_page"], prelu["registered"], prelu["observed"]) == (
         "lower_precision", "unlisted", True, "lower_precision"

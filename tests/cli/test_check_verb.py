@@ -47,10 +47,9 @@ def test_what_there_is_not_is_refused_with_the_nearest(words: list[str], said: s
 def test_what_was_found_is_stored_and_told_in_full_where_it_was_asked_for_by_name(
     ampbench: Run, tmp_path: Path
 ) -> None:
-    found = ampbench(
-        "check", "stale-weight-cast", "cat-mixed-dtypes", "--device", "cpu", "--device", "xpu", "--results", tmp_path
-    )
-    assert "on xpu (fake tensors)" in found.out
+    named = ("stale-weight-cast", "cat-mixed-dtypes", "--device", "cpu,xpu")
+    found = ampbench("check", *named, "--results", tmp_path, "-v")
+    assert "xpu (fake tensors): " in found.out
     assert "told of in  pytorch/pytorch#48049" in found.out
     run = store.read_run(next((tmp_path / "runs").iterdir()))
     assert (run.header.explains, run.ended) == (CHECK, "complete")
@@ -61,9 +60,7 @@ def test_what_was_found_is_stored_and_told_in_full_where_it_was_asked_for_by_nam
         ("cat-mixed-dtypes", "xpu"): "good",
         ("stale-weight-cast", "xpu"): "not shown here",
     }
-    again = ampbench("show", run.header.run, "--results", tmp_path)
+    again = ampbench("show", run.header.run, "-v", "--results", tmp_path)
     assert again.out == found.out
-    since = ampbench(
-        "check", "stale-weight-cast", "--device", "cpu", "--baseline", run.header.run, "--results", tmp_path
-    )
-    assert "Of 1 check in both runs 0 came, 0 went, 0 otherwise." in since.out
+    since = ampbench("compare", run.header.run, run.header.run, "--results", tmp_path)
+    assert "of 4 checks in both runs 0 defects came, 0 went" in since.out

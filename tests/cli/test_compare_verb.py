@@ -194,14 +194,10 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("given", [("--keyword", "fp16"), ("--metric", "time")])
-def test_what_narrows_or_judges_cases_is_refused_between_two_runs_of_checks(ampbench, given):
-    found = ampbench("compare", *CHECKS, *given)
-    assert (found.code, found.out) == (2, "")
-    said = f"two runs of ampbench check are compared as a whole: leave {given[0]} out"
-    assert found.err.splitlines() == [f"ampbench: error: {said}"]
-
-
-def test_a_settings_file_may_say_what_means_nothing_between_two_runs_of_checks(ampbench, tmp_path):
-    (tmp_path / "ampbench.toml").write_text("[compare]\nkeyword = 'fp16'\n")
-    assert ampbench("compare", *CHECKS).code == 0
+def test_two_runs_of_checks_say_which_defects_came_and_went(ampbench):
+    compared = ampbench("compare", *CHECKS, "--json")
+    defects = json.loads(compared.out)["defects"]
+    assert compared.code == 0
+    assert defects
+    assert all(defect["came"] == (defect["after"] == "defective") for defect in defects)
+    assert ampbench("compare", *CHECKS, "--metric", "time").code == 0

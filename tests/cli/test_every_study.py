@@ -138,10 +138,10 @@ def mistakes(kind: str) -> Iterator[tuple[list[str], str]]:
     """Yield what cannot be meant of a kind, and what is said of it."""
     yield from (each for each in MISTAKES if of_cases(kind) != each[0][0].startswith("--"))
     study = study_of(kind)
-    if study.selects is not None and study.selects.question:
-        yield [], f"{study.selects.question}: name a workload, as in `ampbench {verb_of(kind)} mlp`"
+    if study.selects is not None and not study.selects.workloads:
+        yield [], f"ampbench {verb_of(kind)} needs a workload: name one, as in `ampbench {verb_of(kind)} mlp`"
     if study.selects is not None and study.selects.among and "fp32" not in study.selects.among:
-        yield ["mlp", "--precision", "fp32"], study.selects.otherwise.format(name="fp32")
+        yield ["mlp", "--precision", "fp32"], f"{verb_of(kind)} is not for fp32: give "
     for option in options_of(study):
         flag = f"--{option.name.replace('_', '-')}"
         if option.seconds:
@@ -330,7 +330,7 @@ def test_a_server_that_starts_no_more_before_anything_was_seen_leaves_no_run(
 def test_what_finds_no_room_on_the_disk_is_told_all_the_same(
     kind: str, channel: Replayed, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = ampbench(*command(kind), "--results", "whole").out
+    whole = ampbench(*command(kind), "-v", "--results", "whole").out
     write, line = os.write, f'{{"{KINDS[kind].found.line}":'.encode()
 
     def full(descriptor: int, data: bytes) -> int:
@@ -339,7 +339,7 @@ def test_what_finds_no_room_on_the_disk_is_told_all_the_same(
         return write(descriptor, data)
 
     monkeypatch.setattr("os.write", full)
-    said = ampbench(*command(kind))
+    said = ampbench(*command(kind), "-v")
     assert said.code == 2
     assert said.out.splitlines()[0].split(" · ")[0] == whole.splitlines()[0].split(" · ")[0]
     assert "No space left on device" in said.err

@@ -55,7 +55,7 @@ def test_a_case_is_a_section_and_what_was_not_seen_is_a_line(stored: Path, ampbe
     assert lines[0] == "net · fp16_pure · inference · cpu"
     assert max(map(len, lines)) <= 100
     assert "aten.mul in big" in " ".join(said.out.split())
-    assert f"{SKIPPED.case_id}: skipped: cuda is not available: no driver" in lines
+    assert ": skipped: cuda is not available: no driver" in said.out
 
 
 def test_csv_has_a_row_for_each_module(stored: Path, ampbench: Run) -> None:

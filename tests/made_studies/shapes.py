@@ -92,17 +92,14 @@ Examples:
     asked=Nothing,
     record=ShapesPass,
     task=Task("shapes", Nothing, ShapesPass, "ampbench.studies.shapes:do_shapes", timed=False, flags=True),
-    selects=Selects(
-        question="explain the shapes", precision=AUTOCAST_HELP, phase=INFERENCE_HELP, phases=("inference",)
-    ),
+    selects=Selects(precision=AUTOCAST_HELP, phase=INFERENCE_HELP, phases=("inference",)),
     title="Shapes",
-    done="Watched",
     tables=(
         Table(
             key="modules",
             columns=COLUMNS,
             rows=lambda record: record.modules,
-            views=[View(title="What each module gives", shown=20)],
+            views=[View(title="What each module gives")],
         ),
     ),
     conclusions=conclusions,

@@ -97,19 +97,17 @@ Examples:
     record=WarmUp,
     task=Task("warmup", WarmUpAsked, WarmUp, "ampbench.studies.warmup:do_warmup"),
     selects=Selects(
-        question="study the warm-up",
         precision=AUTOCAST_HELP,
         phase=INFERENCE_HELP,
         phases=("inference",),
     ),
     title="Warm-up",
-    done="Timed",
     tables=(
         Table(
             key="steps",
             columns=COLUMNS,
             rows=lambda record: list(enumerate(record.samples, start=1)),
-            views=[View(title="The first steps", shown=8)],
+            views=[View(title="The first steps")],
         ),
     ),
     conclusions=conclusions,

@@ -147,7 +147,7 @@ def test_a_trace_of_another_torch_than_what_measured_is_pointed_out():
     other = replace(other, header=environment(other.header, torch_version="2.14.0"))
     assert "measured nothing on this page" not in rendered(material_of([measured], explanations=[own])).get_text()
     said = rendered(material_of([measured], explanations=[other])).get_text()
-    assert "Traced with torch 2.14.0 on bench, which measured nothing on this page." in said
+    assert "Run with torch 2.14.0 on bench, which measured nothing on this page." in said
 
 
 def test_a_measured_run_may_hold_traces_itself():

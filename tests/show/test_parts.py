@@ -21,7 +21,6 @@ def part_of(count: int, elsewhere: Sequence[str] = ()) -> Part:
         lambda one: Section(one.name, [Block(f"{one.name} is fine."), Block("T", ["a"], [["1"]])]),
         id="a",
         title="A part",
-        verb="Traced",
         finding=lambda one: "" if one.name == "case 0" else "found",
     )
     assert part is not None
@@ -50,5 +49,5 @@ def test_a_table_that_is_cut_says_so_beside_its_note() -> None:
 def test_what_ran_elsewhere_is_said_in_a_sentence() -> None:
     assert part_of(1).said == []
     assert part_of(1, ["torch 2.9 on a", "torch 2.8 on b"]).said == [
-        "Traced with torch 2.9 on a; torch 2.8 on b, which measured nothing on this page."
+        "Run with torch 2.9 on a; torch 2.8 on b, which measured nothing on this page."
     ]

@@ -82,7 +82,7 @@ def test_a_path_whose_graph_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_workload_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"name a workload, as in `ampbench explain casts mlp`"):
+    with pytest.raises(UsageError, match=r"needs a workload: name one, as in `ampbench explain casts mlp`"):
         traced(tmp_path, tracing(), workloads=[])
 
 

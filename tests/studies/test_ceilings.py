@@ -117,7 +117,7 @@ def test_machines_have_a_row_for_each_size_and_people_one_for_each_ceiling() -> 
     (table,) = STUDY.tables
     rows = table.rows(found)
     assert len(rows) == sum(max(1, len(each.attained)) for each in CEILINGS)
-    told = records(table.columns_of(found), rows)
+    told = records(table.columns, rows)
     best_ = [row for row in told if row["ceiling"]]
     assert [(row["operation"], row["dtype"]) for row in best_[:3]] == [
         ("matmul", "fp32"), ("matmul", "bf16"), ("matmul", "fp16")

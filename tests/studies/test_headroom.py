@@ -20,8 +20,9 @@ from ampbench.records.ranges import (
     Swallowed,
 )
 from ampbench.show.document import Section, records
-from ampbench.show.studies import section
+from ampbench.show.studies import SCREEN, WIDTH, Subject, _on_screen, section
 from ampbench.show.study_words import lines
+from ampbench.show.terminal import block_lines
 from ampbench.studies import headroom, origin
 from ampbench.studies.headroom import GRADIENTS, MODULE_COLUMNS, SEEN, VALUES, Headroom, fits
 from ampbench.studies.origin import Origin
@@ -225,10 +226,14 @@ def test_a_thousand_modules_are_cut_to_the_worst_unless_all_are_asked_for():
     low = LowRun(precision="fp16_pure", modules=[error(name, flushed=1) for name in names])
     found = passed(*(values(name, float(place + 1)) for place, name in enumerate(names)), low=low)
     for study, record in ((headroom.STUDY, found), (origin.STUDY, OriginPass(case_id="case", modules=low.modules))):
-        for everything, rows in ((False, 12), (True, 1000)):
-            blocks = [block for block in section(study, CASE, record, everything=everything).blocks if block.headers]
-            assert {len(block.rows) for block in blocks} == {rows}
-            assert all(block.note.endswith("--all lists the rest") != everything for block in blocks)
+        shown = _on_screen(study, Subject("case", record, CASE), SCREEN)
+        assert sum(len(block_lines(block, WIDTH)) + bool(block.rows) for block in shown.blocks) < SCREEN
+        tables = [block for block in shown.blocks if block.rows]
+        assert [block.note.rpartition("; ")[2] for block in tables] == [
+            f"{len(block.rows)} of 1,000" for block in tables
+        ]
+        whole = [block for block in section(study, CASE, record).blocks if block.rows]
+        assert {len(block.rows) for block in whole} == {1000}
 
 
 # Origin

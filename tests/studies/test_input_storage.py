@@ -149,7 +149,7 @@ def test_a_saving_has_its_interval_unless_the_machine_was_busy_or_builds_differ(
 
 def test_machines_have_a_row_for_each_dtype_and_each_input() -> None:
     found = lossy_pass(CASE)
-    rows, uses = (records(each.columns_of(found), each.rows(found)) for each in STUDY.tables)
+    rows, uses = (records(each.columns, each.rows(found)) for each in STUDY.tables)
     assert [(row["dtype"], row["casts"], row["identical"]) for row in rows] == [("fp32", 4, True), ("bf16", 5, False)]
     assert [row["seconds"] for row in rows] == pytest.approx([2.0035e-3, 1.0035e-3])
     assert (rows[0]["copy_seconds"], uses[0]["situation"]) == (None, LOSSY)

@@ -478,9 +478,9 @@ def test_a_network_that_cannot_be_looked_into_any_more_says_why(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("selected", "message"),
     [
-        ({"workloads": []}, r"name a workload, as in `ampbench explain keep-fp32 mlp`"),
-        ({"precisions": ["fp32"]}, "keep-fp32 asks what a low precision must leave in fp32, and fp32 is none"),
-        ({"precisions": ["bf16_autocast", "tf32"]}, "and tf32 is none"),
+        ({"workloads": []}, r"needs a workload: name one, as in `ampbench explain keep-fp32 mlp`"),
+        ({"precisions": ["fp32"]}, "explain keep-fp32 is not for fp32: give "),
+        ({"precisions": ["bf16_autocast", "tf32"]}, "is not for tf32: give "),
         ({"paths": ["compiled"]}, "a compiled network does not run"),
     ],
 )

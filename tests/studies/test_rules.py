@@ -9,7 +9,6 @@ from ampbench.drive.servers import ServerChannel
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleProbe
 from ampbench.records.run import Settings
 from ampbench.records.wire import Nothing
-from ampbench.report.material import material_of
 from ampbench.show import studies
 from ampbench.studies.rules import (
     DISAGREEMENTS,
@@ -22,12 +21,11 @@ from ampbench.studies.rules import (
     find_disagreements,
     torches,
     unobserved,
-    upgrade,
 )
 from ampbench.studies.work import filled
-from tests.report.materials import page_of
 from tests.report.traced_runs import probed
 from tests.rule_probes import call, observation, probe, trial
+from tests.stored_runs import holding
 
 REFERENCE, PAGE = "xpu_reference", "pytorch_page"
 BOTH = ["float16", "bfloat16"]
@@ -196,7 +194,7 @@ def test_what_is_said_in_the_same_words_is_a_row_with_its_ops_devices_and_dtypes
 
 
 def told(*probes):
-    return [(each.code, each.facts) for each in conclusions(None, Torch("torch", probes))]
+    return [(each.code, each.subject, each.facts) for each in conclusions(None, Torch("torch", probes))]
 
 
 def test_ops_about_which_something_disagrees_are_counted_by_kind_whatever_the_dtype():
@@ -206,25 +204,32 @@ def test_ops_about_which_something_disagrees_are_counted_by_kind_whatever_the_dt
     fine = observation("aten::fine", how=FAKE, observed="float32", documented={PAGE: "float32"})
     real = structs.replace(fine, how="device")
     assert told(probe(*contradicted, fine, dtypes=BOTH), probe(real, device="cpu")) == [
-        (RulesCode.DISAGREE, {"device": "xpu", "fake": True, "ops": 2, "number": 1, "kinds": "contradicted 1"}),
-        (RulesCode.DISAGREE, {"device": "cpu", "ops": 1, "number": 0}),
+        (RulesCode.DISAGREE, "xpu (fake tensors)", {"ops": 2, "number": 1, "kinds": "contradicted 1"}),
+        (RulesCode.DISAGREE, "cpu", {"ops": 1, "number": 0}),
     ]
 
 
 def test_a_device_that_could_not_be_probed_says_why():
     assert told(RuleProbe(device="xpu", dtypes=[], error="crash: SIGABRT")) == [
-        (RulesCode.NOT_PROBED, {"device": "xpu", "error": "crash: SIGABRT"})
+        (RulesCode.NOT_PROBED, "xpu", {"error": "crash: SIGABRT"})
     ]
 
 
-def test_a_run_shows_disagreements_by_kind_and_with_all_every_op():
-    def titles(**given):
-        (section,) = studies.document(STUDY, probed(), [], **given).sections()
-        return {block.title: block.rows for block in section.blocks if block.rows}
+def test_a_run_shows_disagreements_then_what_they_mean_and_every_op():
+    (section,) = studies.document(STUDY, probed(), [], everything=True).sections()
+    assert [block.rows for block in section.blocks if block.rows] == [
+        [["xpu", "rms_norm", "contradicted", "lower", "float32", "bf16"]],
+        [["contradicted", DISAGREEMENTS["contradicted"]]],
+        [["rms_norm", "xpu", "lower", "–", "yes", "float32", "bf16"]],
+    ]
 
-    assert list(titles()) == ["Contradicted"]
-    assert titles()["Contradicted"] == [["xpu", "lower", "–", "float32", "bf16", "rms_norm"]]
-    assert titles(everything=True)["Every op"] == [["rms_norm", "xpu", "lower", "–", "yes", "float32", "bf16"]]
+
+def test_documents_that_differ_are_both_named():
+    documented = {REFERENCE: "float32", PAGE: "unlisted"}
+    run = holding(probed(), probe(observation(observed="banned", documented=documented)))
+    (section,) = studies.document(STUDY, run, []).sections()
+    (row, *_) = next(block.rows for block in section.blocks if block.rows)
+    assert row[3] == "float32 (XPU reference), unlisted (PyTorch page)"
 
 
 def test_an_op_is_a_row_for_machines_with_the_kinds_of_disagreement():
@@ -241,35 +246,6 @@ def test_of_several_probes_of_a_torch_and_a_device_the_last_counts():
         ("torch 2.15.0", "float32"),
         ("torch 2.11.0", "banned"),
     ]
-
-
-def changed(before, after):
-    (both,) = upgrade(before, after)
-    (statement,) = STUDY.since.conclusions(None, both)
-    return statement.code, statement.facts
-
-
-def test_what_an_upgrade_changed_is_counted_and_the_first_rule_that_changed_is_named():
-    assert changed(probed("unlisted", "2.11.0"), probed("lower_precision")) == (
-        RulesCode.CHANGED,
-        {"devices": "xpu", "changes": 1, "altering": 1}
-        | {"op": "rms_norm", "on": "xpu", "was": "unlisted", "now": "lower"},
-    )
-    assert changed(probed(version="2.14.0"), probed())[0] == RulesCode.SAME
-
-
-def test_a_probe_that_failed_is_compared_with_none(tmp_path):
-    failed = probed()
-    failed.found["rules"]["xpu"] = RuleProbe(device="xpu", dtypes=[], error="crash")
-    assert changed(probed(), failed)[0] == RulesCode.APART
-
-
-def test_a_page_tells_what_changed_since_the_baseline_before_what_disagrees():
-    page = page_of(material_of([], baseline=probed("unlisted", "2.11.0", "old"), explanations=[probed(run="new")]))
-    summaries = [one.get_text() for one in page.select("#explanation details.told > summary")]
-    assert [one.partition(":")[0] for one in summaries] == ["From torch 2.11.0 to 2.15.0", "torch 2.15.0"]
-    row = [cell.get_text() for cell in page.select("#explanation details table")[0].tbody.tr.find_all(["th", "td"])]
-    assert row == ["xpu", "observed", "unlisted", "float32", "bf16", "rms_norm"]
 
 
 DYING = """

@@ -107,7 +107,7 @@ def test_casts_per_step_are_as_short_as_can_be(casts: list[int], text: str) -> N
 
 def test_machines_have_a_row_for_each_scope() -> None:
     found = scope_pass(backward=run(WITH_BACKWARD, error="no", samples=[], casts=[], dtypes={}))
-    rows = {row["scope"]: row for each in STUDY.tables for row in records(each.columns_of(found), each.rows(found))}
+    rows = {row["scope"]: row for each in STUDY.tables for row in records(each.columns, each.rows(found))}
     assert rows[WHOLE_LOOP]["ratio"] == pytest.approx(0.9)
     assert rows[WHOLE_LOOP]["later_casts"] == 9
     assert rows[FORWARD]["loss_dtype"] == "bf16"

@@ -40,9 +40,9 @@ def test_who_asks_about_ops_is_sent_to_the_precision_whose_ops_they_are(row: Pre
     with pytest.raises(UsageError, match=f"^{said}$"):
         require_own_ops(selection)
     with pytest.raises(UsageError, match=f"^{said}$"):
-        require_among(selection, ["fp32", *LOW], "{name} is none")
-    with pytest.raises(UsageError, match=f"^{row.name} has no autocast: give bf16_autocast$"):
-        require_among(Selection(precisions=[row.name]), ["bf16_autocast"], "{name} has no autocast")
+        require_among(selection, ["fp32", *LOW], "explain origin")
+    with pytest.raises(UsageError, match=f"^study scope is not for {row.name}: give bf16_autocast$"):
+        require_among(Selection(precisions=[row.name]), ["bf16_autocast"], "study scope")
 
 
 ASKING: dict[str, Any] = {

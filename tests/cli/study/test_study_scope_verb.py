@@ -70,8 +70,8 @@ def test_a_case_is_a_section_that_fits_the_page_and_what_was_not_seen_is_a_line(
     told = " ".join(said.out.split())
     assert "6 weights are stale" in told
     assert "Dropout is off." in told
-    assert f"{FAILED.case_id}: failed: RuntimeError: shapes" in lines
-    assert f"{LEFT.case_id}: skipped: not reached before the run ended" in lines
+    assert "broken bf16_autocast: failed: RuntimeError: shapes" in lines
+    assert "left bf16_autocast: skipped: not reached before the run ended" in lines
 
 
 def test_csv_has_a_row_for_each_scope(stored: Path, ampbench: Run) -> None:
