@@ -34,7 +34,7 @@ def templates() -> Iterator[tuple[str, str]]:
     """Yield every template of a statement, with its code."""
     tables = [wording.TEMPLATES, wording.OF_GATES, wording.CAUSES, wording.BRIEFLY]
     tables += [comparison.OF_ERRORS, comparison.CONTROLS, comparison.CAVEATS, comparison.TIMES]
-    for table in (*tables, study_words.TEMPLATES, study_words.OF_SEVERAL):
+    for table in (*tables, study_words.TEMPLATES):
         yield from ((str(code), spelled(text)) for code, text in table.items())
 
 

@@ -251,7 +251,7 @@ def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Sele
         verb = f"ampbench {verb_of(study.kind)}"
         raise UsageError(
             f"{verb} needs a workload: name one, as in `{verb} mlp` or `{verb} model.py:make`; "
-            "ampbench list workloads shows what there is"
+            "ampbench list workloads shows all"
         )
     selection = structs.replace(
         selection,

@@ -52,7 +52,7 @@ def sections(text: str) -> dict[str, Counter[str]]:
 
 
 def test_the_summary_has_the_tables_that_the_page_shows(model: types.ModuleType, ampbench: Run) -> None:
-    said = ampbench("explain", "casts", "model.py:head", "--threads", "1")
+    said = ampbench("explain", "casts", "model.py:head", "--threads", "1", "-v")
     assert said.code == 0
     now, shown = sections(said.out), sections(SUMMARY)
     fixed = [title for title in shown if title[:5] in ("Where", "Casts", "Dtype", "Every")]
@@ -70,7 +70,7 @@ def test_the_summary_has_the_tables_that_the_page_shows(model: types.ModuleType,
 
 
 def test_the_softmax_of_an_absent_device_returns_what_the_page_says(model: types.ModuleType, ampbench: Run) -> None:
-    said = ampbench("explain", "casts", "model.py:head", "--device", "cuda")
+    said = ampbench("explain", "casts", "model.py:head", "--device", "cuda", "-v")
     (row,) = [line.split() for line in said.out.splitlines() if line.strip().startswith("Softmax")]
     documented = re.search(r"its row reads `([^`]+)`", " ".join(PAGE.split()))
     assert documented is not None

@@ -99,7 +99,7 @@ def words(line: str) -> list[str]:
 
 
 def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "-k", LINEAR.case_id)
+    said = ampbench("show", RUN, "-k", LINEAR.case_id, "-v")
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
     assert lines[0] == "model.py:make · bf16_autocast · inference · cpu"

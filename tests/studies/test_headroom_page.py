@@ -36,7 +36,6 @@ def test_of_several_cases_the_largest_values_come_first():
     small, large = ranged(spread("a", -3, 2)), ranged(spread("a", 0, 20), case=OTHER)
     page = rendered(only(small, large, cases=(FP32, OTHER)))
     assert [one.get_text() for one in page.select("summary > strong")] == ["other fp32", "linear_chain fp32"]
-    assert "Of 2 cases, 1 would have values overflow in fp16: other fp32." in page.get_text()
 
 
 def test_a_run_of_headroom_alone_has_a_page():
