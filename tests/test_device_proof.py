@@ -157,6 +157,7 @@ def test_an_item_for_which_no_time_is_left_is_not_run(
     part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "PACKING", 299)
+    part = Part(part.name, part.proves, (made("passes"),), seconds=300)
     rows = running.run_part(part, "cpu", tmp_path, quick=False, tell=lambda _: None)
     assert {(row.outcome, row.said) for row in rows} == {(NOT_RUN, "no time was left of the part's 300 s")}
     assert running.run_part(part, "cpu", tmp_path, quick=False, patience=2, tell=lambda _: None)[0].outcome == PASSED

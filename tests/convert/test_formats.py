@@ -349,7 +349,10 @@ def test_undefined_numbers_are_left_out_and_zeros_are_not() -> None:
     assert all(math.isfinite(value) for value in found.values())
 
 
-def test_the_help_and_the_page_name_each_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_and_the_page_name_each_format(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # a narrow terminal cuts names
     assert main(["convert", "--help"]) == 0
     helped = " ".join(capsys.readouterr().out.split())
     page = (Path(__file__).parents[2] / "docs" / "convert.md").read_text(encoding="utf-8")
