@@ -33,7 +33,7 @@ def test_a_behaviour_is_held_by_tests_that_there_are(said: str) -> None:
 
 
 def test_every_exit_code_that_is_documented_is_held_by_tests_that_there_are() -> None:
-    assert {int(code) for code in re.findall(r"^  (\d+) ", main.EXIT_CODES, re.MULTILINE)} == EXIT_CODES.keys()
+    assert {int(code) for code in re.findall(r"^  (\d+) ", main.EPILOG, re.MULTILINE)} == EXIT_CODES.keys()
     assert all(EXIT_CODES.values())
     assert missing(name for names in EXIT_CODES.values() for name in names) == []
 

@@ -151,7 +151,7 @@ def told_everywhere() -> list[str]:
     assert documented.documented_ops(documented.XPU_REFERENCE, "xpu")
     assert documented.documented_ops(documented.XPU_REFERENCE, "cuda") is None
     return [
-        doctor._installation(header.environment)["torch"],
+        "\n".join(doctor._installation(header.environment, "")),
         str(environment.read_environment().xpu_version),
     ]
 

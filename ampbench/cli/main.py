@@ -100,7 +100,7 @@ Exit codes:
   130  interrupted
   141  broken pipe
 """
-"""All exit codes; docs/gate.md says which of a gate's comes first where several hold."""
+"""The end of the first help; docs/gate.md says which exit code of a gate comes first where several hold."""
 
 _LONGEST_NAME = 60
 """As many characters of a file's name are shown where it is too long to be one."""
@@ -173,7 +173,7 @@ def _open_streams() -> None:
 
 
 class Verbs(click.Group):
-    """Verbs with their `summaries`, of which only the one in use is made."""
+    """Verbs with their `summaries`; a verb is made when it is used."""
 
     def __init__(self, name: str, summaries: Mapping[str, str], make: Callable[[str], click.Command], **given: Any):
         super().__init__(name, no_args_is_help=False, **given)

@@ -35,7 +35,7 @@ from ampbench.workloads.index import WORKLOADS, class_name, resolve_parameters
 
 PROGRAM = "asv"
 MACHINE_FILE = "machine.json"
-"""asv's description of the machine beside results; all but the name may be empty."""
+"""The fields of asv's machine.json; each but the name may be empty."""
 BENCHMARKS_FILE = "benchmarks.json"
 
 DEVICE_VARIABLE = "AMPBENCH_DEVICE"

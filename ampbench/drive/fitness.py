@@ -78,7 +78,7 @@ def busy_now(
 ) -> str:
     """Return a sentence that times measured now would be in doubt, and what to do; "" on a quiet machine.
 
-    Busy is what makes a round unfit (`records.measured`); `threads` are those that torch is asked to take.
+    A machine is busy above the limits of an unfit round (`records.measured`). torch is asked to use `threads`.
     """
     now = watched(root, seconds, pause)
     reasons = [now.busy_words] * (now.busy > OTHER_SHARE) + [now.steal_words] * (now.steal > STEAL_SHARE)

@@ -386,7 +386,7 @@ def take_shard(plan: Sequence[PlannedCase], part: Part) -> tuple[list[PlannedCas
 
 
 def digest_of(plan: Iterable[PlannedCase]) -> str:
-    """Return the digest of the ids of the cases of a plan, in order, and of which are skipped."""
+    """Return the digest of a plan: the ids of its cases in order, each with its reason to be skipped."""
     text = "\n".join(f"{planned.case.case_id} {bool(planned.skip)}" for planned in plan)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

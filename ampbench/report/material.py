@@ -74,9 +74,9 @@ def explain(measured: Header, explaining: Header) -> bool:
 
 
 def assigned(sources: Sources) -> dict[Path, list[Path]]:
-    """Return the runs that explain by the file of the page that they belong on: that of the newest run explained.
+    """Return the explaining runs by the file of their page: the page of the newest run that they explain.
 
-    A run that explains none of those that measured has a page of its own.
+    A run that explains no measured run has a page of its own.
     """
     headers = {path: read_header(path) for path in sources.measured if _is_sound(path)}
     pages: dict[Path, list[Path]] = {path: [] for path in sources.measured}
@@ -204,7 +204,7 @@ class Material:
 
     @property
     def runs(self) -> list[StoredRun]:
-        """The runs on the page, those that only explain among them, the oldest first."""
+        """The runs on the page, explaining ones included, the oldest first."""
         return _by_age([*(shown.stored for shown in self.shown), *self.explanations])
 
     @cached_property

@@ -81,7 +81,7 @@ def _changes(curve: Curve) -> str:
 
 
 def _drawing(trend: Trend, curves: Sequence[Curve]) -> Drawing[Curve]:
-    """Return the chart of a metric: a series at a time, those that changed first."""
+    """Return the chart of a metric, a series at a time; changed series come first."""
     column = curves[0].series.metric.column
 
     def spec(rows: Rows) -> Mapping[str, Any]:

@@ -44,7 +44,7 @@ FURTHER = (
     "speedup_vs_tf32", "speedup_vs_default", "energy_per_step", "ceiling_share", "busy_share", "argmax_agreement",
     "grad_rel_l2",
 )  # fmt: skip
-"""The metrics of cases that stand behind those that decide, where any case has them."""
+"""Further metrics of cases, shown after the deciding ones where any case has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

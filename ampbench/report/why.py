@@ -62,7 +62,7 @@ def _reason(run: StoredRun, case_id: str) -> str:
 
 
 def contents(material: Material) -> list[str]:
-    """Return in a few words what the page explains: the casts of how many cases, the ceilings of which devices."""
+    """Return the title of an explaining page, such as "casts of 3 cases" or "ceilings of cpu"."""
     texts = []
     for kind in KINDS.values():
         names = dict.fromkeys(name for run in material.runs for name in studies.found_of(study_of(kind.name), run))

@@ -209,7 +209,7 @@ def control_line(control: ControlVerdict) -> str:
 
 
 def caveat_lines(caveats: Iterable[Statement], names: Mapping[str, str]) -> list[str]:
-    """Return caveats in lines, those that differ in their case alone as one; cases go by `names`."""
+    """Return a line for each caveat; equal caveats of several cases share a line. Cases go by `names`."""
     texts = []
     for one in caveats:
         alone = _ALONE.get(str(one.facts.get("why")), "")
@@ -455,7 +455,7 @@ def rule_line(rule: RuleChange) -> str:
 def rule_lines(changes: Iterable[RuleChange]) -> list[str]:
     """Return a line for each rule that changed, in the order given; what alters nothing is left out.
 
-    Devices of which the same is said share a line; that an op is registered now is left out where another rule is
+    Devices with equal changes share a line; that an op is registered now is left out where another rule is
     observed.
     """
     known = [change for change in changes if change.alters]
@@ -501,7 +501,7 @@ CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 WORST_FIRST = (*CHANGED, ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE, ChangeStatus.UNCHANGED)
 NOT_IN_TURNS = "not measured in turns: a drift of the machine looks like a change of time; ampbench ab decides"
 LISTED = 3
-"""The most cases that are named of those that only one side has."""
+"""The most cases named among those that one side lacks."""
 SHOWN, SHOWN_OF_GATE, REASONS, DIFFERING, RULES_LISTED = 10, 5, 6, 5, 20
 """The most changes, reasons, differing lines of a trace and changed rules on a screen; --all lists the rest."""
 ROWS = 100

@@ -38,7 +38,7 @@ from ampbench.show.wording import BRIEFLY, briefly, verdict_words, words
 TABLES = 3
 """The most tables that one screen holds; a run of more is shown with one row for each."""
 NAMED = 8
-"""The most networks that are named of those that failed alike."""
+"""The most networks named for one kind of failure."""
 NO_ADVICE = "no advice"
 
 _NUMBER = re.compile(r"\d[\d.,]*")

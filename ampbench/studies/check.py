@@ -130,7 +130,7 @@ def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
 
 
 def _here_first(results: Iterable[Checked]) -> list[Checked]:
-    """Return results in the order of devices: an accelerator that is here, the CPU, then those that are not here."""
+    """Return results by device: accelerators of this machine, the CPU, then absent devices."""
     results = list(results)
     real = {result.device for result in results if result.how == DEVICE}
     return sorted(results, key=lambda result: (result.device not in real, result.device == "cpu"))
@@ -214,7 +214,7 @@ def facts(torch: Torch) -> Iterator[Fact]:
 
 
 def came_or_went(before: "StoredRun", after: "StoredRun") -> list[DefectChange]:
-    """Return the defects that only one of two runs found, of those that both showed; those that came first.
+    """Return the defects that one of two runs found and the other did not, new ones first.
 
     A check whose program changed is left out.
     """

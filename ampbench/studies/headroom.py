@@ -670,7 +670,7 @@ SEEN: Sequence[Column[Checked]] = (
 
 
 def gradients(record: RangePass) -> list[tuple[str, GradientOutcome]]:
-    """Return the parameters whose gradients overflow, or of which `FLUSHES` flush, where the forward pass is finite."""
+    """Return the parameters whose gradients overflow or flush (a share of `FLUSHES`) after a finite forward pass."""
     return [
         (low.precision, row)
         for low in record.low_runs
