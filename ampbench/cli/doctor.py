@@ -59,7 +59,9 @@ def command(
     findings = watched() + ([] if environment is None else device_findings(environment))
     findings.sort(key=lambda finding: not finding.grave)
     damaged = [why for why in checked().values() if why]
+    unusable = [device for device in environment.devices if device.unusable] if environment else []
     sections = {
+        "Unusable devices": [f"torch cannot use {device.type}: {device.reason}" for device in unusable],
         "Installation": _installation(environment, problem),
         "Devices": _devices(environment.devices) if environment else [Block("unknown: only torch can tell")],
         "Known defects": map(as_sentence, known),
@@ -151,7 +153,7 @@ def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
     ]  # fmt: skip
     yield Block("", headers, rows, whole=headers[:-1])
     for device in devices:
-        if not device.available:
+        if not (device.available or device.unusable):
             yield f"{device.type} is not available: {device.reason}"
         elif emulated := emulated_halves(device):
             factors = " and ".join(f"{dtype}, {slower(device, dtype)}" for dtype in emulated)

@@ -42,6 +42,20 @@ def test_it_says_how_each_device_computes_in_each_dtype(machine: Run, ampbench: 
     assert "cuda is not available: no cuda device or driver found" in out
 
 
+def test_a_device_that_torch_cannot_use_comes_first_in_torchs_words(
+    machine: Run, environment: Environment, ampbench: Run
+) -> None:
+    reason = "RuntimeError: the driver is too old"
+    cpu, cuda = environment.devices
+    machine(structs.replace(environment, devices=[cpu, structs.replace(cuda, unusable=True, reason=reason)]))
+    lines = ampbench("doctor").out.splitlines()
+    assert [line.strip() for line in lines if line.strip()][:2] == [
+        "Unusable devices",
+        f"torch cannot use cuda: {reason}",
+    ]
+    assert not any("cuda is not available" in line for line in lines)
+
+
 def test_each_finding_comes_with_its_reason_and_its_remedy(machine: Run, ampbench: Run) -> None:
     out = ampbench("doctor").out
     assert "  ! the load is 9\n    why: threads wait\n    do:  wait until it has gone\n" in out
