@@ -201,7 +201,7 @@ def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path,
         "studies/warmup.py", "studies/shapes.py", "records/kinds.py", "show/study_words.py"
     }  # fmt: skip
 
-    (folder / "ampbench.toml").write_text('tolerance = 0.5\n["study warmup"]\nsteps = 3\n')
+    (folder / "ampbench.toml").write_text('["study warmup"]\ntolerance = 0.5\nsteps = 3\n')
     (folder / "breaks.py").write_text(BREAKS)
     began, explained = session(
         copy, folder, ["interrupted", "study", "warmup", "mlp", "--preset=tiny", "--precision=fp32,bf16_autocast"],
@@ -219,13 +219,14 @@ def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path,
     (folder / "ampbench.toml").unlink()
     helped, wrong, *told = session(
         copy, folder, ["study", "--help"], ["study", "warmup", "mlp", "--tolerance", "2"],
-        ["study", "warmup", "--resume", study], ["study", "warmup", "--resume", study],
-        *(["show", study, "--format", form] for form in ("table", "csv", "json", "markdown")), ["show", explanation],
+        ["study", "warmup", "-v", "--resume", study], ["study", "warmup", "-v", "--resume", study],
+        *(["show", study, "-v", "--format", form] for form in ("table", "csv", "json", "markdown")),
+        ["show", explanation],
         ["list", "runs"], ["report", *runs, "-o", "page.html"],
     )  # fmt: skip
     assert "warmup         After how many steps the step time settles." in helped["out"]
     assert (wrong["code"], wrong["err"].count("\n")) == (2, 1)
-    assert "invalid value for '--tolerance': give at most 1" in wrong["err"]
+    assert "--tolerance: give a number of at least 0 and at most 1" in wrong["err"]
     assert [one["code"] for one in told] == [0] * len(told)
     went_on, complete, table, csv, data, markdown, shown, listed, _ = (one["out"] for one in told)
     assert went_on == complete == table

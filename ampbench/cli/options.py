@@ -275,7 +275,7 @@ Verbose = Annotated[
 
 DEFAULT_RESULTS = Path("results")
 Resume = Annotated[str, run_option("--resume", "Continue this run with the options it began with.")]
-WITH_RESUME = frozenset({"resume", "results", "every", "format", "json"})
+WITH_RESUME = frozenset({"resume", "results", "verbose", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
 PieceTimeout = Annotated[
     str,
