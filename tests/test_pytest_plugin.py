@@ -252,7 +252,6 @@ def test_built_in(amp_benchmark):
     built_in = found["test_built_in[mlp-cpu-inference-fp32]"]
     assert built_in["params"]["amp_workload"] == "mlp"
     assert built_in["stats"]["rounds"] >= 7
-    assert built_in["stats"]["iterations"] * built_in["stats"]["min"] > 1e-4
     text = "\n".join(result.outlines)
     assert text.index("benchmark 'mlp[") < text.index("ampbench: precisions side by side")
     table = text.partition("ampbench: precisions side by side")[2].splitlines()
