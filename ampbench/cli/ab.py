@@ -73,7 +73,7 @@ def command(
     label: Label = "",
     gate: Annotated[bool, Option("--gate", help="Judge as ampbench gate does, with its exit codes.")] = False,
     judging: Annotated[Judging, Made(Judging)],
-    every: Verbose = False,
+    verbose: Verbose = False,
     format: Format,
 ) -> int:
     """Measure two arms in turns, block by block, until every case is decided.
@@ -135,7 +135,7 @@ def command(
         )
     runs = " ".join([files[0].stem, files[1].stem, *([rules.anchor] if gate and rules.anchor else [])])
     again = f"ampbench {'gate' if gate else 'compare'} {runs}{results_words(results)}{judging.words}"
-    return _reported(files, rules, results, itself, gate, every, format, again)
+    return _reported(files, rules, results, itself, gate, verbose, format, again)
 
 
 def _reported(
@@ -144,7 +144,7 @@ def _reported(
     results: Path,
     itself: bool,
     gate: bool,
-    every: bool,
+    verbose: bool,
     format: OutputFormat,
     again: str,
 ) -> int:
@@ -169,9 +169,9 @@ def _reported(
             print_document(control_document(whole, judge_self(whole, baseline.rounds)), format)
         elif gate:
             anchor = MeasuredRun.read(find_run(policy.anchor, results)) if policy.anchor else None
-            code = print_comparison(comparison, format, every, comparison.gate(anchor))
+            code = print_comparison(comparison, format, verbose, comparison.gate(anchor))
         else:
-            print_comparison(comparison, format, every)
+            print_comparison(comparison, format, verbose)
     shows = "shows the verdicts on each case" if itself else "shows this again"
     print_note(f"{ended}: both arms are stored; {again} {shows}")
     return INTERRUPTED if ended == "interrupted" else code

@@ -63,7 +63,7 @@ def command(
     judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
-    every: Verbose = False,
+    verbose: Verbose = False,
     format: Format,
 ) -> int:
     """Compare two stored runs: what became slower, bigger or less accurate, and whether that is certain.
@@ -86,7 +86,9 @@ def command(
     from ampbench.comparison import Comparison
     from ampbench.judge.rounds import MeasuredRun
 
-    print_comparison(Comparison(MeasuredRun.read(paths[0]), MeasuredRun.read(paths[1]), policy, keyword), format, every)
+    print_comparison(
+        Comparison(MeasuredRun.read(paths[0]), MeasuredRun.read(paths[1]), policy, keyword), format, verbose
+    )
     return 0
 
 
@@ -100,7 +102,7 @@ def gate(
     judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
-    every: Verbose = False,
+    verbose: Verbose = False,
     format: Format,
 ) -> int:
     """Compare two stored runs under a policy: exit code 0 if the candidate may pass, 1 on a regression.
@@ -122,7 +124,7 @@ def gate(
     if keyword and not any(matches(keyword, case_id) for run in (base, new) for case_id in run.stored.cases):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
     comparison = Comparison(base, new, policy, keyword)
-    return print_comparison(comparison, format, every, comparison.gate(*others))
+    return print_comparison(comparison, format, verbose, comparison.gate(*others))
 
 
 def _refuse(doubt: str) -> None:
@@ -131,7 +133,7 @@ def _refuse(doubt: str) -> None:
 
 
 def print_comparison(
-    comparison: "Comparison", format: OutputFormat, every: bool = False, gate: "GateResult | None" = None
+    comparison: "Comparison", format: OutputFormat, verbose: bool = False, gate: "GateResult | None" = None
 ) -> int:
     """Print a comparison on stdout in `format`, with what a `gate` says of it; return the gate's exit code.
 
@@ -140,7 +142,7 @@ def print_comparison(
     from ampbench.show import comparison as show
 
     compared = comparison.compared if gate is None else comparison.gated
-    document = show.comparison_document(compared, everything=every, gate=gate)
+    document = show.comparison_document(compared, everything=verbose, gate=gate)
     print_document(document, format)
     if gate and format in (OutputFormat.JSON, OutputFormat.CSV):
         for line in (*show.gate_lines(compared, gate), document.answer):
@@ -168,7 +170,7 @@ def trend(
         many_names("--metric", "time, memory, floor (the output's error) or gradients. Default: all."),
     ] = None,
     keyword: Keyword = "",
-    every: Verbose = False,
+    verbose: Verbose = False,
     results: Results = DEFAULT_RESULTS,
     format: Format,
 ) -> int:
@@ -193,5 +195,5 @@ def trend(
         for note in read.notes:
             print_note(note)
         followed = make_trend(read.runs, x, metrics)
-    print_document(trend_document(followed, every), format)
+    print_document(trend_document(followed, verbose), format)
     return 0

@@ -43,7 +43,7 @@ VERBS = {
     "gate": "Two stored runs under a policy, with an exit code.",
     "trend": "Many runs over torch versions, commits or dates.",
     "report": "Stored runs as one HTML page to send around, or as a site of them.",
-    "explain": "Why: casts, headroom, origin, what to keep in fp32, rules.",
+    "explain": "Why: casts, rules, headroom, origin of the error, modules to keep in fp32.",
     "study": "Longer: trainings, autocast's scope, inputs in half, ceilings.",
     "check": "Known defects of mixed precision that this torch has here.",
     "convert": "Stored runs in other formats: JUnit, Bencher, Parquet and others.",

@@ -108,7 +108,7 @@ SECTIONS = {
     "What": "precision device phase path preset set_ sweep optimizer threads seed no_isolation shard ray on",
     "How long": "rounds blocks min_run_time budget steps seeds seconds max_trials dry_run yes",
     "Limits": "timeout memory_limit max_error max_gradient_error min_update_kept",
-    "Output": "results label resume format json every verbose",
+    "Output": "results label resume format json verbose",
 }
 """The sections of a verb's help, each with the names of its parameters; others come under "Options"."""
 
@@ -502,17 +502,11 @@ def is_typed(context: click.Context, name: str) -> bool:
 
 
 def refuse_beside_resume(context: click.Context, allowed: Collection[str]) -> None:
-    """Raise `UsageError` for what a command line gives and the run has already; a settings file may give anything.
+    """Raise `UsageError` for a typed option that the run to resume has stored; a settings file may give any.
 
-    `allowed` are the parameters that may stand beside `--resume`.
+    The `allowed` parameters may stand with `--resume`.
     """
-    for said in typed_beside(context, allowed):
-        raise UsageError(f"--resume takes the selection and the settings from the run: leave {said} out")
-
-
-def typed_beside(context: click.Context, allowed: Collection[str]) -> Iterator[str]:
-    """Yield what the command line itself gives but parameters that are `allowed`, as a person writes it."""
     for parameter in context.command.params:
-        name = parameter.name or ""
-        if name not in allowed and is_typed(context, name):
-            yield next((word for word in parameter.opts if word.startswith("--")), "workloads")
+        if parameter.name not in allowed and is_typed(context, str(parameter.name)):
+            typed = next((flag for flag in parameter.opts if flag.startswith("--")), "workloads")
+            raise UsageError(f"--resume takes the selection and the settings from the run: leave {typed} out")

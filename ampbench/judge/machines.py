@@ -16,10 +16,9 @@ from scipy.special import stdtrit
 
 from ampbench.core import stats
 from ampbench.core.budget import Budget
-from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.core.units import counted
-from ampbench.errors import NothingComparableError, UnknownNameError
+from ampbench.errors import NothingComparableError
 from ampbench.judge import frame
 from ampbench.judge.compare import compare
 from ampbench.judge.rounds import MeasuredRun
@@ -80,12 +79,12 @@ def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
     return told_apart(measured)
 
 
-def document(runs: Sequence[StoredRun], budget: Budget, over: str = "", *, everything: bool = False) -> Document:
+def document(runs: Sequence[StoredRun], budget: Budget, *, everything: bool = False) -> Document:
     """Return what runs on several machines measured, side by side: what to take of each network, or `everything`."""
     found = machines(runs, budget)
     rows = [row for machine in found for row in machine.rows]
-    shown, places = networks(found, over), [machine.place for machine in found]
-    return side_by_side(places, shown, rows, alike(found), over=over, everything=everything)
+    shown, places = networks(found), [machine.place for machine in found]
+    return side_by_side(places, shown, rows, alike(found), everything=everything)
 
 
 def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]) -> list[Machine]:
@@ -132,16 +131,8 @@ class _Table:
         return self.machine.seconds.get(row["case_id"], [])
 
 
-def networks(found: Sequence[Machine], over: str = "") -> list[Network]:
-    """Return what was measured of each network on each machine, those of one network together, the fastest first.
-
-    `over` names the machine whose fp32 speeds others are held against; "": the first. Raises `UnknownNameError` for a
-    name that no machine has.
-    """
-    by_name = {machine.name: machine for machine in found}
-    if over and over not in by_name:
-        raise UnknownNameError("machine", over, by_name)
-    reference = by_name[over] if over else found[0]
+def networks(found: Sequence[Machine]) -> list[Network]:
+    """Return each network on each machine, by network, the fastest machine first."""
     together: dict[Group, list[_Table]] = {}
     for machine in found:
         for group, rows in grouped(machine.rows).items():
@@ -151,7 +142,6 @@ def networks(found: Sequence[Machine], over: str = "") -> list[Network]:
     names = network_names([structs.replace(case, device="cpu") for case in first])
     shown = []
     for name, tables in zip(names, together.values(), strict=True):
-        base = next((_fp32(table) for table in tables if table.machine is reference), None)
         standings = _standings(tables)
         tables.sort(key=lambda table: (taken_of(table.rows) is None, _median(taken_of(table.rows)) or 0.0))
         shown += [
@@ -161,7 +151,6 @@ def networks(found: Sequence[Machine], over: str = "") -> list[Network]:
                 take=table.take,
                 machine=table.machine.name,
                 standing=standings.get(table.machine.name, ""),
-                over={row["case_id"]: _over((table, row), base) for row in table.rows if base is not None},
             )
             for table in tables
         ]
@@ -172,11 +161,7 @@ def _median(row: Row | None) -> float | None:
     return None if row is None else number(row["seconds_median"])
 
 
-def _fp32(table: _Table) -> tuple[_Table, Row] | None:
-    return next(((table, row) for row in table.rows if row["precision"] == BASELINE and row["outcome"] == "ok"), None)
-
-
-def _over(ours: tuple[_Table, Row], theirs: tuple[_Table, Row]) -> Interval:
+def _times_as_fast(ours: tuple[_Table, Row], theirs: tuple[_Table, Row]) -> Interval:
     """Return how many times as fast a row is as another, and the 95% interval of that by Welch's test on logarithms.
 
     What was timed in a single round has no interval.
@@ -203,7 +188,7 @@ def _standings(tables: Sequence[_Table]) -> dict[str, str]:
     first, *others = sorted(members, key=lambda member: _median(member[1]) or 0.0)
     if not others:
         return {} if len(tables) > 1 else {first[0].machine.name: ALONE}
-    tied = [member for member in others if (low := _over(first, member).low) is None or low <= 1]
+    tied = [member for member in others if (low := _times_as_fast(first, member).low) is None or low <= 1]
     standings = {first[0].machine.name: TIED if tied else BEST}
     return standings | {table.machine.name: TIED for table, _ in tied}
 

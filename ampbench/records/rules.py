@@ -132,7 +132,7 @@ class RuleChange:
     def alters(self) -> bool:
         """Whether autocast now does something else: another rule, another treatment of a call, or a rule gone.
 
-        What documents say, ops that are new, and ops gone of which no rule was ever observed change nothing for a
+        What documents say, new ops, and ops gone without an observed rule change nothing for a
         program that ran before.
         """
         if self.field == "op":

@@ -1,4 +1,4 @@
-"""Two runs compared, in words and as a document: what changed, why, what a gate says of it, and controls."""
+"""The document of two compared runs: changes, causes, the gate's findings and controls."""
 
 import json
 import math
@@ -436,9 +436,9 @@ def _remark(change: Change, code: object, facts: Facts) -> str:
 
 
 _NAMED = 3
-"""So many ops are named in a phrase on several."""
+"""The most ops that a phrase on several names."""
 _OTHERS = {
-    "gone": ("op", "gone of which no rule was ever observed"),
+    "gone": ("op", "gone without an observed rule"),
     "new": ("new op", "with a rule"),
     "documented": ("op", "documented otherwise"),
 }
@@ -662,7 +662,7 @@ def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
 
 
 def comparison_section(comparison: Comparison, *, everything: bool = False, gate: GateResult | None = None) -> Section:
-    """Return what changed, what is undecided and why; folded, every finding with its reason and how it was measured.
+    """Return changes and undecided findings with their reasons; folded: every finding, its reason and its evidence.
 
     Of a `gate` its points stand for the reasons. With `everything` nothing is folded, and all rows are there.
     """
@@ -799,7 +799,7 @@ def comparison_data(comparison: Comparison, gate: GateResult | None = None) -> d
 
 
 def gate_lines(comparison: Comparison, result: GateResult) -> list[str]:
-    """Return what a gate left out, what must be seen, and why it failed, a line each."""
+    """Return a line for each kind that a gate left out, each warning, and each reason to fail."""
     left_out: dict[str, list[str]] = {}
     for one in result.ignored:
         heading = f"ignored until {one.until} ({one.reason})"

@@ -6,7 +6,7 @@ Of several machines, a row is of a network on a machine. Nothing is decided here
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from operator import itemgetter
 from statistics import geometric_mean
 from typing import Any
@@ -18,7 +18,7 @@ from ampbench.core.precisions import BASELINE, rank
 from ampbench.core.statement import Answer, Flaw, Statement
 from ampbench.core.units import format_error, times
 from ampbench.records.case import Case
-from ampbench.records.changes import VERDICT_COLUMNS, Interval, Status
+from ampbench.records.changes import VERDICT_COLUMNS, Status
 from ampbench.records.labels import case_labels, few
 from ampbench.show.document import Block, Column, Document, Section, records, table
 from ampbench.show.rows import (
@@ -48,9 +48,8 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 class Network:
     """What was measured of a network: the `rows` of its precisions, and which of them to `take`.
 
-    `name` tells it from others. Of several machines, `machine` measured it, `standing` is how what it takes there
-    compares with the other machines ("best", "tied", "alone"), and `over`, by case id, how many times as fast a case is
-    as fp32 on the machine that is asked for.
+    `name` tells it from others. Of several machines, `machine` measured it, and `standing` is the rank there of the
+    precision to take: "best", "tied", "alone" or "".
     """
 
     name: str
@@ -58,7 +57,6 @@ class Network:
     take: Take
     machine: str = ""
     standing: str = ""
-    over: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
     def taken(self) -> Row | None:
@@ -159,7 +157,6 @@ def lines_of(networks: Iterable[Network], *, everything: bool = False) -> list[L
 
 def _line(network: Network, row: Row | None) -> Line:
     known: Row = row or dict.fromkeys((*NUMBERS, *VERDICT_COLUMNS, "case_id"))
-    over = network.over.get(known["case_id"], Interval())
     return {
         "network": network.name,
         **{name: network.rows[0][name] for name in ("phase", "path", "device")},
@@ -167,9 +164,6 @@ def _line(network: Network, row: Row | None) -> Line:
         "precision": None if row is None else precision_label(row),
         "standing": network.standing if known["taken"] else "",
         **{name: number(known[name]) for name in NUMBERS},
-        "over": over.value,
-        "over_low": over.low,
-        "over_high": over.high,
         "error": None if row is None else judged_error(row),
         **{name: known[name] for name in VERDICT_COLUMNS},
         "because": network.because if row is None or row["taken"] else verdict_words(row),
@@ -177,22 +171,20 @@ def _line(network: Network, row: Row | None) -> Line:
     }
 
 
-def columns(*, machines: bool = False, over: str = "", everything: bool = False) -> list[Column[Line]]:
-    """Return the columns of lines, of several `machines` with theirs; `over` names one whose fp32 speeds count."""
-    of_machines = ("machine", "standing", "over", "over_low", "over_high")
+def columns(*, machines: bool = False, everything: bool = False) -> list[Column[Line]]:
+    """Return the columns of lines; those of several `machines` have the machine and its standing, too."""
+    of_machines = ("machine", "standing")
     heads = {"network": "network", "precision": "precision" if everything else "take"}
     heads |= {"machine": "machine", "standing": "standing", "seconds_median": "time/step"} if machines else {}
-    heads |= {"over": f"speed over {over}"} if over else {"speedup_vs_fp32": "speed"}
-    heads |= {"memory_ratio_vs_fp32": "memory", "error": "error", "because": "because"}
-    units = {"seconds_median": "s", "speedup_vs_fp32": "ratio", "over": "ratio"}
+    heads |= {"speedup_vs_fp32": "speed", "memory_ratio_vs_fp32": "memory", "error": "error", "because": "because"}
+    units = {"seconds_median": "s", "speedup_vs_fp32": "ratio"}
     units |= {"memory_ratio_vs_fp32": "ratio", "error": "error"}
     said: Mapping[str, Callable[[Line], str]] = {
         "speedup_vs_fp32": lambda line: _ratio(line["speedup_vs_fp32"], line["speedup_low"], line["speedup_high"]),
-        "over": lambda line: _ratio(line["over"], line["over_low"], line["over_high"]),
         "memory_ratio_vs_fp32": lambda line: _ratio(line["memory_ratio_vs_fp32"], None, None),
         "error": lambda line: "" if line["error"] is None else format_error(line["error"]),
     }
-    names = ("network", "phase", "path", "device", "machine", "precision", "standing", *NUMBERS, *of_machines[2:])
+    names = ("network", "phase", "path", "device", "machine", "precision", "standing", *NUMBERS)
     return [
         Column(
             name,
@@ -345,14 +337,13 @@ def side_by_side(
     rows: Iterable[Row],
     alike: Sequence[Statement] = (),
     *,
-    over: str = "",
     everything: bool = False,
 ) -> Document:
     """Return what several machines measured: the machines, the cases without a result, then a row a network on each.
 
     `rows` are all that they have, and `alike` names machines that are slower or faster than others of their kind.
     """
-    shown = columns(machines=True, over=over, everything=everything)
+    shown = columns(machines=True, everything=everything)
     lines = lines_of(networks, everything=everything)
     odd = [Block(words(statement)) for statement in alike]
     lost = missing(rows)

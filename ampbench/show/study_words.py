@@ -68,7 +68,7 @@ TEMPLATES: Mapping[str, str] = {
         "{count:,} of {modules:counted;module} would overflow (worst {worst}: largest {values} is {reach:.5g} times "
         "what {dtype} holds)"
     ),
-    "headroom-fits": "none of {modules:counted;module} would overflow{flush:only| or flush}",
+    "headroom-fits": "nothing in {modules:counted;module} would overflow{flush:only| or flush}",
     "headroom-flushes": "{count:,} would flush ({names})",
     "headroom-near": "{count:,} {count:verb;comes;come} within a factor {margin} of overflow ({names})",
     "headroom-unscaled": (

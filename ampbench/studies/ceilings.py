@@ -272,7 +272,7 @@ class Bounds:
         self._best = cache(partial(best, self._ceilings))
 
     def of(self, memory: MemoryPass | None, device: str) -> Bound:
-        """Return what bounds a step of which `memory` was measured on a type of device; nothing without work.
+        """Return the bounds of a step on a type of device, from its `memory` pass; an empty bound without counted work.
 
         Nothing is claimed of memory where bytes were not counted, or bandwidth was not measured for so few.
         """

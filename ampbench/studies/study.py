@@ -51,7 +51,6 @@ T = TypeVar("T")
 """A row of a table."""
 AUTOCAST_HELP = "See ampbench list precisions. Default: autocast to the device's default dtype."
 ALL_PRECISIONS_HELP = "See ampbench list precisions. Default: all."
-INFERENCE_HELP = "inference or training. Default: inference."
 ONE_PHASE_HELP = "inference or training. Default: training, where there is a loss and an optimizer."
 
 

@@ -237,7 +237,7 @@ def heading(learned: Learned) -> str:
 
 
 def _skipped(row: Row) -> int | None:
-    """Return the number of steps that GradScaler skipped; None where it scales none of the losses."""
+    """Return the number of steps that GradScaler skipped; None without loss scaling."""
     scaled = any(training.scales for training in row.trainings)
     return sum(len(training.skipped) for training in row.trainings) if scaled else None
 

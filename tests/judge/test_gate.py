@@ -477,7 +477,7 @@ def test_an_op_on_several_devices_is_one_change_and_ops_gone_that_were_never_obs
     result = judge(probed(*gone, change(device="cpu"), change()), Policy())
     assert [point_line(point, {}) for point in (*result.why, *result.notes)] == [
         "1 change of autocast's rules: rms_norm on cpu, cuda: unlisted → float32",
-        "not judged: 2 ops gone of which no rule was ever observed: sum.dimname; sum.names",
+        "not judged: 2 ops gone without an observed rule: sum.dimname; sum.names",
     ]
     assert judge(probed(*gone), Policy()).exit_code == 0
 

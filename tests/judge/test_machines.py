@@ -10,7 +10,6 @@ from msgspec import structs
 
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Answer, Note
-from ampbench.errors import UnknownNameError
 from ampbench.judge.machines import ALONE, BEST, TIED, Machine, alike, document, machines, networks
 from ampbench.records.case import Case
 from ampbench.records.run import SPREAD, Fleet, Settings
@@ -50,17 +49,6 @@ def in_fleet(run: StoredRun, lane: str, on: str = SPREAD) -> StoredRun:
 def standings(found: list[Machine]) -> dict[tuple[str, str], str]:
     """Return how what each machine takes of each network stands."""
     return {(each.name, each.machine): each.standing for each in networks(found) if each.taken}
-
-
-def overs(found: list[Machine], over: str = "") -> dict[tuple[str, str], Any]:
-    """Return the speeds of the first network over fp32 of a machine, by machine and precision."""
-    first = [each for each in networks(found, over) if each.name == "a"]
-    return {
-        (each.machine, row["precision"]): each.over[row["case_id"]]
-        for each in first
-        for row in each.rows
-        if row["case_id"] in each.over
-    }
 
 
 def test_each_network_says_what_to_take_on_each_machine_the_fastest_first() -> None:
@@ -107,17 +95,6 @@ def test_devices_of_one_run_are_machines_of_their_own() -> None:
     own = {machine: standing for (name, machine), standing in standings(found).items() if name == "a"}
     assert own == {"both · cuda": BEST, "both · cpu": ""}
     assert alike(found) == []
-
-
-def test_speeds_are_told_over_fp32_of_the_machine_asked_for() -> None:
-    found = machines([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget())
-    fast = overs(found)["fast", "bf16_pure"]
-    assert fast.value == pytest.approx(4.0, rel=0.05)
-    assert fast.low < 4.0 < fast.high
-    assert overs(found)["slow", "fp32"].value == 1.0
-    assert overs(found, "fast")["slow", "bf16_pure"].value == pytest.approx(1.0, rel=0.05)
-    with pytest.raises(UnknownNameError, match="unknown machine 'fats': did you mean fast"):
-        networks(found, "fats")
 
 
 def test_a_slow_machine_among_others_of_its_kind_is_named() -> None:

@@ -11,7 +11,7 @@ from ampbench.records.bounds import Count
 from ampbench.records.case import Case
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Selects, Study, Table, View
+from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, Table, View
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -92,7 +92,7 @@ Examples:
     asked=Nothing,
     record=ShapesPass,
     task=Task("shapes", Nothing, ShapesPass, "ampbench.studies.shapes:do_shapes", timed=False, flags=True),
-    selects=Selects(precision=AUTOCAST_HELP, phase=INFERENCE_HELP, phases=("inference",)),
+    selects=Selects(precision=AUTOCAST_HELP, phase="inference or training. Default: inference.", phases=("inference",)),
     title="Shapes",
     tables=(
         Table(

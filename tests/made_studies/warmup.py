@@ -14,7 +14,7 @@ from ampbench.records.case import Case
 from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
-from ampbench.studies.study import AUTOCAST_HELP, INFERENCE_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, Table, View, asks
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -98,7 +98,7 @@ Examples:
     task=Task("warmup", WarmUpAsked, WarmUp, "ampbench.studies.warmup:do_warmup"),
     selects=Selects(
         precision=AUTOCAST_HELP,
-        phase=INFERENCE_HELP,
+        phase="inference or training. Default: inference.",
         phases=("inference",),
     ),
     title="Warm-up",

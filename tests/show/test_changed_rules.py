@@ -31,7 +31,7 @@ def test_what_alters_no_rule_is_counted_by_kind_each_op_once():
         replace(RMS, field="documented by pytorch_page"),
     ]
     assert other_rule_lines(changes) == [
-        "1 op gone of which no rule was ever observed: sum.dimname",
+        "1 op gone without an observed rule: sum.dimname",
         "1 new op with a rule: fresh",
         "1 op documented otherwise: rms_norm",
     ]

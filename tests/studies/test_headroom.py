@@ -63,7 +63,7 @@ def test_a_sum_of_4096_sixteens_is_told_before_and_after_it_is_run():
             "fp16: 1 of 1 module would overflow (worst the network itself: largest activation is 1.0005 times what "
             "fp16 holds)"
         ),
-        "bf16: none of 1 module would overflow or flush",
+        "bf16: nothing in 1 module would overflow or flush",
         (
             "fp16_pure: aten.sum in the network itself, forward, step 1 makes the first value that is not finite from "
             "inputs of at most 16; overflow predicted in 1 module, seen in 1"

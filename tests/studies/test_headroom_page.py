@@ -40,4 +40,4 @@ def test_of_several_cases_the_largest_values_come_first():
 
 def test_a_run_of_headroom_alone_has_a_page():
     page = page_of(only(ranged(spread("a", -3, 2))))
-    assert page.h1.get_text() == "linear_chain fp32: fp16: none of 1 module would overflow or flush"
+    assert page.h1.get_text() == "linear_chain fp32: fp16: nothing in 1 module would overflow or flush"
