@@ -112,7 +112,7 @@ def nested_dtype_cache(device: str) -> Answer:
 def stale_weight_cast(device: str) -> Answer:
     """A weight that is changed within a region (an optimizer's step, a moving average) is used as it was before.
 
-    Why: what is computed after a weight was written has to be computed with what was written.
+    Why: results after a weight update must use the new weight.
     Remedy: enter autocast for the forward pass and the loss alone, or call torch.clear_autocast_cache() after each
     change.
     """

@@ -178,8 +178,8 @@ GROUPED: Sequence[Column[Alike]] = (
 Fact = tuple[str, str, str]
 FACTS: Sequence[Column[Fact]] = (
     Column("", lambda row: row[0], "check"),
-    Column("", lambda row: row[1], "what", whole=True),
-    Column("", lambda row: row[2], "there is to say"),
+    Column("", lambda row: row[1], "item", whole=True),
+    Column("", lambda row: row[2], "details"),
 )
 
 
@@ -202,10 +202,10 @@ def facts(torch: Torch) -> Iterator[Fact]:
             "not shown": each.why,
             "also printed": "; ".join(each.said),
             "warned": "; ".join(each.warned),
-            "because": check.why,
+            "why": check.why,
             "what to do": check.remedy,
             "mended in": check.mended and f"torch {check.mended}",
-            "told of in": ", ".join(check.threads),
+            "threads": ", ".join(check.threads),
         }
         for what, text in known.items():
             if text:

@@ -50,7 +50,7 @@ def test_what_was_found_is_stored_and_told_in_full_where_it_was_asked_for_by_nam
     named = ("stale-weight-cast", "cat-mixed-dtypes", "--device", "cpu,xpu")
     found = ampbench("check", *named, "--results", tmp_path, "-v")
     assert "xpu (fake tensors): " in found.out
-    assert "told of in  pytorch/pytorch#48049" in found.out
+    assert "threads     pytorch/pytorch#48049" in found.out
     run = store.read_run(next((tmp_path / "runs").iterdir()))
     assert (run.header.explains, run.ended) == (CHECK, "complete")
     told = {(one.check, one.device): one.outcome for one in run.every(Checked)}
