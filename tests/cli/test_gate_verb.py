@@ -360,7 +360,7 @@ def test_an_upgrade_that_changes_a_rule_fails_and_names_it(ampbench: Run) -> Non
     said = ampbench("gate", OLD, NEW)
     assert said.code == 1
     *notes, why, verdict = last_lines(said.out)
-    assert [note.partition(":")[2].partition(" of ")[0] for note in notes[:1]] == [" not judged: 8 ops gone"]
+    assert [note.partition(":")[2].partition(" without ")[0] for note in notes[:1]] == [" not judged: 8 ops gone"]
     assert why == (
         "why: 3 changes of autocast's rules: rms_norm on cuda, xpu: unlisted → float32; "
         "cholesky on cpu: there, float32 → not there; qr on cpu: there, float32 → not there"
