@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
-    Keyword,
     Limits,
     Option,
     Results,
@@ -49,7 +48,6 @@ def command(
         Path | None, Option("--site", metavar="DIR", help="Write an index of many runs and a page for each.")
     ] = None,
     results: Results = DEFAULT_RESULTS,
-    keyword: Keyword = "",
     budget: Limits,
 ) -> int:
     """Write a report of stored runs: one HTML file that needs no network, and print its path.
@@ -69,12 +67,12 @@ def command(
     if not runs:
         store.check_runs(results)
     if site is not None:
-        return _write_site(site, runs or [], results, baseline, keyword, budget)
+        return _write_site(site, runs or [], results, baseline, budget)
     from ampbench.report.material import gather
     from ampbench.report.page import make_page
 
     with no_garbage_collection():
-        material = gather(runs or [], results, baseline, keyword, budget)
+        material = gather(runs or [], results, baseline, budget)
         page = make_page(material)
     path = output or _folder(results / REPORTS) / _name(material)
     write_files({path: page}, links=output is not None)
@@ -102,15 +100,15 @@ def _name(material: "Material") -> str:
     return f"{runs[-1].path.stem}{more}{against}.html"
 
 
-def _write_site(folder: Path, runs: list[str], results: Path, baseline: str, keyword: str, budget: "Budget") -> int:
+def _write_site(folder: Path, runs: list[str], results: Path, baseline: str, budget: "Budget") -> int:
     """Write the pages as they are made, the index last, and print its path; exit code 3 where a file was damaged.
 
     Pages of earlier sites stay, those of the same runs are replaced.
     """
-    from ampbench.report.site import make_site
+    from ampbench.report.page import make_site
 
     path, problems = folder, list[str]()
-    for name, text in make_site(runs, results, baseline, keyword, budget, problems.append):
+    for name, text in make_site(runs, results, baseline, budget, problems.append):
         path = _folder(folder) / name
         write_files({path: text}, "choose another --site", links=False)
     for problem in problems:

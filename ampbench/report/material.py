@@ -12,10 +12,9 @@ from pathlib import Path
 
 from ampbench.core.budget import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
-from ampbench.judge.compare import compare, narrowed
-from ampbench.records.case import matches
+from ampbench.judge.compare import compare
 from ampbench.records.changes import Comparison
-from ampbench.records.kinds import KINDS, deed_of
+from ampbench.records.kinds import deed_of
 from ampbench.records.run import LATEST, Header
 from ampbench.result import Result
 from ampbench.show.networks import Network, in_order, networks_of
@@ -94,26 +93,6 @@ def started(header: Header) -> datetime:
     """Return when a run began, in UTC."""
     moment = datetime.fromisoformat(header.started_at)  # reading a header has checked it
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def matching(runs: Iterable[StoredRun], keyword: str) -> list[StoredRun]:
-    """Return the runs that explain with the cases that match `keyword` alone, without runs that have none left.
-
-    Findings on devices stay. Cases of a workload that are judged together all stay where one of them matches.
-    """
-    if not keyword:
-        return list(runs)
-    left = [run.narrowed(_kept(run, keyword)) for run in runs]
-    return [run for run in left if run.cases or any(run.found.values())]
-
-
-def _kept(run: StoredRun, keyword: str) -> set[str]:
-    """Return the ids of the cases that match, and of those that are judged together with them."""
-    cases = run.cases
-    kept = {case_id for case_id in cases if matches(keyword, case_id)}
-    groups = {(cases[case_id].group, cases[case_id].device) for case_id in kept}
-    together = {case_id for kind in KINDS.values() if kind.together for case_id in run.found.get(kind.found.line, {})}
-    return kept | {case_id for case_id in together if (cases[case_id].group, cases[case_id].device) in groups}
 
 
 def _latest(results: Path) -> Sources:
@@ -227,16 +206,14 @@ def gather(
     sources: Sequence[str],
     results: Path,
     baseline: str = "",
-    keyword: str = "",
     budget: Budget | None = None,
 ) -> Material:
     """Return the material for the runs that `sources` name, as `find_sources` does.
 
-    Each run shown is compared with the run called `baseline`. Only cases that match `keyword` are taken.
+    Each run shown is compared with the run called `baseline`.
 
     Raises `StoreError` for a damaged file, `UsageError` for a name of no run and for a baseline that measured nothing,
-    though runs shown did, `NothingToRunError` where no case matches, `NothingComparableError` where no run shown has a
-    case in common with the baseline.
+    though runs shown did, `NothingComparableError` where no run shown has a case in common with the baseline.
     """
     against = read_run(find_run(baseline, results)) if baseline else None
     files = find_sources(sources, results)
@@ -251,13 +228,13 @@ def gather(
         if len(runs) + len(explanations) > 1:
             runs.pop(against.header.run, None)
             explanations.pop(against.header.run, None)
-    material = material_of(lanes_together(list(runs.values())), against, keyword, budget, list(explanations.values()))
+    material = material_of(lanes_together(list(runs.values())), against, budget, list(explanations.values()))
     if against is not None and not material.comparisons:
         raise NothingComparableError(material.remarks[-1])
     trends: Sequence[Trend] = ()
     if len(files.measured) > 1:  # the comparison of one run with its baseline says more than a trend
         named = sources if not files.explaining else [str(path) for path in files.measured]
-        trends, notes = find_trends([*named, *([str(against.path)] if against else [])], results, keyword)
+        trends, notes = find_trends([*named, *([str(against.path)] if against else [])], results)
         remarks += notes
     return replace(material, trends=trends, remarks=[*remarks, *material.remarks])
 
@@ -280,7 +257,6 @@ def _read(paths: Iterable[Path], sources: Sources, remarks: list[str]) -> dict[s
 def material_of(
     runs: Sequence[StoredRun],
     baseline: StoredRun | None = None,
-    keyword: str = "",
     budget: Budget | None = None,
     explanations: Sequence[StoredRun] = (),
 ) -> Material:
@@ -288,29 +264,26 @@ def material_of(
 
     Of several runs of one machine, a table (the precisions of a workload, with all else equal) is shown as the newest
     of those with the highest version of torch has it; another run's is shown too where it has a case that no later
-    run has in that table. Raises `NothingToRunError` where no case matches.
+    run has in that table.
     """
     budget = budget or Budget()
     ordered = sorted(_by_age(runs), key=lambda run: public_version(run.header.environment.torch_version))
-    explaining = matching(_by_age(explanations), keyword)
+    explaining = _by_age(explanations)
     newer: dict[object, list[set[str]]] = {}
     shown: list[Shown] = []
     for stored in reversed(ordered):
         result = Result(stored, budget)
         uncovered = _not_covered(result, newer)
-        rows = [row for row in result.rows if row["case_id"] in uncovered and matches(keyword, row["case_id"])]
+        rows = [row for row in result.rows if row["case_id"] in uncovered]
         if rows or not stored.cases:
             shown.append(Shown(result=result, rows=rows))
     shown.reverse()
-    every = [*ordered, *_by_age(explanations)]
-    if keyword and not shown and not any(run.cases for run in explaining):
-        raise NothingToRunError(f"no case of {', '.join(run.header.run for run in every)} matches -k {keyword!r}")
-    remarks = [f"{run.path.name} {CUT}" for run in every if run.cut]
+    remarks = [f"{run.path.name} {CUT}" for run in [*ordered, *explaining] if run.cut]
     comparisons = []
     if baseline is not None:
         for stored in explaining if baseline.header.explains else [each.stored for each in shown]:
             try:
-                comparisons.append(narrowed(compare(baseline, stored), lambda case_id: matches(keyword, case_id)))
+                comparisons.append(compare(baseline, stored))
             except NothingComparableError as error:
                 remarks.append(str(error))
     return Material(
@@ -343,11 +316,11 @@ def _not_covered(result: Result, newer: dict[object, list[set[str]]]) -> set[str
     return uncovered
 
 
-def find_trends(sources: Sequence[str], results: Path, keyword: str) -> tuple[list[Trend], list[str]]:
+def find_trends(sources: Sequence[str], results: Path) -> tuple[list[Trend], list[str]]:
     """Return the trends over what `sources` name, where that is more than one run, and notes on files left out."""
     metrics = tracked()
     try:
-        found = read_runs(sources, results, metrics, keyword)
+        found = read_runs(sources, results, metrics)
     except NothingToRunError:  # nothing was measured, as the page says of each case
         return [], []
     if len(found.runs) < 2:

@@ -1,44 +1,63 @@
-"""Views to one HTML file that needs nothing else: no network, no other file, and no JavaScript to be read.
+"""One HTML file of a run's views that needs nothing else, and a site: an index of many runs and a page of each.
 
-Charts are drawn by Vega-Lite: as SVG here, by vl-convert, and again from the same specification in the browser.
+Charts are drawn as SVG by vl-convert, with their values under the pointer. Only tables have a script: they sort and
+search.
 """
 
 import base64
-import gzip
 import hashlib
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
-import msgspec
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ampbench import __version__
-from ampbench.report.material import Material
+from ampbench.core.budget import Budget
+from ampbench.core.units import counted
+from ampbench.errors import StoreError
+from ampbench.report.material import Material, assigned, find_sources, find_trends, material_of, started
 from ampbench.report.trends import trends
-from ampbench.report.views import View, cases, environment, explanation, networks, result, tradeoff
-from ampbench.show.charts import Chart, Rows, colour_rules, colour_variables
-from ampbench.show.page import LISTED, breakable, drawable, fitted, run_name
+from ampbench.report.views import (
+    View,
+    cases,
+    contents,
+    environment,
+    explanation,
+    networks,
+    result,
+    run_facts,
+    runs_block,
+    tradeoff,
+)
+from ampbench.show.charts import Chart, Choice, Rows, colour_rules, colour_variables
+from ampbench.show.comparison import control_line, notes, verdict
+from ampbench.show.document import Block, as_sentence
+from ampbench.show.networks import heading
+from ampbench.show.page import LISTED, Part, breakable, drawable, fitted, run_name
+from ampbench.store import StoredRun, find_run, read_run, run_id
 
 WIDTH = 680
-"""Pixels of the drawing area in the SVG; a browser with JavaScript takes the page's width instead."""
+"""Width of the drawing area in the SVG, in pixels."""
+DRAWN = 4
+"""Number of cases or series drawn of a chart that shows them one at a time; the first is unfolded."""
+CHARTED = 1_000
+"""Most cases of a page with charts: larger pages are read as tables."""
 
 _NEEDLESS = re.compile(r' (?:aria-hidden="true"|pointer-events="none"|opacity="1"|stroke-width="1")')
-"""Attributes of an SVG that say what holds without them, a third of it."""
-_EXPOSED = "window.vegaEmbed = vegaEmbed;"
-"""What of the library the page's script calls."""
-_FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
+"""Attributes of an SVG that repeat defaults, a third of its size."""
+_DESCRIBED = re.compile(r'<(\w+) aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="[\w ]+"([^>]*)/>')
+"""A mark with its description, which browsers show under the pointer once it is a title."""
 _INK = {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 12, "titleFontSize": 12}
-_DIGITS = 5
 THEME: Mapping[str, Any] = {
-    "aria": False,  # one text alternative per chart; a reader of hundreds of points would learn less
-    "font": _FONT,
+    "aria": False,  # one text alternative per chart
+    "font": "system-ui, -apple-system, 'Segoe UI', sans-serif",
     "background": None,
     "view": {"stroke": None},
     "axis": {
@@ -58,29 +77,65 @@ THEME: Mapping[str, Any] = {
 """Colours are the page's CSS variables, so that one SVG serves light, dark and print."""
 
 
-def specification(chart: Chart) -> dict[str, Any]:
-    """Return the whole Vega-Lite specification of a chart but for its width and its data."""
-    return {**chart.spec, "height": chart.height, "autosize": {"type": "fit-x", "contains": "padding"}, "config": THEME}
+class Figure(NamedTuple):
+    """A drawing of a chart: the case or series it shows ("": all), its text alternative, and the SVG."""
+
+    label: str
+    words: str
+    svg: Markup
 
 
-def drawn(chart: Chart, rows: Rows) -> Markup:
-    """Return a chart of `rows` as SVG with its text alternative; where it offers choices, the first is drawn."""
-    marks: Sequence[str] = ()
-    if chart.choose and chart.choices:
-        marks = chart.choices[0].marks
-        rows = [row for row in rows if row[chart.choose] == chart.choices[0].value]
-    spec = fitted({**_listing(specification(chart), marks), "width": WIDTH}, drawable)
-    columns = _by_column(rows)
-    spec["data"] = {"values": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
+def figures(chart: Chart, rows: Rows) -> list[Figure]:
+    """Return the drawings of a chart: one of all `rows`, or one for each of the first choices."""
+    if not chart.choose:
+        return [Figure("", chart.alt, drawn(chart, rows))]
+    return [
+        Figure(choice.label, f"{choice.alt} {chart.alt}".strip(), drawn(chart, rows, choice))
+        for choice in chart.choices[:DRAWN]
+    ]
+
+
+def drawn(chart: Chart, rows: Rows, choice: Choice | None = None) -> Markup:
+    """Return a chart of the rows of a choice as SVG, with its text alternative and the values of its points."""
+    spec = {
+        **chart.spec,
+        "width": WIDTH,
+        "height": chart.height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": THEME,
+    }
+    if choice is not None:
+        rows = [row for row in rows if row[chart.choose] == choice.value]
+        spec = _listing(spec, choice.marks)
+    values = [dict(row) for row in rows]
+    spec = fitted({**_described(spec, values), "data": {"values": values}}, drawable)
     svg = _NEEDLESS.sub("", vl_convert.vegalite_to_svg(spec))
-    label = escape(fitted(f"{chart.title}. {chart.words}"))
+    svg = _DESCRIBED.sub(r"<\1\3><title>\2</title></\1>", svg)
+    label = escape(fitted(" ".join(filter(None, [f"{chart.title}.", choice.alt if choice else "", chart.alt]))))
     opening, _, inside = svg.replace("<svg ", '<svg role="img" ', 1).partition(">")
     # Vega gives every group of marks a role without a name: hidden, or a screen reader meets nameless images
     return Markup(f'{opening} aria-label="{label}"><g aria-hidden="true">{inside.removesuffix("</svg>")}</g></svg>')
 
 
+def _described(spec: dict[str, Any], values: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a specification whose marks have a description for each tooltip; the texts are added to `values`."""
+    if "layer" in spec:
+        spec = {**spec, "layer": [_described(layer, values) for layer in spec["layer"]]}
+    encoding = dict(spec.get("encoding", {}))
+    if (tooltip := encoding.pop("tooltip", None)) is None:
+        return spec
+    for value in values:
+        shown = ((each["title"], value[each["field"]]) for each in tooltip)
+        value["tip"] = "\n".join(f"{title}: {text}" for title, text in shown if text not in (None, ""))
+    described = {**spec, "encoding": {**encoding, "description": {"field": "tip"}}}
+    if "mark" in spec:
+        mark = spec["mark"] if isinstance(spec["mark"], dict) else {"type": spec["mark"]}
+        described["mark"] = {**mark, "aria": True}
+    return described
+
+
 def _listing(spec: Mapping[str, Any], marks: Sequence[str]) -> dict[str, Any]:
-    """Return a specification whose legends list `marks` alone, or all they have where there are none."""
+    """Return a specification whose legends list `marks` alone, or all names where there are none."""
     if not marks:
         return dict(spec)
     encoding = {
@@ -93,83 +148,14 @@ def _listing(spec: Mapping[str, Any], marks: Sequence[str]) -> dict[str, Any]:
     return {**spec, **({"encoding": encoding} if encoding else {}), **layers}
 
 
-def chart_payload(views: Sequence[View]) -> bytes:
-    """Return what a browser needs to draw all charts of `views` again, as JSON: specifications, and data by column.
-
-    Raises `ValueError` where two charts, or two datasets, have one name, and where rows of a dataset differ in theirs.
-    """
-    charts: dict[str, Any] = {}
-    datasets: dict[str, Any] = {}
-    for view in views:
-        for name, rows in view.datasets.items():
-            if name in datasets:
-                raise ValueError(f"two datasets are called {name}")
-            datasets[name] = {head: [*map(_rounded, column)] for head, column in _by_column(rows).items()}
-        for chart in view.charts:
-            if chart.id in charts:
-                raise ValueError(f"two charts are called {chart.id}")
-            choices = [[one.value, one.label, one.alt, list(one.marks)] for one in chart.choices]
-            charts[chart.id] = {
-                "spec": specification(chart),
-                "dataset": chart.dataset,
-                "choose": chart.choose,
-                "choices": choices,
-            }
-    document = {"charts": fitted(charts, drawable), "datasets": datasets}
-    return msgspec.json.encode(document)
-
-
-@cache
-def chart_library() -> str:
-    """Return the JavaScript that draws in a browser: Vega, Vega-Lite and Vega-Embed, as they drew here."""
-    return vl_convert.javascript_bundle(_EXPOSED)
-
-
-def packed(text: str | bytes) -> Markup:
-    """Return `text` compressed (gzip) in base64; a third of its size, and inert until a script unpacks it.
-
-    To press the data of 10,000 cases harder by 6% would take five times as long.
-    """
-    data = text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text
-    return Markup(base64.b64encode(gzip.compress(data, 6, mtime=0)).decode("ascii"))
-
-
-def _by_column(rows: Rows) -> dict[str, list[Any]]:
-    """Return rows by column, which names every field once, with every text made fit for a chart."""
-    if not rows:
-        return {}
-    names = rows[0].keys()
-    if odd := next((row for row in rows if row.keys() != names), None):
-        raise ValueError(f"rows of a dataset differ in their names: {', '.join(sorted(names ^ odd.keys()))}")
-    return {drawable(name): fitted([row[name] for row in rows], drawable) for name in names}
-
-
-def _rounded(value: Any) -> Any:
-    """Return a number with as many digits as a screen can show, which take less room; all else as it is.
-
-    Raises `ValueError` for one that is not finite.
-    """
-    if not isinstance(value, float):
-        return value
-    if not math.isfinite(value):
-        raise ValueError("a number that is not finite is not JSON compliant")
-    return float(f"{value:.{_DIGITS - 1}e}")
-
-
 _FOLDER = Path(__file__).parent
-_SCRIPTS = ("state.js", "tables.js", "charts.js")
 EARLY = "document.documentElement.classList.add('js')"
-"""Run before anything is painted, so that what JavaScript replaces never shows."""
+"""Run before anything is painted, so that rows the script puts away never show."""
 
 VIEWS: Sequence[Callable[[Material], View | None]] = (
     result, networks, explanation, cases, tradeoff, trends, environment,
 )  # fmt: skip
 """The sections of the page in their order: the answer, why, then numbers. One without data is None."""
-
-CHARTED = 1_000
-"""The most cases of a page with charts: of more, tables alone are read."""
-LIBRARY, SCRIPT = "charts.js", "page.js"
-"""The files of a site that hold what draws its charts and the script of its pages; a page alone holds both itself."""
 
 
 def make_page(material: Material, home: str = "") -> str:
@@ -181,13 +167,18 @@ def make_page(material: Material, home: str = "") -> str:
             for view in made
             if view.id != "tradeoff"
         ]
-    return render(made, _title(material), home, shared=bool(home))
+    names = [*(shown.name for shown in material.shown), *map(run_name, material.explanations[::-1])]
+    title = (material.shown[-1].name if material.shown else "") or next(iter(names), "no run")
+    return render(made, f"{title} against {material.baseline.header.run}" if material.baseline else title, home)
 
 
-def render(views: Sequence[View], title: str, home: str = "", *, shared: bool = False) -> str:
-    """Return a whole document of views in their order; where the library is `shared` it stands in `LIBRARY`."""
-    figures = {chart.id: drawn(chart, view.datasets[chart.dataset]) for view in views for chart in view.charts}
-    library = chart_library() if figures and not shared else ""
+def render(views: Sequence[View], title: str, home: str = "") -> str:
+    """Return a whole document of views in their order."""
+    charts = {chart.id: figures(chart, view.datasets[chart.dataset]) for view in views for chart in view.charts}
+    script = _asset("tables.js")
+    light, dark = colour_variables(), colour_variables(dark=True)
+    style = _asset("report.css").replace("/* light */", light).replace("/* dark */", dark)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (EARLY, script)]
     return (
         _templates()
         .get_template("page.html")
@@ -195,54 +186,19 @@ def render(views: Sequence[View], title: str, home: str = "", *, shared: bool = 
             title=title,
             home=home,
             views=views,
-            figures=figures,
+            figures=charts,
             listed=LISTED,
-            payload=packed(chart_payload(views)) if figures else "",
-            library=packed(library) if library else "",
-            shared={"library": LIBRARY, "script": SCRIPT} if shared else {},
             early=Markup(EARLY),
-            script=Markup("" if shared else script()),
-            style=Markup(_style()),
-            licences=Markup(escape(asset("licences.txt"))),
-            policy=_policy([EARLY, script(), *([library] if library else [])], shared=shared),
+            script=Markup(script),
+            style=Markup(f"{style}\n{colour_rules()}"),
+            allowed=" ".join(f"'sha256-{digest}'" for digest in digests),
             version=__version__,
         )
     )
 
 
-def _title(material: Material) -> str:
-    """Return what a browser's tab says."""
-    names = [*(shown.name for shown in material.shown), *map(run_name, material.explanations[::-1])]
-    newest = (material.shown[-1].name if material.shown else "") or next(iter(names), "no run")
-    return f"{newest} against {material.baseline.header.run}" if material.baseline else newest
-
-
-def _policy(scripts: list[str], *, shared: bool) -> str:
-    """Return the content security policy: only these scripts run, and those `shared` with other pages in its folder."""
-    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
-    allowed = " ".join([*(f"'sha256-{digest}'" for digest in digests), *(["'self'"] if shared else [])])
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
 @cache
-def _style() -> str:
-    light, dark = colour_variables(), colour_variables(dark=True)
-    whole = asset("report.css").replace("/* light */", light).replace("/* dark */", dark)
-    return f"{whole}\n{colour_rules()}"
-
-
-@cache
-def script() -> str:
-    """Return the script of every page."""
-    return "\n".join(asset(name) for name in _SCRIPTS)
-
-
-@cache
-def asset(name: str) -> str:
-    """Return the text of a file in the folder of assets."""
+def _asset(name: str) -> str:
     return (_FOLDER / "assets" / name).read_text(encoding="utf-8")
 
 
@@ -259,3 +215,90 @@ def _templates() -> Environment:
     )
     environment.filters["breakable"] = breakable
     return environment
+
+
+INDEX = "index.html"
+
+
+def make_site(
+    sources: Sequence[str],
+    results: Path,
+    baseline: str = "",
+    budget: Budget | None = None,
+    problem: Callable[[str], None] = lambda _: None,
+) -> Iterator[tuple[str, str]]:
+    """Yield the name and the HTML of a page for each run that `sources` name (none: all of `results`), then an index.
+
+    A run that only explains stands on the page of the run that it explains (`material.assigned`). Each run is compared
+    with the one called `baseline` where they have cases in common. A damaged file has no page: `problem` is called with
+    a line on it.
+
+    Raises `UsageError` for a name of no run, `StoreError` for a folder without runs, for a damaged baseline and where
+    every run is damaged.
+    """
+    against = read_run(find_run(baseline, results)) if baseline else None
+    entries: dict[str, tuple[StoredRun, Material]] = {}
+    damaged: list[str] = []
+    remarks: list[str] = []
+    failure: StoreError | None = None
+    for path, explaining in assigned(find_sources(sources or [str(results)], results)).items():
+        try:
+            stored, explanations = read_run(path), [read_run(file) for file in explaining]
+        except StoreError as error:
+            problem(str(error))
+            damaged.append(str(error).replace(str(path), path.name))  # the folder is nobody's business on the web
+            failure = failure or error
+            continue
+        other = None if against is None or path == against.path.resolve() else against
+        measured, explanations = ([], [*explanations, stored]) if stored.header.explains else ([stored], explanations)
+        material = material_of(measured, other, budget, explanations)
+        name = f"{run_id(path)}.html"
+        if name in entries or name == INDEX or stored.header.run in {run.header.run for run, _ in entries.values()}:
+            remarks.append(f"{path.name} was left out: another page has its run or its name")
+            continue
+        entries[name] = stored, material
+        yield name, make_page(material, home=INDEX)
+    if not entries:
+        raise failure or StoreError("no run has a page")
+    sound = [str(stored.path) for stored, _ in entries.values() if not stored.header.explains]
+    try:
+        followed, more = find_trends(sound, results)
+    except StoreError as error:  # a time out of range, or a file changed while the pages were made
+        followed, more = [], [f"no trends: {error}"]
+    index = _index(entries, against, [*damaged, *remarks, *more])
+    yield INDEX, render([index, *filter(None, [trends(Material(trends=followed))])], index.heading)
+
+
+def _index(
+    entries: Mapping[str, tuple[StoredRun, Material]], baseline: StoredRun | None, remarks: Sequence[str]
+) -> View:
+    """Return the index: the newest run first, and remarks on files that could not be read."""
+    ordered = sorted(entries.items(), key=lambda entry: started(entry[1][0].header), reverse=True)
+    rows = [_entry(name, *entry, baseline) for name, entry in ordered]
+    comparisons = [comparison for _, material in entries.values() for comparison in material.comparisons]
+    return View(
+        id="runs",
+        title="Runs",
+        heading=counted(len(entries), "run"),
+        warnings=list(dict.fromkeys(as_sentence(note) for comparison in comparisons for note in notes(comparison))),
+        parts=[Part(id="table", title="", blocks=[runs_block(rows), *map(Block, remarks)])],
+        sortable="runs",
+    )
+
+
+def _entry(name: str, stored: StoredRun, material: Material, baseline: StoredRun | None) -> dict[str, str]:
+    """Return a run's line in the index."""
+    header = stored.header
+    against = ""
+    for comparison in material.comparisons:
+        fired = f"; {control_line(comparison.control)}" if comparison.control.fired else ""
+        against = f"{verdict(comparison)}{fired}"
+    if baseline is not None and not against:
+        against = "the baseline" if header.run == baseline.header.run else "not comparable"
+    return {
+        "run": Markup('<a href="{}">{}</a>').format(quote(name), header.run),
+        "label": header.label,
+        **run_facts(stored),
+        "advice": heading(material.networks) if material.networks else ", ".join(contents(material)),
+        "against the baseline": against,
+    }

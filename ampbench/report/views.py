@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -12,10 +14,19 @@ from ampbench.judge import frame, notes
 from ampbench.judge.machines import alike, told_apart
 from ampbench.judge.machines import networks as on_machines
 from ampbench.judge.rounds import control_ratio
-from ampbench.records.labels import case_labels, common_traits, few, outcome_said, outcomes_said
+from ampbench.records.kinds import KINDS, Kind
+from ampbench.records.labels import (
+    NOT_REACHED,
+    case_labels,
+    common_traits,
+    few,
+    outcome_said,
+    outcomes_said,
+)
+from ampbench.records.labels import told_apart as names_apart
 from ampbench.records.run import short_commit
-from ampbench.report import why
 from ampbench.report.material import Material, started
+from ampbench.show import studies
 from ampbench.show.charts import Chart, Rows, speed_layers, speed_points
 from ampbench.show.comparison import comparison_section, verdict
 from ampbench.show.comparison import warnings as doubts
@@ -28,11 +39,12 @@ from ampbench.show.networks import (
     side_by_side,
     tables,
 )
-from ampbench.show.page import Part, fit, run_name
+from ampbench.show.page import Held, Part, Told, Untold, fit, place_of, run_name
 from ampbench.show.results import COLUMNS, Column, dotted, machine, metric_column
 from ampbench.show.rows import Row, precision_label
 from ampbench.show.wording import answer, lines, verdict_words, words
 from ampbench.store import CUT, StoredRun
+from ampbench.studies.study import study_of
 
 AT_ONCE = 25
 """The number of rows of a table of networks that are not folded."""
@@ -97,13 +109,13 @@ def _heading(material: Material) -> str:
         )
         where = next(iter(headers)) if len(headers) == 1 else f"{len(headers)} devices"
         return f"{where}: {heading(networks)}"
-    finding = next((part.finding for part in why.parts(material) if part.finding), "")
+    finding = next((part.finding for part in study_parts(material) if part.finding), "")
     if finding and not material.rows:
         return finding
     outcomes = Counter(row["outcome"] for row in material.rows)
     for run in material.explanations:
         outcomes.update(failed=len(run.failures), skipped=len(run.skips))
-    text = all_of(why.contents(material)) or outcomes_said(outcomes) or "there are no cases"
+    text = all_of(contents(material)) or outcomes_said(outcomes) or "there are no cases"
     return f"Nothing was measured: {text}"
 
 
@@ -173,7 +185,7 @@ def _folding(block: Block) -> list[Block]:
 
 def explanation(material: Material) -> View | None:
     """Return what studies tell of the runs; None without any."""
-    parts = why.parts(material)
+    parts = study_parts(material)
     return View(id="explanation", title="Why", parts=parts) if parts else None
 
 
@@ -287,3 +299,63 @@ def run_facts(stored: StoredRun) -> dict[str, str]:
         "rounds": f"{len(stored.rounds):,}" if stored.rounds else "",
         "control": f"{format_percent(control.apart - 1)} apart" if control else "",
     }
+
+
+@lru_cache(maxsize=1)
+def study_parts(material: Material) -> list[Part]:
+    """Return the parts of studies that found anything in the runs on the page, in the order of `KINDS`."""
+    made = (studies.part(study_of(kind.name), _held(material, kind)) for kind in KINDS.values())
+    return [part for part in made if part is not None]
+
+
+def _held(material: Material, kind: Kind) -> Held[Any]:
+    """Return the findings that the page holds for the study of a kind of runs."""
+    passes = _passes(material, kind) if kind.of_cases else []
+    labels = case_labels(run.cases[case_id] for run, case_id, _ in passes)
+    names = names_apart([labels[case_id] for _, case_id, _ in passes], (run_name(run) for run, _, _ in passes))
+    measured = {place_of(shown.stored) for shown in material.shown}
+    places = dict.fromkeys(place_of(run) for run, _, _ in passes) if measured else {}
+    return Held(
+        told=[
+            Told(name=name, case=run.cases[case_id], run=run, found=record)
+            for name, (run, case_id, record) in zip(names, passes, strict=True)
+        ],
+        untold=_untold(material, kind),
+        elsewhere=[f"torch {torch} on {host}" for host, torch in places if (host, torch) not in measured],
+        runs=material.runs,
+    )
+
+
+def _untold(material: Material, kind: Kind) -> list[Untold]:
+    """Return the cases that runs of a kind failed to explain, skipped or did not finish."""
+    known = {case_id for run in material.runs for case_id in studies.found_of(study_of(kind.name), run)}
+    left: dict[str, Untold] = {}
+    for run in material.explanations:
+        labels = case_labels(run.cases.values()) if run.header.explains == kind.name else {}
+        for case_id in [case_id for case_id in labels if case_id not in known]:
+            skip, failure = run.skips.get(case_id), run.failures.get(case_id)
+            reason = skip.reason if skip else failure.said if failure else NOT_REACHED
+            left[case_id] = Untold(name=labels[case_id], reason=reason, case_id=case_id, run=run)
+    return list(left.values())
+
+
+def contents(material: Material) -> list[str]:
+    """Return the title of an explaining page, such as "casts of 3 cases" or "ceilings of cpu"."""
+    texts = []
+    for kind in KINDS.values():
+        names = dict.fromkeys(name for run in material.runs for name in studies.found_of(study_of(kind.name), run))
+        which = counted(len(_passes(material, kind)), "case") if kind.of_cases else ", ".join(names)
+        texts += [f"{kind.contents} {which}"] if names else []
+    return texts
+
+
+def _passes(material: Material, kind: Kind) -> list[tuple[StoredRun, str, Any]]:
+    """Return the findings on the cases of the page: of several of one case, host and torch version the newest."""
+    shown = {id(each.stored): {row["case_id"] for row in each.rows} for each in material.shown}
+    newest: dict[tuple[str, str, str], tuple[StoredRun, str, Any]] = {}
+    for run in material.runs:
+        wanted = shown.get(id(run))
+        for case_id, record in studies.found_of(study_of(kind.name), run).items():
+            if wanted is None or case_id in wanted:
+                newest[*place_of(run), case_id] = run, case_id, record
+    return list(newest.values())

@@ -10,8 +10,7 @@ from bs4 import BeautifulSoup
 
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
-from ampbench.report.views import View
-from ampbench.report.why import parts
+from ampbench.report.views import View, study_parts
 from ampbench.show.page import Part
 from ampbench.store import StoredRun
 
@@ -51,7 +50,7 @@ def page_of(material: Material) -> BeautifulSoup:
 
 def part_of(id: str, material: Material) -> Part | None:
     """Return the part of a study on the page of material, by its id."""
-    return next((part for part in parts(material) if part.id == id), None)
+    return next((part for part in study_parts(material) if part.id == id), None)
 
 
 def _parsed(document: str) -> BeautifulSoup:

@@ -1,148 +1,155 @@
+"""Which runs a page is about, which explain them, what they are compared with, and which trends it has."""
+
 from pathlib import Path
 
 import pytest
 
 from ampbench.core.budget import Budget
 from ampbench.errors import NothingComparableError
+from ampbench.records.changes import Traces
 from ampbench.records.measured import Skip
-from ampbench.report.material import gather, material_of
+from ampbench.records.run import Entry
+from ampbench.report.material import Material, gather, material_of
+from ampbench.report.views import contents
 from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy, rounds_of
+from tests.report import ranged_runs
+from tests.report.traced_runs import TRAINED, make_pass
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
 
 FP16 = make_case("fp16_pure")
-OLD, NEW, OTHER = "20260101T120000Z-bench-000001", "20260102T120000Z-bench-000002", "20260103T120000Z-else-000003"
+LOW = make_case("fp16_autocast", phase="training")
 
 
-def stored(
-    results: Path, run: str, seconds: float = 1e-3, cases: tuple = (FP32, BF16), host: str = "bench", **header: object
-) -> Path:
-    """Write a run of `cases`, started when its id says."""
-    started = f"{run[:4]}-{run[4:6]}-{run[6:8]}T12:00:00Z"
-    described = environment(make_header(), host=host).environment
-    fields = {"run": run, "started_at": started, "environment": described} | header
-    rounds = [one for case in cases for one in rounds_of(case, noisy(seconds, 4))]
-    return write_run(results, list(cases), *rounds, COMPLETE, **fields)
+def run_id(day: int) -> str:
+    return f"202601{day:02}T120000Z-bench-{day:06}"
 
 
-def shown_ids(material) -> dict[str, list[str]]:
-    return {one.stored.header.run: [row["precision"] for row in one.rows] for one in material.shown}
+def stored(results: Path, day: int, *entries: Entry, cases=(FP32, BF16), seconds=1e-3, explains="", **place) -> Path:
+    """Write a run of `cases` on a day of January 2026."""
+    header = environment(make_header(), **place)
+    entries = entries or tuple(timing for case in cases for timing in rounds_of(case, noisy(seconds, 4)))
+    fields = {"run": run_id(day), "started_at": f"2026-01-{day:02}T12:00:00Z", "explains": explains}
+    return write_run(results, list(cases), *entries, COMPLETE, environment=header.environment, **fields)
 
 
-def test_without_a_run_the_latest_is_shown(tmp_path: Path):
-    stored(tmp_path, OLD)
-    stored(tmp_path, NEW)
-    assert shown_ids(gather([], tmp_path)) == {NEW: ["fp32", "bf16_autocast"]}
+def traced(results: Path, day: int, **place) -> Path:
+    return stored(results, day, make_pass(), cases=(TRAINED,), explains="casts", **place)
 
 
-def test_a_table_of_which_a_newer_run_has_not_every_case_stays_whole(tmp_path: Path):
-    stored(tmp_path, OLD, cases=(FP32, BF16, FP16))
-    stored(tmp_path, NEW, cases=(FP32, BF16))
-    material = gather([NEW, OLD], tmp_path)
-    assert shown_ids(material) == {OLD: ["fp32", "bf16_autocast", "fp16_pure"], NEW: ["fp32", "bf16_autocast"]}
+def shown(material: Material) -> dict[str, list[str]]:
+    return {each.stored.header.run: [row["precision"] for row in each.rows] for each in material.shown}
 
 
-def test_tables_that_newer_runs_have_in_pieces_are_not_put_together(tmp_path: Path):
-    stored(tmp_path, OLD, cases=(FP32, BF16))
-    stored(tmp_path, NEW, cases=(FP32,))
-    stored(tmp_path, "20260104T120000Z-bench-000004", cases=(BF16,))
-    assert len(shown_ids(gather([str(tmp_path)], tmp_path))) == 3
+def explaining(material: Material) -> list[str]:
+    return [run.header.run for run in material.explanations]
 
 
-def test_a_run_whose_cases_are_all_measured_again_is_not_shown_but_followed(tmp_path: Path):
-    stored(tmp_path, OLD)
-    stored(tmp_path, NEW)
+def test_without_a_name_the_latest_measured_run_comes_with_what_explains_it(tmp_path: Path) -> None:
+    stored(tmp_path, 1)
+    traced(tmp_path, 2)  # older than the run
+    stored(tmp_path, 3)
+    traced(tmp_path, 4)
+    traced(tmp_path, 5, host="elsewhere")
+    traced(tmp_path, 6, torch_version="2.14.0")
+    material = gather([], tmp_path)
+    assert (shown(material), explaining(material)) == ({run_id(3): ["fp32", "bf16_autocast"]}, [run_id(4)])
+
+
+def test_what_is_named_is_what_is_shown(tmp_path: Path) -> None:
+    path, older = stored(tmp_path, 2), traced(tmp_path, 1)
+    traced(tmp_path, 3)
+    assert explaining(gather([run_id(2)], tmp_path)) == explaining(gather(["latest"], tmp_path)) == []
+    material = gather([str(path), str(older)], tmp_path)
+    assert ([*shown(material)], explaining(material)) == ([run_id(2)], [run_id(1)])
+
+
+def test_where_nothing_was_measured_what_explains_is_shown(tmp_path: Path) -> None:
+    traced(tmp_path, 1, host="elsewhere")
+    traced(tmp_path, 2)
+    traced(tmp_path, 3)
+    assert explaining(gather([], tmp_path)) == [run_id(2), run_id(3)]
+
+
+def test_every_kind_of_explanation_comes_with_what_was_measured(tmp_path: Path) -> None:
+    stored(tmp_path, 1)
+    magnitudes = ranged_runs.ranged(ranged_runs.spread("a", -3, 2))
+    stored(tmp_path, 2, magnitudes, cases=(ranged_runs.FP32,), explains="headroom")
+    stored(tmp_path, 3, ranged_runs.originating(ranged_runs.erring("a")), cases=(LOW,), explains="origin")
+    search = (ranged_runs.spaced(), *ranged_runs.TRIED, ranged_runs.searched())
+    stored(tmp_path, 4, *search, cases=(LOW,), explains="keep-fp32")
+    assert contents(gather([], tmp_path)) == [
+        "the headroom of 1 case",
+        "the origin of errors in 1 case",
+        "what to keep in fp32 in 1 case",
+    ]
+
+
+def test_a_table_is_shown_as_the_newest_run_has_it_and_never_put_together(tmp_path: Path) -> None:
+    stored(tmp_path, 1, cases=(FP32, BF16, FP16))
+    stored(tmp_path, 2)
+    material = gather([str(tmp_path), str(tmp_path / "runs")], Path("elsewhere"))
+    assert shown(material) == {run_id(1): ["fp32", "bf16_autocast", "fp16_pure"], run_id(2): ["fp32", "bf16_autocast"]}
+    stored(tmp_path, 3, cases=(FP32, BF16, FP16))
     material = gather([str(tmp_path)], tmp_path)
-    assert list(shown_ids(material)) == [NEW]
+    assert [*shown(material)] == [run_id(3)]
     assert [trend.axis for trend in material.trends] == ["date"]
+    stored(tmp_path, 4, host="else")
+    assert [*shown(gather([str(tmp_path)], tmp_path))] == [run_id(3), run_id(4)]
+    stored(tmp_path / "pieces", 1)
+    stored(tmp_path / "pieces", 2, cases=(FP32,))
+    stored(tmp_path / "pieces", 3, cases=(BF16,))
+    assert len(shown(gather([str(tmp_path / "pieces")], tmp_path))) == 3
 
 
-def test_cases_of_another_machine_are_shown_beside_them(tmp_path: Path):
-    stored(tmp_path, OLD)
-    stored(tmp_path, OTHER, host="else")
-    assert list(shown_ids(gather([OLD, OTHER], tmp_path))) == [OLD, OTHER]
+def test_the_baseline_is_what_the_others_are_compared_with_and_not_shown_itself(tmp_path: Path) -> None:
+    stored(tmp_path, 1, seconds=2e-3)
+    stored(tmp_path, 2)
+    material = gather([str(tmp_path)], tmp_path, baseline=run_id(1))
+    assert ([*shown(material)], len(material.comparisons)) == ([run_id(2)], 1)
+    assert [*shown(gather([run_id(1)], tmp_path, baseline=run_id(1)))] == [run_id(1)]
 
 
-def test_a_folder_means_all_its_runs_and_one_named_twice_is_one(tmp_path: Path):
-    stored(tmp_path, OLD)
-    path = stored(tmp_path, OTHER, host="else")
-    material = gather([str(tmp_path), str(tmp_path / "runs"), str(path)], Path("elsewhere"))
-    assert list(shown_ids(material)) == [OLD, OTHER]
-
-
-def test_the_baseline_is_what_the_others_are_compared_with_and_not_shown_itself(tmp_path: Path):
-    stored(tmp_path, OLD, 2e-3)
-    stored(tmp_path, NEW, 1e-3)
-    material = gather([str(tmp_path)], tmp_path, baseline=OLD)
-    assert list(shown_ids(material)) == [NEW]
-    assert material.baseline is not None
-    assert material.baseline.header.run == OLD
-    assert len(material.comparisons) == 1
-
-
-def test_a_run_may_be_compared_with_itself(tmp_path: Path):
-    stored(tmp_path, OLD)
-    assert list(shown_ids(gather([OLD], tmp_path, baseline=OLD))) == [OLD]
-
-
-def test_a_run_with_nothing_in_common_with_the_baseline_is_an_error_of_its_own(tmp_path: Path):
-    stored(tmp_path, OLD, cases=(FP32,))
-    stored(tmp_path, NEW, cases=(FP16,))
+def test_a_run_with_nothing_in_common_with_the_baseline_is_remarked_on_or_alone_an_error(tmp_path: Path) -> None:
+    stored(tmp_path, 1, cases=(FP32,))
+    stored(tmp_path, 2, cases=(FP32,))
+    stored(tmp_path, 3, cases=(FP16,), host="else")
     with pytest.raises(NothingComparableError):
-        gather([NEW], tmp_path, baseline=OLD)
+        gather([run_id(3)], tmp_path, baseline=run_id(1))
+    material = gather([run_id(2), run_id(3)], tmp_path, baseline=run_id(1))
+    assert ([*shown(material)], len(material.comparisons)) == ([run_id(2), run_id(3)], 1)
+    assert any(run_id(3) in remark for remark in material.remarks)
 
 
-def test_of_several_runs_one_with_nothing_in_common_is_remarked_on(tmp_path: Path):
-    stored(tmp_path, OLD, cases=(FP32,))
-    stored(tmp_path, NEW, cases=(FP32,))
-    stored(tmp_path, OTHER, cases=(FP16,), host="else")
-    material = gather([NEW, OTHER], tmp_path, baseline=OLD)
-    assert list(shown_ids(material)) == [NEW, OTHER]
-    assert len(material.comparisons) == 1
-    assert any("20260103T120000Z" in remark for remark in material.remarks)
+def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path) -> None:
+    traced(tmp_path, 1, torch_version="2.14.0")
+    traced(tmp_path, 2)
+    (comparison,) = gather([run_id(2)], tmp_path, baseline=run_id(1)).comparisons
+    assert comparison.explained[TRAINED.case_id].traces is Traces.SAME
 
 
-def test_only_cases_that_match_the_keyword_are_taken(tmp_path: Path):
-    stored(tmp_path, OLD, cases=(FP32, BF16, FP16))
-    material = gather([OLD], tmp_path, keyword="bf16_autocast")
-    assert [row["precision"] for row in material.rows] == ["bf16_autocast"]
+def test_a_run_without_cases_and_one_of_skips_alone_are_shown(tmp_path: Path) -> None:
+    write_run(tmp_path, [], COMPLETE, run="empty")
+    assert shown(gather(["empty"], tmp_path)) == {"empty": []}
+    write_run(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="unsupported here"), COMPLETE, run="skips")
+    assert [row["outcome"] for row in gather(["skips"], tmp_path).rows] == ["skipped"]
 
 
-def test_a_run_without_cases_is_shown(tmp_path: Path):
-    write_run(tmp_path, [], COMPLETE, run=OLD)
-    material = gather([OLD], tmp_path)
-    assert shown_ids(material) == {OLD: []}
-    assert material.rows == []
+def test_trends_are_of_all_measured_runs_that_were_named_and_the_baseline(tmp_path: Path) -> None:
+    stored(tmp_path, 1, torch_version="2.14.0")
+    stored(tmp_path, 2)
+    traced(tmp_path, 3)
+    assert [trend.axis for trend in gather([str(tmp_path)], tmp_path).trends] == ["torch_version"]
+    assert gather([run_id(2)], tmp_path, baseline=run_id(1)).trends == ()  # the comparison says more
+    stored(tmp_path, 4)
+    [trend] = gather([run_id(2), run_id(4)], tmp_path, baseline=run_id(1)).trends
+    assert all(len(series.points) == 2 for series in trend.series)
+    stored(tmp_path / "apart", 1, host="one")
+    stored(tmp_path / "apart", 2, host="two")
+    assert gather([str(tmp_path / "apart")], tmp_path).trends == []
 
 
-def test_a_run_of_skips_alone_is_shown(tmp_path: Path):
-    write_run(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="unsupported here"), COMPLETE, run=OLD)
-    assert [row["outcome"] for row in gather([OLD], tmp_path).rows] == ["skipped"]
-
-
-def test_trends_run_over_torch_versions_where_runs_differ_in_them(tmp_path: Path):
-    for run, version in ((OLD, "2.14.0"), (NEW, "2.15.0")):
-        described = environment(make_header(), torch_version=version).environment
-        stored(tmp_path, run, environment=described)
-    material = gather([str(tmp_path)], tmp_path)
-    assert [trend.axis for trend in material.trends] == ["torch_version"]
-    assert not gather([NEW], tmp_path).trends
-
-
-def test_of_one_run_and_its_baseline_the_comparison_says_all(tmp_path: Path):
-    for run, version in ((OLD, "2.14.0"), (NEW, "2.15.0")):
-        stored(tmp_path, run, environment=environment(make_header(), torch_version=version).environment)
-    assert gather([NEW], tmp_path, baseline=OLD).trends == ()
-
-
-def test_the_baseline_takes_part_in_trends_of_several_runs(tmp_path: Path):
-    for run, version in ((OLD, "2.14.0"), (NEW, "2.15.0"), (OTHER, "2.15.0")):
-        stored(tmp_path, run, environment=environment(make_header(), torch_version=version).environment)
-    [trend] = gather([NEW, OTHER], tmp_path, baseline=OLD).trends
-    assert all(len(one.points) == 2 for one in trend.series)
-
-
-def test_advice_is_given_within_the_budget():
+def test_advice_is_given_within_the_budget() -> None:
     run = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4))))
     for limit, taken in ((1e-2, "bf16_autocast"), (1e-3, "fp32")):
-        [shown] = material_of([run], budget=Budget(output_rel_l2=limit)).shown
-        assert [one.precision for one in shown.result.takes.values()] == [taken]
+        [on_page] = material_of([run], budget=Budget(output_rel_l2=limit)).shown
+        assert [take.precision for take in on_page.result.takes.values()] == [taken]

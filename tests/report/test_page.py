@@ -1,28 +1,45 @@
+"""The whole page: it needs nothing else, is sound HTML, draws its charts, and shows texts as text."""
+
 import base64
-import gzip
 import hashlib
 import itertools
 import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import html5lib
 import pytest
 from bs4 import BeautifulSoup
-from jinja2 import UndefinedError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from ampbench.report import page as pages
+from ampbench.core.units import format_bytes, format_count, format_seconds
+from ampbench.report import page
 from ampbench.report.material import Material
-from ampbench.report.page import make_page, render
-from ampbench.report.views import View, environment
-from tests.compared_runs import BF16, FP32, Times, make_run, noisy
+from ampbench.report.page import make_page
+from ampbench.show.charts import Chart, Choice
+from ampbench.show.page import LONGEST, fit
+from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
+from tests.report.hostile_runs import MEGABYTE, PATHS, TEXTS, hostile_material
 from tests.report.materials import make_material
-from tests.stored_runs import make_header
+from tests.stored_runs import make_case, make_header
 
-INERT = "text/plain"
+HTML = """
+a abbr b body button caption code dd details div dl dt em figcaption figure footer h1 h2 h3 h4 head hr html i input
+label legend li main meta nav ol option output p pre script section select small span strong style sub summary sup table
+tbody td tfoot th thead title tr ul br col colgroup wbr time header
+"""
+SVG = "svg g path text rect line circle defs clipPath linearGradient stop tspan title"
+ALLOWED = {*HTML.split(), *SVG.split()}
+"""Elements that our templates and Vega's SVG may use; none of them loads anything."""
 
 
 @pytest.fixture(scope="module")
-def written(readme_run: Material) -> str:
-    return make_page(readme_run)
+def written(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of hostile runs: every text in them is what someone might try."""
+    return make_page(hostile_material(tmp_path_factory.mktemp("hostile")))
 
 
 @pytest.fixture(scope="module")
@@ -30,147 +47,198 @@ def parsed(written: str) -> BeautifulSoup:
     return BeautifulSoup(written, "html5lib")
 
 
-def policy_of(soup: BeautifulSoup) -> dict[str, list[str]]:
-    tag = soup.find("meta", attrs={"http-equiv": "Content-Security-Policy"})
-    assert tag is not None
-    parts = [part.split() for part in str(tag["content"]).split(";")]
-    return {name: values for name, *values in parts}
-
-
-def digest(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode()}'"
-
-
-def test_only_the_scripts_of_the_page_may_run(parsed: BeautifulSoup):
-    running = [str(tag.string) for tag in parsed.find_all("script") if tag.get("type") != INERT]
-    library = parsed.find("script", id="library")
-    assert library is not None
-    running.append(gzip.decompress(base64.b64decode(str(library.string))).decode("utf-8"))
-    assert len(running) == 3
-    assert set(policy_of(parsed)["script-src"]) == {digest(script) for script in running}
-
-
-def test_the_policy_lets_nothing_be_loaded_from_anywhere(parsed: BeautifulSoup):
-    policy = policy_of(parsed)
-    assert policy["default-src"] == ["'none'"]
-    assert policy["base-uri"] == policy["form-action"] == ["'none'"]
-    assert policy["img-src"] == ["data:"]
-    assert set(policy) == {"default-src", "script-src", "style-src", "img-src", "base-uri", "form-action"}
-
-
-def test_the_page_refers_to_itself_alone(parsed: BeautifulSoup, written: str):
+def test_only_the_scripts_of_the_page_run_and_nothing_is_loaded(parsed: BeautifulSoup, written: str) -> None:
+    tag = parsed.find("meta", attrs={"http-equiv": "Content-Security-Policy"})
+    policy = {name: values for name, *values in (part.split() for part in str(tag["content"]).split(";"))}
+    scripts = [str(script.string).encode() for script in parsed.find_all("script")]
+    digests = {f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" for script in scripts}
+    assert (len(scripts), set(policy["script-src"])) == (2, digests)
+    assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == ["'none'"]
+    assert len(parsed.find_all("style")) == 1
+    for style in re.findall(r"<style>(.*?)</style>", written, re.DOTALL):
+        assert "@import" not in style
+        assert "url(" not in style
     for tag in parsed.find_all(True):
         for name in ("src", "srcset", "data", "poster", "action", "formaction", "background"):
             assert not tag.get(name), tag
         for name in ("href", "xlink:href"):
-            assert str(tag.get(name, "#")).startswith("#"), tag
-    for style in re.findall(r"<style>(.*?)</style>", written, re.DOTALL):
-        assert "@import" not in style
-        assert "url(" not in style
-    assert not parsed.find_all(["iframe", "object", "embed", "base", "link"])
+            assert re.match(r"#[\w-]*$", str(tag.get(name, "#"))), tag
 
 
-def test_what_the_page_links_to_is_on_it(parsed: BeautifulSoup):
-    links = [str(tag["href"]) for tag in parsed.find_all("a")]
-    assert links
-    for link in links:
-        assert parsed.find(id=link[1:]) is not None, link
+def test_no_element_attribute_or_id_comes_from_a_text(parsed: BeautifulSoup) -> None:
+    assert {tag.name for tag in parsed.find_all(True)} <= ALLOWED
+    assert not [tag for tag in parsed.find_all("b") if tag.get_text() == "bold"]
+    for tag in parsed.find_all(True):
+        for name in tag.attrs:
+            assert not name.startswith("on"), tag
+            assert re.fullmatch(r"[a-z][a-zA-Z0-9:_-]*", name), (name, tag.name)
+    for tag in parsed.main.find_all(True):
+        for name in ("id", "aria-labelledby"):
+            assert all(re.fullmatch(r"[\w.-]+", text) for text in str(tag.get(name, "x")).split()), (name, tag.name)
+    ids = Counter(str(tag["id"]) for tag in parsed.find_all(id=True))
+    assert [name for name, count in ids.items() if count > 1] == []
 
 
-def test_every_section_has_its_heading_and_is_in_the_navigation(parsed: BeautifulSoup):
+def test_every_text_is_shown_as_it_is_or_cut(parsed: BeautifulSoup, written: str) -> None:
+    attributes = [str(value) for tag in parsed.body.find_all(True) for value in tag.attrs.values()]
+    said = "\n".join([parsed.body.get_text(), *attributes])
+    assert [name for name, text in TEXTS.items() if name != "half" and fit(text) not in said] == []
+    assert [path for path in PATHS if fit(path)[:20] not in said] == []
+    assert MEGABYTE not in written
+    assert len(written) < 4_000_000
+
+
+def test_no_character_that_turns_text_or_controls_is_on_the_page(written: str) -> None:
+    unfit = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
+    assert not re.search(unfit, written)
+    written.encode("utf-8")
+
+
+def test_the_page_is_html_without_an_error(written: str) -> None:
+    """As the standard's parser counts them: text that broke out of its place would leave some."""
+    parser = html5lib.HTMLParser()
+    parser.parse(written)
+    assert [(place, code, data) for place, code, data in parser.errors if code != "self-closing-flag-on-end-tag"] == []
+
+
+NAMES = st.text(st.characters(exclude_categories=()), min_size=1, max_size=60)
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
+@given(NAMES)
+def test_any_name_makes_a_page_of_the_same_structure(text: str) -> None:
+    def structure(name: str) -> list[str]:
+        header = environment(make_header(run="run", label=name), host=name, cpu=name)
+        run = make_run(Times((make_case(workload=name or "x"), noisy(1e-3))), header=header)
+        return [tag.name for tag in BeautifulSoup(make_page(make_material(run)).replace("<wbr>", ""), "html5lib")()]
+
+    assert structure(text) == structure("a")
+
+
+def test_every_section_has_its_heading_and_its_place_in_the_navigation(readme_run: Material) -> None:
+    parsed = BeautifulSoup(make_page(readme_run, home="index.html"), "html5lib")
+    assert parsed.nav.a["href"] == "index.html"
     headings = [tag.name for tag in parsed.find_all(["h1", "h2", "h3", "h4"])]
-    assert headings.count("h1") == 1
-    assert headings[0] == "h1"
+    assert (headings[0], headings.count("h1")) == ("h1", 1)
     assert all(int(after[1]) <= int(before[1]) + 1 for before, after in itertools.pairwise(headings))
     for section in parsed.find_all("section"):
-        label = section.get("aria-labelledby")
-        heading = parsed.find(id=label)
-        assert heading is not None
-        assert heading.get_text(strip=True)
+        assert parsed.find(id=section["aria-labelledby"]).get_text(strip=True)
         assert parsed.find("a", href=f"#{section['id']}") is not None
-
-
-def test_tables_say_what_they_hold_and_name_their_columns(parsed: BeautifulSoup):
     for table in parsed.find_all("table"):
-        assert table.caption is not None, table
         assert table.caption.get_text(strip=True)
-        assert all(cell.get("scope") in ("col", "row", "colgroup", "rowgroup") for cell in table.find_all("th"))
-
-
-def test_every_chart_is_there_without_javascript_with_its_words(parsed: BeautifulSoup):
-    figures = parsed.find_all("figure", attrs={"data-chart": True})
-    assert figures
-    for figure in figures:
-        image = figure.find("svg", role="img")
-        assert image is not None
-        assert len(str(image["aria-label"])) > 20
-        assert figure.figcaption is not None
+        assert all(cell.get("scope") == "col" for cell in table.find_all("th"))
+    for figure in parsed.find_all("figure"):
+        assert len(str(figure.find("svg", role="img")["aria-label"])) > 20
         assert figure.find("p", class_="alt").get_text(strip=True)
-
-
-def test_nothing_undefined_is_on_the_page(parsed: BeautifulSoup):
     words = set(re.findall(r"[A-Za-z]+", parsed.main.get_text(" ")))
     assert not words & {"undefined", "NaN", "nan", "None", "null"}
+    assert len(str(parsed)) < 150_000
 
 
-def test_the_page_is_the_same_when_made_again(readme_run: Material, written: str):
-    assert make_page(readme_run) == written
+def test_the_page_is_the_same_when_made_again(readme_run: Material) -> None:
+    assert make_page(readme_run) == make_page(readme_run)
 
 
-def test_the_title_names_the_newest_run_and_the_baseline():
+def test_the_title_names_the_newest_run_and_the_baseline() -> None:
     base = make_run(Times((FP32, noisy(2e-3))), header=make_header(run="base"))
     new = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="new", label="tuned"))
 
     def title(material: Material) -> str:
-        return BeautifulSoup(make_page(material), "html5lib").title.get_text()
+        return str(BeautifulSoup(make_page(material), "html5lib").title.get_text())
 
     assert title(make_material(new)) == "tuned · ampbench"
     assert title(make_material(new, baseline=base)) == "tuned against base · ampbench"
     assert title(make_material()) == "no run · ampbench"
 
 
-def test_a_site_is_one_link_away_and_a_lone_page_has_none(readme_run: Material, parsed: BeautifulSoup):
-    soup = BeautifulSoup(make_page(readme_run, home="index.html"), "html5lib")
-    assert soup.nav.a["href"] == "index.html"
-    assert all(tag["href"].startswith("#") for tag in parsed.nav.find_all("a"))
-
-
-def test_a_page_without_charts_carries_no_library(readme_run: Material):
-    view = environment(readme_run)
-    assert view is not None
-    assert not view.charts
-    soup = BeautifulSoup(render([view], title="t"), "html5lib")
-    assert soup.find("script", id="library") is None
-    assert soup.find(class_="licences") is None
-    assert len(policy_of(soup)["script-src"]) == 2
-
-
-def test_a_name_that_a_template_does_not_get_is_an_error():
-    template = pages._templates().from_string("{{ view.titel }}")
-    with pytest.raises(UndefinedError, match="titel"):
-        template.render(view=View(id="a", title="A"))
-
-
-def test_templates_escape_and_fit_what_they_are_given():
-    template = pages._templates().from_string('<p title="{{ text }}">{{ text }}</p>{{ none }}')
-    text: Any = "\"><b>{{7*7}}\u202e'"
-    soup = BeautifulSoup(template.render(text=text, none=[1]), "html5lib")
-    assert soup.p["title"] == soup.p.get_text() == "\"><b>{{7*7}}\\u202e'"
-    assert soup.find("b") is None
-
-
 def test_a_page_of_over_a_thousand_cases_has_its_tables_and_no_charts(
     readme_run: Material, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(pages, "CHARTED", len(readme_run.rows) - 1)
-    soup = BeautifulSoup(make_page(readme_run), "html5lib")
-    assert len(soup.select("#cases tbody tr")) == 55
-    assert not soup.select("figure, #library, #tradeoff")
+) -> None:
+    monkeypatch.setattr(page, "CHARTED", len(readme_run.rows) - 1)
+    parsed = BeautifulSoup(make_page(readme_run), "html5lib")
+    assert len(parsed.select("#cases tbody tr")) == 55
+    assert not parsed.select("figure, #tradeoff")
 
 
-def test_a_page_of_a_site_leaves_what_draws_to_a_file_beside_it_and_is_small(readme_run: Material):
-    page = make_page(readme_run, home="index.html")
-    soup = BeautifulSoup(page, "html5lib")
-    assert soup.find("script", id="library")["data-file"] == pages.LIBRARY
-    assert "'self'" in policy_of(soup)["script-src"]
-    assert len(page) <= 100_000
+def test_the_script_that_sorts_knows_every_unit_that_cells_are_written_in() -> None:
+    script = (Path(page.__file__).parent / "assets" / "tables.js").read_text()
+    written = [format_seconds(10.0**power) for power in range(-9, 5)]
+    written += [format_bytes(1024.0**power) for power in range(1, 6)]
+    written += [format_count(10.0**power) for power in range(3, 14)]
+    for unit in {text.split()[1] for text in written}:
+        assert re.search(rf"\b{unit}: [\d(]", script), unit
+
+
+SPEC = {
+    "mark": "point",
+    "encoding": {
+        "x": {"field": "speed", "type": "quantitative"},
+        "y": {"field": "name", "type": "nominal"},
+        "color": {"field": "name", "type": "nominal"},
+        "tooltip": [{"field": "name", "title": "network"}, {"field": "speed", "title": "speed"}],
+    },
+}
+ROWS = [{"name": "b", "speed": 2.0}, {"name": "c", "speed": 1.5}]
+
+
+def make_chart(**changes: Any) -> Chart:
+    fields: dict[str, Any] = {"id": "a", "title": "Speed", "alt": "b is fastest", "spec": SPEC, "dataset": "rows"}
+    return Chart(**fields | changes)
+
+
+def texts(svg: str) -> list[str]:
+    return [text.strip() for text in ElementTree.fromstring(svg).itertext() if text.strip()]
+
+
+def test_a_chart_is_an_image_with_its_finding_as_its_text_and_each_value_under_the_pointer() -> None:
+    alt = '"><img src=x onerror=alert(1)> & \u202e' + "x" * 5000
+    svg = page.drawn(make_chart(alt=alt), [*ROWS, {"name": None, "speed": None}])
+    drawn = ElementTree.fromstring(svg)
+    label = drawn.get("aria-label") or ""
+    assert drawn.get("role") == "img"
+    assert label.startswith('Speed. "><img src=x onerror=alert(1)> & \\u202exxx')
+    assert len(label) == LONGEST
+    titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles[:2] == ["network: b\nspeed: 2.0", "network: c\nspeed: 1.5"]
+    assert ElementTree.fromstring(page.drawn(make_chart(), [])).tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "</text><script>alert(1)</script>",
+        '" onload="alert(1)',
+        "datum.x",
+        "${alert(1)}",
+        "]]><!--",
+        "a.b[0]",
+        "\u202ea",
+    ],
+)
+def test_a_name_in_the_data_reaches_axis_and_legend_as_text_alone(name: str) -> None:
+    svg = page.drawn(make_chart(), [{"name": name, "speed": 2.0}, *ROWS])
+    shown = name.replace("\u202e", "\\u202e")[:12]  # a long name is cut
+    assert len([text for text in texts(svg) if text.startswith(shown)]) == 2
+    elements = [*ElementTree.fromstring(svg).iter()]
+    assert {element.tag.partition("}")[2] for element in elements} <= {*SVG.split()}
+    assert not [key for element in elements for key in element.attrib if key.startswith("on") or key.endswith("href")]
+
+
+def test_of_a_chart_with_choices_the_first_are_drawn_each_by_itself() -> None:
+    rows = [{"name": f"{kind}{number}", "speed": 1.0, "kind": kind} for kind in "abcdef" for number in range(2)]
+    choices = [Choice(value=kind, label=kind.upper(), alt=f"{kind}0 leads.") for kind in "fedcba"]
+    figures = page.figures(make_chart(choose="kind", choices=choices), rows)
+    assert [figure.label for figure in figures] == ["F", "E", "D", "C"]
+    assert figures[0].words == "f0 leads. b is fastest"
+    assert "f0" in texts(figures[0].svg)
+    assert "e0" not in texts(figures[0].svg)
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),  # as many places to begin at as are cut in different ones
+    [("experiments_2026_vision_transformer_\U0001f680" + "x" * 30, 12), ("\U0001f468\u200d\U0001f469" * 20, 5)],
+    ids=["one", "families"],
+)
+def test_a_label_that_is_cut_has_no_half_of_a_character(name: str, places: int) -> None:
+    svg = page.drawn(make_chart(), [{"name": name[place:], "speed": 2.0} for place in range(places)])
+    assert not any("\ud800" <= character <= "\udfff" or character > "\uffff" for character in svg.partition(">")[2])

@@ -7,13 +7,14 @@ import pytest
 from bs4 import BeautifulSoup
 from msgspec.structs import replace
 
-from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
+from ampbench.errors import StoreError, UnknownNameError
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer
 from ampbench.report import page
-from ampbench.report import site as sites
-from ampbench.report.site import make_site
+from ampbench.report.material import assigned, find_sources
+from ampbench.report.page import make_site
 from ampbench.report.trends import trends
+from tests.report.traced_runs import TRAINED, make_pass
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 
 FP32, BF16 = make_case(), make_case("bf16_pure")
@@ -23,7 +24,6 @@ FP32, BF16 = make_case(), make_case("bf16_pure")
 def only_trends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of one section: what a report holds is tested elsewhere."""
     monkeypatch.setattr(page, "VIEWS", (trends,))
-    monkeypatch.setattr(sites, "chart_library", str)
 
 
 def write(results: Path, name: str, day: int = 1, seconds: float = 1e-3, **header: Any) -> Path:
@@ -47,16 +47,20 @@ def rows_of(index: BeautifulSoup) -> list[dict[str, str]]:
 
 
 def test_each_run_has_a_page_and_a_line_the_newest_first(tmp_path: Path) -> None:
-    write(tmp_path, "old", 1, label="before")
+    before = replace(make_header().environment, torch_version="2.14.0")
+    write(tmp_path, "old", 1, label="<script>alert(1)</script>", commit="a" * 40, environment=before)
     write(tmp_path, "new", 2, commit="a" * 40)
     files = files_of(tmp_path)
-    assert list(files) == ["new.html", "old.html", "charts.js", "page.js", "index.html"]
+    assert list(files) == ["new.html", "old.html", "index.html"]
     first, second = rows_of(files["index.html"])
     assert (first["run"], first["began"]) == ("new", "2026-01-02 12:00")
-    assert (second["run"], second["label"]) == ("old", "before")
+    assert (second["run"], second["label"]) == ("old", "<script>alert(1)</script>")
+    assert "against the baseline" not in first
     assert (first["host"], first["device"], first["torch"]) == ("bench", "AMD EPYC, 2 threads", "2.15.0")
     assert (first["commit"], first["cases"], first["ended"]) == ("aaaaaaa", "2 ok", "complete")
     assert first["advice"] == "no advice"
+    said = files["index.html"].select_one("#trends").get_text()
+    assert "over torch version: 2.14.0 → 2.15.0" in said
 
 
 def test_the_index_links_to_the_pages_and_the_pages_to_the_index(tmp_path: Path) -> None:
@@ -68,13 +72,6 @@ def test_the_index_links_to_the_pages_and_the_pages_to_the_index(tmp_path: Path)
     assert all(link in files for link in links)
     assert files["one.html"].select_one("nav a")["href"] == "index.html"
     assert files["index.html"].find("h1").get_text() == "2 runs"
-
-
-def test_the_index_follows_all_runs(tmp_path: Path) -> None:
-    for day, version in enumerate(("2.14.0", "2.15.0"), 1):
-        write(tmp_path, f"run{day}", day, environment=replace(make_header().environment, torch_version=version))
-    index = files_of(tmp_path)["index.html"]
-    assert "2 series of 2 cases over torch version: 2.14.0 → 2.15.0" in index.select_one("#trends").get_text()
 
 
 def test_runs_are_compared_with_the_baseline_and_the_baseline_is_not(tmp_path: Path) -> None:
@@ -91,39 +88,18 @@ def test_runs_are_compared_with_the_baseline_and_the_baseline_is_not(tmp_path: P
     assert [one.get_text().partition(":")[0] for one in index.select("#runs p.warning")] == ["Not measured in turns"]
 
 
-def test_without_a_baseline_nothing_is_said_of_verdicts(tmp_path: Path) -> None:
-    write(tmp_path, "one")
-    assert "against the baseline" not in rows_of(files_of(tmp_path)["index.html"])[0]
-
-
 def test_a_damaged_file_is_named_and_the_others_have_their_pages(tmp_path: Path) -> None:
     write(tmp_path, "sound")
     (tmp_path / "runs" / "torn.jsonl").write_text('{"header": {}}\n')
     (tmp_path / "runs" / "empty.jsonl").write_text("")
     problems: list[str] = []
     files = files_of(tmp_path, problem=problems.append)
-    assert list(files) == ["sound.html", "charts.js", "page.js", "index.html"]
+    assert list(files) == ["sound.html", "index.html"]
     assert len(problems) == 2
     assert all(str(tmp_path) in problem for problem in problems)
     listed = [one.get_text().partition(",")[0] for one in files["index.html"].select("#runs > p:not([class])")]
     assert listed == ["empty.jsonl", "torn.jsonl"]
     assert str(tmp_path) not in files["index.html"].get_text()
-
-
-def test_a_page_that_cannot_be_made_is_named_and_ends_no_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [write(tmp_path, name, day) for day, name in enumerate(("one", "two", "three"), 1)]
-    make_page = sites.make_page
-
-    def fails_once(material: Any, **options: Any) -> str:
-        if material.shown[0].stored.header.run == "two":
-            raise ValueError("the chart failed")
-        return make_page(material, **options)
-
-    monkeypatch.setattr(sites, "make_page", fails_once)
-    problems: list[str] = []
-    names = {name for name, _ in make_site([], tmp_path, problem=problems.append)}
-    assert names == {"three.html", "one.html", "charts.js", "page.js", "index.html"}
-    assert problems == [f"no page of {paths[1]}: internal error: ValueError: the chart failed"]
 
 
 def test_where_every_file_is_damaged_there_is_one_clear_line(tmp_path: Path) -> None:
@@ -142,17 +118,6 @@ def test_a_folder_without_runs_and_a_name_that_is_none_are_refused_before_anythi
             next(make_site(sources, tmp_path, baseline=baseline))
 
 
-def test_runs_without_a_case_that_matches_are_left_out(tmp_path: Path) -> None:
-    write(tmp_path, "one")
-    other = make_case(workload="another")
-    write_run(tmp_path, [other], make_round(other), COMPLETE, run="other", started_at="2026-01-03T12:00:00Z")
-    files = files_of(tmp_path, keyword="another")
-    assert list(files) == ["other.html", "charts.js", "page.js", "index.html"]
-    assert "no case of one matches -k 'another'" in files["index.html"].get_text()
-    with pytest.raises(NothingToRunError):
-        files_of(tmp_path, keyword="nothing")
-
-
 def test_a_run_without_cases_and_one_of_failures_only_have_their_lines(tmp_path: Path) -> None:
     write_run(tmp_path, [], run="empty")
     failed = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
@@ -163,31 +128,12 @@ def test_a_run_without_cases_and_one_of_failures_only_have_their_lines(tmp_path:
     assert (broken["cases"], broken["ended"]) == ("1 failed", "interrupted")
 
 
-def test_advice_is_counted_over_the_tables_that_have_a_case_on_the_page(tmp_path: Path) -> None:
-    others = [make_case(precision, workload="another") for precision in ("fp32", "bf16_pure")]
-    rounds = [make_round(case, 1e-3, number) for case in (FP32, BF16, *others) for number in range(4)]
-    write_run(tmp_path, [FP32, BF16, *others], *rounds, COMPLETE, run="one")
-    assert rows_of(files_of(tmp_path)["index.html"])[0]["advice"] == "stay in fp32 for 2 of 2"
-    assert rows_of(files_of(tmp_path, keyword="another and bf16_pure")["index.html"])[0]["advice"] == "stay in fp32"
-
-
 def test_a_copy_of_a_run_is_left_out_and_named(tmp_path: Path) -> None:
     path = write(tmp_path, "one")
     path.with_name("copy.jsonl").write_bytes(path.read_bytes())
     files = files_of(tmp_path)
-    assert list(files) == ["copy.html", "charts.js", "page.js", "index.html"]
+    assert list(files) == ["copy.html", "index.html"]
     assert "one.jsonl was left out" in files["index.html"].get_text()
-
-
-def test_pages_are_made_one_by_one(tmp_path: Path) -> None:
-    write(tmp_path, "a", 1)
-    later = write(tmp_path, "b", 2)
-    problems: list[str] = []
-    files = make_site([], tmp_path, problem=problems.append)
-    assert next(files)[0] == "a.html"
-    later.write_text("")
-    assert [name for name, _ in files] == ["charts.js", "page.js", "index.html"]
-    assert len(problems) == 1
 
 
 def test_a_file_of_the_name_of_the_index_is_left_out_and_any_other_name_is_linked(tmp_path: Path) -> None:
@@ -199,8 +145,15 @@ def test_a_file_of_the_name_of_the_index_is_left_out_and_any_other_name_is_linke
     assert "index.jsonl was left out" in index.get_text()
 
 
-def test_labels_with_markup_are_text(tmp_path: Path) -> None:
-    write(tmp_path, "one", label="<script>alert(1)</script>")
-    index = files_of(tmp_path)["index.html"]
-    assert rows_of(index)[0]["label"] == "<script>alert(1)</script>"
-    assert not index.select_one("#runs").find("script")
+def test_an_explaining_run_stands_on_the_page_of_the_newest_run_before_it(tmp_path: Path) -> None:
+    for day in (1, 3, 5):
+        write(tmp_path, f"day{day}", day)
+    for day, host in ((4, "bench"), (6, "elsewhere")):
+        where = replace(make_header().environment, host=host)
+        given = {"run": f"why{day}", "started_at": f"2026-01-{day:02}T12:00:00Z", "explains": "casts"}
+        write_run(tmp_path, [TRAINED], make_pass(), COMPLETE, environment=where, **given)
+    files = files_of(tmp_path)
+    assert list(files) == ["day1.html", "day3.html", "day5.html", "why6.html", "index.html"]
+    assert [row["run"] for row in rows_of(files["index.html"]) if "the casts of 1 case" in row["advice"]] == ["why6"]
+    sources = assigned(find_sources([str(tmp_path)], tmp_path))
+    assert [path.stem for path, explaining in sources.items() if explaining] == ["day3"]

@@ -1,20 +1,17 @@
 """The section on trends: what is said of changes, the charts' rows, gaps, many series."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ampbench.records.changes import Difference
-from ampbench.report.material import Material, gather
-from ampbench.report.page import chart_payload, packed
+from ampbench.report.material import Material
 from ampbench.report.trends import trends
 from ampbench.report.views import View
 from ampbench.show.charts import CHOICES, Chart
 from ampbench.trend.series import Change, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
-from tests.report.materials import make_material, section_of
-from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
+from tests.report.materials import section_of
+from tests.stored_runs import make_case
 
 METRICS = {one.name: one for one in tracked()}
 UNMEASURED = Gap(Lack.NOT_MEASURED)
@@ -58,10 +55,6 @@ def made(given: Material) -> View:
 def rows_of(view: View, chart: Chart) -> list[dict[str, Any]]:
     """Return the rows that a page shows of a chart before anything is chosen."""
     return [dict(row) for row in view.datasets[chart.dataset] if row["case"] == chart.choices[0].value]
-
-
-def test_without_trends_there_is_no_section() -> None:
-    assert trends(make_material()) is None
 
 
 def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Material) -> None:
@@ -135,11 +128,6 @@ def test_noise_does_not_fill_a_chart(values: list[float | None]) -> None:
     assert row["top"] / row["bottom"] >= 1.1
 
 
-def test_a_series_of_zeros_has_a_chart() -> None:
-    given = material(series([0.0, 0.0], "gradients", changes=[change(1)]))
-    assert section_of(made(given)).select_one("#chart-trends-commit-gradients svg")
-
-
 def test_series_at_a_single_x_have_no_chart() -> None:
     other = Place(program="ampbench", host="elsewhere", cpu="Xeon", device="cpu", device_name="", threads=2)
     view = made(material(series([1e-3, 1e-3]), series([2e-3], place=other)))
@@ -164,51 +152,6 @@ def test_x_that_are_called_alike_stay_apart() -> None:
     assert [row["x"] for row in rows_of(view, view.charts[0])] == ["12:00", "12:00 (2)", "12:00 (3)"]
 
 
-def test_markup_in_commits_and_reasons_is_text() -> None:
-    hostile = "<script>alert(1)</script>\u202e"
-    x = X(value="1" * 40, label="1111111", title=hostile)
-    several = [
-        *points([1e-3]),
-        Point(x=x, value=1.2e-3, runs=1),
-        Point(x=xs(3)[2], value=None, gap=Gap(Lack.FAILED, hostile)),
-    ]
-    found = Change(x=x, last=xs(1)[0], before=1e-3, after=1.2e-3, ratio=1.2, direction="regressed",
-                   differences=(Difference(name="host", baseline="0", candidate=hostile),))  # fmt: skip
-    one = series([], points=several, changes=[found])
-    given = material(one)
-    page = section_of(made(given))
-    assert not page.find(id="trends").find("script")
-    assert "<script>alert(1)</script>\\u202e" in page.find(id="trends").get_text()
-
-
-def test_runs_of_one_version_and_commit_are_followed_by_date(tmp_path: Path) -> None:
-    case = make_case()
-    for number in range(3):
-        rounds = [make_round(case, 1e-3, one) for one in range(4)]
-        started = f"2026-01-0{number + 1}T12:00:00Z"
-        write_run(tmp_path, [case], *rounds, COMPLETE, run=f"run{number}", started_at=started)
-    given = gather([str(tmp_path)], tmp_path)
-    view = made(given)
-    assert [chart.id for chart in view.charts] == ["trends-date-time"]
-    assert len(rows_of(view, view.charts[0])) == 3
-
-
-def test_runs_of_which_no_series_has_a_second_point_have_no_section(tmp_path: Path) -> None:
-    case = make_case()
-    for host in ("one", "two"):
-        environment = make_header().environment
-        write_run(
-            tmp_path, [case], make_round(case), COMPLETE, run=host,
-            environment=type(environment)(**{**_fields(environment), "host": host}),
-        )  # fmt: skip
-    given = gather([str(tmp_path)], tmp_path)
-    assert trends(given) is None
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}
-
-
 def test_five_hundred_series_of_thirty_points_stay_small() -> None:
     def values(number: int) -> list[float | None]:
         return [1e-3 * (1 + number / 100) * math.exp(math.sin(number * 31 + one) / 50) for one in range(30)]
@@ -216,4 +159,3 @@ def test_five_hundred_series_of_thirty_points_stay_small() -> None:
     given = material(*(series(values(number), workload=f"net{number}") for number in range(500)))
     view = made(given)
     assert len(view.datasets[view.charts[0].dataset]) == CHOICES * 30
-    assert len(packed(chart_payload([view]))) < 400_000

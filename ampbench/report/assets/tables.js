@@ -1,10 +1,11 @@
-// Tables that answer: sorted by a click on a header, searched. What was chosen is kept in the address.
+// Tables that answer: sorted by a click on a header, searched.
 // A table of thousands of rows stays quick because few of them are in the document: the others wait in an array.
+
+"use strict";
 
 (() => {
   const FIRST = 100;
   const MORE = 500;
-  const TYPING = 300; // milliseconds without a key after which the search goes into the address
   const UNITS = {
     ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600,
     KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, PiB: 2 ** 50,
@@ -38,6 +39,7 @@
     const texts = rows.map((row) => row.textContent.toLowerCase());
     const sortKeys = new Map(); // by column, made when first asked for
     let limit = FIRST;
+    let sort = ""; // a title, behind "-" when descending
 
     // Return what each row is sorted by in a column: its number, or its text; undefined where a number is missing.
     function keysIn(place) {
@@ -51,7 +53,6 @@
 
     // Sort row numbers as chosen: stable, what is undefined last in either direction.
     function sorted(numbers) {
-      const sort = state.get("sort");
       const place = titles.indexOf(sort.replace(/^-/, ""));
       for (const head of heads) head.removeAttribute("aria-sort");
       if (place < 0) return numbers;
@@ -79,12 +80,9 @@
     }
 
     const search = element("input", { type: "search", spellcheck: false });
-    let typing = 0;
     search.addEventListener("input", () => {
       limit = FIRST;
       show();
-      clearTimeout(typing);
-      typing = setTimeout(() => state.set("q", search.value), TYPING);
     });
     const status = element("p", { className: "quiet" });
     status.setAttribute("role", "status");
@@ -100,20 +98,15 @@
       const button = element("button", { type: "button" }, ...head.childNodes);
       // up, down, and back to the order in which the table came
       button.addEventListener("click", () => {
-        const [title, sort] = [titles[place], state.get("sort")];
-        state.set("sort", sort === title ? `-${title}` : sort === `-${title}` ? "" : title);
+        const title = titles[place];
+        sort = sort === title ? `-${title}` : sort === `-${title}` ? "" : title;
+        show();
       });
       head.append(button);
     });
 
-    state.watch((name) => {
-      if (["", "q"].includes(name)) search.value = state.get("q");
-      if (["", "q", "sort"].includes(name)) show();
-    });
-    search.value = state.get("q");
     show();
     table.dataset.ready = "";
-    if (state.linked && (state.get("q") || state.get("sort"))) table.closest("section").scrollIntoView();
     for (const [event, rowsPrinted] of [["beforeprint", Infinity], ["afterprint", FIRST]]) {
       addEventListener(event, () => {
         limit = rowsPrinted;

@@ -1,0 +1,504 @@
+"""The sections of a page as data: the answer, its caveats, networks, cases, the trade-off, studies."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from ampbench.core.budget import Budget
+from ampbench.core.units import format_seconds
+from ampbench.judge import frame
+from ampbench.judge.notes import statements
+from ampbench.judge.verdict import takes_of
+from ampbench.records.case import DeviceDescription
+from ampbench.records.casts import AUTOGRAD, TRACED, CastTrace, GraphCast, GraphTrace, Operation
+from ampbench.records.measured import Failure, Fitness, Score, Skip
+from ampbench.records.run import Footer, Imported
+from ampbench.report.material import Material, gather, material_of
+from ampbench.report.page import make_page
+from ampbench.report.views import AT_ONCE, cases, contents, explanation, networks, result, tradeoff
+from ampbench.show.charts import MARKED, POINTS, marked, thinned_curve
+from ampbench.show.comparison import control_line, verdict
+from ampbench.show.document import Block, as_sentence
+from ampbench.show.page import DETAILED, LISTED, Part
+from ampbench.show.wording import answer, lines
+from ampbench.store import StoredRun, read_run
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
+from tests.report.large_runs import write_zoo_run
+from tests.report.materials import RESULTS, make_material, part_of
+from tests.report.studied_runs import BF16 as TRAINED_BF16
+from tests.report.studied_runs import (
+    CEILING_RUN,
+    FP16,
+    FP16_PURE,
+    ceilings_run,
+    scalings,
+    scope_run,
+    scoped,
+    storage_run,
+    stored,
+    trained,
+    training,
+    training_run,
+)
+from tests.report.studied_runs import FP32 as TRAINED_FP32
+from tests.report.traced_runs import TRAINED, explaining, make_pass, traced_net
+from tests.stored_runs import holding, make_case, make_divergence, make_header
+
+
+def blocks(parts: Sequence[Part], title: str = "") -> list[Block]:
+    """Return the tables of parts whose title begins with `title`, their rows as lists."""
+    tables = [block for part in parts for block in part.blocks if block.rows and block.title.startswith(title)]
+    return [replace(block, rows=[list(row) for row in block.rows]) for block in tables]
+
+
+def rows_of(block: Block) -> list[dict[str, str]]:
+    return [dict(zip(block.headers, row, strict=True)) for row in block.rows]
+
+
+def fast_bf16(**header: object) -> StoredRun:
+    return make_run(Times((FP32, [2e-3] * 4), (BF16, [1e-3] * 4)), header=make_header(**header))
+
+
+def elsewhere(run: StoredRun, **changes: Any) -> StoredRun:
+    header = make_header(run="second", started_at="2026-02-01T12:00:00Z")
+    return replace(run, header=environment(header, **{"host": "elsewhere", "cpu": "Xeon", **changes}))
+
+
+# The answer
+
+
+def test_the_heading_names_the_device_and_what_to_take_of_each_network(readme_run: Material) -> None:
+    assert result(make_material(fast_bf16())).heading == "AMD EPYC, 2 threads · torch 2.15.0: take bf16_autocast"
+    taken = Counter(take.precision for take in readme_run.shown[0].result.takes.values())
+    assert f"take bf16_pure for {taken['bf16_pure']} of {taken.total()}, " in result(readme_run).heading
+    slow = elsewhere(make_run(Times((FP32, [1e-3] * 4), (BF16, [2e-3] * 4))))
+    several = result(make_material(fast_bf16(), slow)).heading
+    assert several == "2 devices: take bf16_autocast for 1 of 2, stay in fp32 for 1"
+    without_fp32 = make_run(Times((BF16, [1e-3] * 4)))
+    assert result(make_material(without_fp32)).heading.endswith(": no advice")
+
+
+def test_a_history_is_headed_by_its_highest_version_though_an_older_one_ran_last(history: Material) -> None:
+    assert result(history).heading.startswith("AMD EPYC, 2 threads · torch 2.15.0: ")
+
+
+def test_a_run_without_a_measured_case_says_so() -> None:
+    failure = Failure(case_id=FP32.case_id, stage="round", cause="out of memory", message="no room")
+    skip = Skip(case_id=BF16.case_id, reason="no loss was given")
+    run = replace(fast_bf16(), rounds=[], failures={FP32.case_id: failure}, skips={BF16.case_id: skip})
+    view = result(make_material(run))
+    assert view.heading == "Nothing was measured: 1 failed, 1 skipped"
+    assert blocks(view.parts, "without a result")[0].rows[1] == [
+        "skipped", "no loss was given", "1", "bf16_autocast", "linear_chain",
+    ]  # fmt: skip
+    empty = result(make_material(StoredRun(path=Path("run.jsonl"), header=make_header())))
+    assert empty.heading == "Nothing was measured: there are no cases"
+    assert "Run 20260131T120000Z-bench-1f9a3c is not complete: killed, or still running." in empty.warnings
+
+
+def test_failures_are_counted_by_reason_the_commonest_first() -> None:
+    nets = [make_case("fp32", workload=f"net{number}") for number in range(8)]
+    causes = ["crash", "out of memory", "out of memory", "timeout", "crash"]
+    run = make_run(Times(*((case, [1e-3] * 4) for case in nets)))
+    for case, cause in zip(nets, causes, strict=False):
+        run.failures[case.case_id] = Failure(case_id=case.case_id, stage="round", cause=cause, message="no room")
+    view = result(make_material(run))
+    assert list(view.warnings) == ["5 of 8 cases failed."]
+    assert [row[1:3] for row in blocks(view.parts, "without a result")[0].rows] == [
+        ["crash: no room", "2"], ["out of memory: no room", "2"], ["timeout: no room", "1"],
+    ]  # fmt: skip
+
+
+def test_with_a_baseline_the_heading_is_the_verdict_and_the_worst_change_comes_first_with_its_run() -> None:
+    base = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="base"))
+    slower = [
+        make_run(
+            Times((case, noisy(seconds, seed=number))),
+            header=environment(make_header(run=f"after-{number}"), torch_version=f"2.1{number}.0"),
+        )
+        for number, case, seconds in ((6, FP32, 1.5e-3), (7, BF16, 3e-3))
+    ]
+    alone = make_material(slower[1], baseline=base)
+    assert result(alone).heading == verdict(*alone.comparisons)
+    assert blocks(result(alone).parts, "changed")[0].rows[0][1:6] == [
+        "linear_chain bf16_autocast", "time", "1.00 ms", "3.00 ms", "+200%",
+    ]  # fmt: skip
+    view = result(make_material(*slower, baseline=base))
+    assert "most of all linear_chain bf16_autocast of after-7, time +200%" in view.heading
+    assert [block.rows[0][1] for block in blocks(view.parts, "changed")] == [
+        "linear_chain fp32", "linear_chain bf16_autocast",
+    ]  # fmt: skip
+
+
+def test_two_real_runs_are_compared() -> None:
+    view = result(gather(["20261121T051926Z"], RESULTS, baseline="20261121T050808Z"))
+    assert view.heading == "1 improved (time 1), 54 inconclusive, 239 unchanged: roi_head fp32 inference, time -14%"
+
+
+# Caveats
+
+
+def test_what_weakens_a_comparison_is_a_warning() -> None:
+    base = make_run(Times((FP32, noisy(1e-3))), header=make_header(run="base"))
+    new = environment(make_header(run="new"), cpu="Xeon")
+    said = result(make_material(make_run(Times((FP32, noisy(1e-3))), header=new), baseline=base)).warnings
+    assert any(text.startswith("Not measured in turns") for text in said)
+    assert any("Xeon (times are not comparable)" in text for text in said)
+    ours, theirs = arms()
+    base = make_run(Times((FP32, noisy(1e-3))), control=noisy(1.07e-3, seed=2), header=ours)
+    material = make_material(make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs), baseline=base)
+    assert as_sentence(control_line(material.comparisons[0].control)) in result(material).warnings
+
+
+def disturbed(run: StoredRun) -> StoredRun:
+    return replace(run, rounds=[structs.replace(timing, samples=[[1e-3, 2e-3, 2e-3]]) for timing in run.rounds])
+
+
+def test_a_warning_names_its_run_where_it_does_not_hold_of_all() -> None:
+    (said,) = result(make_material(disturbed(fast_bf16()))).warnings
+    assert said.startswith("This machine was not quiet: end other work")
+    (said,) = result(make_material(fast_bf16(), disturbed(elsewhere(fast_bf16())))).warnings
+    assert said.startswith("second: this machine was not quiet: ")
+    imported = Imported(program="asv", file="a.json")
+    ran = disturbed(fast_bf16(imported=imported))
+    said = result(make_material(fast_bf16(run="new"), baseline=ran)).warnings
+    assert any(text.startswith("Baseline: this machine was not quiet: ") for text in said)
+    assert "Baseline: imported from asv: a.json." in said
+    both = make_material(fast_bf16(run="new", imported=imported), baseline=fast_bf16(imported=imported))
+    assert list(result(both).warnings).count("Imported from asv: a.json.") == 1
+
+
+def test_an_interrupted_run_is_warned_of_and_an_import_without_an_end_is_not() -> None:
+    run = replace(fast_bf16(), footers=[Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")])
+    assert list(result(make_material(run)).warnings) == [
+        "Run 20260131T120000Z-bench-1f9a3c is not complete: interrupted."
+    ]
+    run = replace(fast_bf16(imported=Imported(program="asv", file="a.json")), footers=[])
+    assert list(result(make_material(run)).warnings) == ["Imported from asv: a.json."]
+
+
+QUIET = Times((FP32, [2e-3] * 4), (BF16, [1e-3] * 4))
+
+
+def with_errors(**changes: Any) -> StoredRun:
+    return replace(
+        make_run(QUIET), divergence={case.case_id: make_divergence(case, **changes) for case in (FP32, BF16)}
+    )
+
+
+def busy() -> StoredRun:
+    run = make_run(QUIET)
+    return replace(run, rounds=[structs.replace(timing, fitness=Fitness(other_share=0.76)) for timing in run.rounds])
+
+
+EMULATING = DeviceDescription(type="cpu", available=True, name="AMD EPYC", arithmetic={"bfloat16": "emulated"})
+KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
+    {
+        "too few rounds to take": lambda: make_run(Times((FP32, [2e-3] * 2), (BF16, [1e-3] * 2))),
+        "too few rounds to stay": lambda: make_run(Times((FP32, [1e-3] * 2), (BF16, [2e-3] * 2))),
+        "no certain speedup": lambda: make_run(
+            Times((FP32, [1e-3, 2e-3, 1e-3, 2e-3]), (BF16, [2e-3, 1e-3, 1.1e-3, 1e-3]))
+        ),
+        "a busy machine": busy,
+        "a random network": lambda: with_errors(chance_rel_l2=1.22),
+        "errors undefined": lambda: with_errors(output_rel_l2=None, output_undefined="the reference is zero"),
+        "emulated arithmetic": lambda: make_run(QUIET, header=environment(make_header(), devices=[EMULATING])),
+        "entries lost": lambda: replace(make_run(QUIET), lacks={FP32.case_id: ["round 2"]}),
+    }
+)
+"""A caveat of each kind of place: the advice, rounds, errors, the device, the file."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_has_every_caveat_of_the_terminal(kind: str) -> None:
+    run = KINDS[kind]()
+    noted = lines(statements(run, frame.run_rows(run)), run.cases, everything=False)
+    advised = [take.statement for take in takes_of(run, Budget()).values()]
+    uncertain = [advice for advice in advised if "cause" in advice.facts or "precision" not in advice.facts]
+    assert noted or uncertain, "nothing is qualified"
+    material = make_material(run)
+    assert {*map(as_sentence, noted)} <= {*result(material).warnings}
+    view = networks(material)
+    sentences = [row[1] for block in blocks(view.parts, "why") for row in block.rows] if view else []
+    assert all(any(answer(advice) in sentence for sentence in sentences) for advice in uncertain)
+    if kind in ("too few rounds to take", "too few rounds to stay", "a busy machine"):
+        assert "(not certain)" in result(material).heading
+
+
+# Networks
+
+
+def speeding(speeds: dict[str, float], **header: Any) -> StoredRun:
+    """Return a run of a workload for each of `speeds`, which bf16_pure reaches."""
+    pairs = [
+        (make_case(precision, workload=workload), [1e-3 / factor] * 4)
+        for workload, speed in speeds.items()
+        for precision, factor in (("fp32", 1.0), ("bf16_pure", speed))
+    ]
+    return make_run(Times(*pairs), header=make_header(**header))
+
+
+def network_blocks(material: Material, title: str = "") -> list[Block]:
+    view = networks(material)
+    assert view is not None
+    return blocks(view.parts, title)
+
+
+def test_every_network_has_a_row_in_its_phase_and_long_tables_are_folded(tmp_path: Path) -> None:
+    zoo = make_material(read_run(write_zoo_run(tmp_path, networks=100)))
+    tables = network_blocks(zoo)
+    names = [row[0] for block in tables for row in block.rows if row[0].startswith("timm:")]
+    assert len(names) == len({(row["workload"], row["phase"]) for row in zoo.rows if row["outcome"] == "ok"})
+    assert all(len(block.rows) <= AT_ONCE for block in tables if not block.folded)
+
+
+def test_a_network_and_a_precision_have_their_numbers() -> None:
+    material = make_material(speeding({"one": 1.0, "two": 2.0, "four": 4.0}))
+    (block,) = network_blocks(material, "take bf16_pure for 2 of 3")
+    assert [row[:3] for row in block.rows] == [
+        ["four", "bf16_pure", "4.00x (4.00–4.00)"],
+        ["two", "bf16_pure", "2.00x (2.00–2.00)"],
+        ["one", "fp32", "1.00x"],
+    ]
+    (block,) = network_blocks(material, "what each precision brought")
+    assert block.rows[0][:4] == ["bf16_pure", "2", "3 of 3", "2.00x (0.36–11.19)"]
+
+
+def test_machines_and_torch_versions_have_rows_of_their_own() -> None:
+    (block,) = network_blocks(make_material(speeding({"one": 2.0}), elsewhere(speeding({"one": 4.0}))), "take")
+    assert [row[:4] for row in block.rows] == [
+        ["one", "elsewhere", "bf16_pure", "best"], ["one", "bench", "bf16_pure", ""],
+    ]  # fmt: skip
+    older = replace(speeding({"one": 2.0}), header=environment(make_header(run="a"), torch_version="2.14.0"))
+    timed = [(make_case(name, workload="one"), [1e-3] * 4) for name in ("fp32", "bf16_autocast")]
+    newer = make_run(Times(*timed), header=make_header(run="b"))
+    (block,) = network_blocks(make_material(older, newer), "take")
+    assert {row[0] for row in block.rows} == {"one · a", "one · b"}
+
+
+def test_the_take_at_each_value_of_a_sweep_stands_at_the_top() -> None:
+    selection = structs.replace(make_header().selection, sweeps={"batch_size": [1, 8]})
+    pairs = [
+        (make_case(name, batch_size=size), [1e-3 / speed] * 4)
+        for size, speed in ((1, 0.5), (8, 2.0))
+        for name, speed in (("fp32", 1.0), ("bf16_pure", speed))
+    ]
+    said = result(make_material(make_run(Times(*pairs), header=make_header(selection=selection)))).warnings
+    assert any("linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in text for text in said)
+
+
+def test_what_was_not_measured_has_no_section() -> None:
+    for run in (StoredRun(path=Path("run.jsonl"), header=make_header()), make_run(Times((FP32, [])))):
+        assert networks(make_material(run)) is None
+        assert tradeoff(make_material(run)) is None
+        assert explanation(make_material(run)) is None
+
+
+# Cases
+
+
+def case_rows(material: Material) -> list[dict[str, str]]:
+    view = cases(material)
+    assert view is not None
+    return rows_of(view.parts[0].blocks[0])
+
+
+def test_every_case_that_was_measured_or_failed_is_a_row_with_the_columns_of_the_terminal(
+    readme_run: Material,
+) -> None:
+    rows, measured = case_rows(readme_run), [row for row in readme_run.rows if row["outcome"] == "ok"]
+    assert list(rows[0]) == [
+        "case", "precision", "time/step", "speed", "memory", "error", "argmax", "gradient error", "verdict",
+    ]  # fmt: skip
+    assert [row["time/step"] for row in rows] == [format_seconds(row["seconds_median"]) for row in measured]
+    failed = make_run(Times((FP32, noisy(1e-3)), (BF16, [])))
+    failed.failures[BF16.case_id] = Failure(case_id=BF16.case_id, stage="round", cause="exception", message="no <k>")
+    assert [row["verdict"] for row in case_rows(make_material(failed))] == ["baseline", "failed: no <k>"]
+    here, there = fast_bf16(run="one"), elsewhere(fast_bf16())
+    assert [row["run"] for row in case_rows(make_material(here, there))] == ["one", "one", "second", "second"]
+
+
+# The trade-off
+
+
+def traded(*measured: tuple[str, str, float, float | None]) -> Material:
+    """Return a run of workloads in precisions, each with its seconds and its output error."""
+    made = [make_case(name, workload=workload) for workload, name, *_ in measured]
+    run = make_run(Times(*((case, noisy(seconds)) for case, (*_, seconds, _) in zip(made, measured, strict=True))))
+    for case, (*_, error) in zip(made, measured, strict=True):
+        run.divergence[case.case_id] = make_divergence(case, output_rel_l2=error)
+    return make_material(run)
+
+
+FAST = (
+    ("mlp", "fp32", 1e-3, 2e-7), ("mlp", "bf16_autocast", 0.5e-3, 4e-3), ("mlp", "bf16_pure", 0.25e-3, 5e-2),
+    ("vgg", "fp32", 1e-3, 3e-7), ("vgg", "bf16_autocast", 0.8e-3, 6e-3),
+)  # fmt: skip
+
+
+def test_every_low_precision_is_a_point_with_its_interval_and_what_is_refused_is_crossed_out() -> None:
+    odd = (("mlp", "fp16_pure", 1e-3, float("inf")), ("mlp", "bf16_master", 1e-3, None), ("gru", "bf16_pure", 1, 1e-3))
+    view = tradeoff(traded(*FAST, *odd))
+    assert view is not None
+    rows = view.datasets["tradeoff"]
+    assert {(row["table"], row["precision"], row["wrong"]) for row in rows} == {
+        ("mlp inference", "bf16_autocast", False),
+        ("mlp inference", "bf16_pure", True),
+        ("vgg inference", "bf16_autocast", False),
+    }
+    assert all(row["low"] <= row["speed"] * 1.001 and row["high"] >= row["speed"] * 0.999 for row in rows)
+    assert "The fastest that is ok is mlp inference bf16_autocast: " in view.charts[0].alt
+    assert tradeoff(traded(FAST[0])) is None
+
+
+def test_the_axis_spans_at_least_half_to_one_and_a_half_and_what_is_far_slower_stands_at_its_edge() -> None:
+    alike = (("mlp", "fp32", 1e-3, 1e-3), ("mlp", "bf16_pure", 1e-3, 1.1e-3))
+    emulated = ("mlp", "fp16_pure", 30e-3, 1e-3)
+    for measured, least in ((alike, 0.5), ((*FAST, emulated), 0.25)):
+        view = tradeoff(traded(*measured))
+        assert view is not None
+        scale = view.charts[0].spec["layer"][0]["encoding"]["x"]["scale"]
+        assert (scale["domain"][0], scale["clamp"]) == (least, True)
+        assert scale["domain"][1] >= 1.5
+
+
+# Studies
+
+
+def only(*runs: StoredRun) -> Material:
+    return material_of([], explanations=list(runs))
+
+
+casts = partial(part_of, "casts")
+
+
+def test_a_page_of_all_studies_has_their_parts_in_order_and_the_first_finding_above() -> None:
+    runs = [training_run(*trained()), training_run(*scalings(), run="settings"), scope_run(scoped())]
+    material = only(*runs, storage_run(stored()), ceilings_run(*CEILING_RUN))
+    view = explanation(material)
+    assert view is not None
+    assert [part.title for part in view.parts] == [
+        "Trainings",
+        "Scope of autocast",
+        "Inputs stored in half",
+        "Ceilings",
+    ]
+    assert len(view.charts) == 2
+    assert result(material).heading.startswith("digits · settings: fp16 needs loss scaling here; default serves")
+    assert contents(material) == [
+        "trainings of 4 cases",
+        "the scope of autocast in 1 case",
+        "the storage of the inputs of 1 case",
+        "the ceilings of cpu",
+    ]
+
+
+def test_the_workload_that_fails_is_the_heading() -> None:
+    others = [make_case(name, workload="other", phase="training") for name in ("fp32", "bf16_autocast")]
+    fine = [training(case, seed) for case in others for seed in range(3)]
+    good = training_run(*fine, cases=others, run="older", started_at="2026-01-01T00:00:00Z")
+    assert result(only(good, training_run(*trained()))).heading.startswith("digits: ")
+    assert result(only(good)).heading.startswith("other: bf16_autocast: trains as fp32 does")
+    scores = [Score(step=step, loss=2.3, correct=36, decisions=360) for step in (0, 300)]
+    flat = [training(case, seed, scores=scores) for case in (TRAINED_FP32, TRAINED_BF16) for seed in range(2)]
+    heading = result(only(training_run(*flat, cases=(TRAINED_FP32, TRAINED_BF16)))).heading
+    assert heading.startswith("digits: fp32: does not learn: ")
+
+
+def test_a_case_without_a_result_has_its_reason() -> None:
+    run = scope_run(scoped(), cases=(TRAINED_BF16, FP16))
+    run.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="round", cause="OutOfMemoryError", message="<b>")
+    view = explanation(only(run, training_run(cases=(FP16_PURE,))))
+    assert view is not None
+    assert [(left.name, left.reason) for part in view.parts for left in part.untold] == [
+        ("digits fp16_pure", "not reached before the run ended"),
+        ("digits fp16_autocast", "OutOfMemoryError: <b>"),
+    ]
+    failed = scope_run()
+    failed.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="round", cause="killed", message="")
+    assert result(only(failed)).heading == "Nothing was measured: 1 failed"
+
+
+def test_a_traced_case_has_its_casts_by_kind_and_what_could_be_saved() -> None:
+    graphs = [
+        GraphTrace(graph=TRACED, error="RuntimeError: no trace"),
+        GraphTrace(
+            graph=AUTOGRAD,
+            casts=[GraphCast(what="gradient", name="0.bias", from_dtype="bf16", to_dtype="fp32", elements=8)],
+        ),
+    ]
+    part = casts(only(explaining(make_pass(graphs=graphs))))
+    assert part is not None
+    (detail,) = part.details
+    assert detail.said.startswith("9 casts a step")
+    tables = {block.title: block for block in detail.blocks if block.rows}
+    assert [row[:3] for row in tables["Where they come from"].rows][:2] == [
+        ["input", "autocast", "1"], ["weight", "autocast", "4"],
+    ]  # fmt: skip
+    (saving,) = next(block.rows for title, block in tables.items() if title.startswith("What could be saved"))
+    assert saving[-1].startswith("store the input in bf16")
+    assert detail.folded["Casts of the autograd graph in their order"][0].rows == [["0.bias", "bf16 → fp32", "8"]]
+    assert any("RuntimeError: no trace" in block.title for block in detail.blocks)
+
+
+def test_of_several_traces_of_a_case_the_newest_counts_and_another_torch_is_pointed_out() -> None:
+    older = explaining(make_pass(notes=["old"]), run="older", started_at="2026-01-30T12:00:00Z")
+    newer = explaining(make_pass(notes=["new"]), run="newer", started_at="2026-01-31T12:00:00Z")
+    part = casts(only(newer, older))
+    assert part is not None
+    assert len(part.details) == 1
+    assert any("ew" in block.title for block in part.details[0].blocks)
+    other = replace(older, header=environment(older.header, torch_version="2.14.0"))
+    part = casts(only(newer, other))
+    assert part is not None
+    assert {detail.name for detail in part.details} == {
+        "linear_chain bf16_autocast · newer", "linear_chain bf16_autocast · older",
+    }  # fmt: skip
+    measured = make_run(Times((TRAINED, [1e-3])))
+    for run, said in ((newer, []), (other, ["Run with torch 2.14.0 on bench, which measured nothing on this page."])):
+        part = casts(material_of([measured], explanations=[run]))
+        assert part is not None
+        assert list(part.said) == said
+
+
+def test_why_a_case_changed_stands_with_its_verdict() -> None:
+    fewer = structs.replace(traced_net(), casts=[cast for cast in traced_net().casts if cast.what != "weight"])
+    old = make_run(Times((TRAINED, noisy(1e-3))), header=make_header(run="old"))
+    new = make_run(Times((TRAINED, noisy(2e-3, seed=1))), header=make_header(run="new"))
+    material = make_material(holding(new, make_pass(trace=fewer)), baseline=holding(old, make_pass()))
+    (why,) = material.comparisons[0].explained.values()
+    assert why.lines
+    shown = [block.title for part in result(material).parts for block in part.blocks]
+    shown += [cell for part in result(material).parts for block in part.blocks for row in block.rows for cell in row]
+    assert all(any(line in text for text in shown) for line in why.lines)
+
+
+@pytest.mark.slow
+def test_very_many_cases_and_a_step_of_100_000_ops_stay_small() -> None:
+    many = [make_case("bf16_autocast", workload=f"net_{number}", phase="training") for number in range(LISTED + 5)]
+    (part,) = explanation(only(scope_run(*(scoped(case, steps=200) for case in many), cases=many))).parts
+    assert (len(part.details), sum(bool(detail.blocks) for detail in part.details)) == (LISTED, DETAILED)
+    assert part.left_out == 5
+    ops = [
+        Operation(index=index, name="aten.mm", module=f"layer.{index // 100}", inputs=("bf16",), outputs=("bf16",))
+        for index in range(100_000)
+    ]
+    assert len(make_page(only(explaining(make_pass(trace=CastTrace(ops=ops, casts=[], timed=False)))))) < 1_000_000
+
+
+def test_curves_are_thinned_break_where_a_loss_is_not_finite_and_carry_their_shapes_apart() -> None:
+    assert thinned_curve([4.0, 2.0, None]) == [(1.0, 4.0), (2.0, 2.0), (3.0, None)]
+    whole = thinned_curve([float(step) for step in range(1, 1001)])
+    assert (len(whole), whole[0]) == (POINTS, (5.5, 5.5))
+    rows = [{"series": name, "mark": False} for name in "abc" for _ in range(80)]
+    marked(rows)
+    places = [[place for place, row in enumerate(rows[start : start + 80]) if row["mark"]] for start in (0, 80, 160)]
+    assert [len(own) for own in places] == [MARKED] * 3
+    assert len({*places[0], *places[1], *places[2]}) == 3 * MARKED
