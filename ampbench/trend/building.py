@@ -162,18 +162,18 @@ def make_trend(runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked])
     for _, key, x in sorted(placed, key=lambda run: run[1]):
         xs.setdefault(key, x)
     axes = {place: [(key, xs[key]) for key in xs if key in {*members.values()}] for place, members in used.items()}
-    series: list[tuple[Series, Runs]] = []
-    lost: list[Series] = []
-    for track, columns in tracks.items():
-        axis_here = axes[track[0]]
-        made = [pair for metric in metrics for pair in _series(track, axis_here, columns, metric)]
-        series += made
-        lost += [] if made else _lost(track, axis_here, columns, metrics[0])
+    series = [
+        pair
+        for track, columns in tracks.items()
+        for metric in metrics
+        for pair in _series(track, axes[track[0]], columns, metric)
+    ]
     if not series:
-        raise NothingToRunError(f"no series: {_why_none(left_out, lost)}")
+        reasons = [f"{count} with {why.replace('-', ' ')}" for why, count in left_out.items()]
+        raise NothingToRunError(f"no series: {'; '.join(reasons) or 'no case has a number of these metrics'}")
     judged_series, shifts = judged(series)
     counts = {place: len(members) for place, members in used.items()}
-    return Trend(axis=axis, series=judged_series, shifts=shifts, runs=counts, left_out=left_out, lost=lost)
+    return Trend(axis=axis, series=judged_series, shifts=shifts, runs=counts, left_out=left_out)
 
 
 def _at_one_commit(tracks: Mapping[_Track, _Columns], headers: Sequence[Header]) -> dict[_Track, _Columns]:
@@ -191,15 +191,6 @@ def _at_one_commit(tracks: Mapping[_Track, _Columns], headers: Sequence[Header])
         if everywhere not in chosen or rank > chosen[everywhere][0]:
             chosen[everywhere] = rank, track
     return {track: tracks[track] for _, track in chosen.values()}
-
-
-def _why_none(left_out: Mapping[LeftOut, int], lost: Sequence[Series]) -> str:
-    reasons = [f"{count} with {why.replace('-', ' ')}" for why, count in left_out.items()]
-    if lost:
-        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
-        last = lost[0].points[-1]
-        reasons.append(f"{lost[0].case.case_id} at {last.x.label} failed: {last.gap.why if last.gap else ''}{more}")
-    return "; ".join(reasons) or "no case has a number of these metrics"
 
 
 _Runs = Sequence[RunValues]
@@ -229,27 +220,16 @@ def _series(track: _Track, axis: _Axis, columns: _Columns, metric: Tracked) -> I
         yield Series(case=case, metric=metric, place=place, numbers=numbers, points=points), runs
 
 
-def _lost(track: _Track, axis: _Axis, columns: _Columns, metric: Tracked) -> Iterator[Series]:
-    """Yield a series of gaps where every run of a case failed or skipped it, one of them failed."""
-    place, case_id, _ = track
-    runs = [run for column in columns.values() for run in column]
-    gaps = [run.missing.get(case_id) for run in runs]
-    if None not in gaps and any(gap is not None and gap.lack is Lack.FAILED for gap in gaps):
-        points = [_point(x, [], columns[key], case_id, metric) for key, x in axis if key in columns]
-        failed = [point for point in points if point.gap is not None and point.gap.lack is Lack.FAILED]
-        yield Series(case=runs[0].cases[case_id], metric=metric, place=place, points=failed or points)
-
-
-def _point(x: X, told: _Runs, runs: _Runs, case_id: str, metric: Tracked) -> Point:
+def _point(x: X, comparable: _Runs, runs: _Runs, case_id: str, metric: Tracked) -> Point:
     """Return the median of the comparable runs among the `runs` at `x`, or why there is none.
 
     What is undefined is worse than any number. As comparisons do, it leaves out disturbed runs, where others are left.
     """
     column = metric.column.name
-    if not told:
+    if not comparable:
         return Point(x=x, value=None, gap=_why_missing(runs, case_id, column))
-    measured = [run for run in told if run.value(column, case_id) is not None]
-    undefined = [run for run in told if run not in measured]
+    measured = [run for run in comparable if run.value(column, case_id) is not None]
+    undefined = [run for run in comparable if run not in measured]
     quiet = [run for run in measured if not (metric.noisy and case_id in run.disturbed)]
     each = tuple(_measured(run, case_id, metric) for run in quiet or measured)
     ids = (*(run.run for run in each), *(run.header.run for run in undefined))

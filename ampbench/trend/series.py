@@ -258,10 +258,9 @@ class Shift:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """Series over the `axis`, the common changes of their times (`shifts`), and the cases that only ever failed.
+    """Series over the `axis` and the common changes of their times (`shifts`).
 
-    `lost` has a series of gaps for each of these. `runs` counts the runs used by place, `left_out` those without an x
-    by the reason.
+    `runs` counts the runs used by place, `left_out` those without an x by the reason.
     """
 
     axis: str
@@ -269,7 +268,6 @@ class Trend:
     runs: Mapping[Place, int]
     shifts: Sequence[Shift] = ()
     left_out: Mapping[LeftOut, int] = field(default_factory=dict)
-    lost: Sequence[Series] = ()
 
     @cached_property
     def places(self) -> dict[Place, list[Series]]:

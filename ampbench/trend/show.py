@@ -173,10 +173,10 @@ def missing(point: Point) -> str:
 
 
 def failures(trend: Trend) -> list[str]:
-    """Return what broke in the end, and never came back: cases that failed and errors that are no numbers."""
+    """Return the cases that failed, and the errors that are no numbers, at the last x."""
     lines: dict[str, None] = {}
-    labels = case_labels(series.case for series in (*trend.series, *trend.lost))
-    for series in (*trend.series, *trend.lost):
+    labels = case_labels(series.case for series in trend.series)
+    for series in trend.series:
         last, name = series.points[-1], labels[series.case.case_id]
         if last.undefined:
             name = f"{series.metric.name} of {name}"
@@ -364,10 +364,9 @@ def _data(trend: Trend) -> dict[str, Any]:
     """Return a trend as JSON has it (docs/trends.md)."""
     plain = partial(msgspec.to_builtins, enc_hook=dict)
     shifts = [plain(shift) for shift in trend.shifts]
-    lost, series = ([_series_data(one, plain(one)) for one in group] for group in (trend.lost, trend.series))
-    return {"axis": trend.axis, "left_out": dict(trend.left_out), "shifts": shifts, "lost": lost, "series": series}
-
-
-def _series_data(series: Series, data: dict[str, Any]) -> dict[str, Any]:
-    case_id, column = series.case.case_id, series.metric.column
-    return {"case_id": case_id, **data, "metric": series.metric.name, "column": column.name, "unit": column.unit}
+    followed = []
+    for series in trend.series:
+        metric = series.metric
+        names = {"metric": metric.name, "column": metric.column.name, "unit": metric.column.unit}
+        followed.append({"case_id": series.case.case_id, **plain(series), **names})
+    return {"axis": trend.axis, "left_out": dict(trend.left_out), "shifts": shifts, "series": followed}

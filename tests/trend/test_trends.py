@@ -226,31 +226,6 @@ def test_a_time_that_is_none_is_refused_by_the_name_of_its_run(axis: str, header
         AXES[axis]([run])
 
 
-def test_a_case_that_has_only_ever_failed_is_listed_with_why(folder: Folder) -> None:
-    for version, signal in (("2.14.0", 6), ("2.15.0", 11)):
-        failure = Failure(case_id=BF16.case_id, stage="round", cause="crash", message=f"signal {signal}")
-        folder.run(*timed(FP32, 1e-3), failure, cases=(FP32, BF16), torch=version)
-    trend = folder.trend()
-    (lost,) = trend.lost
-    assert (lost.case, lost.points[-1].x.label, lost.points[-1].gap) == (
-        BF16, "2.15.0", Gap(Lack.FAILED, "crash: signal 11")
-    )  # fmt: skip
-    assert lost.place == only(trend).place
-
-
-def test_a_case_that_has_a_number_of_another_version_of_torch_is_not_lost(folder: Folder) -> None:
-    folder.run(torch="2.14.0")
-    folder.run(Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11"), torch="2.15.0")
-    assert folder.trend().lost == []
-
-
-def test_where_every_case_failed_the_first_is_named(folder: Folder) -> None:
-    told = {"stage": "round", "cause": "crash", "message": "signal 9"}
-    folder.run(*(Failure(case_id=case.case_id, **told) for case in (FP32, BF16)), cases=(FP32, BF16))
-    with pytest.raises(NothingToRunError, match=r"/fp32/.* at 2\.15\.0 failed: crash: signal 9, and 1 more"):
-        folder.trend()
-
-
 def test_a_failed_a_skipped_and_a_missing_case_are_gaps_that_say_why(folder: Folder) -> None:
     folder.run(torch="2.11.0")
     failure = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
