@@ -9,7 +9,6 @@ a run file that tell of its case.
 
 import hashlib
 import json
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from ampbench.convert.formats import Selected, defined, listed, read_json
 from ampbench.core import stats
 from ampbench.core.metrics import METRICS
-from ampbench.errors import StoreError
+from ampbench.errors import StoreError, UsageError
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Round
 from ampbench.records.run import DIRTY, SCHEMA, Entry, Footer, Header
@@ -33,39 +31,16 @@ from ampbench.show.rows import Row
 from ampbench.store import StoredRun, gathered, lines, new_run_id
 
 
-def statistics_of(values: Sequence[float]) -> dict[str, Any]:
-    """Return what pytest-benchmark's `Stats` says of `values`.
-
-    Its quartiles are Hazen's, which NumPy has by that name; an outlier lies beyond one standard deviation from the
-    mean, or beyond 1.5 interquartile ranges from the quartiles (Tukey). A single value has the standard deviation 0,
-    by its own definition.
-    """
-    mean, total = statistics.mean(values), sum(values)
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    lower, upper = (float(quartile) for quartile in np.quantile(values, [0.25, 0.75], method="hazen"))
-    low, high = lower - 1.5 * (upper - lower), upper + 1.5 * (upper - lower)
-    beyond_deviation = sum(not mean - deviation <= value <= mean + deviation for value in values)
-    beyond_fences = sum(not low <= value <= high for value in values)
-    return {
-        "min": min(values),
-        "max": max(values),
-        "mean": mean,
-        "stddev": deviation,
-        "rounds": len(values),
-        "median": statistics.median(values),
-        "iqr": upper - lower,
-        "q1": lower,
-        "q3": upper,
-        "iqr_outliers": beyond_fences,
-        "stddev_outliers": beyond_deviation,
-        "outliers": f"{beyond_deviation};{beyond_fences}",
-        "ld15iqr": min(value for value in values if value >= low),
-        "hd15iqr": max(value for value in values if value <= high),
-        "ops": len(values) / total if total else 0.0,
-        "total": total,
-        "data": list(values),
-        "iterations": 1,
-    }
+def _statistics(values: Sequence[float]) -> dict[str, Any]:
+    """Return the statistics that pytest-benchmark computes of `values`; raises `UsageError` where it is missing."""
+    try:
+        from pytest_benchmark.stats import Stats
+    except ImportError:
+        raise UsageError('its format needs pytest-benchmark: pip install "ampbench[pytest]"') from None
+    theirs = Stats()
+    for value in values:
+        theirs.update(value)
+    return {**theirs.as_dict(), "data": list(values), "iterations": 1}
 
 
 PROGRAM = "pytest-benchmark"
@@ -254,7 +229,7 @@ def _benchmark(selected: Selected, row: Row, rounds: Sequence[Round]) -> dict[st
             metrics={column.name: value for column, value in defined(row, METRICS.values())},
         ),
         "options": {} if header.imported else asked,
-        "stats": statistics_of([stats.round_value(each.samples, each.cpu_samples, each.windows) for each in own]),
+        "stats": _statistics([stats.round_value(each.samples, each.cpu_samples, each.windows) for each in own]),
     }
 
 
