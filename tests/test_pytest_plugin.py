@@ -126,19 +126,6 @@ def test_suite(amp_benchmark):
     assert names[4:6] == ["test_suite[mlp-cpu-inference-bf16_pure]", "test_suite[mlp-cpu-inference-fp32]"]
 
 
-def test_the_suite_leaves_out_phases_that_ampbench_run_leaves_out(pytester: pytest.Pytester) -> None:
-    names = collected(
-        pytester,
-        """
-@pytest.mark.amp(workloads=["suite"], precisions=["fp32"], phases=["training"])
-def test_suite(amp_benchmark):
-    amp_benchmark()
-""",
-    )
-    assert "test_suite[mlp-cpu-training-fp32]" in names
-    assert not any("mobilenet" in name for name in names)
-
-
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -332,23 +319,6 @@ def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_
     ]
 
 
-def test_a_second_file_of_the_same_name_is_refused_as_ampbench_run_refuses_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(**{"a/nets": NETS, "b/nets": NETS})
-    result = run(
-        pytester,
-        """
-@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
-@pytest.mark.parametrize("folder", ["a", "b"])
-def test_net(amp_benchmark, folder):
-    amp_benchmark(f"{folder}/nets.py:net")
-""",
-        "--benchmark-disable",
-    )
-    result.assert_outcomes(passed=1, failed=1)
-    (said,) = failures(result)
-    assert said.startswith("Failed: two workloads are called nets.py:net, ")
-
-
 NO_WORKLOADS = [
     ("3", "int is no network: give *"),
     ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: *"),
@@ -414,11 +384,6 @@ def test_an_error_above_the_limit_or_undefined_fails_with_error_limit_and_case(
     )
 
 
-def test_the_limit_of_the_command_line_wins_over_the_markers(pytester: pytest.Pytester) -> None:
-    result = run(pytester, ERRORS, "--amp-max-error=0.1", "--benchmark-disable", "-k", "near")
-    result.assert_outcomes(passed=2, deselected=1)
-
-
 def test_a_workload_that_fails_fails_its_test_with_its_own_error_and_is_in_the_table(
     pytester: pytest.Pytester,
 ) -> None:
@@ -475,13 +440,6 @@ def test_sick(amp_benchmark):
         *options,
     ).assert_outcomes(failed=1)
     assert (pytester.path / "locals").read_text() == ("self given layer" if kept else "")
-
-
-def test_what_the_machine_cannot_do_is_skipped_with_the_reason(pytester: pytest.Pytester) -> None:
-    body = "def test_net(amp_benchmark):\n    amp_benchmark('mlp')\n"
-    result = run(pytester, body, "--amp-precision=tf32", "--amp-phase=inference", "-rs")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*cpu has no tf32"])
 
 
 STEPS = """
@@ -585,16 +543,6 @@ def test_the_machine_is_described_where_saved_benchmarks_describe_it() -> None:
     assert described["ampbench"]["torch_version"] == torch.__version__
 
 
-def test_without_torch_the_machine_stays_as_pytest_benchmark_describes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "ampbench.pytest_plugin.measuring")
-    monkeypatch.setitem(sys.modules, "torch", None)
-    described: dict[str, Any] = {"node": "here"}
-    ampbench.pytest_plugin.pytest_benchmark_compare_machine_info(
-        machine_info=described, compared_benchmark={"machine_info": {"ampbench": {}}}
-    )
-    assert described == {"node": "here"}
-
-
 WITHOUT = "Failed: amp_benchmark needs pytest-benchmark"
 
 
@@ -657,21 +605,6 @@ def test_bare_pytest_collects_the_tests_and_with_benchmark_only_the_benchmarks(p
     assert found("--benchmark-only") == ["benchmarks/pytest/test_two.py::test_it"]
     assert found("benchmarks/pytest") == ["benchmarks/pytest/test_two.py::test_it"]
     assert found("tests", "--benchmark-only") == ["tests/test_one.py::test_it"]
-
-
-def test_the_suite_has_its_own_settings_where_the_command_line_names_none(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest((ROOT / "benchmarks" / "pytest" / "conftest.py").read_text())
-    pytester.makepyfile(
-        """
-        def test_settings(benchmark, request):
-            print(request.node.get_closest_marker("benchmark").kwargs)
-            benchmark(len, "")
-        """
-    )
-    result = pytester.runpytest_inprocess("-s", "--benchmark-disable")
-    result.stdout.fnmatch_lines(["*{'max_time': 0.5, 'min_rounds': 3}*"])
-    result = pytester.runpytest_inprocess("-s", "--benchmark-disable", "--benchmark-max-time=9")
-    result.stdout.fnmatch_lines(["*{'min_rounds': 3}*"])
 
 
 def test_the_suite_of_this_repository_is_the_grid_of_the_default_suite(pytester: pytest.Pytester) -> None:

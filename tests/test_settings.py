@@ -42,11 +42,6 @@ def loaded(text: str, folder: Path, verbs: Mapping[str, Mapping[str, Option]] = 
     return {verb: settings.defaults(file, verb, verbs, options) for verb, options in verbs.items()}
 
 
-def test_there_may_be_no_settings(repository: Path) -> None:
-    (repository / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    assert settings.find(repository / "source") is None
-
-
 def test_the_nearest_file_up_to_the_root_of_the_repository_counts(repository: Path) -> None:
     (repository / "pyproject.toml").write_text("[tool.ampbench]\nresults = 'far'\n")
     found = settings.find(repository / "source" / "deep")
@@ -128,18 +123,6 @@ def test_what_cannot_be_meant_is_refused_with_the_file(text: str, message: str, 
     with pytest.raises(UsageError, match=message) as caught:
         loaded(text, repository)
     assert "\n" not in str(caught.value)
-
-
-def test_bytes_that_are_not_text_are_refused(repository: Path) -> None:
-    (repository / "ampbench.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="not valid TOML"):
-        settings.find(repository)
-
-
-def test_a_tool_table_that_is_no_table_is_refused(repository: Path) -> None:
-    (repository / "pyproject.toml").write_text("[tool]\nampbench = 5\n")
-    with pytest.raises(UsageError, match=r"must be a table"):
-        settings.find(repository)
 
 
 @pytest.mark.parametrize(

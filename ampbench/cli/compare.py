@@ -16,7 +16,6 @@ from ampbench.cli.options import (
     Results,
     Verbose,
     many_names,
-    run_argument,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
@@ -58,8 +57,8 @@ class Judging:
 
 def command(
     *,
-    baseline: Annotated[str, run_argument("BASE", f"A run: {A_RUN}.")],
-    candidate: Annotated[str, run_argument("CANDIDATE", "Another, which is compared with it.")],
+    baseline: Annotated[str, Argument(metavar="BASE", help=f"A run: {A_RUN}.")],
+    candidate: Annotated[str, Argument(metavar="CANDIDATE", help="Another, which is compared with it.")],
     judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
@@ -94,10 +93,10 @@ def command(
 
 def gate(
     *,
-    baseline: Annotated[str, run_argument("BASE", f"A run: {A_RUN}.")],
-    candidate: Annotated[str, run_argument("CANDIDATE", "The run to let pass or not.")],
+    baseline: Annotated[str, Argument(metavar="BASE", help=f"A run: {A_RUN}.")],
+    candidate: Annotated[str, Argument(metavar="CANDIDATE", help="The run to let pass or not.")],
     anchor: Annotated[
-        str, run_argument("[ANCHOR]", "Another run to compare it with, such as the last release's.")
+        str, Argument(metavar="[ANCHOR]", help="Another run to compare it with, such as the last release's.")
     ] = "",
     judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,

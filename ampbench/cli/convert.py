@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
+    Argument,
     Keyword,
     Option,
     Results,
-    run_argument,
-    run_option,
     run_words,
 )
 from ampbench.cli.printing import check_writable, print_note, print_text, write_files
@@ -38,9 +37,9 @@ NAMED_RUNS = 5
 def command(
     runs: Annotated[
         list[str],
-        run_argument(
-            "RUN",
-            f"A run: {A_RUN}; several, or a folder of runs, for parquet. For native: files or folders of "
+        Argument(
+            metavar="RUN",
+            help=f"A run: {A_RUN}; several, or a folder of runs, for parquet. For native: files or folders of "
             "asv's results or of pytest-benchmark's JSON.",
         ),
     ],
@@ -50,13 +49,12 @@ def command(
             "--to",
             metavar="FORMAT",
             help="junit, github-smaller, bencher, pytest-benchmark or parquet; or native.",
-            offers=lambda *_: known_formats(),
         ),
     ],
     output: Annotated[
         Path | None, Option("-o", "--output", metavar="FILE", help="Write this file. Default: print.")
     ] = None,
-    baseline: Annotated[str, run_option("--baseline", "Write the comparison with this run (junit).")] = "",
+    baseline: Annotated[str, Option(metavar="RUN", help="Write the comparison with this run (junit).")] = "",
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
 ) -> int:
@@ -170,7 +168,7 @@ def _import(sources: Sequence[str], results: Path) -> None:
 
 
 Shards = Annotated[
-    list[str], run_argument("SHARD...", f"What ampbench run --shard measured: each {A_RUN}; or their folder.")
+    list[str], Argument(metavar="SHARD...", help=f"What ampbench run --shard measured: each {A_RUN}; or their folder.")
 ]
 
 

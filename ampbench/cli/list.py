@@ -35,9 +35,7 @@ def command(
     *,
     what: Annotated[
         str,
-        Argument(
-            metavar="WHAT", help="workloads, precisions, recipes, devices, checks or runs.", offers=lambda *_: LISTINGS
-        ),
+        Argument(metavar="WHAT", help="workloads, precisions, recipes, devices, checks or runs."),
     ],
     which: Annotated[
         str,

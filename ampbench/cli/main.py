@@ -105,8 +105,6 @@ Exit codes:
 _LONGEST_NAME = 60
 """As many characters of a file's name are shown where it is too long to be one."""
 _GIVEN_ANYWHERE = ("--debug", "--version")
-_COMPLETES = "_AMPBENCH_COMPLETE"
-"""The variable in which a shell's completion script asks for words."""
 _ENVIRONMENT = frozenset(
     {
         errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EIO,
@@ -184,10 +182,10 @@ class Verbs(click.Group):
         return [*self._summaries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the verb of this name; `UnknownNameError` where there is none, None for a shell that asks."""
+        """Return the verb of this name; `UnknownNameError` where there is none, None for an option."""
         if cmd_name in self._summaries:
             return self._make(cmd_name)
-        if ctx.resilient_parsing or cmd_name.startswith("-"):
+        if cmd_name.startswith("-"):
             return None
         raise UnknownNameError(f"{ctx.command_path} verb".removeprefix("ampbench "), cmd_name, self._summaries)
 
@@ -195,13 +193,6 @@ class Verbs(click.Group):
         """Write each verb and its summary."""
         with formatter.section("Verbs"):
             formatter.write_dl([*self._summaries.items()])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
-        """Offer the verbs, and options after a dash."""
-        from click.shell_completion import CompletionItem
-
-        verbs = [CompletionItem(name) for name in self._summaries if name.startswith(incomplete)]
-        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 def build() -> Verbs:
@@ -249,13 +240,11 @@ def _subverbs(verb: str) -> Mapping[str, str]:
 
 
 def _dispatch(given: list[str], version: bool) -> int:
-    """Run the verb of a command line and return its exit code, or answer a shell that asks how the line goes on."""
+    """Run the verb of a command line and return its exit code."""
     program = build()
     if version:
         print(f"ampbench {__version__}")
         return 0
-    if _COMPLETES in os.environ:
-        program.main([], prog_name="ampbench", complete_var=_COMPLETES)
     try:
         with program.make_context("ampbench", given or ["--help"]) as context:
             code = program.invoke(context)

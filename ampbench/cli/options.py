@@ -1,13 +1,13 @@
 """Options of verbs: those that several share, each spelled and explained once, and what is made of them.
 
 A verb is a function whose parameters are marked as an `Option`, an `Argument` or `Made` by another function of such
-parameters. A shell is offered values that are known without torch, and the runs of `--results`.
+parameters.
 """
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
@@ -20,13 +20,12 @@ import click
 from ampbench import settings
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.core.budget import LIMITS, Budget
-from ampbench.core.precisions import PRECISIONS
 from ampbench.core.recipes import OPTIMIZERS, RECIPES, parse_optimizer
 from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
-from ampbench.errors import INTERRUPTED, AmpbenchError, UnknownNameError, UsageError
-from ampbench.records.case import DEVICES, OF_CASES, PATHS, PHASES, ParameterValue
-from ampbench.records.run import LATEST, Header, Selection, Settings
-from ampbench.workloads.index import PRESETS, is_users
+from ampbench.errors import INTERRUPTED, UnknownNameError, UsageError
+from ampbench.records.case import DEVICES, OF_CASES, PATHS, ParameterValue
+from ampbench.records.run import Header, Selection, Settings
+from ampbench.workloads.index import is_users
 
 Value = TypeVar("Value")
 A_RUN = "an id, its beginning or its last part, latest, or a path"
@@ -45,14 +44,10 @@ class Made:
     by: Callable[..., Any]
 
 
-Offers = Callable[[click.Context, str], Iterable[str]]
-"""Returns the values to offer a shell, of what was typed before and the beginning of the value."""
-
-
 class Option:
     """Marks a parameter of a verb: an option of some `flags` (default: --NAME); a list may be given several times.
 
-    `min` and `max` bound a number, `read` makes the value of the text, `offers` are for a shell.
+    `min` and `max` bound a number, `read` makes the value of the text.
     """
 
     def __init__(
@@ -63,10 +58,8 @@ class Option:
         min: float | None = None,
         max: float | None = None,
         read: Callable[[Any], Any] | None = None,
-        offers: Offers = lambda *_: (),
     ):
-        self.flags, self.help, self.metavar, self.min, self.max = flags, help, metavar, min, max
-        self.read, self.offers = read, offers
+        self.flags, self.help, self.metavar, self.min, self.max, self.read = flags, help, metavar, min, max, read
 
 
 class Argument(Option):
@@ -87,10 +80,7 @@ def _click_parameter(parameter: Parameter) -> click.Parameter:
         value = kind(value) if (choices or kind is Path) and value is not None else value
         return mark.read(value) if mark.read else value
 
-    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        return [each for each in choices or mark.offers(context, incomplete) if each.startswith(incomplete)]
-
-    given: dict[str, Any] = {"callback": read, "metavar": mark.metavar, "shell_complete": complete}
+    given: dict[str, Any] = {"callback": read, "metavar": mark.metavar}
     given["type"] = {int: click.IntRange, float: click.FloatRange}.get(kind, lambda *_: str)(mark.min, mark.max)
     if parameter.default is not Parameter.empty:
         given["default"] = parameter.default
@@ -143,12 +133,11 @@ class Verb(click.Command):
         super().__init__(verb.rpartition(" ")[2], callback=command, params=options, help=function.__doc__)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
-        """Return the context of a call; of a shell that asks how to go on, a wrong settings file is not refused."""
+        """Return the context of a call, with the defaults of the settings file."""
         from ampbench.cli.main import verbs
 
-        with suppress(*([AmpbenchError] if extra.get("resilient_parsing") else [])):
-            if file := settings.find(current_folder()):
-                extra["default_map"] = settings.defaults(file, self.verb, verbs(), self.settable())
+        if file := settings.find(current_folder()):
+            extra["default_map"] = settings.defaults(file, self.verb, verbs(), self.settable())
         return super().make_context(info_name, args, parent, **extra)
 
     def settable(self) -> settings.Options:
@@ -203,30 +192,6 @@ def with_parameters(
     return function
 
 
-def stored_runs(context: click.Context, incomplete: str) -> list[str]:
-    """Offer the ids of the runs in the results folder, and their last parts where none begins with what is typed."""
-    from ampbench.store import list_runs, run_id
-
-    runs: list[str] = []
-    with suppress(AmpbenchError, OSError):  # no folder, or none that can be read
-        runs = [run_id(path) for path in list_runs(context.params.get("results") or DEFAULT_RESULTS)]
-    offered = [*runs, LATEST] if runs else []
-    if any(run.startswith(incomplete) for run in offered):
-        return offered
-    return [run.rpartition("-")[2] for run in runs]
-
-
-def _workloads() -> list[str]:
-    from ampbench.workloads.index import FAMILIES, WORKLOADS
-
-    return [*FAMILIES, *WORKLOADS, "all"]
-
-
-def after_commas(known: Callable[[], Iterable[str]]) -> Offers:
-    """Return what offers the names that are `known`, also after a comma."""
-    return lambda _, typed: [typed[: typed.rfind(",") + 1] + name for name in known()]
-
-
 def split_names(values: list[str] | None) -> list[str] | None:
     """Return names one by one where they were typed with commas; a comma in the name of a file that is there stays."""
     found: list[str] = []
@@ -238,43 +203,18 @@ def split_names(values: list[str] | None) -> list[str] | None:
     return found if values is not None else None
 
 
-KNOWN = {"--precision": [*PRECISIONS, "all"], "--device": DEVICES, "--phase": PHASES, "--path": PATHS}
-"""The names that a shell is offered for an option."""
-
-
 def many_names(flag: str, help: str) -> Option:
     """Return the option for a list of names, typed one by one or with commas."""
-    offers = after_commas(lambda: KNOWN.get(flag, ()))
-    return Option(flag, metavar="NAME", help=f"{help} Repeatable, or with commas.", read=split_names, offers=offers)
+    return Option(flag, metavar="NAME", help=f"{help} Repeatable, or with commas.", read=split_names)
 
 
-def run_option(flag: str, help: str) -> Option:
-    """Return the option for a stored run."""
-    return Option(flag, metavar="RUN", help=help, offers=stored_runs)
-
-
-def run_argument(metavar: str, help: str) -> Argument:
-    """Return the argument for a stored run, or for several."""
-    return Argument(metavar=metavar, help=help, offers=stored_runs)
-
-
-LONGEST_LABEL = 200
-
-
-def _short(label: str) -> str:
-    """Return a label; `UsageError` for one that would drown what stands beside it."""
-    if len(label) > LONGEST_LABEL:
-        raise UsageError(f"--label has {len(label):,} characters: give {LONGEST_LABEL} at most")
-    return label
-
-
-Label = Annotated[str, Option(metavar="TEXT", read=_short, help="A name for the run in lists and reports.")]
+Label = Annotated[str, Option(metavar="TEXT", help="A name for the run in lists and reports.")]
 Verbose = Annotated[
     bool, Option("--verbose", "-v", "--all", help="Every metric, note and row, unchanged findings, too.")
 ]
 
 DEFAULT_RESULTS = Path("results")
-Resume = Annotated[str, run_option("--resume", "Continue this run with the options it began with.")]
+Resume = Annotated[str, Option(metavar="RUN", help="Continue this run with the options it began with.")]
 WITH_RESUME = frozenset({"resume", "results", "verbose", "format", "json"})
 """What a command line may say beside --resume; all else is the run's own."""
 PieceTimeout = Annotated[
@@ -326,7 +266,6 @@ def make_selection(
             metavar="[WORKLOAD]...",
             help="Workloads, families, 'all', path/to/file.py:function, or by name as timm:vit_small_*.",
             read=split_names,
-            offers=after_commas(_workloads),
         ),
     ] = None,
     precision: Annotated[
@@ -343,7 +282,6 @@ def make_selection(
         Option(
             metavar="NAME",
             help="tiny, small or large. Default: small on a CPU, large elsewhere.",
-            offers=lambda *_: PRESETS,
         ),
     ] = "",
     set_: Annotated[
@@ -365,7 +303,6 @@ def make_selection(
             help=f"What trains: torch's {one_of(tuple(OPTIMIZERS))}, a class as file.py:Lion, or a recipe, "
             f"{one_of(tuple(RECIPES))}; as in adamw:lr=3e-4,betas=0.9/0.95,clip=1.0. Settings alone change the "
             "workload's own. Repeatable.",
-            offers=lambda *_: [*RECIPES, *OPTIMIZERS],
         ),
     ] = None,
 ) -> Selection:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
+    Argument,
     Limits,
     Option,
     Results,
-    run_argument,
-    run_option,
 )
 from ampbench.cli.printing import print_note, print_text, write_files
 from ampbench.errors import CASE_FAILED, StoreError, UsageError
@@ -30,11 +29,12 @@ def command(
     *,
     runs: Annotated[
         list[str] | None,
-        run_argument(
-            "RUN", f"Each {A_RUN}, or a folder of runs. Default: latest, with what explains it; for a site: all runs."
+        Argument(
+            metavar="RUN",
+            help=f"Each {A_RUN}, or a folder of runs. Default: latest, with what explains it; for a site: all runs.",
         ),
     ] = None,
-    baseline: Annotated[str, run_option("--baseline", "Compare each run with this one.")] = "",
+    baseline: Annotated[str, Option(metavar="RUN", help="Compare each run with this one.")] = "",
     output: Annotated[
         Path | None,
         Option(

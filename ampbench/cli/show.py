@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
+    Argument,
     Format,
     Keyword,
     Limits,
     Results,
     Verbose,
-    run_argument,
     run_words,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
@@ -31,7 +31,7 @@ def command(
     *,
     run: Annotated[
         list[str] | None,
-        run_argument("[RUN...]", f"A run: {A_RUN}. Several, or a fleet: side by side. Default: latest."),
+        Argument(metavar="[RUN...]", help=f"A run: {A_RUN}. Several, or a fleet: side by side. Default: latest."),
     ] = None,
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",

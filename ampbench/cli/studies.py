@@ -23,7 +23,6 @@ from ampbench.cli.options import (
     Resume,
     Value,
     Verbose,
-    after_commas,
     chosen_format,
     is_typed,
     make_selection,
@@ -98,7 +97,7 @@ def _annotation(option: "studies.Option") -> Any:
     """Return an option as `cli.options.Verb` takes it."""
     flag = f"--{option.name.replace('_', '-')}"
     if option.argument:
-        info: Option = Argument(metavar=option.metavar, help=option.help, offers=after_commas(option.known))
+        info: Option = Argument(metavar=option.metavar, help=option.help)
         return Annotated[list[str] | None, info]
     if option.names:
         return Annotated[list[str] | None, many_names(flag, option.help)]
@@ -111,7 +110,6 @@ def _annotation(option: "studies.Option") -> Any:
         min=option.least,
         max=option.most,
         help=option.help,
-        offers=after_commas(option.known),
     )
     return Annotated[type(option.default), info]
 

@@ -373,7 +373,6 @@ Examples:
             metavar="[NAME...]",
             names=True,
             argument=True,
-            known=lambda: [*CHECKS, *AREAS],
             help=f"Checks (ampbench list checks), or all of {choice(AREAS)}. Default: all fast ones.",
         ),
         Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),

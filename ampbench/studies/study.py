@@ -59,8 +59,7 @@ class Option:
     """An option of a verb: `--` and its `name`, its `default`, which also tells its type, and its `help`.
 
     `least` and `most` bound a number. One of `seconds` is typed as a duration, "90" or "2m"; one of `names` is typed
-    once for each, or with commas, and is a list; with `argument` without any option before it. A shell is offered
-    the names that are `known`.
+    once for each, or with commas, and is a list; with `argument` without any option before it.
     """
 
     name: str
@@ -72,7 +71,6 @@ class Option:
     seconds: bool = False
     names: bool = False
     argument: bool = False
-    known: Callable[[], Iterable[str]] = tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,22 +127,6 @@ def test_a_place_that_cannot_be_written_is_an_error_in_one_line(target: str, fol
     assert names(folder.parent) == ["results"]
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_in_one_line(folder: Path, ampbench: Run) -> None:
-    (folder / "reports").write_text("a file")
-    said = ampbench("report")
-    assert (said.code, said.err) == (2, "ampbench: error: cannot make the folder results/reports: File exists\n")
-    said = ampbench("report", "--site", folder / "reports" / "site")
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    assert "Not a directory" in said.err
-
-
-def test_a_damaged_run_is_refused_by_name_and_line(folder: Path, ampbench: Run) -> None:
-    (folder / "runs" / "4-damaged.jsonl").write_text("{}\n{}\n")
-    said = ampbench("report", "4-damaged")
-    assert (said.code, said.out) == (2, "")
-    assert "4-damaged.jsonl, line 1: " in said.err
-
-
 @pytest.mark.parametrize("sources", [[], ["results"]])
 def test_a_damaged_run_that_nobody_named_is_left_out_and_named(sources: list[str], folder: Path, ampbench: Run) -> None:
     (folder / "runs" / "4-damaged.jsonl").write_bytes(b'{"header":' * 5000)
@@ -170,11 +154,6 @@ def test_a_site_leaves_out_what_is_damaged_and_says_so(folder: Path, tmp_path: P
     (line,) = said.err.splitlines()
     assert "4-damaged.jsonl, line 1: " in line
     assert names(tmp_path / "site") == ["1-before.html", "2-after.html", "3-other.html", "index.html"]
-
-
-def test_a_site_of_chosen_runs_has_those_alone(folder: Path, tmp_path: Path, ampbench: Run) -> None:
-    assert ampbench("report", "2-after", "--baseline", "1-before", "--site", "new/site").code == 0
-    assert names(tmp_path / "new" / "site") == ["2-after.html", "index.html"]
 
 
 @pytest.mark.parametrize("arguments", [["--site", "site", "3-other"], ["-o", "site/3-other.html"]])

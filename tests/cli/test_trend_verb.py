@@ -102,12 +102,6 @@ def test_json_has_every_point_with_its_runs_and_every_change(ampbench: Callable,
     assert (change["direction"], series["rule"], series["place"]["host"]) == ("regressed", "neighbours", "bench")
 
 
-def test_a_gap_is_null_in_json_with_its_reason(ampbench: Callable, folder: Path) -> None:
-    data = document(ampbench("trend", "--results", folder, "--json", "--metric", "time", "-k", "resnet18 and bf16"))
-    last = data["series"][0]["points"][-1]
-    assert (last["value"], last["gap"]) == (None, ["failed", "crash: signal 11"])
-
-
 def test_csv_has_a_row_a_point(ampbench: Callable, folder: Path) -> None:
     found = ampbench("trend", "--results", folder, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(found.out)))
@@ -126,17 +120,6 @@ def test_markdown_has_the_changes_and_the_table(ampbench: Callable, folder: Path
     assert "| 2.12.0 | mlp fp32 | time | +20% (" in found.out
     assert "\nnot measured in turns: " in found.out
     assert "\nresnet18 bf16_autocast at 2.13.0 failed: crash: signal 11" in found.out
-
-
-def test_markdown_names_the_place_of_a_change_where_there_are_several(ampbench: Callable, folder: Path) -> None:
-    for number, peak in enumerate((1000, 2000)):
-        environment = replace(make_header().environment, host="other", torch_version=VERSIONS[number])
-        write_run(folder, [GROWN], make_round(GROWN), make_memory(GROWN, peak), COMPLETE, run=f"s{number}",
-                  environment=environment)  # fmt: skip
-    found = ampbench("trend", "--results", folder, "--format", "markdown", "--metric", "memory")
-    assert [line.split(" | ")[0] for line in found.out.splitlines() if "| memory |" in line] == [
-        "| 2.13.0 (bench)", "| 2.11.0 (other)"
-    ]  # fmt: skip
 
 
 def write_errors(folder: Path, found: dict[str, Any]) -> None:
@@ -159,23 +142,6 @@ def test_an_error_that_is_no_number_any_more_is_a_change_in_every_format(ampbenc
     (change,) = series["changes"]
     assert (change["after"], change["ratio"], change["direction"]) == (None, None, "regressed")
     assert "| floor | not finite |" in ampbench(*arguments, "--format", "markdown").out
-
-
-def test_series_that_differ_in_their_inputs_alone_are_told_apart(ampbench: Callable, tmp_path: Path) -> None:
-    changes = {"output_rel_l2": 2e-3, "output_floor_rel_l2": 1e-3}
-    digests = dict(zip(VERSIONS, ("cc" * 32, "dd" * 32), strict=False))
-    write_errors(tmp_path, {v: make_divergence(SLOWED, inputs_digest=one, **changes) for v, one in digests.items()})
-    arguments = ("trend", "--results", tmp_path, "--metric", "floor", "--all")
-    found = document(ampbench(*arguments, "--json"))
-    assert [one["numbers"] for one in found["series"]] == [f"aa/{one}" for one in digests.values()]
-    assert "mlp fp32 aa/ccccccccc  floor" in ampbench(*arguments).out
-
-
-def test_runs_without_the_x_are_counted(ampbench: Callable, folder: Path) -> None:
-    write_run(folder, CASES, *entries("2.9.1"), COMPLETE, run="r9")
-    found = ampbench("trend", "--x", "commit", "--results", folder)
-    assert found.code == 0
-    assert "left out 1 run with no commit" in found.out
 
 
 def test_runs_that_only_explain_are_said_to_have_measured_nothing(ampbench: Callable, tmp_path: Path) -> None:
@@ -206,24 +172,6 @@ def test_what_cannot_be_shown_is_said_in_one_line(
     assert (found.code, found.out) == (code, "")
     assert said in found.err
     assert found.err.count("\n") == 1
-
-
-def test_five_versions_stand_side_by_side_on_a_hundred_columns(ampbench: Callable, tmp_path: Path) -> None:
-    count = 5
-    cases = [make_case(precision, workload="transformer_block", phase=phase) for precision in ("fp32", "bf16_autocast")
-             for phase in ("inference", "training")]  # fmt: skip
-    versions = [f"2.{minor}.0" for minor in range(11, 11 + count)]
-    for number, version in enumerate(versions):
-        environment = replace(make_header().environment, torch_version=version)
-        found: list[Any] = []
-        for case in cases:
-            found += [make_round(case, 12.3e-3), make_memory(case, 12_900_000 * (2 if number else 1))]
-            found.append(make_divergence(case, grad_rel_l2=5.4e-3, output_rel_l2=1e-3, output_floor_rel_l2=2e-4))
-        write_run(tmp_path, cases, *found, COMPLETE, run=f"r{number}", environment=environment)
-    lines = ampbench("trend", "--results", tmp_path, "--all").out.splitlines()
-    header = next(line for line in lines if line.endswith("total"))
-    assert header.split()[: 2 + count] == ["case", "metric", *versions]
-    assert max(map(len, lines)) <= 100
 
 
 def test_a_trend_imports_no_torch(folder: Path) -> None:

@@ -128,11 +128,6 @@ def test_the_torch_version_is_the_requirement_or_what_the_suite_recorded(
     assert read(tmp_path, results, requirements=requirements).header.environment.torch_version == version
 
 
-def test_an_existing_environment_tells_no_version_of_python(tmp_path: Path) -> None:
-    header = read(tmp_path, python="/opt/venv/bin/python", env_name="existing-py_opt_venv_bin_python").header
-    assert (header.environment.python_version, header.label) == ("", "asv existing")
-
-
 def test_what_a_person_typed_into_machine_json_is_no_number(tmp_path: Path) -> None:
     path = write(tmp_path)
     path.with_name("machine.json").write_text('{"machine": "bench", "num_cpu": "two", "ram": "8GB", "version": 1}')
@@ -217,11 +212,6 @@ def test_values_of_an_older_version_of_a_workload_are_left_out(tmp_path: Path) -
     assert sorted(stored.readings["peak_memory_bytes"].values()) == [32, 64]
     older = "left out values of workloads that the file has in a newer version, too: mlp (version 1)"
     assert remarks == {older: 1}
-
-
-def test_other_variables_are_kept_with_the_environment(tmp_path: Path) -> None:
-    variables = {"AMPBENCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
-    assert read(tmp_path, env_vars=variables).header.environment.variables == {"OMP_NUM_THREADS": "1"}
 
 
 def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -116,14 +116,3 @@ def test_a_machine_that_is_missing_or_damaged_is_refused(
     damage(path.with_name("machine.json"))
     with pytest.raises(StoreError, match=message):
         read_result_file(path)
-
-
-def test_a_machine_that_is_described_in_part_is_enough(tmp_path: Path) -> None:
-    path = write(tmp_path, params={})
-    path.with_name("machine.json").write_text('{"machine": "bench", "version": 1}')
-    assert read_result_file(path).machine.cpu == ""
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"cannot read .*nothing\.json: No such file"):
-        read_result_file(tmp_path / "nothing.json")

@@ -23,7 +23,6 @@ from ampbench.convert import FORMATS, Selected, formats, select
 from ampbench.convert.formats import defined
 from ampbench.core.metrics import METRICS
 from ampbench.core.statement import state
-from ampbench.errors import NothingToRunError
 from ampbench.records.changes import (
     Caveat,
     Change,
@@ -105,11 +104,6 @@ def test_what_should_fall_has_values_in_base_units() -> None:
     assert time.extra == "rounds: 3\nrun: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
 
 
-def test_a_file_holds_one_direction_only() -> None:
-    metrics = {name.rpartition(" ")[2] for name in entries_of(formats.github_smaller(mixed_run()))}
-    assert {METRICS[name].better for name in metrics} == {"lower"}
-
-
 def test_the_range_is_half_the_interval_in_a_form_the_action_reads_as_a_number() -> None:
     selected = mixed_run()
     row = selected.rows[0]
@@ -117,22 +111,6 @@ def test_the_range_is_half_the_interval_in_a_form_the_action_reads_as_a_number()
     found = re.fullmatch(r"± (\d.+)", entry.range or "")  # src/extractRangeInfo.ts: a sign, then what Number() reads
     assert found
     assert float(found[1]) == pytest.approx((row["seconds_high"] - row["seconds_low"]) / 2, rel=0.01)
-
-
-def test_without_an_interval_there_is_no_range_and_a_missing_number_has_no_entry() -> None:
-    found = entries_of(formats.github_smaller(select(stored_run([(CASE, [1e-3])], peak_bytes=None))))
-    assert found[f"{CASE.case_id} seconds_median"].range is None
-    assert f"{CASE.case_id} peak_memory_bytes" not in found
-
-
-def test_cases_that_failed_or_were_skipped_have_no_entry() -> None:
-    text = formats.github_smaller(mixed_run())
-    assert "/fp16_pure/" not in text
-    assert "/tf32/" not in text
-
-
-def test_a_hostile_name_comes_back_as_an_entry() -> None:
-    assert all(found.startswith(f"{HOSTILE}[") for found in entries_of(formats.github_smaller(named_run(HOSTILE))))
 
 
 def test_how_many_rounds_an_imported_run_had_is_not_said() -> None:
@@ -264,14 +242,6 @@ def test_a_failure_holds_the_evidence() -> None:
     ]
 
 
-def test_what_is_undefined_is_left_out_of_the_evidence() -> None:
-    one = finding(status=ChangeStatus.INCOMPARABLE, baseline=None, change=None, low=None, high=None)
-    _, tests = suite_of(formats.junit_of_comparison(comparison(one)))
-    output = tests[f"{CASE.case_id} seconds_median"].find("system-out")
-    assert output is not None
-    assert output.text == "candidate: 0.00112 s"
-
-
 def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> None:
     suite, _ = suite_of(formats.junit_of_comparison(comparison(finding(), caveats=[state(Caveat.SAME_RUN)])))
     assert suite.attrib["name"] == "after against before"
@@ -322,22 +292,6 @@ def test_a_hostile_reason_gives_a_valid_comparison() -> None:
     suite_of(
         formats.junit_of_comparison(comparison(one, caveats=[state(Caveat.OTHER_CODE, side="baseline", why=HOSTILE)]))
     )
-
-
-def test_a_keyword_selects_cases_by_their_id() -> None:
-    stored = mixed_run().stored
-    assert [row["case_id"] for row in select(stored, "bf16 or fp16").rows] == [
-        case_id for case_id in stored.cases if "bf16" in case_id or "fp16" in case_id
-    ]
-
-
-def test_a_keyword_that_matches_nothing_is_refused() -> None:
-    with pytest.raises(NothingToRunError, match="no case that matches -k 'lstm'"):
-        select(mixed_run().stored, "lstm")
-
-
-def test_measured_cases_are_those_that_are_ok() -> None:
-    assert [row["case_id"] for row in mixed_run().measured] == [CASE.case_id, BF16.case_id]
 
 
 def test_undefined_numbers_are_left_out_and_zeros_are_not() -> None:

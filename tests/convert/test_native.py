@@ -113,12 +113,6 @@ def test_a_disk_that_fills_up_leaves_nothing(whole: int, tmp_path: Path, monkeyp
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"]
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file")
-    with pytest.raises(StoreError, match=r"cannot write .*; choose another --results"):
-        native.write_runs(stored_runs(tmp_path / "asv"), tmp_path / "results")
-
-
 def test_saved_runs_of_pytest_benchmark_are_read_from_their_folder(tmp_path: Path) -> None:
     for number in (1, 2):
         document = json.loads(pytest_benchmark.run_json(mixed_run())) | {"datetime": f"2026-01-0{number}T00:00:00Z"}

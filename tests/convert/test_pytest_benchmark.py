@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from converted_runs import BF16, CASE, HOSTILE, TEXT, mixed_run, named_run, stored_run
-from hypothesis import given
-from hypothesis import strategies as st
+from converted_runs import BF16, CASE, mixed_run, named_run, stored_run
 from msgspec.structs import replace
 from pytest_benchmark.logger import Logger
 from pytest_benchmark.storage.file import FileStorage
@@ -64,17 +62,6 @@ def test_the_commit_is_told_apart_from_its_dirt() -> None:
     assert (commit["id"], commit["dirty"]) == ("0123abc", True)
     commit = json.loads(pytest_benchmark.run_json(named_run("mlp")))["commit_info"]
     assert (commit["id"], commit["dirty"]) == ("unversioned", False)
-
-
-@given(TEXT)
-def test_any_name_comes_back(name: str) -> None:
-    written = json.loads(pytest_benchmark.run_json(named_run(name)))["benchmarks"][0]
-    assert written["name"].startswith(f"{name}[")
-
-
-def test_a_hostile_name_can_be_compared(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(pytest_benchmark.run_json(named_run(HOSTILE)))
-    assert "Name (time in" in compare(tmp_path, "run.json")
 
 
 Damage = Callable[[dict[str, Any]], object]
@@ -144,23 +131,6 @@ def test_a_run_comes_back_with_every_column_of_its_measured_cases(tmp_path: Path
     assert [one.pop("options") for one in again["benchmarks"]] == [{}] * len(stored.cases)  # not known any more
     assert all(one.pop("options") for one in first["benchmarks"])
     assert again == first | {"datetime": found.header.started_at}
-
-
-@given(
-    st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=8),
-    st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=8),
-    st.integers(1, 2**50) | st.none(),
-)
-def test_any_times_and_sizes_come_back(
-    tmp_path_factory: pytest.TempPathFactory, first: list[float], second: list[float], peak: int | None
-) -> None:
-    stored = stored_run([(CASE, first), (BF16, second)], peak_bytes=peak)
-    found = read(tmp_path_factory.getbasetemp(), exported(stored))
-    assert measured(found) == measured(stored)
-
-
-def test_cases_without_numbers_are_lost(tmp_path: Path) -> None:
-    assert list(read(tmp_path, exported(mixed_run().stored)).cases) == [CASE.case_id, BF16.case_id]
 
 
 def test_without_data_every_round_and_its_samples_come_back(tmp_path: Path) -> None:

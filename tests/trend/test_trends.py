@@ -175,12 +175,6 @@ def test_a_commit_without_a_time_stands_where_it_was_first_measured(folder: Fold
     assert labels(only(folder.trend("commit"))) == ["b" * 7, "a" * 7]
 
 
-def test_over_dates_each_run_is_a_point(folder: Folder) -> None:
-    folder.run()
-    folder.run()
-    assert labels(only(folder.trend("date"))) == ["2026-01-01 12:00", "2026-01-02 12:00"]
-
-
 def test_runs_without_an_x_are_counted(folder: Folder) -> None:
     folder.run(commit="a" * 40)
     folder.run(torch="")
@@ -188,12 +182,6 @@ def test_runs_without_an_x_are_counted(folder: Folder) -> None:
     folder.run(torch="nightly")
     assert folder.trend("commit").left_out == {LeftOut.NO_COMMIT: 3}
     assert folder.trend().left_out == {LeftOut.NO_VERSION: 2, LeftOut.OTHER_COMMIT: 1}
-
-
-def test_without_any_x_there_is_nothing_to_show(folder: Folder) -> None:
-    folder.run()
-    with pytest.raises(NothingToRunError, match="1 with no commit"):
-        folder.trend("commit")
 
 
 def test_a_point_is_the_median_of_its_runs_and_never_pools_their_rounds(folder: Folder) -> None:
@@ -391,12 +379,6 @@ def test_a_slowdown_between_three_versions_is_found_and_explained(folder: Folder
     assert only(folder.trend()).rule is Rule.NEIGHBOURS
 
 
-def test_a_slowdown_within_the_noise_of_the_runs_is_none(folder: Folder) -> None:
-    for version, seconds in (("2.11.0", 1e-3), ("2.12.0", 1e-3), ("2.13.0", 1.1e-3)):
-        folder.run(*timed(FP32, seconds), *timed(FP32, seconds * 1.05, control=True), torch=version)
-    assert only(folder.trend()).changes == []
-
-
 NETWORKS = tuple(
     make_case(precision, workload=name) for name in ("mlp", "vit", "resnet18") for precision in ("fp32", "bf16_pure")
 )
@@ -506,13 +488,6 @@ def test_the_repositorys_own_runs_change_where_their_comparisons_say_so() -> Non
     named = {"roi_head fp32", "roi_head bf16_autocast", "roi_head bf16_pure"}
     assert changed(found) == {(name, direction) for name in named for direction in ("regressed", "improved")}
     assert {change.x.label for one in found.series for change in one.changes} == {"2.12.1", "2.14.1"}
-
-
-def test_a_series_of_bare_numbers_is_not_judged(folder: Folder) -> None:
-    for version in ("2.11.0", "2.12.0"):
-        folder.run(Reading(case_id=FP32.case_id, metric="seconds_median", value=1e-3), torch=version)
-    series = only(folder.trend())
-    assert series.rule is Rule.NO_NOISE
 
 
 def imported(folder: Folder, seconds: float, **header: Any) -> None:
@@ -627,12 +602,6 @@ def test_metrics_go_by_short_names_and_by_those_of_their_columns() -> None:
     assert [one.column.name for one in tracked(["memory", "peak_memory_bytes"])] == ["peak_memory_bytes"]
     with pytest.raises(UnknownNameError, match="did you mean memory"):
         tracked(["memry"])
-
-
-def test_an_unknown_axis_is_refused(folder: Folder) -> None:
-    folder.run()
-    with pytest.raises(UnknownNameError, match="did you mean commit"):
-        folder.trend("comit")
 
 
 def read_ids(sources: list[Any], results: Path, keyword: str = "") -> list[str]:
