@@ -94,7 +94,7 @@ def test_a_stored_number_that_becomes_a_column_is_loaded(results, monkeypatch):
 
 
 def test_a_format_that_is_a_row_can_be_converted_to(results, monkeypatch, capsys):
-    made = Format(lambda selected: f"{len(selected.rows)} case\n")
+    made = Format(lambda _, rows: f"{len(rows)} case\n")
     monkeypatch.setattr(convert, "FORMATS", MappingProxyType({**convert.FORMATS, "made": made}))
     assert main(["convert", "latest", "--to", "made", "--results", str(results)]) == 0
     assert capsys.readouterr().out == "1 case\n"

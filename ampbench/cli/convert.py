@@ -11,14 +11,13 @@ from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
     Argument,
-    Keyword,
     Option,
     Results,
     run_words,
 )
 from ampbench.cli.printing import check_writable, print_note, print_text, write_files
 from ampbench.core.units import counted
-from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
+from ampbench.errors import StoreError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -28,8 +27,6 @@ PARQUET = "parquet"
 """The format of one file for all runs."""
 NATIVE = "native"
 """ampbench's own format: results of other programs are converted to it."""
-TAKEN = {NATIVE: (), "junit": ("-o", "-k", "--baseline")}
-"""The options that formats take; others take -o and -k."""
 NAMED_RUNS = 5
 """This many of the files written are named; the results folder has them all."""
 
@@ -56,7 +53,6 @@ def command(
     ] = None,
     baseline: Annotated[str, Option(metavar="RUN", help="Write the comparison with this run (junit).")] = "",
     results: Results = DEFAULT_RESULTS,
-    keyword: Keyword = "",
 ) -> int:
     """Convert stored runs to another program's format, or its results to runs; docs/convert.md lists the fields kept.
 
@@ -70,10 +66,11 @@ def command(
     """
     if to not in known_formats():
         raise UnknownNameError("format", to, known_formats())
-    for option, value in {"-o": output, "-k": keyword, "--baseline": baseline}.items():
-        if value and option not in TAKEN.get(to, ("-o", "-k")):
-            raise UsageError(f"--to {to} does not take {option}: leave it out (--help says which format takes it)")
+    if baseline and to != "junit":
+        raise UsageError(f"--to {to} does not take --baseline: junit does")
     if to == NATIVE:
+        if output is not None:
+            raise UsageError(f"--to {NATIVE} does not take -o: it writes into the folder of --results")
         _import(runs, results)
         return 0
     if to == PARQUET and output is None:
@@ -82,7 +79,7 @@ def command(
         raise UsageError(f"--to {to} takes one run, not {len(runs)}: convert them one by one, or use parquet")
     if output is not None:
         check_writable(output)
-    text = _parquet(runs, results, keyword) if to == PARQUET else _text(runs[0], to, baseline, results, keyword)
+    text = _parquet(runs, results) if to == PARQUET else _text(runs[0], to, baseline, results)
     if output is not None:
         write_files({output: text})
         print_note(f"wrote {output}")
@@ -98,33 +95,21 @@ def known_formats() -> list[str]:
     return [*FORMATS, PARQUET, NATIVE]
 
 
-def _text(run: str, to: str, baseline: str, results: Path, keyword: str) -> str:
-    """Return a run, or its comparison with a `baseline`, in the format `to`, and note which cases that leaves out.
-
-    Raises `NothingToRunError` where it leaves out all.
-    """
-    from ampbench.convert import FORMATS, select
-
+def _text(run: str, to: str, baseline: str, results: Path) -> str:
+    """Return a run, or its comparison with a `baseline`, in the format `to`, and note which cases that leaves out."""
     stored = _read(run, results)
     if baseline:
         from ampbench.comparison import Comparison
         from ampbench.convert.formats import junit_of_comparison
 
-        return junit_of_comparison(Comparison(_read(baseline, results), stored, keyword=keyword).compared)
-    chosen = select(stored, keyword)
-    kept = getattr(chosen, FORMATS[to].cases)
-    ids = {row["case_id"] for row in kept}
-    lost = Counter(
-        "without rounds" if row["outcome"] == "ok" else row["outcome"]
-        for row in chosen.rows
-        if row["case_id"] not in ids
-    )
-    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(lost.items()))
-    if not kept:
-        raise NothingToRunError(f"{to} has no place for any case of {stored.header.run}: {counts}; junit has all")
+        return junit_of_comparison(Comparison(_read(baseline, results), stored).compared)
+    from ampbench.convert import written
+
+    text, lost = written(stored, to)
     if lost:
+        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(lost.items()))
         print_note(f"{to} has no place for {counts}: left out")
-    return FORMATS[to].write(chosen)
+    return text
 
 
 def _read(run: str, results: Path) -> "StoredRun":
@@ -136,7 +121,7 @@ def _read(run: str, results: Path) -> "StoredRun":
     return stored
 
 
-def _parquet(runs: Sequence[str], results: Path, keyword: str) -> bytes:
+def _parquet(runs: Sequence[str], results: Path) -> bytes:
     """Return the cases of all runs, as `ampbench.load` has them and with columns of their runs."""
     from ampbench import store
     from ampbench.convert.formats import cases_of, parquet
@@ -145,7 +130,7 @@ def _parquet(runs: Sequence[str], results: Path, keyword: str) -> bytes:
         store.measured_files(Path(run)) if Path(run).is_dir() else store.find_runs(run, results, print_note)
         for run in runs
     )
-    table, cut = cases_of(list(dict.fromkeys(chain.from_iterable(files))), keyword)
+    table, cut = cases_of(list(dict.fromkeys(chain.from_iterable(files))))
     for path in cut:
         print_note(f"{path} {store.CUT}")
     return parquet(table)

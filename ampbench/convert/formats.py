@@ -18,8 +18,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
@@ -27,7 +25,6 @@ from xml.etree import ElementTree
 from ampbench.core.metrics import COLUMNS, GATED, METRICS, Column
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame
-from ampbench.records.case import matches
 from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
 from ampbench.records.run import Header
 from ampbench.show.comparison import control_line, notes, reason, remarks
@@ -43,38 +40,6 @@ SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].
 """The metrics of `github-smaller`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """A run and the rows of the cases chosen from it, in the run's order."""
-
-    stored: StoredRun
-    rows: Sequence[Row]
-
-    @property
-    def measured(self) -> list[Row]:
-        """The rows of the cases that are ok, in order."""
-        return [row for row in self.rows if row["outcome"] == "ok"]
-
-    @property
-    def timed(self) -> list[Row]:
-        """The measured rows that have rounds, which an imported run may lack."""
-        owners = {timing.case_id for timing in self.stored.rounds if not timing.control}
-        return [row for row in self.measured if row["case_id"] in owners]
-
-
-def select(stored: StoredRun, keyword: str = "") -> Selected:
-    """Return the cases of a run whose id matches `keyword`.
-
-    Raises `NothingToRunError` where none does, `UsageError` where the run only explains.
-    """
-    frame.require_measured(stored)
-    rows = [row for row in frame.run_rows(stored) if matches(keyword, row["case_id"])]
-    if not rows:
-        matching = f" that matches -k {keyword!r}" if keyword else ""
-        raise NothingToRunError(f"run {stored.header.run} has no case{matching}")
-    return Selected(stored, rows)
-
-
 def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
     """Yield each of the metrics `columns` that has a finite value in `row`, with the value in its base unit."""
     for column in columns:
@@ -83,10 +48,10 @@ def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float
             yield column, value
 
 
-def bencher(selected: Selected) -> str:
-    """Return a run's measured cases; the bounds of `seconds_median` are those of its interval (95%; of asv's 99%)."""
+def bencher(_: StoredRun, rows: Sequence[Row]) -> str:
+    """Return measured cases; the bounds of `seconds_median` are those of its interval (95%; of asv's 99%)."""
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
-    for row in selected.measured:
+    for row in rows:
         measures = {column.name: {"value": value} for column, value in defined(row, MEASURES)}
         if "seconds_median" in measures and row["seconds_low"] is not None:
             measures["seconds_median"] |= {"lower_value": row["seconds_low"], "upper_value": row["seconds_high"]}
@@ -95,12 +60,12 @@ def bencher(selected: Selected) -> str:
     return json.dumps(benchmarks, indent=1, allow_nan=False)
 
 
-def github_smaller(selected: Selected) -> str:
+def github_smaller(stored: StoredRun, rows: Sequence[Row]) -> str:
     """Return the metrics that should fall, for the tool `customSmallerIsBetter`."""
-    header, environment = selected.stored.header, selected.stored.header.environment
+    header, environment = stored.header, stored.header.environment
     extra = f"run: {header.run}\ntorch: {environment.torch_version}\nhost: {environment.host} ({environment.cpu})"
     entries = []
-    for row in selected.measured:
+    for row in rows:
         rounds = "" if row["rounds"] is None else f"rounds: {row['rounds']}\n"
         for column, value in defined(row, SMALLER):
             entry = {"name": f"{row['case_id']} {column.name}", "unit": column.unit, "value": value}
@@ -131,15 +96,14 @@ class JunitTest(NamedTuple):
     seconds: float | None = None
 
 
-def junit(selected: Selected) -> str:
+def junit(stored: StoredRun, rows: Sequence[Row]) -> str:
     """Return a run: a case that failed is an error, one that was skipped is skipped, `time` is what measuring took."""
-    stored = selected.stored
     header, environment = stored.header, stored.header.environment
     seconds: dict[str, float] = {}
     for timing in stored.rounds:
         seconds[timing.case_id] = seconds.get(timing.case_id, 0.0) + timing.seconds
     tests = []
-    for row in selected.rows:
+    for row in rows:
         case_id, failure = row["case_id"], stored.failures.get(row["case_id"])
         kind = {"failed": "error", "skipped": "skipped"}.get(row["outcome"], "")
         tests.append(
@@ -274,11 +238,11 @@ RUN_COLUMNS = (
 _WHOLE = {"cpu_count", "memory_bytes", "threads", "seed", *(name for name, column in COLUMNS.items() if column.whole)}
 
 
-def cases_of(files: Sequence[Path], keyword: str = "") -> tuple["pd.DataFrame", list[Path]]:
-    """Return the cases of the runs in `files` whose id matches, and the files whose last line is cut.
+def cases_of(files: Sequence[Path]) -> tuple["pd.DataFrame", list[Path]]:
+    """Return the cases of the runs in `files`, and the files whose last line is cut.
 
-    A column has one type, whatever its values: text, whole numbers or floats. Raises `NothingToRunError` where no id
-    matches, and as `ampbench.load` does.
+    A column has one type, whatever its values: text, whole numbers or floats. Raises `NothingToRunError` without any
+    case, and as `ampbench.load` does.
     """
     import pandas as pd
 
@@ -289,10 +253,9 @@ def cases_of(files: Sequence[Path], keyword: str = "") -> tuple["pd.DataFrame", 
     table = pd.concat(tables, ignore_index=True)
     types = {str(name): "string" for name in table if table[name].dtype == object}
     types |= {name: "Int64" if name in _WHOLE else "string" for name in (*RUN_COLUMNS, *_WHOLE)}
-    chosen = table[table["case_id"].map(partial(matches, keyword))].astype(types)
-    if chosen.empty:
-        raise NothingToRunError(f"no case matches -k {keyword!r}" if keyword else "there is no case")
-    return chosen.reset_index(drop=True), cut
+    if table.empty:
+        raise NothingToRunError("there is no case")
+    return table.astype(types), cut
 
 
 def run_values(header: Header) -> dict[str, Any]:

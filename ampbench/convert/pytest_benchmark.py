@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ampbench.convert.formats import Selected, defined, listed, read_json
+from ampbench.convert.formats import defined, listed, read_json
 from ampbench.core import stats
 from ampbench.core.metrics import METRICS
 from ampbench.errors import StoreError, UsageError
@@ -34,10 +35,10 @@ from ampbench.store import StoredRun, gathered, lines, new_run_id
 def _statistics(values: Sequence[float]) -> dict[str, Any]:
     """Return the statistics that pytest-benchmark computes of `values`; raises `UsageError` where it is missing."""
     try:
-        from pytest_benchmark.stats import Stats
+        module = import_module("pytest_benchmark.stats")
     except ImportError:
         raise UsageError('its format needs pytest-benchmark: pip install "ampbench[pytest]"') from None
-    theirs = Stats()
+    theirs = module.Stats()
     for value in values:
         theirs.update(value)
     return {**theirs.as_dict(), "data": list(values), "iterations": 1}
@@ -166,16 +167,16 @@ def _record(line: dict[str, Any], name: str) -> Any:
     return record
 
 
-def run_json(selected: Selected) -> str:
+def run_json(stored: StoredRun, rows: Sequence[Row]) -> str:
     """Return a run's timed cases with full statistics; the other metrics are in each one's `extra_info`."""
-    header = selected.stored.header
+    header = stored.header
     rounds: dict[str, list[Round]] = {}
-    for timing in selected.stored.rounds:
+    for timing in stored.rounds:
         rounds.setdefault(timing.case_id, []).append(timing)
     document = {
         "machine_info": machine_info(header.environment),
         "commit_info": _commit(header),
-        "benchmarks": [_benchmark(selected, row, rounds[row["case_id"]]) for row in selected.timed],
+        "benchmarks": [_benchmark(stored, row, rounds[row["case_id"]]) for row in rows],
         "datetime": header.started_at,
         "version": FORMAT_VERSION,
     }
@@ -209,22 +210,21 @@ def machine_info(environment: Environment) -> dict[str, Any]:
     }
 
 
-def _benchmark(selected: Selected, row: Row, rounds: Sequence[Round]) -> dict[str, Any]:
-    stored, case_id = selected.stored, row["case_id"]
-    case, header = stored.cases[case_id], stored.header
+def _benchmark(stored: StoredRun, row: Row, rounds: Sequence[Round]) -> dict[str, Any]:
+    case, header = stored.cases[row["case_id"]], stored.header
     names = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
     asked = {"min_rounds": header.settings.rounds, "min_time": header.settings.min_run_seconds, "warmup": True}
     own = [timing for timing in rounds if not timing.control]
     return {
         # the precisions of one table in one group, which is what `compare` shows together
         "group": "/".join((case.group, case.device, case.phase, case.path)),
-        "name": case_id,
-        "fullname": case_id,
+        "name": case.case_id,
+        "fullname": case.case_id,
         "params": {**case.parameters, **{name: row[name] for name in names}},
         "param": case.precision,
         "extra_info": case_info(
             case,
-            [*rounds, stored.memory.get(case_id), stored.divergence.get(case_id)],
+            [*rounds, stored.memory.get(case.case_id), stored.divergence.get(case.case_id)],
             notes=[],
             metrics={column.name: value for column, value in defined(row, METRICS.values())},
         ),

@@ -54,12 +54,6 @@ def test_a_run_without_any_number_is_refused_by_formats_of_numbers_alone(tmp_pat
     assert ampbench("convert", "latest", "--to", "junit").code == 0
 
 
-def test_a_keyword_selects_cases(results: Path, ampbench: Run) -> None:
-    said = ampbench("convert", "latest", "--to", "bencher", "-k", "mlp and bf16_pure", "--results", results)
-    assert list(json.loads(said.out)) == ["mlp[depth=3,width=512]/b32/bf16_pure/cpu/training/eager/in-bf16"]
-    assert ampbench("convert", "latest", "--to", "junit", "-k", "lstm", "--results", results).code == 5
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -215,8 +209,7 @@ def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["asv", "--to", "native", "-o", "run.jsonl"], "--to native does not take -o: leave it out"),
-        (["asv", "--to", "native", "-k", "mlp"], "does not take -k"),
+        (["asv", "--to", "native", "-o", "run.jsonl"], "--to native does not take -o: it writes into"),
         (["asv", "--to", "native", "--baseline", "latest"], "does not take --baseline"),
         (["latest", "--to", "native"], "there is no file or folder latest: --to native reads what asv or"),
         (["asv", "--to", "natve"], "did you mean native?"),

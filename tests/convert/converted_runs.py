@@ -6,7 +6,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ampbench.convert import Selected, select
 from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.store import StoredRun
@@ -52,16 +51,16 @@ def stored_run(
     )
 
 
-def mixed_run() -> Selected:
+def mixed_run() -> StoredRun:
     """Return a run of two measured cases, one that failed and one that was skipped."""
     failure = Failure(
         case_id=FAILED.case_id, stage="round", cause="exception", message="boom <&>", frames=["File a.py", "  x = 1"]
     )
     skip = Skip(case_id=SKIPPED.case_id, reason="this CPU has no tf32")
     times = [(CASE, [1.0e-3, 1.1e-3, 1.2e-3]), (BF16, [5e-4, 6e-4, 5e-4, 9e-4])]
-    return select(stored_run(times, [failure], [skip], commit="0123abc-dirty", label="nightly"))
+    return stored_run(times, [failure], [skip], commit="0123abc-dirty", label="nightly")
 
 
-def named_run(name: str) -> Selected:
+def named_run(name: str) -> StoredRun:
     """Return a run of one case whose workload has this name."""
-    return select(stored_run([(make_case("fp32", workload=name), [1e-3, 1.1e-3, 1.2e-3])]))
+    return stored_run([(make_case("fp32", workload=name), [1e-3, 1.1e-3, 1.2e-3])])

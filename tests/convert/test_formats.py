@@ -19,10 +19,11 @@ from converted_runs import BF16, CASE, FAILED, HOSTILE, SKIPPED, TEXT, mixed_run
 from hypothesis import given
 
 from ampbench.cli.main import main
-from ampbench.convert import FORMATS, Selected, formats, select
+from ampbench.convert import FORMATS, formats, written
 from ampbench.convert.formats import defined
 from ampbench.core.metrics import METRICS
 from ampbench.core.statement import state
+from ampbench.judge.frame import run_rows
 from ampbench.records.changes import (
     Caveat,
     Change,
@@ -36,6 +37,7 @@ from ampbench.records.changes import (
     Side,
 )
 from ampbench.show.comparison import caveat_lines, control_line, reason
+from ampbench.store import StoredRun
 
 
 class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -46,8 +48,8 @@ class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     upper_value: float | msgspec.UnsetType = msgspec.UNSET
 
 
-def read(selected: Selected) -> dict[str, dict[str, Metric]]:
-    return msgspec.json.decode(formats.bencher(selected), type=dict[str, dict[str, Metric]])
+def read(stored: StoredRun) -> dict[str, dict[str, Metric]]:
+    return msgspec.json.decode(written(stored, "bencher")[0], type=dict[str, dict[str, Metric]])
 
 
 def test_a_run_has_a_benchmark_per_measured_case_with_its_metrics_as_measures() -> None:
@@ -61,15 +63,15 @@ def test_a_run_has_a_benchmark_per_measured_case_with_its_metrics_as_measures() 
 
 
 def test_the_bounds_of_the_time_are_those_of_its_interval() -> None:
-    selected = mixed_run()
-    row = selected.rows[0]
-    time = read(selected)[CASE.case_id]["seconds_median"]
+    stored = mixed_run()
+    row = run_rows(stored)[0]
+    time = read(stored)[CASE.case_id]["seconds_median"]
     assert (time.lower_value, time.upper_value) == (row["seconds_low"], row["seconds_high"])
     assert time.lower_value < time.value < time.upper_value
 
 
 def test_a_time_without_interval_has_no_bounds_and_a_missing_number_no_measure() -> None:
-    measures = read(select(stored_run([(CASE, [1e-3])], peak_bytes=None)))[CASE.case_id]
+    measures = read(stored_run([(CASE, [1e-3])], peak_bytes=None))[CASE.case_id]
     assert measures["seconds_median"] == Metric(1e-3)
     assert "peak_memory_bytes" not in measures
     assert "grad_rel_l2" not in measures
@@ -97,7 +99,7 @@ def entries_of(text: str) -> dict[str, Entry]:
 
 
 def test_what_should_fall_has_values_in_base_units() -> None:
-    found = entries_of(formats.github_smaller(mixed_run()))
+    found = entries_of(written(mixed_run(), "github-smaller")[0])
     time, memory = found[f"{CASE.case_id} seconds_median"], found[f"{BF16.case_id} peak_memory_bytes"]
     assert (time.value, time.unit) == (1.1e-3, "s")
     assert (memory.value, memory.unit) == (4096, "B")
@@ -105,9 +107,9 @@ def test_what_should_fall_has_values_in_base_units() -> None:
 
 
 def test_the_range_is_half_the_interval_in_a_form_the_action_reads_as_a_number() -> None:
-    selected = mixed_run()
-    row = selected.rows[0]
-    entry = entries_of(formats.github_smaller(selected))[f"{CASE.case_id} seconds_median"]
+    stored = mixed_run()
+    row = run_rows(stored)[0]
+    entry = entries_of(written(stored, "github-smaller")[0])[f"{CASE.case_id} seconds_median"]
     found = re.fullmatch(r"± (\d.+)", entry.range or "")  # src/extractRangeInfo.ts: a sign, then what Number() reads
     assert found
     assert float(found[1]) == pytest.approx((row["seconds_high"] - row["seconds_low"]) / 2, rel=0.01)
@@ -115,7 +117,7 @@ def test_the_range_is_half_the_interval_in_a_form_the_action_reads_as_a_number()
 
 def test_how_many_rounds_an_imported_run_had_is_not_said() -> None:
     stored = replace(stored_run([(CASE, [])]), readings={"seconds_median": {CASE.case_id: 1e-3}})
-    time = entries_of(formats.github_smaller(select(stored)))[f"{CASE.case_id} seconds_median"]
+    time = entries_of(written(stored, "github-smaller")[0])[f"{CASE.case_id} seconds_median"]
     assert time.extra == "run: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
 
 
@@ -165,7 +167,7 @@ def comparison(*findings: Change, **changes: Any) -> Comparison:
 
 
 def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
-    suite, tests = suite_of(formats.junit(mixed_run()))
+    suite, tests = suite_of(written(mixed_run(), "junit")[0])
     assert list(tests) == [CASE.case_id, BF16.case_id, FAILED.case_id, SKIPPED.case_id]
     assert {name: suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "4",
@@ -183,7 +185,7 @@ def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
 
 
 def test_a_measured_case_passes_with_its_numbers_in_base_units() -> None:
-    _, tests = suite_of(formats.junit(mixed_run()))
+    _, tests = suite_of(written(mixed_run(), "junit")[0])
     test = tests[CASE.case_id]
     assert [child.tag for child in test] == ["system-out"]
     lines = (test[0].text or "").splitlines()
@@ -194,7 +196,7 @@ def test_a_measured_case_passes_with_its_numbers_in_base_units() -> None:
 
 
 def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_with_its_reason() -> None:
-    _, tests = suite_of(formats.junit(mixed_run()))
+    _, tests = suite_of(written(mixed_run(), "junit")[0])
     error = tests[FAILED.case_id].find("error")
     assert error is not None
     assert error.attrib == {"type": "exception", "message": "boom <&>"}
@@ -270,7 +272,7 @@ def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
 
 @given(TEXT)
 def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
-    _, tests = suite_of(formats.junit(named_run(name)))
+    _, tests = suite_of(written(named_run(name), "junit")[0])
     (found,) = tests
     # XML has no control characters; where there are none, the name comes back as it was
     clean = all(one in "\t\n" or (one >= " " and one not in "\ufffe\uffff") for one in name)
@@ -278,7 +280,7 @@ def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
 
 
 def test_control_characters_are_written_as_escapes() -> None:
-    _, tests = suite_of(formats.junit(named_run(HOSTILE)))
+    _, tests = suite_of(written(named_run(HOSTILE), "junit")[0])
     (found,) = tests
     assert found.startswith("<&>\"' \t\n\\x00\\x1b\x7f\x85\u2028\\ufffe\U0001f600,;|[]{}#%$\\é[")
     assert "\\r\\ud800" in formats.junit_of_comparison(
@@ -295,7 +297,7 @@ def test_a_hostile_reason_gives_a_valid_comparison() -> None:
 
 
 def test_undefined_numbers_are_left_out_and_zeros_are_not() -> None:
-    row = select(stored_run([(CASE, [1e-3])], peak_bytes=None)).rows[0]
+    row = run_rows(stored_run([(CASE, [1e-3])], peak_bytes=None))[0]
     found = {column.name: value for column, value in defined(row, METRICS.values())}
     assert "peak_memory_bytes" not in found
     assert "seconds_low" not in found

@@ -9,7 +9,7 @@ import pytest
 from asv_results import STEP, row, write
 from converted_runs import mixed_run
 
-from ampbench.convert import native, pytest_benchmark
+from ampbench.convert import native, written
 from ampbench.errors import StoreError, UsageError
 from ampbench.judge.frame import run_rows
 from ampbench.store import StoredRun, list_runs, read_run
@@ -27,13 +27,13 @@ def test_sources_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
         assert native.recognise(source) == "asv"
     saved = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
     saved.mkdir(parents=True)
-    (saved / "0001_run.json").write_text(pytest_benchmark.run_json(mixed_run()))
+    (saved / "0001_run.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
     for source in (tmp_path / ".benchmarks", saved, saved / "0001_run.json"):
         assert native.recognise(source) == "pytest-benchmark"
 
 
 def test_a_folder_is_asvs_by_its_machines_and_not_by_a_name_that_others_may_use(tmp_path: Path) -> None:
-    (tmp_path / "benchmarks.json").write_text(pytest_benchmark.run_json(mixed_run()))
+    (tmp_path / "benchmarks.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
     assert native.recognise(tmp_path) == "pytest-benchmark"
     result = write(tmp_path / "asv")
     result.with_name("machine.json").unlink()
@@ -115,7 +115,9 @@ def test_a_disk_that_fills_up_leaves_nothing(whole: int, tmp_path: Path, monkeyp
 
 def test_saved_runs_of_pytest_benchmark_are_read_from_their_folder(tmp_path: Path) -> None:
     for number in (1, 2):
-        document = json.loads(pytest_benchmark.run_json(mixed_run())) | {"datetime": f"2026-01-0{number}T00:00:00Z"}
+        document = json.loads(written(mixed_run(), "pytest-benchmark")[0]) | {
+            "datetime": f"2026-01-0{number}T00:00:00Z"
+        }
         (tmp_path / f"000{number}_run.json").write_text(json.dumps(document))
     runs = native.read_source(tmp_path, Counter())
     assert [one.header.imported.file for one in runs if one.header.imported] == ["0001_run.json", "0002_run.json"]

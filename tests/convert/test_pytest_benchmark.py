@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pytest_benchmark.logger import Logger
 from pytest_benchmark.storage.file import FileStorage
 
-from ampbench.convert import pytest_benchmark, select
+from ampbench.convert import written
 from ampbench.convert.pytest_benchmark import case_info, machine_info, read_run_json
 from ampbench.errors import StoreError
 from ampbench.judge.frame import run_rows
@@ -36,9 +36,9 @@ def compare(folder: Path, *arguments: str) -> str:
 
 
 def test_pytest_benchmark_compares_two_of_our_files(tmp_path: Path) -> None:
-    (tmp_path / "first.json").write_text(pytest_benchmark.run_json(mixed_run()))
+    (tmp_path / "first.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
     slower = stored_run([(CASE, [2e-3, 2.2e-3, 2.4e-3])])
-    (tmp_path / "second.json").write_text(pytest_benchmark.run_json(select(slower)))
+    (tmp_path / "second.json").write_text(written(slower, "pytest-benchmark")[0])
     said = compare(tmp_path, "first.json", "second.json", "--csv=table.csv")
     for shown in (f"{CASE.case_id} (first)", f"{CASE.case_id} (second)", f"{BF16.case_id} (first)"):
         assert shown in said
@@ -49,7 +49,7 @@ def test_pytest_benchmark_compares_two_of_our_files(tmp_path: Path) -> None:
 
 
 def test_its_own_storage_loads_every_benchmark(tmp_path: Path) -> None:
-    (tmp_path / "0001_ampbench.json").write_text(pytest_benchmark.run_json(mixed_run()))
+    (tmp_path / "0001_ampbench.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
     found = list(FileStorage(tmp_path, Logger(Logger.QUIET)).load_benchmarks("0001"))
     assert [one["fullname"] for one in found] == [CASE.case_id, BF16.case_id]
     assert {one["group"] for one in found} == {"linear_chain[depth=4,width=512]/b8/cpu/inference/eager"}
@@ -58,9 +58,9 @@ def test_its_own_storage_loads_every_benchmark(tmp_path: Path) -> None:
 
 
 def test_the_commit_is_told_apart_from_its_dirt() -> None:
-    commit = json.loads(pytest_benchmark.run_json(mixed_run()))["commit_info"]
+    commit = json.loads(written(mixed_run(), "pytest-benchmark")[0])["commit_info"]
     assert (commit["id"], commit["dirty"]) == ("0123abc", True)
-    commit = json.loads(pytest_benchmark.run_json(named_run("mlp")))["commit_info"]
+    commit = json.loads(written(named_run("mlp"), "pytest-benchmark")[0])["commit_info"]
     assert (commit["id"], commit["dirty"]) == ("unversioned", False)
 
 
@@ -69,7 +69,7 @@ LOST = ("run",)
 
 
 def exported(stored: StoredRun) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(pytest_benchmark.run_json(select(stored)))
+    document: dict[str, Any] = json.loads(written(stored, "pytest-benchmark")[0])
     return document
 
 
@@ -145,7 +145,7 @@ def test_without_data_every_round_and_its_samples_come_back(tmp_path: Path) -> N
 
 
 def test_others_benchmarks_and_repeated_cases_are_left_out_and_counted(tmp_path: Path) -> None:
-    document = exported(mixed_run().stored)
+    document = exported(mixed_run())
     again = json.loads(json.dumps(document["benchmarks"][0])) | {"fullname": "test_again.py::test_it"}
     other = {"fullname": "test_other.py::test_it", "stats": {"min": 1.0, "median": 1.0}, "extra_info": {"note": 1}}
     document["benchmarks"] += [again, other]
@@ -239,7 +239,7 @@ def test_half_written_json_and_missing_files_are_refused(tmp_path: Path) -> None
     path = tmp_path / "run.json"
     with pytest.raises(StoreError, match=r"cannot read .*run\.json: No such file"):
         read_run_json(path)
-    path.write_text(json.dumps(exported(mixed_run().stored))[:-20])
+    path.write_text(json.dumps(exported(mixed_run()))[:-20])
     with pytest.raises(StoreError, match=r"run\.json: no whole JSON"):
         read_run_json(path)
 
