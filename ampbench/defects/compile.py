@@ -356,29 +356,6 @@ def compile_backward_autocast(device: str) -> Answer:
     return "a gradient of 65536.0", f"a gradient of {gradient[0, 0].item() if gradient is not None else None}"
 
 
-@defect("#133974", "#138624", "#124901", compiler=True, slow=True, raises=RuntimeError)
-def compile_attention_mask(device: str) -> Answer:
-    """Attention with an fp32 mask fails under autocast when it is compiled: the mask's dtype is not the query's.
-
-    Attention written by hand with an fp32 mask, compiled under autocast: the compiler puts one fused op in its place.
-    Why: eager runs it; what the compiler puts in its place has to take the same inputs.
-    Remedy: cast the mask to the autocast dtype.
-    """
-
-    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        scores = query @ key.transpose(-2, -1) / 8**0.5 + mask
-        return torch.softmax(scores, dim=-1) @ value
-
-    torch.manual_seed(0)
-    inputs = [torch.randn(2, 4, 16, 8).to(device) for _ in range(3)] + [torch.randn(2, 1, 16, 16).to(device)]
-    exact = attend(*(one.double() for one in inputs))
-    expected = "torch.bfloat16, within 0.05 of fp64"
-    with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
-        attended = torch.compile(attend)(*inputs)
-    error = (attended.double() - exact).abs().max().item()
-    return expected, f"{attended.dtype}, within {0.05 if error < 0.05 else round(error, 3)} of fp64"
-
-
 @defect("#191106", "#192555", "#191363", mended="2.14", compiler=True, slow=True)
 def compile_cache_bypass(device: str) -> Answer:
     """Functions with an autocast region are never in the compiler's cache, and every process compiles them anew.
@@ -461,73 +438,6 @@ def compile_default_autocast_dtype(device: str) -> Answer:
     return "torch.bfloat16 at first, then torch.float16", f"{dtypes[0]} at first, then {dtypes[1]}"
 
 
-@defect("#112260", "#143592", slow=True)
-def compile_outer_region(device: str) -> Answer:
-    """A compiled function keeps to the autocast region of its first call.
-
-    Why: a function has to see the region that it is called in, as in eager.
-    Remedy: enter autocast within the compiled function.
-    """
-
-    @torch.compile(backend="aot_eager")
-    def product(batch: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        return batch @ batch, torch.is_autocast_enabled(device)
-
-    batch = torch.ones(2, 2, device=device)
-    calls = [product(batch)]
-    for dtype in (torch.bfloat16, torch.float16):
-        with torch.autocast(device, dtype=dtype):
-            calls.append(product(batch))
-    expected = "torch.float32 with False, torch.bfloat16 with True, torch.float16 with True"
-    return expected, ", ".join(f"{result.dtype} with {enabled}" for result, enabled in calls)
-
-
-@defect("#152012", raises=Exception)
-def compile_caught_error(device: str) -> Answer:
-    """torch.compile crashes where an error leaves an autocast region and is caught.
-
-    Why: eager closes the region and goes on.
-    Remedy: catch errors inside the region.
-    """
-
-    class Failing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: torch.autograd.function.FunctionCtx, batch: torch.Tensor) -> torch.Tensor:
-            raise NotImplementedError("no such kernel")
-
-    @torch.compile(backend="eager")
-    def product(batch: torch.Tensor) -> torch.Tensor:
-        try:
-            with torch.autocast(device, dtype=torch.bfloat16):
-                Failing.apply(batch)
-        except NotImplementedError:
-            pass
-        return batch @ batch
-
-    expected = "a torch.float32 product"
-    return expected, f"a {product(torch.ones(2, 2, device=device)).dtype} product"
-
-
-@defect("#114818", "#114845", raises=Exception)
-def compile_autocast_decorator(device: str) -> Answer:
-    """A function decorated with autocast breaks the graph of a compiled function.
-
-    Why: as a with block autocast is part of the graph, and as a decorator it does the same.
-    Remedy: use autocast as a with block.
-    """
-
-    @torch.autocast(device, dtype=torch.bfloat16)
-    def half_product(batch: torch.Tensor) -> torch.Tensor:
-        return batch @ batch
-
-    @torch.compile(backend="eager", fullgraph=True)
-    def product(batch: torch.Tensor) -> torch.Tensor:
-        return half_product(batch)
-
-    expected = "a torch.bfloat16 product in one graph"
-    return expected, f"a {product(torch.ones(2, 2, device=device)).dtype} product in one graph"
-
-
 @defect("huggingface/diffusers#14160", mended="2.12", raises=Exception)
 def compile_autocast_available(device: str) -> Answer:
     """torch.amp.is_autocast_available breaks the graph of a compiled function.
@@ -544,76 +454,6 @@ def compile_autocast_available(device: str) -> Answer:
 
     expected = "a torch.bfloat16 product in one graph"
     return expected, f"a {product(torch.ones(2, 2, device=device)).dtype} product in one graph"
-
-
-@defect("#114693", matters=(TRAINING,), slow=True, raises=Exception)
-def compile_custom_forward(device: str) -> Answer:
-    """A compiled autograd function with custom_fwd fails, or does not run in the dtype that it asks for.
-
-    A function with custom_fwd that asks for fp32, compiled within a bf16 region: 1 + 2**-10 must stay itself.
-    Why: 1 + 2**-10 is not in bf16: the function asked for fp32, forward and backward.
-    Remedy: disable the compiler for the function by torch.compiler.disable.
-    """
-
-    class Product(torch.autograd.Function):
-        @staticmethod
-        @torch.amp.custom_fwd(device_type=device, cast_inputs=torch.float32)
-        def forward(ctx: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-            ctx.save_for_backward(left, right)
-            return left @ right
-
-        @staticmethod
-        @torch.amp.custom_bwd(device_type=device)
-        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            left, right = ctx.saved_tensors
-            return gradient @ right.T, left.T @ gradient
-
-    @torch.compile(backend="aot_eager")
-    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return Product.apply(left, right)
-
-    left = torch.full((1, 1), 1 + 2**-10, device=device)
-    right = torch.ones(1, 1, device=device, requires_grad=True)
-    expected = "a torch.float32 product of 1.0009765625, and that as a gradient"
-    with torch.autocast(device, dtype=torch.bfloat16):
-        result = product(left, right)
-    result.sum().backward()
-    gradient = right.grad.item() if right.grad is not None else None
-    same = "that" if gradient == 1 + 2**-10 else gradient
-    return expected, f"a {result.dtype} product of {result.item()}, and {same} as a gradient"
-
-
-@defect("#131154", matters=(TRAINING,), slow=True, raises=Exception)
-def compiled_autograd_custom_backward(device: str) -> Answer:
-    """Compiled autograd fails on functions with custom_bwd whose forward ran under autocast.
-
-    Why: the function says what its gradient is: three times the one that comes in.
-    Remedy: switch compiled autograd off for such models.
-    """
-
-    class Square(torch.autograd.Function):
-        @staticmethod
-        @torch.amp.custom_fwd(device_type=device)
-        def forward(ctx: Any, batch: torch.Tensor) -> torch.Tensor:
-            return batch @ batch
-
-        @staticmethod
-        @torch.amp.custom_bwd(device_type=device)
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-            return gradient * 3
-
-    torch._dynamo.config.compiled_autograd = True
-
-    @torch.compile(backend="eager")
-    def step(batch: torch.Tensor) -> None:
-        loss = Square.apply(batch).float().sum()
-        loss.backward()
-
-    batch = torch.ones(1, 1, device=device, requires_grad=True)
-    expected = "a gradient of 3.0"
-    with torch.autocast(device, dtype=torch.bfloat16):
-        step(batch)
-    return expected, f"a gradient of {batch.grad.item() if batch.grad is not None else None}"
 
 
 @defect("#137274", matters=(INFERENCE,), slow=True)

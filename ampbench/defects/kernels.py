@@ -9,22 +9,6 @@ if TYPE_CHECKING:
     import torch
 
 
-@defect("#59489")
-def fp16_sum(device: str) -> Answer:
-    """sum() of fp16 values is further off than one rounding.
-
-    Sums 72 integers; their sum is exact, so that only its rounding to fp16, where values are 4 apart, may differ.
-    Why: the sum of the integers is exact, and is rounded to fp16 once.
-    Remedy: pass dtype=torch.float32 to sum().
-    """
-    torch.manual_seed(0)
-    integers = torch.randint(16, 100, (9, 8))
-    right = integers.sum().to(torch.float16).item()
-    expected = f"72 integers that sum to {integers.sum()} sum to {right} in fp16"
-    seen = f"72 integers that sum to {integers.sum()} sum to {integers.half().to(device).sum().item()} in fp16"
-    return expected, seen
-
-
 @defect("#180150", by_design=True)
 def fp16_cumsum(device: str) -> Answer:
     """cumsum() of fp16 values is many times less accurate on a GPU, where it adds up in fp16.
@@ -50,21 +34,6 @@ def fp16_cumprod(device: str) -> Answer:
     exact = [torch.tensor(6.5**power, dtype=torch.float64).half().item() for power in range(1, 5)]
     products = torch.full((4,), 6.5, device=device, dtype=torch.float16).cumprod(0)
     return f"cumprod of 6.5 is {exact}", f"cumprod of 6.5 is {products.tolist()}"
-
-
-@defect("#171034")
-def bf16_matmul_inf(device: str) -> Answer:
-    """A bf16 matrix product with infinities is NaN on a CPU, where the terms agree on inf.
-
-    Why: inf + 0 + inf is inf: nothing is subtracted.
-    Remedy: multiply in fp32 where values may be infinite.
-    """
-    left = torch.zeros(16, 3, device=device, dtype=torch.bfloat16)
-    left[8] = torch.tensor([float("inf"), 0.0, float("-inf")])
-    right = torch.zeros(3, 8, device=device, dtype=torch.bfloat16)
-    right[:, 0] = torch.tensor([0.7891, 0.2041, -0.1982])
-    expected = "inf * 0.79 + 0 * 0.2 + -inf * -0.2 is inf"
-    return expected, f"inf * 0.79 + 0 * 0.2 + -inf * -0.2 is {(left @ right)[8, 0].item()}"
 
 
 @defect("#163347")
@@ -97,19 +66,6 @@ def bf16_conv3d_stride(device: str) -> Answer:
     result = torch.nn.functional.conv3d(values.to(device), kernel.to(device), stride=(1, 1, 3)).cpu().double()
     error = ((result - right).abs().max() / right.abs().max()).item()
     return "off by less than 1.0 % of the largest value", f"off by {error:.1%} of the largest value", error < 0.01
-
-
-@defect("#68048", matters=(TRAINING,))
-def bf16_conv_bias_gradient(device: str) -> Answer:
-    """The gradient of a bf16 convolution's bias stalls at 256 on a CPU.
-
-    Why: the bias is added at 1600 places, so that its gradient is 1600, which bf16 has.
-    Remedy: convolve in fp32: autocast computes this gradient in bf16, too.
-    """
-    layer = torch.nn.Conv2d(1, 2, 3, stride=2, padding=1, device=device, dtype=torch.bfloat16)
-    layer(torch.ones(1, 1, 80, 80, device=device, dtype=torch.bfloat16)).sum().backward()
-    gradient = None if layer.bias is None or layer.bias.grad is None else layer.bias.grad[0].item()
-    return "the gradient of the bias is 1600.0", f"the gradient of the bias is {gradient}"
 
 
 @defect("#153700", ops=("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), dtype="fp16")
@@ -171,21 +127,6 @@ def softmax_in_fp32(device: str) -> Answer:
     return "0 of 32768 probabilities differ", f"{differ} of {values.numel()} probabilities differ"
 
 
-@defect("#158310")
-def fp16_log_softmax(device: str) -> Answer:
-    """log_softmax of fp16 values over a dimension that is not the last one is -inf on a CPU.
-
-    Values near -20000 differ by 520 at most, so that no logarithm of a probability is below -521.
-    Why: values differ by 520 at most, and so do logarithms of probabilities, which fp16 has.
-    Remedy: pass dtype=torch.float32 to log_softmax.
-    """
-    torch.manual_seed(0)
-    values = (torch.rand(18, 1, 2, 2, 21, 2) * 520 - 20260).half().to(device)
-    infinite = torch.nn.functional.log_softmax(values, dim=2).isinf().sum().item()
-    expected = "0 of 3024 logarithms of probabilities are infinite"
-    return expected, f"{infinite} of {values.numel()} logarithms of probabilities are infinite"
-
-
 @defect("huggingface/transformers#17306", "NVIDIA-NeMo/Automodel#2658", by_design=True)
 def mask_added_twice(device: str) -> Answer:
     """Two masks made of finfo.min add up to -inf, which turns a fully masked row to NaN.
@@ -200,23 +141,6 @@ def mask_added_twice(device: str) -> Answer:
         found.append(torch.softmax(mask + mask, dim=-1)[0].item())
     expected = "a fully masked row of 4 gets probabilities of 0.25 in fp16, 0.25 in bf16"
     return expected, f"a fully masked row of 4 gets probabilities of {found[0]} in fp16, {found[1]} in bf16"
-
-
-@defect("#109188")
-def bf16_layer_norm(device: str) -> Answer:
-    """layer_norm in bf16 on a CPU is off by more than one rounding.
-
-    Why: computed in fp32, the result alone is rounded to bf16.
-    Remedy: call layer_norm on float(), with fp32 weights.
-    """
-    torch.manual_seed(0)
-    values = torch.randn(256, 12).bfloat16()
-    right = torch.nn.functional.layer_norm(values.double(), (12,), eps=0.0)
-    result = torch.nn.functional.layer_norm(values.to(device), (12,), eps=0.0).cpu().double()
-    error = ((result - right).abs() / 2.0 ** (right.abs().log2().floor() - 7)).max().item()
-    good = error <= 1
-    expected = "off by one distance of bf16 values at most"
-    return expected, f"off by {'one distance' if good else f'{error:.0f} distances'} of bf16 values at most", good
 
 
 @defect("#188375", "#188372", ops=("layer_norm",), dtype="bf16")
@@ -250,19 +174,6 @@ def bf16_layer_norm_gradient(device: str) -> Answer:
     (gradient,) = torch.autograd.grad(result.float().sum(), norm.bias)
     expected = "the gradient of the bias, one for each of 65536 rows, is 65536.0"
     return expected, f"the gradient of the bias, one for each of 65536 rows, is {gradient[0].item()}"
-
-
-@defect("#41527")
-def fp16_layer_norm_zeros(device: str) -> Answer:
-    """layer_norm of fp16 zeros is NaN where its eps is below what fp16 has.
-
-    Normalizes zeros with an eps that is 0 in fp16; computed in fp32, it keeps 0 from being divided by 0.
-    Why: eps is there to keep 0 from dividing 0, and is added in fp32.
-    Remedy: pass an eps of 1e-5.
-    """
-    zeros = torch.zeros(1, 10, device=device, dtype=torch.float16)
-    result = torch.nn.functional.layer_norm(zeros, (10,), eps=1e-12)
-    return "layer norm of zeros is 0.0", f"layer norm of zeros is {result[0, 0].item()}"
 
 
 @defect("#193006", "#65815", "#194326")
@@ -360,18 +271,6 @@ def softshrink_beyond_fp16(device: str) -> Answer:
     except RuntimeError:
         seen = "a lambda beyond fp16 is refused"
     return expected, seen
-
-
-@defect("#94333")
-def bf16_log1p(device: str) -> Answer:
-    """log1p of large bf16 values is inf on a CPU.
-
-    The logarithm of the largest numbers is 88; 1 plus such a number must not leave the range on the way.
-    Why: the logarithm of 1.8e38 is 88.1, which is 88.0 in bf16.
-    Remedy: call log1p on float().
-    """
-    result = torch.full((64,), 1.821e38, device=device, dtype=torch.bfloat16).log1p()
-    return "log1p of 1.8e38 is 88.0", f"log1p of 1.8e38 is {result[0].item()}"
 
 
 @defect("#137774", "#114544", "#141655", by_design=True)

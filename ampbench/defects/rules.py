@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from ampbench.defects import ACCELERATORS, CPU_ALONE, CPU_CUDA, INFERENCE, TRAINING, Answer, defect
+from ampbench.defects import ACCELERATORS, CPU_ALONE, INFERENCE, TRAINING, Answer, defect
 
 if TYPE_CHECKING:
     import torch
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.amp import custom_bwd, custom_fwd
-    from torch.func import grad
-    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -240,22 +238,6 @@ def lerp_mixed_dtypes(device: str) -> Answer:
         print("given + 0.5 * (product - given) gives", (given + 0.5 * (product - given)).dtype)
         seen = f"lerp gives {torch.lerp(given, product, 0.5).dtype}"
     return expected, seen
-
-
-@defect("#87684", "#59497", fake=True)
-def cat_mixed_dtypes(device: str) -> Answer:
-    """cat or stack of a fp32 and a bf16 tensor under autocast is not fp32.
-
-    A skip connection joins the fp32 input with the bf16 output of a layer: the result has to be of the wider dtype.
-    Why: autocast's notes say that it takes the widest dtype of its inputs, in whichever order they come.
-    Remedy: cast the tensors to fp32 before.
-    """
-    given = torch.full((2, 4), 1.0009765625, device=device)
-    with torch.autocast(device, dtype=torch.bfloat16):
-        layer = torch.mm(given, torch.ones(4, 4, device=device))
-        dtypes = [torch.cat([given, layer]).dtype, torch.cat([layer, given]).dtype, torch.stack([layer, given]).dtype]
-    expected = "cat torch.float32, cat in the other order torch.float32, stack torch.float32"
-    return expected, f"cat {dtypes[0]}, cat in the other order {dtypes[1]}, stack {dtypes[2]}"
 
 
 @defect("#124051", "#191125", fake=True)
@@ -546,38 +528,6 @@ def meta_autocast(device: str) -> Answer:
     return expected, seen
 
 
-@defect("#99012", "#111276", "#108178", raises=RuntimeError)
-def attention_float_mask(device: str) -> Answer:
-    """MultiheadAttention with a fp32 mask under CPU autocast raises 'Expected attn_mask dtype to be bool ...'.
-
-    Why: autocast made the query bf16, so it has to make the mask fit.
-    Remedy: use a bool mask, or mask.to(torch.get_autocast_dtype(device)).
-    """
-    torch.manual_seed(0)
-    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True, device=device).eval()
-    words = torch.randn(1, 4, 8, device=device)
-    mask = torch.zeros(4, 4, device=device)
-    expected = "attention gives torch.bfloat16"
-    with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
-        mixed, _ = attention(words, words, words, attn_mask=mask, need_weights=False)
-    return expected, f"attention gives {mixed.dtype}"
-
-
-@defect("#161489", "#161936", raises=RuntimeError)
-def sdpa_math_mask(device: str) -> Answer:
-    """Math attention of bf16 with a fp32 mask raises 'expected mat1 and mat2 to have the same dtype'.
-
-    Why: the mask was accepted, so the implementation that was chosen for it has to run.
-    Remedy: cast the mask to the query's dtype.
-    """
-    words = torch.ones(1, 1, 4, 8, dtype=torch.bfloat16, device=device)
-    mask = torch.zeros(4, 4, device=device)
-    expected = "attention by its math implementation gives torch.bfloat16"
-    with sdpa_kernel(SDPBackend.MATH):
-        mixed = F.scaled_dot_product_attention(words, words, words, mask)
-    return expected, f"attention by its math implementation gives {mixed.dtype}"
-
-
 @defect(
     "#107663",
     "#132613",
@@ -812,30 +762,6 @@ def vmap_norm_grad(device: str) -> Answer:
     return expected, f"vmap gives {torch.vmap(gradient_of)(samples).shape}"
 
 
-@defect("pytorch/functorch#305", matters=(TRAINING,))
-def grad_transform_backward(device: str) -> Answer:
-    """torch.func.grad of a function with autocast runs a convolution in half and its backward in fp32.
-
-    Why: torch.autograd.grad of the same function runs both in half.
-    Remedy: use torch.autograd.grad.
-    """
-    ran: dict[str, torch.dtype] = {}
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            ran[func.overloadpacket.__name__] = getattr(args[0] if args else None, "dtype", None)  # type: ignore[assignment]
-            return func(*args, **(kwargs or {}))
-
-    def loss(kernel: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device, dtype=torch.bfloat16):
-            return F.conv2d(torch.ones(1, 1, 4, 4, device=device), kernel).float().sum()
-
-    with Watch():
-        grad(loss)(torch.ones(1, 1, 2, 2, device=device))
-    expected = "convolution torch.bfloat16, its backward torch.bfloat16"
-    return expected, f"convolution {ran.get('convolution')}, its backward {ran.get('convolution_backward')}"
-
-
 @defect("#85043", "#178277")
 def fake_pinv_dtype(device: str) -> Answer:
     """Fake tensors tell the wrong dtype of linalg.pinv under autocast: fp32 instead of half.
@@ -891,23 +817,6 @@ def register_autocast(device: str) -> Answer:
     with torch.autocast(device, dtype=torch.bfloat16):
         seen = f"the op gives {twice(torch.ones(2, device=device)).dtype}"
     return expected, seen
-
-
-@defect("#38958", devices=CPU_CUDA, raises=RuntimeError)
-def script_cat(device: str) -> Answer:
-    """A scripted cat of a fp32 and a half tensor fails or gives another dtype under autocast.
-
-    Why: the scripted function is the eager one, which gives fp32.
-    Remedy: cast the tensors before, or leave TorchScript, which is deprecated.
-    """
-    source = "def joined(given: Tensor) -> Tensor:\n    return torch.cat([torch.mm(given, given), given])\n"
-    given = torch.ones(2, 2, device=device)
-    expected = "eager torch.float32, scripted torch.float32 each time"
-    scripted = torch.jit.CompilationUnit(source).joined
-    with torch.autocast(device, dtype=torch.bfloat16):
-        eager = torch.cat([torch.mm(given, given), given]).dtype
-        times = sorted({str(scripted(given).dtype) for _ in range(3)})
-    return expected, f"eager {eager}, scripted {' and '.join(times)} each time"
 
 
 @defect("#81747", "#81305", by_design=True, devices=CPU_ALONE)

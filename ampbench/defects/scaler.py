@@ -124,23 +124,6 @@ def unscale_fp16_weights(device: str) -> Answer:
     return "SGD: the weight is 0.5; fused SGD: the weight is 0.5", f"SGD: {results[0]}; fused SGD: {results[1]}"
 
 
-@defect("#127176", "#194947", "huggingface/trl#4901", matters=(TRAINING,), raises=RuntimeError)
-def unscale_bf16_weights(device: str) -> Answer:
-    """GradScaler fails with bf16 weights: '_amp_foreach_non_finite_check_and_unscale_cuda' not implemented.
-
-    Why: a gradient of 8.0 at a scale of 8 is 1.0, and half of it from 1.0 is 0.5, all exact in bf16.
-    Remedy: leave GradScaler out: bf16 has the range of fp32 and needs no scale.
-    """
-    weight = torch.nn.Parameter(torch.ones(1, device=device, dtype=torch.bfloat16))
-    optimizer = torch.optim.SGD([weight], lr=0.5)
-    scaler = torch.amp.GradScaler(device, init_scale=8.0)
-    scaler.scale(torch.zeros((), device=device))
-    weight.grad = torch.full_like(weight, 8.0)
-    expected = "a bf16 weight is stepped from 1.0 to 0.5"
-    scaler.step(optimizer)
-    return expected, f"a bf16 weight is stepped from 1.0 to {weight.item()}"
-
-
 @defect("flagos-ai/Torch-FL#235", matters=(TRAINING,), devices=CPU_CUDA)
 def found_inf_two_dtypes(device: str) -> Answer:
     """An infinite gradient is forgotten where finite gradients of another dtype are looked at after it.
@@ -204,27 +187,6 @@ def skipped_step_unsaid(device: str) -> Answer:
     good = returned[0] != returned[1]
     seen = f"step() returns {returned[0]} for a step that is taken, {returned[1]} for one that is skipped"
     return expected, seen, good
-
-
-@defect("pytorch/ao#4915", matters=(TRAINING,))
-def bf16_default_step_count(device: str) -> Answer:
-    """Under torch.set_default_dtype(torch.bfloat16), Adam's count of steps stops at 256.
-
-    Why: a count of steps is an exact integer, whatever the dtype of the weights.
-    Remedy: make the optimizer's first step under a default dtype of fp32.
-    """
-    counts = []
-    torch.set_default_dtype(torch.bfloat16)
-    for foreach, fused in ((False, False), (True, False), (False, True)):
-        weight = torch.nn.Parameter(torch.ones(1, device=device))
-        optimizer = torch.optim.AdamW([weight], foreach=foreach, fused=fused)
-        weight.grad = torch.ones_like(weight)
-        for _ in range(300):
-            optimizer.step()
-        counts.append(optimizer.state[weight]["step"].item())
-    torch.set_default_dtype(torch.float32)
-    expected = "AdamW counts 300.0 steps, foreach 300.0, fused 300.0"
-    return expected, f"AdamW counts {counts[0]} steps, foreach {counts[1]}, fused {counts[2]}"
 
 
 @defect(

@@ -39,7 +39,7 @@ QUICK = {"seconds": "5ms", "seeds": "1", "operation": "copy", "dtype": "fp32,bf1
 
 
 OWN = {
-    CHECK: ["stale-weight-cast", "cat-mixed-dtypes", "--device", "cpu"],
+    CHECK: ["stale-weight-cast", "rms-norm-half", "--device", "cpu"],
 }
 """What verbs of their own are given: checks that leave nothing behind in this process."""
 

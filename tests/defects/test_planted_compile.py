@@ -1,8 +1,7 @@
 """Checks of compiled code see the defect where it is planted: mostly in torch.compile, which then compiles nothing."""
 
-import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
@@ -82,15 +81,6 @@ def bypassing_the_cache() -> AbstractContextManager[Any]:
     return compiling(change)
 
 
-@contextlib.contextmanager
-def custom_forward_without_cast() -> Iterator[None]:
-    def plain(**options: Any) -> Callable[[Function], Function]:
-        return lambda forward: forward
-
-    with compiling(lambda function: function), mock.patch.object(torch.amp, "custom_fwd", plain):
-        yield
-
-
 PLANTED: dict[str, Plant] = {
     "compile-autocast-object": stale,
     "compile-equal-regions": compiling_each_call,
@@ -99,15 +89,9 @@ PLANTED: dict[str, Plant] = {
     "compile-emulated-casts": removing_casts,
     "compile-bf16-threshold": unrounded,
     "compile-bf16-margin": unrounded,
-    "compile-attention-mask": raising(RuntimeError("invalid dtype for bias - should match query's dtype")),
     "compile-cache-bypass": bypassing_the_cache,
     "compile-cache-dtype": stale,
-    "compile-outer-region": stale,
-    "compile-caught-error": raising(AttributeError("'NoneType' object has no attribute 'is_python_constant'")),
-    "compile-autocast-decorator": raising(RuntimeError("Unsupported: inline in skipfiles")),
     "compile-autocast-available": raising(RuntimeError("Unsupported: call of a function that cannot be traced")),
-    "compile-custom-forward": custom_forward_without_cast,
-    "compiled-autograd-custom-backward": raising(TypeError("dtype must be a torch.dtype (got type)")),
 }
 
 

@@ -37,10 +37,6 @@ def running(values: torch.Tensor, step: Callable[[torch.Tensor, torch.Tensor], t
     return reached
 
 
-def summed(_: Any, values: torch.Tensor) -> torch.Tensor:
-    return running(values.flatten(), torch.add)[-1]
-
-
 def multiplied(_: Any, values: torch.Tensor, __: int) -> torch.Tensor:
     return torch.stack(running(values, torch.mul))
 
@@ -51,31 +47,8 @@ def summed_by_blocks(real: Any, values: torch.Tensor, _: int) -> torch.Tensor:
     return (blocks + before[:, None]).flatten()
 
 
-def added(_: Any, start: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    for column, value in zip(matrix.t(), vector, strict=True):
-        start = start + column * value
-    return start
-
-
-def normalized(_: Any, values: torch.Tensor, __: Any, *, eps: float) -> torch.Tensor:
-    deviation = (values.var(-1, correction=0, keepdim=True) + eps).sqrt()
-    return (values - values.mean(-1, keepdim=True)) / deviation
-
-
 def softened(real: Any, values: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     return real(values, dim, dtype=dtype) if dtype else values.exp() / values.exp().sum(dim, keepdim=True)
-
-
-def stalling_bias() -> AbstractContextManager[Any]:
-    """Have gradients of a convolution's bias stop at 256."""
-    real = torch.nn.Conv2d.forward
-
-    def forward(self: torch.nn.Conv2d, values: torch.Tensor) -> torch.Tensor:
-        assert self.bias is not None
-        self.bias.register_hook(lambda gradient: gradient.clamp(max=256))
-        return real(self, values)
-
-    return mock.patch.object(torch.nn.Conv2d, "forward", forward)
 
 
 def clipping_draws() -> AbstractContextManager[Any]:
@@ -96,19 +69,12 @@ def rounding_draws() -> AbstractContextManager[Any]:
 
 Tensor = torch.Tensor
 PLANTED: dict[str, Plant] = {
-    "fp16-sum": instead(Tensor, "sum", summed),
     "fp16-cumsum": instead(Tensor, "cumsum", summed_by_blocks),
     "fp16-cumprod": instead(Tensor, "cumprod", multiplied),
-    "bf16-matmul-inf": instead(Tensor, "__matmul__", lambda real, left, right: real(left, right) - real(left, right)),
     "bf16-conv-ones": instead(F, "conv2d", lambda real, values, kernel: real(values, kernel) / 4),
     "bf16-conv3d-stride": instead(F, "conv3d", lambda real, *args, **kwargs: real(*args, **kwargs) * 1.1),
-    "bf16-conv-bias-gradient": stalling_bias,
     "softmax-in-fp32": instead(torch, "softmax", softened),
-    "fp16-log-softmax": instead(F, "log_softmax", lambda _, values, dim: torch.softmax(values, dim).log()),
-    "bf16-layer-norm": instead(F, "layer_norm", normalized),
-    "fp16-layer-norm-zeros": instead(F, "layer_norm", normalized),
     "softshrink-beyond-fp16": instead(F, "softshrink", lambda _, values, __: torch.zeros_like(values)),
-    "bf16-log1p": instead(Tensor, "log1p", lambda _, values: (values + values).log()),
     "bf16-randn": clipping_draws,
     "half-rand-below-one": rounding_draws,
 }

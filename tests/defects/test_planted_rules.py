@@ -44,12 +44,6 @@ def always(*_: Any) -> bool:
     return True
 
 
-def first_dtype() -> AbstractContextManager[Any]:
-    """Have cat take the dtype of the first tensor."""
-    real = torch.cat
-    return mock.patch.object(torch, "cat", lambda given: real([one.to(given[0].dtype) for one in given]))
-
-
 def own_dtype_in_backward() -> AbstractContextManager[Any]:
     """Have backward see autocast's default dtype, as a thread of its own did."""
     real = torch.Tensor.backward
@@ -80,26 +74,6 @@ def entering_the_fast_path() -> Iterator[None]:
         yield
 
 
-class Uncast(torch.autograd.Function):
-    """A convolution whose backward does not run in the dtype of its forward."""
-
-    @staticmethod
-    def forward(batch: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return torch.conv2d(batch, kernel)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        batch, kernel = ctx.saved_tensors
-        sizes = [1, 1], [0, 0], [1, 1]
-        wanted = [False, True, False]
-        back = torch.ops.aten.convolution_backward
-        return None, back(gradient.float(), batch, kernel, None, *sizes, False, [0, 0], 1, wanted)[1]
-
-
 @contextlib.contextmanager
 def fp32_statistics_when_fake() -> Iterator[None]:
     """Have native_layer_norm promise fp32 statistics."""
@@ -121,26 +95,17 @@ PLANTED: dict[str, Plant] = {
     "documented-bf16-inference": changed(F, "conv2d", torch.Tensor.float),
     "documented-default-dtype": lambda: mock.patch.object(torch, "get_autocast_dtype", return_value=torch.float16),
     "documented-fp16-inference": refusing(F, "conv2d", always, "could not create a primitive descriptor"),
-    "attention-float-mask": refusing(F, "scaled_dot_product_attention", always, "Expected attn_mask dtype to be bool"),
     "backward-thread-dtype": own_dtype_in_backward,
     "batch-norm-no-affine": refusing(F, "batch_norm", is_half, "expected scalar type BFloat16 but found Float"),
     "bce-under-autocast": refusing(F, "binary_cross_entropy", is_half, "binary_cross_entropy is unsafe to autocast"),
-    "cat-mixed-dtypes": first_dtype,
     "encoder-fast-path": entering_the_fast_path,
     "fft-after-product": refusing(torch.fft, "rfft", is_half, "Unsupported dtype BFloat16"),
-    "grad-transform-backward": lambda: mock.patch.object(F, "conv2d", Uncast.apply),
     "inverse-after-product": refusing(torch.linalg, "inv", is_half, "Low precision dtypes not supported"),
     "layer-norm-statistics": fp32_statistics_when_fake,
     "lstm-bf16": refusing(torch.nn.LSTM, "forward", always, "could not create a primitive descriptor"),
     "quantile-after-product": refusing(torch, "quantile", is_half, "input tensor must be either float or double"),
     "register-autocast": lambda: mock.patch.object(torch.library, "register_autocast"),
     "rms-norm-half": changed(F, "rms_norm", torch.Tensor.float),
-    "script-cat": lambda: mock.patch.object(
-        torch.jit, "CompilationUnit", return_value=mock.Mock(joined=torch.Tensor.bfloat16)
-    ),
-    "sdpa-math-mask": refusing(
-        F, "scaled_dot_product_attention", always, "expected mat1 and mat2 to have the same dtype"
-    ),
 }
 PLANTED_IN_FAKE: dict[str, Plant] = {
     "rms-norm-fused": lambda: mock.patch.object(

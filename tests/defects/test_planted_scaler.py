@@ -15,11 +15,6 @@ from tests.defects.planting import Plant
 UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
 
 
-def lacking_bf16() -> AbstractContextManager[Any]:
-    """Have no kernel that unscales bf16."""
-    return mock.patch.object(torch, UNSCALE, side_effect=NotImplementedError("not implemented for 'BFloat16'"))
-
-
 def forgetting_found_inf() -> AbstractContextManager[Any]:
     """Have each group of gradients overwrite what was found in those before."""
     real = getattr(torch, UNSCALE)
@@ -30,18 +25,8 @@ def forgetting_found_inf() -> AbstractContextManager[Any]:
     return mock.patch.object(torch, UNSCALE, unscale)
 
 
-def counting_in_default_dtype() -> AbstractContextManager[Any]:
-    """Have Adam count steps in the default dtype where it is not fused."""
-    return mock.patch(
-        "torch.optim.adam._get_scalar_dtype",
-        lambda is_fused=None: torch.float32 if is_fused else torch.get_default_dtype(),
-    )
-
-
 PLANTED: dict[str, Plant] = {
-    "unscale-bf16-weights": lacking_bf16,
     "found-inf-two-dtypes": forgetting_found_inf,
-    "bf16-default-step-count": counting_in_default_dtype,
 }
 
 
