@@ -12,7 +12,7 @@ from ampbench.show.document import escaped, markdown, markdown_table
 from ampbench.show.studies import section
 from ampbench.store import StoredRun, read_run
 from ampbench.studies.rules import SOURCES, STUDY, compare_rules, probed_twice, torches
-from ampbench.trace.rules.documented import document
+from ampbench.trace.rules import document
 
 ROOT = Path(__file__).parents[1]
 PROBES = ROOT / "results" / "rules"

@@ -11,8 +11,7 @@ from msgspec import structs
 
 from ampbench.core.precisions import BASELINE
 from ampbench.records.measured import Score
-from ampbench.studies.training import Training
-from ampbench.studies.training_verdict import CONTROL
+from ampbench.studies.training import CONTROL, Training
 from benchmarks.self import outcomes
 from benchmarks.self.outcomes import EARLY, LATE, PLACES, Line, Outcome
 from benchmarks.self.trainings import NETWORKS, PROOF, Setting

@@ -23,7 +23,7 @@ from msgspec import structs
 import ampbench
 from ampbench.cli import doctor
 from ampbench.core.precisions import PRECISIONS
-from ampbench.trace.rules import documented
+from ampbench.trace import rules as documented
 from ampbench.worker import environment, machine
 from ampbench.worker.machine import Accelerator, Cpu, Products, fp64_device, precision_flags
 from tests.stored_runs import make_header

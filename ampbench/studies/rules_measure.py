@@ -12,9 +12,17 @@ from ampbench.records.case import DEVICES
 from ampbench.records.rules import BANNED, DEVICE, DTYPES, FAKE, NOT_OBSERVED, RuleObservation, RuleProbe, RuleTrial
 from ampbench.records.wire import Nothing
 from ampbench.trace.dtypes import is_present, stood_in
-from ampbench.trace.rules.documented import SOURCES, documented_category, documented_ops, registered_ops
-from ampbench.trace.rules.observed import classify, find_op, run_trials, run_variants
-from ampbench.trace.rules.samples import SAMPLES
+from ampbench.trace.rule_samples import SAMPLES
+from ampbench.trace.rules import (
+    SOURCES,
+    classify,
+    documented_category,
+    documented_ops,
+    find_op,
+    registered_ops,
+    run_trials,
+    run_variants,
+)
 from ampbench.worker.worker import Work
 
 ABSENT = "this torch has no such op"

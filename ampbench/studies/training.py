@@ -5,6 +5,16 @@ apart. Where there is held-out data its decisions, or its loss, are the score; t
 judged beside it. Nothing is judged where fp32's own loss falls by no more than a few spacings of what is read.
 
 Stored trainings count for the cases of a run that measured, too: a whole training says more than one step.
+
+A difference belongs to a seed: both trainings begin with the same weights and take the same batches. Trainings are
+chaotic: the smallest rounding ends in other weights and some other decisions. The spread of a difference is estimated
+twice, and the larger estimate is taken:
+
+* trainings that differ from fp32 by rounding alone, the control and fp64, give differences whose mean is zero;
+* the differences of the rows judged spread about their own means. A low precision disturbs more than one rounding
+  does, so that its trainings may have parted where the control still follows fp32.
+
+docs/training.md has the error rates of these rules, tests/studies/test_training_statistics.py simulates them.
 """
 
 import math
@@ -12,6 +22,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -19,6 +30,7 @@ import msgspec
 from msgspec import structs
 
 from ampbench.core.precisions import BASELINE, SCALED, rank
+from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, all_of, counted
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.bounds import Count, ErrorSize, Magnitude, Parts, Positive, Signed, Steps
@@ -34,25 +46,20 @@ from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.page import place_of, run_name
 from ampbench.studies.study import ALL_PRECISIONS_HELP, Selects, Session, Study, Table, View, asks, grouped
-from ampbench.studies.training_verdict import (
-    ACCURACY,
-    ARMS,
-    DEFAULT,
-    NAMES,
-    UNSCALED,
-    Ending,
-    Learned,
-    Row,
-    conclude,
-    conclusions,
-    mean_of,
-)
 
 if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
     from ampbench.store import StoredRun
     from ampbench.studies.work import Piece, Work
+
+
+CONTROL, REFERENCE = ARMS = "control", "reference"
+"""Trainings of the fp32 case beside its own (""): from weights one rounding away, and in fp64."""
+NAMES = {CONTROL: "control", REFERENCE: "fp64"}
+"""The names of their rows."""
+UNSCALED, DEFAULT = "no scaling", "default"
+"""The settings of GradScaler without it, and as PyTorch makes it."""
 
 
 class GradientLook(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -188,6 +195,525 @@ def scaler_arguments(setting: str) -> dict[str, Any]:
     return arguments
 
 
+ALPHA = 0.05
+"""The largest share of studies in which a row wrongly regresses, and of those in which a row wrongly improves."""
+CONTROL_ALPHA = 0.01
+"""The control and fp64 are each said to differ from fp32 at this level, so that few studies lose their verdicts."""
+EQUIVALENCE_ALPHA = 0.05
+"""The level of each of the two one-sided tests that show a difference to be within the margin."""
+POWER = 0.9
+"""The seeds said to decide would do so with this probability if the spread were known; it is not, so with less."""
+SHOWN = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
+"""The verdicts that show a difference."""
+LOUD = 6.0
+"""A row with more than this many times the variance of the others is left out of their spread."""
+
+
+class Judged(NamedTuple):
+    """The verdict on the differences of one row, with all numbers in their unit.
+
+    `difference` is their mean, `low` and `high` its 90% interval (infinite where nothing is known of the spread),
+    `seeds_needed` would decide, were the spread the one seen and the difference none, or the one seen where the
+    interval leaves out none (None: already decided, or never).
+    """
+
+    verdict: ChangeStatus
+    difference: float
+    low: float
+    high: float
+    seeds_needed: int | None = None
+
+
+def judge(
+    differences: Mapping[str, Sequence[float]],
+    rounding: Sequence[float],
+    margin: float,
+    *,
+    resolution: float = 0.0,
+    alpha: float = ALPHA,
+    sign: int = 1,
+) -> dict[str, Judged]:
+    """Return a verdict on each row.
+
+    `differences` are each row's by seed, at least one; `rounding` those of trainings that differ from fp32 by rounding
+    alone. `resolution` is the least step of the metric, as one decision of all. `margin`, or one step where that is
+    more, is the largest difference that counts as none. More is better with a `sign` of 1, less with -1.
+
+    Regressed: the mean is worse than the margin and its one-sided bound at `alpha`, divided by the number of rows
+    (Bonferroni), worse than 0; improved mirrored. Unchanged: the 90% interval is within the margin (two one-sided
+    tests: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach", 1987). Else
+    inconclusive. Bounds are Student's t. A spread is never taken to be below that of two numbers rounded to the
+    resolution, resolution / sqrt(6). Rows that are shown to differ tell nothing of the spread of others, which are
+    judged again without them.
+    """
+    margin = max(margin, resolution)
+    level = alpha / max(len(differences), 1)
+    judged = {
+        name: _judged(values, *_spread(name, differences, rounding, resolution), margin, level, sign)
+        for name, values in differences.items()
+    }
+    rest = {name: differences[name] for name, verdict in judged.items() if verdict.verdict not in SHOWN}
+    if 0 < len(rest) < len(differences):
+        judged |= judge(rest, rounding, margin, resolution=resolution, alpha=level * len(rest), sign=sign)
+    return judged
+
+
+def _judged(
+    values: Sequence[float], variance: float | None, freedom: float, margin: float, level: float, sign: int
+) -> Judged:
+    """Return the verdict on differences with a known variance, made from `freedom` degrees of freedom."""
+    mean, count = statistics.fmean(values), len(values)
+    if variance is None:
+        return Judged(ChangeStatus.INCONCLUSIVE, mean, -math.inf, math.inf)
+    import numpy as np
+    from scipy.special import stdtrit
+
+    from ampbench.core import stats
+
+    error = math.sqrt(variance / count)
+    bound = float(stdtrit(freedom, 1 - level)) * error
+    wide = float(stdtrit(freedom, 1 - EQUIVALENCE_ALPHA)) * error
+    needed, verdict = None, ChangeStatus.INCONCLUSIVE
+    if abs(mean) > margin and abs(mean) > bound:
+        verdict = ChangeStatus.IMPROVED if mean * sign > 0 else ChangeStatus.REGRESSED
+    elif abs(mean) + wide <= margin:
+        verdict = ChangeStatus.UNCHANGED
+    else:
+        planned = np.array([0.0 if abs(mean) <= wide else mean])
+        levels = (level, EQUIVALENCE_ALPHA)
+        (seeds,) = stats.count_to_decide(planned, np.array([variance]), 0.0, np.array([margin]), levels, POWER)
+        needed = max(math.ceil(seeds), count + 1) if math.isfinite(seeds) else None
+    return Judged(verdict, mean, mean - wide, mean + wide, needed)
+
+
+def _spread(
+    name: str, differences: Mapping[str, Sequence[float]], rounding: Sequence[float], resolution: float
+) -> tuple[float | None, float]:
+    """Return the variance of one difference of a row and its degrees of freedom; None where nothing tells it.
+
+    It is never below that of a difference of two numbers each rounded to `resolution`. Differences by rounding alone
+    have a mean that is known to be zero. Of the others those count that do not vary far more than the rest.
+    """
+    least = resolution**2 / 6
+    alone = statistics.fmean(value**2 for value in rounding) if rounding else 0.0
+
+    def loud(row: str) -> bool:
+        others = [values for other, values in differences.items() if other != row]
+        return _about_means([differences[row]])[0] > LOUD * max(alone, least, _about_means(others)[0])
+
+    quiet = _about_means([values for row, values in differences.items() if row == name or not loud(row)])
+    estimates = [estimate for estimate in ((alone, float(len(rounding))), quiet) if estimate[1]]
+    if not estimates:
+        return None, 0.0
+    variance, freedom = max(estimates)
+    return max(variance, least), freedom
+
+
+def _about_means(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the pooled variance of rows' differences about their means, and its degrees of freedom.
+
+    The differences of one seed share its fp32 training, and half their variance where all trainings vary alike; of k
+    rows the pooled variance then has 4 / (k + 3) times the degrees of freedom of independent ones (Satterthwaite, 1946,
+    with the eigenvalues of that covariance: 1, and once k + 1).
+    """
+    several = [(values, statistics.fmean(values)) for values in rows if len(values) > 1]
+    total = sum(len(values) - 1 for values, _ in several)
+    if not total:
+        return 0.0, 0.0
+    squares = math.fsum((value - mean) ** 2 for values, mean in several for value in values)
+    return squares / total, total * 4 / (len(several) + 3)
+
+
+class Learns(StrEnum):
+    """Conclusions on the trainings of a workload: on fp32, loss scaling, and precisions with their reasons."""
+
+    FLAT = "training-flat"
+    """fp32 ends no better than it began, or its loss falls by less than `HARDLY`."""
+    NEEDED = "training-scale-needed"
+    NEEDLESS = "training-scale-needless"
+    TRAINS = "training-trains"
+    """Score and training loss are both shown to be no worse."""
+    FAILS = "training-fails"
+    """Either is shown to be worse."""
+    OPEN = "training-open"
+    BROKE = "training-broke"
+    APART = "training-apart"
+    WITHIN = "training-within"
+    SEEDS = "training-seeds"
+    ONE_START = "training-one-start"
+    NO_RATIO = "training-no-ratio"
+    """fp32's loss ends at 0, or does not fall, or is not known."""
+    INEXACT = "training-inexact"
+
+
+class Trouble(StrEnum):
+    """Why a training has no final value."""
+
+    RAISED = "raised"
+    LOSS = "loss not finite"
+    GRADIENTS = "gradients not finite"
+
+
+ACCURACY, LOSS, FIT = "accuracy", "loss", "training loss"
+"""The metrics: on held-out data the share of decisions that are the targets', else the loss there; and the loss on the
+training batches."""
+MARGINS = {ACCURACY: 0.005, LOSS: 0.01, FIT: 0.05}
+"""The largest differences that count as none: half a point of accuracy, one percent of the loss on held-out data, five
+percent of the loss on the training batches, which differs more from seed to seed."""
+OF_FALL = 0.1
+"""A difference of losses above this share of the fall of fp32's own loss never counts as none."""
+LEAST_FALL = 4 * 2.0**-23
+"""A loss that falls by no more than this share of it, four spacings of fp32, is none to judge by."""
+HARDLY = 0.01
+"""A loss that falls by less than this share of it has hardly fallen."""
+LAST = 0.75
+"""From this share of the steps on, scores are those of the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A number that trainings are judged by: `name` is `ACCURACY`, `LOSS` or `FIT`.
+
+    `decisions` is the total that an accuracy is a share of; None for a loss. `before` and `after` are fp32's before the
+    first step and at the end, None where not known.
+    """
+
+    name: str
+    decisions: int | None = None
+    before: float | None = None
+    after: float | None = None
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, -1 where less is."""
+        return 1 if self.name == ACCURACY else -1
+
+    @property
+    def unit(self) -> str:
+        """The unit of a hundredth of a difference: a point of accuracy, or a percent of the loss."""
+        return " points" if self.name == ACCURACY else "%"
+
+    @property
+    def resolution(self) -> float:
+        """The least step of the metric: one decision; 0 for a loss."""
+        return 1 / self.decisions if self.decisions else 0.0
+
+    @property
+    def fall(self) -> float | None:
+        """The fall of fp32's loss, relative to its end; None for an accuracy, or where not known."""
+        known = self.name != ACCURACY and self.before is not None and self.after
+        return (self.before - self.after) / abs(self.after) if known else None  # type: ignore[operator, arg-type]
+
+    @property
+    def learns(self) -> bool | None:
+        """Whether fp32 ends better than it began, a loss by more than a few spacings; None where that is not known."""
+        if self.before is None or self.after is None:
+            return None
+        least = 0.0 if self.name == ACCURACY else LEAST_FALL * max(abs(self.before), abs(self.after))
+        return (self.after - self.before) * self.sign > least
+
+    @property
+    def margin(self) -> float:
+        """The largest difference that counts as none: of an accuracy, one decision at least.
+
+        Of a loss, relative to fp32's: the smaller of the usual one and `OF_FALL` of fp32's own fall, where it falls.
+        """
+        usual = max(MARGINS[self.name], self.resolution)
+        return min(usual, OF_FALL * self.fall) if self.fall is not None and self.learns else usual
+
+    def scores_of(self, training: Training) -> list[Score]:
+        """Return the scores of a training that hold the metric."""
+        return training.fits if self.name == FIT else training.scores
+
+    def of(self, score: Score) -> float | None:
+        """Return the value of a score; None where its loss is not finite."""
+        if score.loss is None or self.name != ACCURACY:
+            return score.loss  # of outputs that are not finite, an accuracy counts the classes that NaN falls on
+        return score.correct / score.decisions if score.correct is not None and score.decisions else None
+
+    def final(self, training: Training) -> float | None:
+        """Return the mean over the scores in the last quarter of the steps; None where one of them has no value.
+
+        A single score also depends on its moment: decisions near a border change from step to step.
+        """
+        late = [score for score in self.scores_of(training) if score.step >= LAST * training.steps]
+        values = [value for score in late if (value := self.of(score)) is not None]
+        if training.broke_off or not late or late[-1].step != training.steps or len(values) < len(late):
+            return None
+        return statistics.fmean(values)
+
+    def change(self, value: float | None, fp32: float | None) -> float | None:
+        """Return by how much a value differs from fp32's (positive: larger), of a loss relative to fp32's."""
+        if value is None or fp32 is None:
+            return None
+        if self.name == ACCURACY:
+            return value - fp32
+        return (value - fp32) / abs(fp32) if fp32 else None
+
+
+def metrics_of(trainings: Collection[Training]) -> tuple[Metric, Metric]:
+    """Return the metric that trainings of fp32 are judged by first, and the loss on the training batches.
+
+    The first is of held-out data, an accuracy where every score counts decisions; without such data both are the same.
+    """
+
+    def read(name: str, decisions: int | None = None) -> Metric:
+        metric = Metric(name=name, decisions=decisions)
+        firsts = [score for training in trainings for score in metric.scores_of(training) if score.step == 0]
+        return replace(metric, before=mean_of(map(metric.of, firsts)), after=mean_of(map(metric.final, trainings)))
+
+    fit, scores = read(FIT), [score for training in trainings for score in training.scores]
+    decisions = min((score.decisions or 0 for score in scores), default=0)
+    return (read(ACCURACY, decisions) if decisions else read(LOSS) if scores else fit), fit
+
+
+def mean_of(values: Iterable[float | None], how: Callable[[list[float]], float] = statistics.fmean) -> float | None:
+    """Return the mean, or the result of `how`, of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return how(known) if known else None
+
+
+def trouble(training: Training, metric: Metric) -> tuple[Trouble, int | None] | None:
+    """Return why a training has no final value of a metric, and from which step on, from 1; None where it has one."""
+    if training.error:
+        return Trouble.RAISED, None
+    late = training.losses[-1:] if training.broke_off else training.losses[math.floor(LAST * len(training.losses)) :]
+    if late and not any(loss is not None for loss in late):
+        finite = max((place + 1 for place, loss in enumerate(training.losses) if loss is not None), default=0)
+        return Trouble.LOSS, finite * training.every + 1
+    if training.ended_at is not None:
+        return Trouble.GRADIENTS, training.ended_at + 1
+    if training.scales and len(training.skipped) == training.steps:
+        return Trouble.GRADIENTS, 1
+    return (Trouble.LOSS, training.steps) if metric.final(training) is None else None
+
+
+def _broke(trainings: Sequence[Training], metric: Metric, subject: str = "") -> Statement | None:
+    """Return the earliest trouble of trainings from several seeds; None without any."""
+    broken = [(known, training) for training in trainings if (known := trouble(training, metric))]
+    if not broken:
+        return None
+    (cause, step), training = min(broken, key=lambda pair: math.inf if pair[0][1] is None else pair[0][1])
+    first = str(training.first_nonfinite) if training.first_nonfinite else None
+    facts = {"step": step, "seeds": len(broken), "of": len(trainings)}
+    return state(Learns.BROKE, subject, what=cause, error=training.error or None, first=first, **facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The end of a row's trainings by one `metric`, against fp32's.
+
+    `mean` and `sd` are those of the final value over seeds, None where undefined. `difference` from fp32 is a mean by
+    seed, of an accuracy as a share, of a loss relative to fp32's (positive: larger), with its 90% interval. `verdict`
+    has its reasons in `why`; of the training loss, unchanged means that it is no worse.
+    """
+
+    metric: Metric
+    mean: float | None = None
+    sd: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: ChangeStatus | None = None
+    why: Sequence[Statement] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The trainings of one precision, of one setting of GradScaler or of an arm of fp32, by seed.
+
+    `name` is the precision's or the setting's, "control" or "fp64". `first` is its end by the metric that is judged
+    first, `fit` by the loss on the training batches.
+    """
+
+    name: str
+    case_id: str
+    arm: str = ""
+    by_seed: Mapping[int, Training]
+    first: Ending = Ending(metric=Metric(name=FIT))
+    fit: Ending = Ending(metric=Metric(name=FIT))
+
+    @property
+    def trainings(self) -> list[Training]:
+        """Its trainings."""
+        return list(self.by_seed.values())
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is neither fp32 nor an arm of it."""
+        return self.arm not in ARMS and self.name != BASELINE
+
+    @property
+    def trains(self) -> bool | None:
+        """Whether it trains as fp32 does: True where score and training loss are both shown to be no worse.
+
+        False where either is shown to be worse, None where neither is known.
+        """
+        verdicts = {self.first.verdict, self.fit.verdict}
+        if ChangeStatus.REGRESSED in verdicts:
+            return False
+        return True if verdicts <= {ChangeStatus.UNCHANGED, ChangeStatus.IMPROVED} else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """The trainings of one workload on one device, and their verdicts.
+
+    `rows` are fp32 with its arms, then the precisions in the order of every table, then settings. They are judged first
+    by `metric`, then by `fit`, the loss on the training batches.
+    """
+
+    name: str = ""
+    workload: str
+    device: str
+    metric: Metric
+    fit: Metric
+    asked: TrainingAsked
+    rows: list[Row]
+
+    @property
+    def judged(self) -> list[Row]:
+        """The rows that have a verdict."""
+        return [row for row in self.rows if row.judged]
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes of the measuring."""
+        return list(dict.fromkeys(note for row in self.rows for training in row.trainings for note in training.notes))
+
+
+_Pairs = Sequence[tuple[Training, Training]]
+"""The trainings of a row, each with fp32's of the same seed, if that came to an end."""
+
+
+def conclude(workload: str, device: str, rows: Sequence[Row], asked: TrainingAsked) -> Learned:
+    """Return the verdicts on rows, fp32's among them; none where fp32 learns nothing, or its control differs."""
+    (fp32,) = (row.by_seed for row in rows if row.name == BASELINE)
+    metric, fit = metrics_of(fp32.values())
+    ended = {seed: training for seed, training in fp32.items() if trouble(training, metric) is None}
+    pairs = {row.name: [(row.by_seed[seed], ended[seed]) for seed in row.by_seed if seed in ended] for row in rows}
+    breaks = {row.name: _broke([training for training, _ in pairs[row.name]], metric) for row in rows if row.judged}
+    broken = {name: broke for name, broke in breaks.items() if broke is not None}
+    nothing = not ended or metric.learns is False
+    firsts = _endings(metric, rows, pairs, broken, nothing=nothing)
+    control = firsts.get(NAMES[CONTROL])
+    fits = _endings(fit, rows, pairs, broken, nothing=nothing or (control is not None and control.verdict in SHOWN))
+    concluded = [replace(row, first=firsts[row.name], fit=fits[row.name]) for row in rows]
+    return Learned(workload=workload, device=device, metric=metric, fit=fit, asked=asked, rows=concluded)
+
+
+def _endings(
+    metric: Metric,
+    rows: Sequence[Row],
+    pairs: Mapping[str, _Pairs],
+    broken: Mapping[str, Statement],
+    *,
+    nothing: bool,
+) -> dict[str, Ending]:
+    """Return the ends of rows by a metric with their verdicts; rows that broke say nothing of the spread."""
+    exact: dict[str, list[float]] = {}
+    differing: dict[str, list[float]] = {}
+    for row in rows:
+        changes = [metric.change(metric.final(training), metric.final(fp32)) for training, fp32 in pairs[row.name]]
+        known = [change for change in changes if change is not None]
+        if known and row.name not in (BASELINE, *broken):
+            (differing if row.judged else exact)[row.name] = known
+    judged: dict[str, Judged] = {}
+    usual: dict[str, Any] = {"margin": metric.margin, "resolution": metric.resolution, "sign": metric.sign}
+    for name, values in exact.items():
+        rest = [value for other, others in exact.items() if other != name for value in others]
+        judged |= judge({name: values}, rest, alpha=CONTROL_ALPHA, **usual)
+    rounding = [value for name, values in exact.items() if judged[name].verdict not in SHOWN for value in values]
+    nothing = nothing or (NAMES[CONTROL] in judged and judged[NAMES[CONTROL]].verdict in SHOWN)
+    judged |= judge(differing, rounding, **usual)
+    return {
+        row.name: _ending(row, metric, judged.get(row.name), pairs[row.name], broken.get(row.name), nothing=nothing)
+        for row in rows
+    }
+
+
+def _ending(
+    row: Row, metric: Metric, judged: Judged | None, pairs: _Pairs, broke: Statement | None, *, nothing: bool
+) -> Ending:
+    """Return the end of a row by a metric, with its verdict and the reasons, which `nothing` leaves out.
+
+    The training loss is no worse where the one-sided bound at 5% is within the margin (non-inferiority). Trainings that
+    all begin alike show no spread, which leaves no interval either.
+    """
+    finals = [value for training in row.trainings if (value := metric.final(training)) is not None]
+    ending = Ending(metric=metric, mean=mean_of(finals), sd=statistics.stdev(finals) if len(finals) > 1 else None)
+    alike = len({(fp32.weights_digest, fp32.inputs_digest) for _, fp32 in pairs}) == 1
+    if judged is not None:
+        ending = replace(ending, verdict=judged.verdict, difference=judged.difference)
+        if math.isfinite(judged.low) and not alike:
+            ending = replace(ending, low=judged.low, high=judged.high)
+    if not row.judged:
+        return ending
+    if broke is not None:
+        return replace(ending, verdict=ChangeStatus.REGRESSED, why=(broke,))
+    verdict, why = _reasoned(ending, judged, pairs if alike else [])
+    return replace(ending, verdict=ChangeStatus.INCONCLUSIVE) if nothing else replace(ending, verdict=verdict, why=why)
+
+
+def _reasoned(ending: Ending, judged: Judged | None, alike: _Pairs) -> tuple[ChangeStatus, list[Statement]]:
+    """Return the verdict on a row that came to an end and its reasons; `alike` are pairs that all begin alike."""
+    metric = ending.metric
+    if alike:
+        return ChangeStatus.INCONCLUSIVE, [_why(Learns.ONE_START, one=int(len(alike) == 1))]
+    if judged is None or not metric.learns:
+        return ChangeStatus.INCONCLUSIVE, [_why(Learns.NO_RATIO)]
+    unit: dict[str, Any] = {"margin": 100 * metric.margin, "unit": metric.unit}
+    undecided = judged.verdict is ChangeStatus.INCONCLUSIVE
+    no_worse = undecided and metric.name == FIT and judged.high <= metric.margin
+    if no_worse or judged.verdict is ChangeStatus.UNCHANGED:
+        return ChangeStatus.UNCHANGED, [_why(Learns.WITHIN, metric=metric.name, **unit)]
+    low, high = (None if end is None else 100 * end for end in (ending.low, ending.high))
+    apart = {"by": 100 * abs(judged.difference), "less": int(judged.difference < 0), "low": low, "high": high}
+    seeds = unit if judged.seeds_needed is None else {"seeds": judged.seeds_needed}
+    why = [_why(Learns.APART, metric=metric.name, unit=metric.unit, **apart)]
+    return judged.verdict, [*why, _why(Learns.SEEDS, **seeds)] if undecided else why
+
+
+def _why(code: Learns, **facts: Any) -> Statement:
+    return state(code, "", Severity.INFO, **facts)
+
+
+def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
+    """Yield the conclusions on fp32 and its arms, on loss scaling, then on each precision or setting."""
+    metric = learned.metric
+    for row in learned.rows:
+        if not row.judged and (broke := _broke(row.trainings, metric, row.name)) is not None:
+            yield broke
+        if row.arm in ARMS and row.first.verdict in SHOWN:
+            yield state(Learns.INEXACT, row.name, Severity.ADVICE, control=int(row.arm == CONTROL))
+    if metric.learns is False or (metric.fall is not None and metric.fall < HARDLY):
+        facts = {"before": metric.before, "value": metric.after, "learns": int(bool(metric.learns))}
+        yield state(Learns.FLAT, BASELINE, Severity.ADVICE, metric=metric.name, **facts)
+    trains = {row.arm: row.trains for row in learned.judged}
+    serving = [arm for arm in (DEFAULT, *trains) if arm not in ("", UNSCALED) and trains.get(arm)]
+    if trains.get(UNSCALED):
+        yield _why(Learns.NEEDLESS)
+    elif trains.get(UNSCALED) is False and serving:
+        yield state(Learns.NEEDED, setting=serving[0])
+    alike: dict[str, tuple[list[Statement], list[str]]] = {}
+    for row in learned.judged:
+        if row.first.why:
+            statements = _of_row(row)
+            alike.setdefault(repr(statements), (statements, []))[1].append(row.name)
+    for statements, names in sorted(alike.values(), key=lambda pair: list(Learns).index(Learns(pair[0][0].code))):
+        for statement in statements:
+            yield replace(statement, subject=all_of(names), facts={**statement.facts, "count": len(names)})
+
+
+def _of_row(row: Row) -> list[Statement]:
+    """Return the verdict on a row and its reasons, those that are worse than fp32 first."""
+    endings = sorted((row.first, row.fit), key=lambda ending: ending.verdict is not ChangeStatus.REGRESSED)
+    why = [replace(reason, severity=Severity.INFO) for ending in endings for reason in ending.why]
+    code = {True: Learns.TRAINS, False: Learns.FAILS, None: Learns.OPEN}[row.trains]
+    severity = Severity.PROBLEM if code is Learns.FAILS else Severity.INFO
+    return [state(code, "", severity), *(reason for place, reason in enumerate(why) if reason not in why[:place])]
+
+
 def learned_in(runs: "Iterable[StoredRun]", case_ids: Collection[str] | None = None) -> list[Learned]:
     """Return the verdicts on each workload of runs (`learned`), the oldest first, each by a name of its own."""
     known = [(run, workload) for run in runs for workload in learned(run, case_ids)]
@@ -205,10 +731,9 @@ def learned(stored: "StoredRun", case_ids: Collection[str] | None = None) -> lis
     trained, workloads = stored.several_of(Training), []
     cases = [case for case in stored.cases.values() if trained.get(case.case_id)]
     for (workload, device), members in grouped(cases, lambda case: (case.group, case.device)).items():
-        chosen = {case.case_id for case in members if case_ids is None or case.case_id in case_ids}
-        if chosen:
+        if case_ids is None or any(case.case_id in case_ids for case in members):
             whole = conclude(workload, device, list(_rows(members, trained)), stored.asked)
-            rows = [row for row in whole.rows if not row.judged or row.case_id in chosen]
+            rows = [row for row in whole.rows if not row.judged or case_ids is None or row.case_id in case_ids]
             workloads.append(replace(whole, rows=rows))
     return workloads
 
@@ -226,66 +751,58 @@ def _rows(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]]) -> I
 def heading(learned: Learned) -> str:
     """Return the workload, the device, the steps and the seeds, in one line."""
     trained, asked = len({seed for row in learned.rows for seed in row.by_seed}), counted(learned.asked.seeds, "seed")
-    parts = [
-        learned.workload,
-        SCALED[0] if any(row.arm for row in learned.judged) else "",
-        learned.device,
-        counted(learned.asked.steps, "step"),
-        f"{trained:,} of {asked}" if trained < learned.asked.seeds else asked,
-    ]
-    return " · ".join(filter(None, parts))
+    scaled = [SCALED[0]] if any(row.arm for row in learned.judged) else []
+    seeds = f"{trained:,} of {asked}" if trained < learned.asked.seeds else asked
+    return " · ".join([learned.workload, *scaled, learned.device, counted(learned.asked.steps, "step"), seeds])
 
 
-def _skipped(row: Row) -> int | None:
-    """Return the number of steps that GradScaler skipped; None without loss scaling."""
-    scaled = any(training.scales for training in row.trainings)
-    return sum(len(training.skipped) for training in row.trainings) if scaled else None
+Ended = tuple[Row, Ending]
+"""A row and its end by one metric."""
 
 
-def _flushed(row: Row) -> float | None:
-    """Return the share of the gradient elements looked at that are zero though they are not in fp32."""
-    looks = [look for training in row.trainings for look in training.looks]
+def endings(learned: Learned) -> list[Ended]:
+    """Return the ends of all rows by the metric that is judged first, then, if it is another, by the training loss."""
+    ends = [(row, row.first) for row in learned.rows]
+    return ends if learned.metric == learned.fit else ends + [(row, row.fit) for row in learned.rows]
+
+
+def _percent(value: float | None, unit: str = "") -> str:
+    return UNDEFINED if value is None else f"{round(100 * value, 2) + 0.0:+.2f}{unit}"
+
+
+def _mean(end: Ending) -> str:
+    return UNDEFINED if end.mean is None else f"{end.mean:.2%}" if end.metric.name == ACCURACY else f"{end.mean:.4g}"
+
+
+ENDINGS: Sequence[Column[Ended]] = (
+    Column("precision", lambda each: each[0].name, "precision"),
+    Column("case_id", lambda each: each[0].case_id),
+    Column("metric", lambda each: each[1].metric.name, "metric"),
+    Column("mean", lambda each: each[1].mean, "at the end", "loss", lambda each: _mean(each[1])),
+    Column("sd", lambda each: each[1].sd),
+    Column(
+        "difference", lambda each: each[1].difference, "against fp32", "share",
+        lambda each: _percent(each[1].difference, each[1].metric.unit),
+    ),
+    Column(
+        "low", lambda each: each[1].low, "90% interval", "share",
+        lambda each: UNDEFINED if each[1].low is None else f"{_percent(each[1].low)} to {_percent(each[1].high)}",
+    ),
+    Column("high", lambda each: each[1].high),
+    Column("verdict", lambda each: each[1].verdict if each[0].judged else None, "verdict",
+           said=lambda each: each[1].verdict or "" if each[0].judged else ""),
+    Column("trains_as_fp32", lambda each: each[0].trains if each[0].judged else None),
+)  # fmt: skip
+"""Of the end of the trainings in a precision, with a setting or of an arm of fp32, by one metric."""
+
+
+def _looks(row: Row, measure: Callable[[Sequence[GradientLook]], float | None]) -> float | None:
+    return measure([look for training in row.trainings for look in training.looks])
+
+
+def _flushed(looks: Sequence[GradientLook]) -> float | None:
     nonzero = sum(look.nonzero for look in looks)
     return sum(look.flushed for look in looks) / nonzero if nonzero else None
-
-
-def _gradient_error(row: Row) -> float | None:
-    """Return the median over the looks of the gradients' error."""
-    return mean_of((look.rel_l2 for training in row.trainings for look in training.looks), statistics.median)
-
-
-_NO_WORSE = {ChangeStatus.UNCHANGED: "no worse", ChangeStatus.REGRESSED: "worse", ChangeStatus.IMPROVED: "lower"}
-"""The verdicts on the loss on the training batches."""
-
-
-def _ending_columns(prefix: str, head: str, of: Callable[[Row], Ending]) -> list[Column[Row]]:
-    """Return the columns of an ending of rows; `prefix` begins their keys, `head` is the heading of its mean."""
-
-    def change(value: float | None, unit: str = "") -> str:
-        return UNDEFINED if value is None else f"{round(100 * value, 2) + 0.0:+.2f}{unit}"
-
-    def mean(row: Row) -> str:
-        value, metric = of(row).mean, of(row).metric
-        return UNDEFINED if value is None else f"{value:.2%}" if metric.name == ACCURACY else f"{value:.4g}"
-
-    def interval(row: Row) -> str:
-        return UNDEFINED if of(row).low is None else f"{change(of(row).low)} to {change(of(row).high)}"
-
-    def verdict(row: Row) -> str:
-        words: Mapping[Any, str] = _NO_WORSE if of(row).metric.is_fit else {}
-        return words.get(of(row).verdict, of(row).verdict or "") if row.judged else ""
-
-    return [
-        Column(f"{prefix}mean", lambda row: of(row).mean, head, "loss", mean),
-        Column(f"{prefix}sd", lambda row: of(row).sd),
-        Column(
-            f"{prefix}difference", lambda row: of(row).difference, "against fp32", "share",
-            lambda row: change(of(row).difference, of(row).metric.unit),
-        ),
-        Column(f"{prefix}low", lambda row: of(row).low, "90% interval", "share", interval),
-        Column(f"{prefix}high", lambda row: of(row).high),
-        Column(f"{prefix}verdict", lambda row: of(row).verdict if row.judged else None, "verdict", said=verdict),
-    ]  # fmt: skip
 
 
 def _scales(row: Row) -> str:
@@ -300,25 +817,31 @@ def _nonfinite(row: Row) -> str:
     return few(name for name, _ in steps.most_common())
 
 
-COLUMNS: Sequence[Column[Row]] = (
+GRADIENTS: Sequence[Column[Row]] = (
     Column("precision", lambda row: row.name, "precision"),
     Column("case_id", lambda row: row.case_id),
-    Column("metric", lambda row: row.first.metric.name),
-    *_ending_columns("", "score", lambda row: row.first),
-    *_ending_columns("training_loss_", "training loss", lambda row: row.fit),
-    Column("trains_as_fp32", lambda row: row.trains if row.judged else None),
     Column(
         "last_scale",
         lambda row: row.trainings[0].scales[-1][1] if row.trainings[0].scales else None,
         "scale",
         said=_scales,
     ),
-    Column("skipped_steps", _skipped, "skipped steps", "whole"),
-    Column("flushed_share", _flushed, "flushed", "share"),
-    Column("grad_rel_l2", _gradient_error, "error", "error"),
+    Column(
+        "skipped_steps",
+        lambda row: mean_of((len(each.skipped) for each in row.trainings if each.scales), sum),
+        "skipped steps",
+        "whole",
+    ),
+    Column("flushed_share", lambda row: _looks(row, _flushed), "flushed", "share"),
+    Column(
+        "grad_rel_l2",
+        lambda row: _looks(row, lambda looks: mean_of((look.rel_l2 for look in looks), statistics.median)),
+        "error",
+        "error",
+    ),
     Column("nonfinite_gradients", _nonfinite, "not finite", rare=True),
 )
-"""Of the trainings in a precision, with a setting or of an arm of fp32: their end, loss scale and gradients."""
+"""Of the gradients and loss scale of trainings."""
 
 
 def _mean_losses(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
@@ -507,32 +1030,31 @@ Examples:
     heading=heading,
     tables=(
         Table(
-            key="precisions",
-            columns=COLUMNS,
-            rows=lambda learned: learned.rows,
+            key="endings",
+            columns=ENDINGS,
+            rows=endings,
             views=[
                 View(
                     title="At the end",
-                    keys="precision mean difference low verdict",
-                    note="last quarter of the steps, mean over seeds; against fp32: of the same seed, in points or "
-                    "percent of its loss; control: fp32 from weights one rounding away",
-                    only=lambda row: row.first != row.fit,
-                ),
-                View(
-                    title="Training loss at the end",
-                    keys="precision training_loss_mean training_loss_difference training_loss_low "
-                    "training_loss_verdict",
-                    note="last quarter of the steps, of weights in fp32; against fp32: of the same seed, in percent",
-                ),
+                    keys="precision metric mean difference low verdict",
+                    note="last quarter of the steps, of weights in fp32, mean over seeds; against fp32: of the same "
+                    "seed, in points or percent of its loss; control: fp32 from weights one rounding away",
+                )
+            ],
+        ),
+        Table(
+            key="gradients",
+            columns=GRADIENTS,
+            rows=lambda learned: [
+                row for row in learned.judged if any(each.looks or each.scales for each in row.trainings)
+            ],
+            views=[
                 View(
                     title="Gradients and loss scale",
                     keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",
                     note="flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "
                     "gradients of these parameters in some step",
-                    only=lambda row: (
-                        row.judged and any(training.looks or training.scales for training in row.trainings)
-                    ),
-                ),
+                )
             ],
         ),
     ),

@@ -23,8 +23,7 @@ from ampbench.errors import UsageError
 from ampbench.records.case import Case
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite
-from ampbench.studies.training import ArmAsked, GradientLook, Training, scaler_arguments
-from ampbench.studies.training_verdict import ARMS, CONTROL, REFERENCE
+from ampbench.studies.training import ARMS, CONTROL, REFERENCE, ArmAsked, GradientLook, Training, scaler_arguments
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.data import Generator, batches_of, in_fp32, inputs_digest, weights_digest
 from ampbench.worker.distances import compare, is_finite, right_decisions

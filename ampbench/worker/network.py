@@ -203,7 +203,7 @@ class Network:
 
     def _traced(self) -> Callable[..., Any]:
         """Return the network traced inside autocast and frozen."""
-        from ampbench.trace.graphs.traced import trace_frozen  # no other path needs what reads traces
+        from ampbench.trace.traced import trace_frozen  # no other path needs what reads traces
 
         args, kwargs = self.arguments()
         return trace_frozen(self.module, args, kwargs, self.autocast)[1]  # type: ignore[no-any-return]

@@ -106,7 +106,7 @@ def _line(command: Sequence[str]) -> str:
     return "; ".join(done.stdout.split("\n")).strip("; ") if done.returncode == 0 else "not told"
 
 
-ASKING = ("trace.dtypes", "trace.rules.observed", "studies.casts_measure", "studies.rules_measure")
+ASKING = ("trace.dtypes", "trace.rules", "studies.casts_measure", "studies.rules_measure")
 """The modules that ask whether a device is here, before they take fake tensors in its place."""
 
 

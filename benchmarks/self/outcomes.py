@@ -48,9 +48,8 @@ from ampbench.show.wording import against
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.headroom import fit
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.training import ArmAsked, Training, learned
+from ampbench.studies.training import CONTROL, ArmAsked, Training, learned
 from ampbench.studies.training_measure import train
-from ampbench.studies.training_verdict import CONTROL
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device, precision_flags

@@ -13,8 +13,7 @@ from ampbench.store import StoredRun, gathered
 from ampbench.studies.ceilings import COPY, Attained, Ceiling
 from ampbench.studies.input_storage import InputUse, StoragePass, StoredInputs
 from ampbench.studies.scope import SCOPES, WHOLE_LOOP, ScopePass, ScopeRun
-from ampbench.studies.training import SETTINGS, GradientLook, Training
-from ampbench.studies.training_verdict import CONTROL, REFERENCE
+from ampbench.studies.training import CONTROL, REFERENCE, SETTINGS, GradientLook, Training
 from tests.stored_runs import make_case, make_header
 
 FP32, BF16, FP16, FP16_PURE = (

@@ -12,8 +12,7 @@ from ampbench.store.lines import LineError
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
 from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun
-from ampbench.studies.training import Training, TrainingAsked
-from ampbench.studies.training_verdict import CONTROL
+from ampbench.studies.training import CONTROL, Training, TrainingAsked
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
 
 CASE = make_case(phase="training")

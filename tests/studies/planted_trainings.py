@@ -9,8 +9,7 @@ from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Score
 from ampbench.records.run import Entry
 from ampbench.store import StoredRun, gathered
-from ampbench.studies.training import SETTINGS, GradientLook, Training, TrainingAsked
-from ampbench.studies.training_verdict import CONTROL, REFERENCE, UNSCALED
+from ampbench.studies.training import CONTROL, REFERENCE, SETTINGS, UNSCALED, GradientLook, Training, TrainingAsked
 from tests.stored_runs import make_case, make_header
 
 DECISIONS = 800

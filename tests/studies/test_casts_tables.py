@@ -105,13 +105,6 @@ def test_there_is_a_row_per_op_and_per_cast(step):
     assert named == {row["index"]: row["name"] for row in casts}
 
 
-def test_a_trace_without_casts_has_tables_too():
-    x = torch.randn(2)
-    empty = passed(trace(lambda: x + 1).trace)
-    assert by_op(empty) == by_origin(empty) == by_weight(empty) == by_module(empty) == []
-    assert len(op_rows(empty.trace)) == 1
-
-
 def made_up(*casts: Cast) -> CastPass:
     """A pass in which `casts` ran in a row and an addmm read those that say so."""
     ops = [Operation(index=index, name="aten._to_copy", inputs=("fp32",), outputs=("bf16",)) for index, _ in

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs, to_builtins
 
-from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import Prepared, new_header
-from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
+from ampbench.errors import NothingToRunError
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.measured import MATMUL, Failure, Fitness
@@ -29,7 +28,6 @@ from ampbench.studies.ceilings import (
     best,
     ceilings_known,
 )
-from ampbench.studies.study import Given, asked_for
 from ampbench.studies.work import lacking
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
@@ -115,14 +113,6 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
     assert channel.closed == 4  # replaced twice, since it was killed again, at the end, and by the context
 
 
-def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
-    stored, _ = measured(tmp_path, Scripted(answer))
-    elsewhere = Scripted(answer, structs.replace(stored.header.environment, host="other"))
-    preparing = working.prepared(STUDY, Selection(), Settings(), ASKED, stored, open_channel=lambda: elsewhere)
-    with pytest.raises(UsageError, match="its host was h, here it is other"), preparing:
-        pass
-
-
 @pytest.mark.parametrize(
     ("devices", "asked", "why"),
     [
@@ -137,35 +127,6 @@ def test_what_cannot_be_measured_is_said_before_anything_is_stored(
 ) -> None:
     with pytest.raises(NothingToRunError, match=why), prepared(Scripted(answer), *devices, asked=asked):
         pass
-
-
-def given(**values: list[str]) -> Given:
-    return Given(values={"operation": [], "dtype": [], "seconds": 2.0} | values, typed=(), selection=Selection())
-
-
-def test_unknown_names_are_refused_with_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="unknown operation 'matmull': did you mean matmul"):
-        asked_for(STUDY, given(operation=["matmull"]))
-    with pytest.raises(UnknownNameError, match=r"unknown dtype 'bf61'.*bf16"):
-        asked_for(STUDY, given(dtype=["bf61"]))
-    with pytest.raises(UnknownNameError, match="unknown device 'cudaa'"), prepared(Scripted(answer), "cudaa"):
-        pass
-    asked = asked_for(STUDY, given(dtype=["bf16", "bf16", "tf32"]))
-    assert asked == CeilingsAsked(seconds=2.0, dtypes=["bf16", "tf32"])
-
-
-@pytest.mark.slow
-def test_a_real_worker_that_runs_out_of_time_leaves_its_cause(tmp_path: Path) -> None:
-    asked = CeilingsAsked(seconds=30.0, operations=[COPY], dtypes=["fp32"])
-    selection, settings = Selection(), Settings(timeout_seconds=0.2, threads=1)
-    with (
-        working.prepared(STUDY, selection, settings, asked, open_channel=ServerChannel) as found,
-        RunWriter.create(tmp_path, header_of(found, asked)) as writer,
-    ):
-        work(STUDY, found, asked, writer, lambda *_: None)
-    (late,) = read_run(writer.path).every(Ceiling)
-    assert isinstance(late, Ceiling)
-    assert late.error == "time-out: no result within 0.2 s (--timeout)"
 
 
 DEVICES = [

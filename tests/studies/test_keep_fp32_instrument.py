@@ -15,7 +15,7 @@ from ampbench.errors import UsageError
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure, Skip
-from ampbench.records.run import Entry, Footer, Selection, Settings
+from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies.keep_fp32 import (
@@ -301,19 +301,6 @@ def test_no_more_sets_are_tried_than_asked_for(most: int, tmp_path: Path) -> Non
     assert only(run).minimal == (most == 12)
 
 
-@pytest.mark.parametrize("kind", ["space", "trial"])
-def test_a_worker_that_dies_ends_the_search_of_its_case(kind: str, tmp_path: Path) -> None:
-    def dying(request: Request) -> Reply | None:
-        if request.case is None or request.task != kind or request.case.phase == "training":
-            return None
-        return Reply(failure=Failure(case_id=request.case.case_id, stage=kind, cause="time-out", message="too long"))
-
-    run = searched(tmp_path, network(dying), phases=["inference", "training"])
-    failed, ok = run.cases
-    assert (list(run.failures), list(run.of(KeepSearch)), run.ended) == ([failed], [ok], "complete")
-    assert run.failures[failed].stage == kind
-
-
 def test_a_weighing_that_fails_loses_nothing_that_was_found(tmp_path: Path) -> None:
     def failing(request: Request) -> Reply | None:
         if request.task != "timing" or request.case is None:
@@ -384,23 +371,6 @@ def test_of_several_cases_only_those_that_lack_a_search_are_gone_on_with(tmp_pat
     assert list(ended.of(KeepSearch)) == list(ended.cases)
 
 
-def test_a_search_is_not_gone_on_with_in_another_environment(tmp_path: Path) -> None:
-    broken = searched(tmp_path, network(interrupt_at("trial", 2)))
-    header = structs.replace(broken.header, environment=structs.replace(ENVIRONMENT, host="other"))
-    with (
-        pytest.raises(UsageError, match="cannot be resumed here: its host was other"),
-        prepare(
-            STUDY,
-            header.selection,
-            Settings(),
-            WANTED,
-            dataclasses.replace(broken, header=header),
-            open_channel=network,
-        ),
-    ):
-        pass
-
-
 @pytest.mark.parametrize(("uuid", "refused"), [("GPU-2", True), ("", False)])
 def test_a_run_is_not_resumed_on_another_card_of_the_host(tmp_path: Path, uuid: str, refused: bool) -> None:
     begun = searched(tmp_path, network(interrupt_at("trial", 2)))
@@ -467,34 +437,3 @@ def test_nor_is_one_where_a_network_was_changed_between_two_of_its_cases(tmp_pat
 
     with pytest.raises(UsageError, match="the weights of mlp are others"):
         resumed(broken, network(changed))
-
-
-def test_a_network_that_cannot_be_looked_into_any_more_says_why(tmp_path: Path) -> None:
-    broken = searched(tmp_path, network(interrupt_at("trial", 3)))
-    (failure,) = resumed(broken, network(killed("space"))).failures.values()
-    assert failure.said == "killed: by SIGKILL"
-
-
-@pytest.mark.parametrize(
-    ("selected", "message"),
-    [
-        ({"workloads": []}, r"needs a workload: name one, as in `ampbench explain keep-fp32 mlp`"),
-        ({"precisions": ["fp32"]}, "explain keep-fp32 is not for fp32: give "),
-        ({"precisions": ["bf16_autocast", "tf32"]}, "is not for tf32: give "),
-        ({"paths": ["compiled"]}, "a compiled network does not run"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(selected: dict[str, list[str]], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message):
-        searched(tmp_path, network(), **selected)
-
-
-def test_who_watches_is_told_of_the_space_and_every_trial(tmp_path: Path) -> None:
-    told: list[type] = []
-    run = searched(tmp_path, network(), watch=lambda _, found: told.append(type(found)))
-    (trials,) = run.several_of(Trial).values()
-    assert told == [type(None), SearchSpace, *[Trial] * len(trials), KeepSearch]
-
-
-def test_a_footer_ends_each_session(tmp_path: Path) -> None:
-    assert [type(footer) for footer in searched(tmp_path, network()).footers] == [Footer]

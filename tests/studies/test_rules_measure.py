@@ -7,7 +7,7 @@ from ampbench.records.rules import CATEGORIES
 from ampbench.studies.rules import SOURCES, find_disagreements
 from ampbench.studies.rules_measure import ABSENT, NAMES, NO_SAMPLE, observe, probe_rules, rule_ops
 from ampbench.trace.dtypes import is_present
-from ampbench.trace.rules.documented import registered_ops
+from ampbench.trace.rules import registered_ops
 
 NAMED = {
     "acos", "addcdiv", "addmm", "binary_cross_entropy", "cat", "dot", "expm1", "linear", "mse_loss", "prelu",

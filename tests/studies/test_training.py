@@ -1,23 +1,19 @@
 """Training cases from several seeds: what is planned and asked in which order, and how a study goes on."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from ampbench.core.precisions import LOW
 from ampbench.drive.session import planned_skips
 from ampbench.errors import UsageError
-from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Failure
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import work as working
-from ampbench.studies.study import Session
 from ampbench.studies.training import (
     SETTINGS,
     STUDY,
@@ -26,7 +22,7 @@ from ampbench.studies.training import (
     scaler_arguments,
     settings_of,
 )
-from ampbench.studies.work import asked_of, lacking, pieces_of
+from ampbench.studies.work import asked_of, lacking
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_header
 from tests.studies.working import work
@@ -117,13 +113,6 @@ def test_one_worker_serves_all(tmp_path: Path) -> None:
     assert channel.closed == 2  # once as a channel, once with the session
 
 
-def test_workloads_are_trained_one_after_the_other(tmp_path: Path) -> None:
-    channel = Scripted(training, machine(CPU))
-    studied(tmp_path, channel, workloads=["mlp", "gru"])
-    trained = [request.case.workload for request in channel.asked if request.case]
-    assert trained == ["mlp"] * ALL + ["gru"] * ALL
-
-
 def test_without_names_digits_and_characters_are_trained(tmp_path: Path) -> None:
     run = studied(tmp_path, Scripted(training, machine(CPU)), workloads=[])
     assert {case.workload for case in run.cases.values()} == {"digits", "characters"}
@@ -134,14 +123,6 @@ def test_fp32_is_trained_even_where_it_is_not_selected(tmp_path: Path) -> None:
     channel = Scripted(training, machine(CPU))
     studied(tmp_path, channel, TrainingAsked(steps=5, seeds=1), precisions=["bf16_pure"])
     assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "bf16_pure"]
-
-
-def test_without_a_scaler_fp16_autocast_is_compared_with_the_same_fp32(tmp_path: Path) -> None:
-    channel = Scripted(training, machine(CPU))
-    studied(
-        tmp_path, channel, TrainingAsked(steps=5, seeds=1), precisions=["fp16_autocast"], overrides={"scaler": False}
-    )
-    assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "fp16_autocast"]
 
 
 @pytest.mark.parametrize(
@@ -173,21 +154,6 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     assert sum(map(len, again.several_of(Training).values())) == ALL
 
 
-def test_only_cases_that_lack_a_training_are_planned_again(tmp_path: Path) -> None:
-    run = studied(tmp_path, Scripted(interrupted_after(ALL - 1), machine(CPU)))
-    with working.prepared(
-        STUDY,
-        run.header.selection,
-        run.header.settings,
-        ASKED,
-        run,
-        open_channel=lambda: Scripted(training, machine(CPU)),
-    ) as prepared:
-        assert [planned.case.precision for planned in prepared.plan] == ["bf16_pure"]
-        (piece,) = pieces_of(STUDY, Session(prepared=prepared, asked=ASKED, begun=run))
-        assert (piece.part.seed, piece.part.arm) == (1, "")
-
-
 def test_a_study_whose_weights_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
     run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
     channel = Scripted(lambda request: training(request, weights_digest="other"), machine(CPU))
@@ -203,16 +169,6 @@ def test_a_precision_that_begins_with_other_batches_than_fp32_ends_the_study(tmp
 
     with pytest.raises(UsageError, match="the inputs of mlp differ between trainings from seed 0"):
         studied(tmp_path, Scripted(other, machine(CPU)))
-
-
-def test_a_study_begun_elsewhere_or_of_other_cases_is_not_gone_on_with(tmp_path: Path) -> None:
-    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
-    other = machine(CPU)
-    channel = Scripted(
-        training, type(other)(**{**{name: getattr(other, name) for name in other.__slots__}, "host": "x"})
-    )
-    with pytest.raises(UsageError, match="its host was h, here it is x"):
-        resumed(run, channel)
 
 
 def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path: Path) -> None:
@@ -244,13 +200,6 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
     assert [failure.message for failure in run.failures.values()] == [
         "no fp32", *["fp32, which it is compared with, failed: no fp32"] * len(LOW)
     ]  # fmt: skip
-
-
-def test_a_run_that_does_not_say_what_it_trains_is_not_gone_on_with(tmp_path: Path) -> None:
-    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
-    mute = dataclasses.replace(run, header=structs.replace(run.header, asked=None))
-    with pytest.raises(UsageError, match="does not say what it was asked for"):
-        lacking(STUDY, mute)
 
 
 def test_settings_are_trained_of_fp16_autocast_beside_fp32_and_its_arms_and_gone_on_with(tmp_path: Path) -> None:
@@ -288,13 +237,3 @@ def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given(
 def test_a_setting_that_cannot_be_is_refused(typed: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         settings_of([typed])
-
-
-def test_a_device_without_fp64_is_trained_without_gradscaler(tmp_path: Path) -> None:
-    device = DeviceDescription(type="xpu", available=True, autocast_dtype="fp16", float64=False)
-    selection = Selection(workloads=["mlp"], preset="tiny", devices=["xpu"], precisions=["fp16_autocast"])
-    channel = Scripted(training, machine(CPU, device))
-    with working.prepared(STUDY, selection, Settings(), ASKED, open_channel=lambda: channel) as prepared:
-        assert ["--set scaler=false measures without it" in planned.skip for planned in prepared.plan] == [False, True]
-    run = studied(tmp_path, channel, devices=["xpu"], precisions=["fp16_autocast"], overrides={"scaler": False})
-    assert len(run.skips) == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampbench.records.changes import ChangeStatus
-from ampbench.studies.training_verdict import judge
+from ampbench.studies.training import judge
 
 DECISIONS = 800
 MARGIN = 0.005

@@ -16,13 +16,18 @@ from ampbench.records.ranges import FirstNonfinite
 from ampbench.show.document import records
 from ampbench.show.study_words import lines
 from ampbench.store import StoredRun, gathered
-from ampbench.studies.training import COLUMNS, Trained, Training, heading, learned, trained_cases
-from ampbench.studies.training_verdict import (
+from ampbench.studies.training import (
+    GRADIENTS,
     Learned,
     Learns,
+    Trained,
+    Training,
     Trouble,
     conclusions,
+    heading,
+    learned,
     metrics_of,
+    trained_cases,
     trouble,
 )
 from tests.stored_runs import make_divergence, make_header
@@ -85,7 +90,7 @@ def test_each_precision_gets_its_verdict_in_the_order_of_every_table():
     assert row.first.high is not None
     assert row.first.low < -0.015 < row.first.high < 0
     assert one.metric.decisions == 800
-    row = records(COLUMNS, one.rows)[3]
+    row = records(GRADIENTS, one.rows)[3]
     assert (row["precision"], row["skipped_steps"]) == ("fp16_autocast", 3)
 
 
@@ -484,7 +489,7 @@ def test_a_scale_is_needed_where_only_trainings_with_one_end_as_fp32_does():
     assert codes(one)[0] == (Learns.NEEDED, "")
     assert facts(one, Learns.NEEDED) == {"setting": "default"}
     assert facts(one, Learns.APART, "no scaling")["by"] == pytest.approx(200, rel=0.01)
-    row = next(row for row in records(COLUMNS, one.rows) if row["precision"] == "no scaling")
+    row = next(row for row in records(GRADIENTS, one.rows) if row["precision"] == "no scaling")
     assert (row["flushed_share"], row["grad_rel_l2"]) == (pytest.approx(0.4), 1e-3)
 
 

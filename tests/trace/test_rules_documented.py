@@ -1,5 +1,5 @@
 from ampbench.records.rules import CATEGORIES, PYTORCH_PAGE, XPU_REFERENCE
-from ampbench.trace.rules.documented import SOURCES, document, documented_category, documented_ops, registered_ops
+from ampbench.trace.rules import SOURCES, document, documented_category, documented_ops, registered_ops
 
 
 def test_every_document_says_where_it_comes_from():

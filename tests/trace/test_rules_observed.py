@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from ampbench.trace.dtypes import autocast_to, is_present, stood_in
-from ampbench.trace.rules.observed import (
+from ampbench.trace.rule_samples import SAMPLES
+from ampbench.trace.rules import (
     classify,
     fill,
     find_inplace,
@@ -12,7 +13,6 @@ from ampbench.trace.rules.observed import (
     run_trials,
     run_variants,
 )
-from ampbench.trace.rules.samples import SAMPLES
 from tests.rule_probes import call, trial
 
 LOW, FP32 = call("float16"), call("float32")

@@ -3,8 +3,8 @@ import warnings
 import pytest
 import torch
 
-from ampbench.trace.rules.observed import fill, find_op
-from ampbench.trace.rules.samples import SAMPLES, T, make_tensor
+from ampbench.trace.rule_samples import SAMPLES, T, make_tensor
+from ampbench.trace.rules import fill, find_op
 
 NOT_ON_CPU = {
     "aten::_cudnn_rnn",

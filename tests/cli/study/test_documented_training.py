@@ -21,10 +21,10 @@ def test_the_example_fails_without_scaling_and_is_repaired_by_it(tmp_path: Path,
     assert said.code == 0
     assert "Warning" not in said.err
     document = json.loads(said.out)
-    rows = {row["precision"]: row for row in document["tables"]["precisions"]}
+    ends, rows = ({row["precision"]: row for row in document["tables"][key]} for key in ("endings", "gradients"))
     assert rows["no scaling"]["flushed_share"] > 0.3
     assert rows["default"]["flushed_share"] < 0.001
     assert rows["no scaling"]["grad_rel_l2"] > 10 * rows["default"]["grad_rel_l2"]
-    assert (rows["no scaling"]["trains_as_fp32"], rows["default"]["trains_as_fp32"]) == (False, True)
+    assert (ends["no scaling"]["trains_as_fp32"], ends["default"]["trains_as_fp32"]) == (False, True)
     (statements,) = document["statements"].values()
     assert "training-scale-needed" in {each["code"] for each in statements}

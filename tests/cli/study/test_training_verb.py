@@ -87,32 +87,6 @@ def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_p
     assert ampbench("show", file.stem).out == said.out
 
 
-def test_a_study_interrupted_before_its_first_low_precision_says_what_there_is(
-    interrupted: list[int], tmp_path: Path, ampbench: Run
-) -> None:
-    interrupted.append(3)
-    said = ampbench("study", "training", "mlp", "--steps", "2", "--seeds", "4")
-    assert said.out.splitlines()[0].endswith("2 steps · 1 of 4 seeds")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["mlp", "--steps", "99999999999"], "--steps: give a whole number of at least 1 and at most 1,000,000;"),
-        (["mlp", "--seeds", "1001"], "--seeds: give a whole number of at least 1 and at most 1,000;"),
-        (["mlp", "--setting", "defualt"], "unknown setting 'defualt': did you mean default"),
-        (["mlp", "--setting", "all", "--set", "scaler=false"], "--set scaler=false leaves no setting"),
-        (["mlp", "--setting", "all", "--precision", "bf16_pure"], "--setting is for fp16_autocast"),
-        (["mlp", "--phase", "inference"], "--phase"),
-    ],
-)
-def test_a_mistake_is_one_line(arguments: list[str], message: str, tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("study", "training", *arguments)
-    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
-    assert message in said.err
-    assert not (tmp_path / "results").exists()
-
-
 def test_a_users_list_of_batches_is_trained_in_every_precision(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     arguments = ["model.py:make", "--steps", "2", "--seeds", "1", "--precision", "bf16_autocast", "--json"]
@@ -149,8 +123,10 @@ def test_settings_of_gradscaler_stand_side_by_side(tmp_path: Path, ampbench: Run
     arguments = ["--setting", "no scaling", "--setting", "init_scale=1024 growth_interval=2", "--steps", "4"]
     said = ampbench("study", "training", "model.py:make", *arguments, "--seeds", "1", "--json")
     assert said.code == 0
-    rows = {row["precision"]: row for row in json.loads(said.out)["tables"]["precisions"]}
-    assert list(rows) == ["fp32", "control", "fp64", "no scaling", "init_scale=1024 growth_interval=2"]
+    tables = json.loads(said.out)["tables"]
+    rows = {row["precision"]: row for row in tables["gradients"]}
+    names = ["fp32", "control", "fp64", "no scaling", "init_scale=1024 growth_interval=2"]
+    assert [row["precision"] for row in tables["endings"]] == names
     assert rows["no scaling"]["last_scale"] is None
     assert rows["init_scale=1024 growth_interval=2"]["last_scale"] == 4096
     assert rows["no scaling"]["flushed_share"] is not None

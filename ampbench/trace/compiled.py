@@ -34,7 +34,7 @@ from ampbench.records.casts import (
     is_view,
 )
 from ampbench.trace.dtypes import short_dtype
-from ampbench.trace.graphs.traced import Stored, stored_tensors
+from ampbench.trace.traced import Stored, stored_tensors
 
 Modules = tuple[Mapping[str, str], frozenset[str]]
 """The paths of modules by `str(id(module))`, as dynamo marks nodes with, and all paths."""

@@ -1,13 +1,20 @@
-"""What autocast really does to one op and to its variants: run with and without it, the dtypes read below autocast.
+"""Autocast's rules: as documents say them, as the dispatcher has them, and as an op under autocast shows them.
+
+The documents are the vendor's older XPU reference and PyTorch's own page, as data files beside: these hold names as
+printed, which here become ops of the dispatcher. The dispatcher's table of which ops have a rule at all is the same on
+every build of a torch version. What autocast does to an op is seen by running it with and without, below autocast.
 
 A device that is absent is stood in for by fake tensors, whose ops pass through the same dispatcher; nothing computes.
 Variants are the calls that documents call not eligible: fp64 and integer inputs, in-place, `out=`, an
 explicit `dtype=`. They are found in the dispatcher's schemas, so that every torch version is asked for those it has.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import torch
@@ -21,15 +28,98 @@ from ampbench.records.rules import (
     FLOAT32,
     INSIDE,
     LOWER,
+    PYTORCH_PAGE,
     REFUSED,
     UNCHANGED,
     UNLISTED,
     WIDEST,
+    XPU_REFERENCE,
     RuleCall,
     RuleTrial,
 )
 from ampbench.trace.dtypes import autocast_to, is_present
-from ampbench.trace.rules.samples import FLOATING, Sample, T, make_tensor
+from ampbench.trace.rule_samples import FLOATING, Sample, T, make_tensor
+
+SOURCES = {XPU_REFERENCE: "xpu_amp_op_reference.json", PYTORCH_PAGE: "pytorch_amp_page.json"}
+"""Each document's short name and file; its own `source` line tells where it comes from."""
+
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "__matmul__": ("aten::matmul",),
+    "multi_dot": ("aten::linalg_multi_dot",),
+    "GRUCell": ("aten::gru_cell",),
+    "LSTMCell": ("aten::lstm_cell",),
+    "RNNCell": ("aten::rnn_tanh_cell", "aten::rnn_relu_cell"),
+    "__pow__": ("aten::pow.Tensor_Scalar", "aten::pow.Tensor_Tensor"),
+    "__rpow__": ("aten::pow.Scalar",),
+    "__rdiv__": ("Tensor.__rtruediv__",),
+    "__rtruediv__": ("Tensor.__rtruediv__",),
+    "cross_entropy": ("aten::cross_entropy_loss",),
+    "grid_sample": ("aten::grid_sampler",),
+    "normalize": ("nn.functional.normalize",),
+    "softmin": ("nn.functional.softmin",),
+    "add": ("aten::add.Tensor",),
+}
+"""Names of documents that are not the dispatcher's; `__rdiv__` is `__rtruediv__` under an older name."""
+
+_LISTS = {
+    "lower_precision": LOWER,
+    "float32": FLOAT32,
+    "widest": WIDEST,
+    "natively_promoting_examples": UNLISTED,
+    "banned": BANNED,
+}
+
+
+@cache
+def document(source: str) -> Mapping[str, Any]:
+    """Return the data file of a document, as it is."""
+    text = files(__package__).joinpath(SOURCES[source]).read_text(encoding="utf-8")
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+@cache
+def documented_ops(source: str, device: str) -> Mapping[str, str] | None:
+    """Return each op that `source` names for `device`, with its category; None where it has no lists for the device.
+
+    An op is `aten::name` (all its overloads) or, where the document names one, `aten::name.overload`.
+    """
+    data = document(source)
+    lists = (data if device == "xpu" else None) if source == XPU_REFERENCE else data["devices"].get(device)
+    if lists is None:
+        return None
+    return {
+        op: category
+        for key, category in _LISTS.items()
+        for name in lists.get(key, ())
+        for op in SPELLINGS.get(name, (f"aten::{name}",))
+    }
+
+
+def documented_category(source: str, device: str, op: str) -> str | None:
+    """Return the category that `source` names for an op with its overload, "unlisted" where it does not name the op.
+
+    None where it has no lists for the device.
+    """
+    named = documented_ops(source, device)
+    if named is None:
+        return None
+    return named.get(op) or named.get(op.partition(".")[0] if op.startswith("aten::") else op) or UNLISTED
+
+
+NAMESPACE = "aten::"
+"""torchvision registers rules of its own when it is imported; a probe must not depend on that."""
+
+
+def registered_ops(device: str) -> frozenset[str]:
+    """Return the names (`aten::conv1d.padding`) of PyTorch's own ops with an autocast kernel for `device`.
+
+    An autocast kernel is a rule: ops without one fall through. Which rule it is, the dispatcher does not tell.
+    """
+    key = f"Autocast{device.upper()}"
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = torch._C._dispatch_get_all_op_names()
+    return frozenset(name for name in names if name.startswith(NAMESPACE) and has_kernel(name, key))
+
 
 _REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 

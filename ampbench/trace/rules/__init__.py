@@ -1,1 +1,0 @@
-"""Autocast held to its own rules: documented, registered, observed."""
