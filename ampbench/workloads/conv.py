@@ -51,7 +51,6 @@ def simple_conv(generator: Generator, *, image: int, batch_size: int) -> Workloa
         targets=grid_targets(generator, (batch_size, 128, reduced, reduced)),
         loss=regression_loss,
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.001),
-        items_per_step=batch_size,
     )
 
 
@@ -134,7 +133,6 @@ def unet(generator: Generator, *, width: int, classes: int, image: int, batch_si
         targets=generator.integers("targets", (batch_size, image, image), classes),
         loss=F.cross_entropy,
         optimizer=momentum,
-        items_per_step=batch_size,
     )
 
 
@@ -144,8 +142,7 @@ def resnet18(generator: Generator, *, classes: int, image: int, batch_size: int)
 
     with device("meta"):
         module = models.resnet18(num_classes=classes)
-    _fill_resnet(generator, module)
-    return _classification(generator, module, classes, image, batch_size)
+    return _resnet(generator, module, classes, image, batch_size)
 
 
 def resnet50(generator: Generator, *, classes: int, image: int, batch_size: int) -> Workload:
@@ -154,8 +151,7 @@ def resnet50(generator: Generator, *, classes: int, image: int, batch_size: int)
 
     with device("meta"):
         module = models.resnet50(num_classes=classes)
-    _fill_resnet(generator, module)
-    return _classification(generator, module, classes, image, batch_size)
+    return _resnet(generator, module, classes, image, batch_size)
 
 
 def mobilenet_v3_large(generator: Generator, *, classes: int, image: int, batch_size: int) -> Workload:
@@ -168,10 +164,11 @@ def mobilenet_v3_large(generator: Generator, *, classes: int, image: int, batch_
     return _classification(generator, module, classes, image, batch_size)
 
 
-def _fill_resnet(generator: Generator, module: nn.Module) -> None:
-    """Fill a torchvision ResNet."""
+def _resnet(generator: Generator, module: nn.Module, classes: int, image: int, batch_size: int) -> Workload:
+    """Return the workload of a torchvision ResNet on the meta device, filled."""
     gains, shifts = resnet_gains(module)
     fill(generator, module, gains=gains, shifts=shifts, rules={"fc.weight": classifier(POOLED_GAIN)})
+    return _classification(generator, module, classes, image, batch_size)
 
 
 def resnet_gains(module: nn.Module, within: str = "") -> tuple[dict[str, float], dict[str, float]]:
@@ -242,7 +239,6 @@ def _classification(generator: Generator, module: nn.Module, classes: int, image
         targets=generator.integers("targets", (batch_size,), classes),
         loss=class_loss,
         optimizer=momentum,
-        items_per_step=batch_size,
     )
 
 

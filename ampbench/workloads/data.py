@@ -55,23 +55,21 @@ def digits(generator: Generator, *, width: int, batch_size: int) -> Workload:
         targets=[classes[trained][batch] for batch in batches],
         loss=class_loss,
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.03, momentum=0.9),
-        items_per_step=batch_size,
         held_out=(images[~trained], classes[~trained]),
     )
 
 
-def characters(
-    generator: Generator, *, depth: int, width: int, heads: int, sequence_length: int, batch_size: int
-) -> Workload:
+def characters(generator: Generator, *, batch_size: int, **sizes: int) -> Workload:
     """The causal language model of `decoder_lm` on the characters of Python's own help texts; AdamW with lr 0.003.
 
     Inputs are at most 100 batches of tokens (batch_size, sequence_length), outputs logits
     (batch_size, sequence_length, 97). Windows of the last tenth of the text are held out. The text is that of
     `pydoc_data.topics`, which differs from one Python version to the next.
     """
+    sizes["vocabulary"], sequence_length = VOCABULARY, sizes["sequence_length"]
     with device("meta"):
-        module = Decoder(depth, width, heads, VOCABULARY, sequence_length)
-    decoder_weights(generator, module, depth, width, heads, sequence_length)
+        module = Decoder(sizes)
+    decoder_weights(generator, module, sizes)
     tokens = _help_texts()
     kept = len(tokens) - len(tokens) // HELD_OUT_SHARE
     windows, held_out = _windows(tokens[:kept], sequence_length), _windows(tokens[kept:], sequence_length)

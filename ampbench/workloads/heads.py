@@ -36,8 +36,7 @@ def softmax_head(generator: Generator, *, width: int, classes: int, batch_size: 
 
     # Logits this large make most rows nearly certain; the RMS of a vector of probabilities is at most classes**-0.5.
     fill(generator, module, rules={"0.weight": classifier(4.0)})
-    inputs = generator.uniform("inputs", (batch_size, width))
-    return _rows(module, inputs, generator.integers("targets", (batch_size,), classes), brier_score)
+    return _rows(generator, module, width, generator.integers("targets", (batch_size,), classes), brier_score)
 
 
 def cross_entropy_head(generator: Generator, *, width: int, vocabulary: int, batch_size: int) -> Workload:
@@ -46,8 +45,7 @@ def cross_entropy_head(generator: Generator, *, width: int, vocabulary: int, bat
         module = nn.Linear(width, vocabulary, bias=False)
     fill(generator, module, rules={"weight": classifier(1.0)})
     targets = generator.integers("targets", (batch_size,), vocabulary)
-    inputs = generator.uniform("inputs", (batch_size, width))
-    return _rows(module, inputs, targets, class_loss)
+    return _rows(generator, module, width, targets, class_loss)
 
 
 def bce_head(generator: Generator, *, width: int, classes: int, batch_size: int) -> Workload:
@@ -63,8 +61,7 @@ def bce_head(generator: Generator, *, width: int, classes: int, batch_size: int)
 
     fill(generator, module, gains={"": 2.0})
     targets = generator.integers("targets", (batch_size, classes), 2).float()
-    inputs = generator.uniform("inputs", (batch_size, width))
-    return _rows(module, inputs, targets, loss)
+    return _rows(generator, module, width, targets, loss)
 
 
 def kl_head(generator: Generator, *, width: int, classes: int, batch_size: int) -> Workload:
@@ -81,8 +78,7 @@ def kl_head(generator: Generator, *, width: int, classes: int, batch_size: int) 
     fill(generator, module, rules={"0.weight": classifier(0.5)})
     powers = generator.integers("targets", (batch_size, classes), 256) ** 4
     targets = (powers.double() / powers.sum(-1, keepdim=True).double()).float()
-    inputs = generator.uniform("inputs", (batch_size, width))
-    return _rows(module, inputs, targets, loss)
+    return _rows(generator, module, width, targets, loss)
 
 
 def mse_head(generator: Generator, *, width: int, outputs: int, batch_size: int) -> Workload:
@@ -91,8 +87,7 @@ def mse_head(generator: Generator, *, width: int, outputs: int, batch_size: int)
         module = nn.Linear(width, outputs)
     fill(generator, module)
     targets = grid_targets(generator, (batch_size, outputs))
-    inputs = generator.uniform("inputs", (batch_size, width))
-    return _rows(module, inputs, targets, regression_loss)
+    return _rows(generator, module, width, targets, regression_loss)
 
 
 def cosine_embedding_head(generator: Generator, *, width: int, outputs: int, batch_size: int) -> Workload:
@@ -114,21 +109,12 @@ def cosine_embedding_head(generator: Generator, *, width: int, outputs: int, bat
         targets=generator.integers("targets", (batch_size,), 2) * 2 - 1,
         loss=loss,
         optimizer=momentum,
-        items_per_step=batch_size,
     )
 
 
 def _rows(
-    module: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    loss: Callable[[Tensor, Tensor], Tensor],
+    generator: Generator, module: nn.Module, width: int, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Workload:
-    return Workload(
-        module=module,
-        inputs=inputs,
-        targets=targets,
-        loss=loss,
-        optimizer=momentum,
-        items_per_step=len(inputs),
-    )
+    """Return the workload of a head on a row of features, `width` of them, for each of the targets."""
+    inputs = generator.uniform("inputs", (len(targets), width))
+    return Workload(module=module, inputs=inputs, targets=targets, loss=loss, optimizer=momentum)

@@ -21,7 +21,7 @@ from ampbench.workloads.sequence import (
     language_model,
     next_tokens,
 )
-from ampbench.workloads.weights import Rule, adamw, kernel
+from ampbench.workloads.weights import adamw, kernel
 
 ADAPTER_SCALE = 2.0
 """Weight of what an adapter adds: alpha is twice the rank, as is usual."""
@@ -131,121 +131,72 @@ class LowRank(nn.Linear):
         return own + ADAPTER_SCALE * F.linear(F.linear(x, self.lower), self.upper)
 
 
-def prefill(
-    generator: Generator,
-    *,
-    depth: int,
-    width: int,
-    heads: int,
-    vocabulary: int,
-    sequence_length: int,
-    batch_size: int,
-    outliers: int = 0,
-) -> Workload:
+def prefill(generator: Generator, **sizes: int) -> Workload:
     """A prompt through a decoder: the logits of what follows it, and the cache that decoding starts from; no loss.
 
     Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, vocabulary), which are compared, and
     keys and values (batch_size, heads, sequence_length, width / heads) of every block.
     """
     with device("meta"):
-        module = Prefill(depth, width, heads, vocabulary, sequence_length)
-    decoder_weights(generator, module, depth, width, heads, sequence_length, outliers=outliers)
-    return Workload(
-        module=module,
-        inputs=next_tokens(generator, batch_size, sequence_length, vocabulary, outliers)[0],
-        items_per_step=batch_size * sequence_length,
-        outputs="[0]",
-        classes_dim=-1,
-    )
+        module = Prefill(sizes)
+    decoder_weights(generator, module, sizes)
+    tokens, _ = next_tokens(generator, sizes)
+    return Workload(module=module, inputs=tokens, items_per_step=tokens.numel(), outputs="[0]", classes_dim=-1)
 
 
-def decode(
-    generator: Generator,
-    *,
-    depth: int,
-    width: int,
-    heads: int,
-    vocabulary: int,
-    context: int,
-    batch_size: int,
-    outliers: int = 0,
-) -> Workload:
+def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
     """One token after `context` others, of which each block has the keys and values in a cache; no loss.
 
     Inputs are tokens (batch_size, 1) and a cache of keys and values (batch_size, depth, heads, context, width / heads)
     each, outputs logits (batch_size, vocabulary). The cache is the same at every step.
     """
+    sizes["sequence_length"] = context + 1
     with device("meta"):
-        module = Decode(depth, width, heads, vocabulary, context + 1)
+        module = Decode(sizes)
     # Of n keys whose scores vary by v, a token attends to n / e**v: what it sees is an average of so many values.
     spread = math.exp(SHARPNESS**4)
     attended = round(SHARPNESS * math.sqrt(min(1.0, spread / context)), 6)
-    decoder_weights(generator, module, depth, width, heads, context + 1, attended=attended, outliers=outliers)
-    shape = (batch_size, depth, heads, context, width // heads)
+    decoder_weights(generator, module, sizes, attended=attended)
+    batch_size, heads = sizes["batch_size"], sizes["heads"]
+    shape = (batch_size, sizes["depth"], heads, context, sizes["width"] // heads)
     return Workload(
         module=module,
         inputs=(
-            generator.integers("tokens", (batch_size, 1), vocabulary),
+            generator.integers("tokens", (batch_size, 1), sizes["vocabulary"]),
             generator.uniform("keys", shape, rms=SHARPNESS),
             generator.uniform("values", shape, rms=SHARPNESS),
         ),
-        items_per_step=batch_size,
         cached=(1, 2),
         classes_dim=-1,
     )
 
 
-def moe(
-    generator: Generator,
-    *,
-    depth: int,
-    width: int,
-    heads: int,
-    experts: int,
-    active: int,
-    vocabulary: int,
-    sequence_length: int,
-    batch_size: int,
-    outliers: int = 0,
-) -> Workload:
+def moe(generator: Generator, *, experts: int, active: int, **sizes: int) -> Workload:
     """The language model of `decoder_lm` with a mixture of experts in each block; cross entropy, AdamW.
 
     Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
     """
     with device("meta"):
-        block = partial(MixtureBlock, experts=experts, active=active)
-        module = Decoder(depth, width, heads, vocabulary, sequence_length, block)
-    decoder_weights(generator, module, depth, width, heads, sequence_length, outliers=outliers)
-    return language_model(module, next_tokens(generator, batch_size, sequence_length, vocabulary, outliers))
+        module = Decoder(sizes, partial(MixtureBlock, experts=experts, active=active))
+    return language_model(generator, module, sizes)
 
 
-def lora(
-    generator: Generator,
-    *,
-    depth: int,
-    width: int,
-    heads: int,
-    vocabulary: int,
-    rank: int,
-    sequence_length: int,
-    batch_size: int,
-    outliers: int = 0,
-) -> Workload:
+def lora(generator: Generator, *, rank: int, **sizes: int) -> Workload:
     """The language model of `decoder_lm` with linear layers kept in bf16 and low-rank adapters; cross entropy, AdamW.
 
     Adapters alone are trained. They are fp32, as are norms and the embedding. Inputs are tokens
     (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
     """
     with device("meta"):
-        module = Decoder(depth, width, heads, vocabulary, sequence_length).requires_grad_(False)
+        module = Decoder(sizes).requires_grad_(False)
         for owner in list(module.modules()):
             for name, layer in list(owner.named_children()):
                 if isinstance(layer, nn.Linear):
                     setattr(owner, name, LowRank(layer.in_features, layer.out_features, rank))
-    adapters: dict[str, Rule] = {"*.lower": kernel(1.0), "*.upper": kernel(ADAPTER_RMS / ADAPTER_SCALE)}
-    decoder_weights(generator, module, depth, width, heads, sequence_length, outliers=outliers, rules=adapters)
     return language_model(
+        generator,
         module,
-        next_tokens(generator, batch_size, sequence_length, vocabulary, outliers),
+        sizes,
         lambda parameters: adamw(one for one in parameters if one.requires_grad),
+        {"*.lower": kernel(1.0), "*.upper": kernel(ADAPTER_RMS / ADAPTER_SCALE)},
     )

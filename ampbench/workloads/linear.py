@@ -59,7 +59,6 @@ def linear_stack(generator: Generator, *, depth: int, width: int, batch_size: in
         targets=grid_targets(generator, (batch_size, width)),
         loss=regression_loss,
         optimizer=momentum,
-        items_per_step=batch_size,
     )
 
 
@@ -78,7 +77,6 @@ def mlp(generator: Generator, *, features: int, depth: int, width: int, classes:
         targets=generator.integers("targets", (batch_size,), classes),
         loss=class_loss,
         optimizer=momentum,
-        items_per_step=batch_size,
     )
 
 
@@ -110,7 +108,6 @@ def recommender(
         targets=generator.integers("targets", (batch_size,), 2).float(),
         loss=loss,
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.01),
-        items_per_step=batch_size,
     )
 
 

@@ -55,6 +55,9 @@ SURROUNDINGS = 31
 GLU_VARIANCE = 0.293
 """Variance of x * sigmoid(y), x and y standard normal: the second moment of sigmoid(x)."""
 
+Sizes = Mapping[str, int]
+"""The parameters of a workload, by their names in `ampbench.workloads.index`."""
+
 
 class Cache:
     """Keys and values that one attention has seen, (batch, heads, tokens, size) each.
@@ -183,21 +186,14 @@ class Decoder(nn.Module):
     cosine: Tensor
     sine: Tensor
 
-    def __init__(
-        self,
-        depth: int,
-        width: int,
-        heads: int,
-        vocabulary: int,
-        sequence_length: int,
-        block: Callable[[int, int], CausalBlock] = DecoderBlock,
-    ):
+    def __init__(self, sizes: Sizes, block: Callable[[int, int], CausalBlock] = DecoderBlock):
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(block(width, heads) for _ in range(depth))
+        width, heads = sizes["width"], sizes["heads"]
+        self.embedding = nn.Embedding(sizes["vocabulary"], width)
+        self.blocks = nn.ModuleList(block(width, heads) for _ in range(sizes["depth"]))
         self.norm = nn.RMSNorm(width)
-        self.register_buffer("cosine", torch.empty(sequence_length, width // heads), persistent=False)
-        self.register_buffer("sine", torch.empty(sequence_length, width // heads), persistent=False)
+        for table in ("cosine", "sine"):
+            self.register_buffer(table, torch.empty(sizes["sequence_length"], width // heads), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits that follow each of `tokens`, integers (batch, tokens)."""
@@ -289,6 +285,9 @@ class ConformerBlock(nn.Module):
 class SpeechEncoder(nn.Module):
     """Two strided convolutions over time and frequency, conformer blocks, a symbol or the blank for every frame."""
 
+    cosine: Tensor
+    sine: Tensor
+
     def __init__(self, features: int, depth: int, width: int, heads: int, classes: int, frames: int):
         super().__init__()
         first, second = (nn.Conv2d(inputs, width, 3, stride=2, padding=1) for inputs in (1, width))
@@ -338,35 +337,27 @@ def transformer_encoder(
     )
 
 
-def decoder_lm(
-    generator: Generator,
-    *,
-    depth: int,
-    width: int,
-    heads: int,
-    vocabulary: int,
-    sequence_length: int,
-    batch_size: int,
-    outliers: int = 0,
-) -> Workload:
+def decoder_lm(generator: Generator, **sizes: int) -> Workload:
     """Causal language model whose head is its embedding; cross entropy against the next token, AdamW.
 
     Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary). Of the
     width, `outliers` channels hold massive activations.
     """
     with device("meta"):
-        module = Decoder(depth, width, heads, vocabulary, sequence_length)
-    decoder_weights(generator, module, depth, width, heads, sequence_length, outliers=outliers)
-    return language_model(module, next_tokens(generator, batch_size, sequence_length, vocabulary, outliers))
+        module = Decoder(sizes)
+    return language_model(generator, module, sizes)
 
 
 def language_model(
+    generator: Generator,
     module: Decoder,
-    tokens: tuple[Tensor, Tensor],
+    sizes: Sizes,
     optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer] = adamw,
+    rules: Mapping[str, Rule] | None = None,
 ) -> Workload:
-    """Return the workload of a decoder that learns `next_tokens`."""
-    inputs, targets = tokens
+    """Return the workload of a decoder on the meta device that learns `next_tokens`; see `decoder_weights`."""
+    decoder_weights(generator, module, sizes, rules=rules)
+    inputs, targets = next_tokens(generator, sizes)
     return Workload(
         module=module,
         inputs=inputs,
@@ -377,15 +368,14 @@ def language_model(
     )
 
 
-def next_tokens(
-    generator: Generator, batch_size: int, sequence_length: int, vocabulary: int, outliers: int
-) -> tuple[Tensor, Tensor]:
+def next_tokens(generator: Generator, sizes: Sizes) -> tuple[Tensor, Tensor]:
     """Return tokens (batch_size, sequence_length) and those that follow each of them.
 
     With `outliers`, every sequence starts with token 0, whose embedding `decoder_weights` makes massive.
     """
-    tokens = generator.integers("tokens", (batch_size, sequence_length + 1), vocabulary)
-    if outliers:
+    shape = (sizes["batch_size"], sizes["sequence_length"] + 1)
+    tokens = generator.integers("tokens", shape, sizes["vocabulary"])
+    if sizes.get("outliers"):
         tokens[:, 0] = 0
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
@@ -393,39 +383,31 @@ def next_tokens(
 def decoder_weights(
     generator: Generator,
     module: Decoder,
-    depth: int,
-    width: int,
-    heads: int,
-    sequence_length: int,
+    sizes: Sizes,
     *,
     attended: float = 0.5,
-    outliers: int = 0,
     rules: Mapping[str, Rule] | None = None,
 ) -> None:
-    """Give a decoder on the meta device, made with these parameters, its weights; `rules` are for further ones.
+    """Give a decoder on the meta device, made with these sizes, its weights; `rules` are for further ones.
 
     Branches are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest
     part of its stream and the logits have a clear first. `attended` is about the RMS of what a token attends to, an
     average. With `outliers`, so many channels of all embeddings are outlying, those of token 0 massive (`_norms`).
     """
-    branch = 2 * EMBEDDING_RMS / math.sqrt(2 * depth)
+    branch = 2 * EMBEDDING_RMS / math.sqrt(2 * sizes["depth"])
     gains = {
         "*.query_key_value": SHARPNESS,
         "*.project": branch / attended,
         "*.down": branch * SWIGLU_VARIANCE**-0.5,
         "norm": HEAD_GAIN,
     }
-    signs = _outlier_signs(generator, width, outliers)
+    signs = _outlier_signs(generator, sizes["width"], sizes.get("outliers", 0))
 
     def embedding(generator: Generator, name: str, tensor: Tensor) -> Tensor:
         return _outlying(generator.uniform(name, tuple(tensor.shape), rms=EMBEDDING_RMS), signs, EMBEDDING_RMS)
 
-    own: dict[str, Rule] = {
-        "embedding.weight": embedding,
-        "cosine": _rotary_table(math.cos, sequence_length, width // heads),
-        "sine": _rotary_table(math.sin, sequence_length, width // heads),
-    }
-    fill(generator, module, gains=gains, rules=own | _norms(signs, HEAD_GAIN) | dict(rules or {}))
+    own: dict[str, Rule] = {"embedding.weight": embedding, **_rotary_tables(module.cosine), **(rules or {})}
+    fill(generator, module, gains=gains, rules=own | _norms(signs, HEAD_GAIN))
 
 
 def _outlier_signs(generator: Generator, width: int, outliers: int) -> Tensor | None:
@@ -534,12 +516,7 @@ def speech_encoder(
         "*.depthwise": GLU_VARIANCE**-0.5,
         "*.narrow": 0.5 * SILU_VARIANCE**-0.5,
     }
-    rules: dict[str, Rule] = {
-        "cosine": _rotary_table(math.cos, frames, width // heads),
-        "sine": _rotary_table(math.sin, frames, width // heads),
-        "head.weight": classifier(1.0),
-    }
-    fill(generator, module, gains=gains, rules=rules)
+    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0), **_rotary_tables(module.cosine)})
     return Workload(
         module=module,
         inputs=generator.uniform("inputs", (batch_size, sequence_length, features)),
@@ -576,7 +553,11 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
-def _rotary_table(function: Callable[[float], float], tokens: int, size: int) -> Tensor:
-    """Return `function` of every position times every frequency, (tokens, size), once for each half of a pair."""
-    half = waves(function, tokens, size // 2)
-    return torch.cat((half, half), dim=1)
+def _rotary_tables(table: Tensor) -> dict[str, Rule]:
+    """Return the rules for both tables of rotary positions of the shape of `table` (tokens, size).
+
+    That is the cosine and sine of every position times every frequency, once for each half of a pair.
+    """
+    tokens, size = table.shape
+    halves = {name: waves(of, tokens, size // 2) for name, of in (("cosine", math.cos), ("sine", math.sin))}
+    return {name: torch.cat((half, half), dim=1) for name, half in halves.items()}

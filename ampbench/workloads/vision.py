@@ -80,7 +80,6 @@ def vit_b_16(generator: Generator, *, classes: int, image: int, batch_size: int)
         targets=generator.integers("targets", (batch_size,), classes),
         loss=class_loss,
         optimizer=adamw,
-        items_per_step=batch_size,
     )
 
 
@@ -146,7 +145,6 @@ def roi_head(generator: Generator, *, width: int, regions: int, classes: int, im
         ),
         loss=loss,
         optimizer=momentum,
-        items_per_step=batch_size,
     )
 
 
@@ -280,7 +278,6 @@ def detector(
         targets=(boxes, labels, _matched(points, boxes)),
         loss=loss,
         optimizer=momentum,
-        items_per_step=batch_size,
         outputs=("cls_logits", "bbox_regression", "bbox_ctrness"),
     )
 
@@ -449,7 +446,6 @@ def diffusion_transformer(
         targets=noise - clean,  # multiples of 1/16 below 4: every dtype holds them
         loss=regression_loss,
         optimizer=adamw,
-        items_per_step=batch_size,
     )
 
 
@@ -563,7 +559,6 @@ def diffusion_unet(
         targets=noise,
         loss=regression_loss,
         optimizer=adamw,
-        items_per_step=batch_size,
     )
 
 

@@ -1,11 +1,7 @@
 """`ampbench explain casts`: what it asks for, prints and stores, and what other verbs make of such a run."""
 
-import csv
 import functools
-import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,10 +86,6 @@ def stored(passes: tuple[CastPass, CastPass], tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def words(line: str) -> list[str]:
     return line.split()
 
@@ -119,89 +111,6 @@ def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stor
     order = said.out.partition("Every op in order")[2]
     assert [words(line)[2] for line in order.splitlines()[2:7]] == ["_to_copy", "_to_copy", "_to_copy", "t", "addmm"]
     assert [line.partition("cast of ")[2] for line in order.splitlines()[2:5]] == ["weight bias", "weight", "input"]
-
-
-def test_what_is_not_known_is_left_out_and_fake_tensors_are_named(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "-k", "deep")
-    assert "(fake tensors, not on hardware)." in " ".join(said.out.split())
-    head, _, tables = said.out.partition("Where they come from")
-    assert "The step takes" not in head
-    assert "traced" not in words(tables.splitlines()[1])
-    assert " us " not in tables
-    assert "The optimizer did not run." in said.out
-
-
-def test_modules_that_do_the_same_share_a_row(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "-k", "deep", "-v")
-    (later,) = [words(line) for line in said.out.splitlines() if line.endswith("and 57 more")]
-    # what the second Linear reads is the first one's output, in bf16 already
-    assert later[:6] == ["Linear", "bf16", "bf16", "fp32", "59", "118"]
-
-
-def test_long_tables_are_cut_and_say_so(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "-k", "deep").out
-    assert len(said.splitlines()) <= 40
-    assert "Every op in order" not in said
-    assert "-v has the rest." in said
-    every = ampbench("show", RUN, "-k", "deep", "-v").out
-    assert "-v has" not in every
-    assert len(every.splitlines()) > 300
-
-
-@pytest.mark.parametrize("columns", ["80", "100"])
-def test_the_screen_fits_its_columns(columns: str, stored: Path, ampbench: Run, monkeypatch: Any) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    said = ampbench("show", RUN, "-k", "make or deep", "--all")
-    assert [line for line in said.out.splitlines() if len(line) > int(columns)] == []
-    assert "3 casts a step" in said.out
-
-
-def test_cases_without_a_trace_say_why(stored: Path, ampbench: Run) -> None:
-    lines = ampbench("show", RUN).out.splitlines()
-    assert "broken bf16_autocast cpu inference: failed: RuntimeError: shapes" in lines
-    assert "no_loss bf16_autocast cpu training: skipped: no loss given" in lines
-
-
-def test_a_csv_of_nothing_that_was_traced_has_its_headers_all_the_same(stored: Path, ampbench: Run) -> None:
-    columns = ampbench("show", RUN, "-k", LINEAR.case_id, "--format", "csv").out.splitlines()[0]
-    assert ampbench("show", RUN, "-k", BROKEN.case_id, "--format", "csv").out.splitlines() == [columns]
-
-
-def test_csv_has_a_row_per_cast(stored: Path, ampbench: Run) -> None:
-    casts = rows(ampbench("show", RUN, "--format", "csv").out)
-    mine = [row for row in casts if row["case_id"] == LINEAR.case_id]
-    assert [(row["what"], row["name"], row["from_dtype"], row["elements"], row["for_op"]) for row in mine] == [
-        ("weight", "bias", "fp32", "16", "aten.addmm"),
-        ("weight", "weight", "fp32", "256", "aten.addmm"),
-        ("input", "input", "fp32", "64", "aten.addmm"),
-    ]
-    assert {row["seconds"] for row in casts if row["case_id"] == DEEP.case_id} == {""}
-
-
-def test_json_has_the_pass_and_every_table(stored: Path, ampbench: Run) -> None:
-    document = json.loads(ampbench("show", RUN, "--json").out)
-    linear, deep, broken, skipped = document["cases"]
-    tables = linear["tables"]
-    made, saved = (each["facts"] for each in linear["statements"][:2])
-    assert (document["run"], linear["outcome"], made["casts"], saved) == (RUN, "ok", 3, {"casts": 3})
-    assert made["seconds"] == sum(cast["seconds"] for cast in linear["casts"]["trace"]["casts"])
-    assert made["step"] == pytest.approx(0.6 * 1.01e-3)
-    assert sorted(saving["names"] for saving in tables["savings"]) == [["bias", "weight"], ["input"]]
-    assert [(row["kind"], row["inputs"], row["outputs"], row["casts"]) for row in tables["modules"]] == [
-        ("Linear", "fp32", "bf16", 3)
-    ]
-    assert {(row["name"], row["cast"]) for row in tables["weights"]} == {("weight", 1), ("bias", 1)}
-    assert linear["casts"]["checked"][0]["identical"] is True
-    assert [each["code"] for each in linear["statements"]][:2] == ["casts-made", "casts-saved"]
-    assert "seconds" not in deep["statements"][0]["facts"]
-    assert (broken["outcome"], broken["reason"]) == ("failed", "RuntimeError: shapes")
-    assert (skipped["outcome"], skipped["reason"]) == ("skipped", "no loss given")
-
-
-def test_markdown_has_the_same_tables(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "-k", "make", "--format", "markdown").out
-    assert said.startswith("## model.py:make · bf16_autocast · inference · cpu\n\n3 casts a step, ")
-    assert "\n### What could be saved\n\n| casts | moved | traced | change |\n" in said
 
 
 def test_a_list_of_runs_says_what_each_explains(stored: Path, ampbench: Run) -> None:
@@ -240,45 +149,6 @@ def test_a_frame_of_such_a_run_is_refused_and_a_folder_leaves_it_out(stored: Pat
         library.load(file)
     write_run(stored, [LINEAR], COMPLETE, run="20260201T120000Z-bench-2")
     assert set(library.load(stored)["run"]) == {"20260201T120000Z-bench-2"}
-
-
-def test_a_killed_run_shows_what_it_has(passes: tuple[CastPass, CastPass], tmp_path: Path, ampbench: Run) -> None:
-    write_run(tmp_path / "results", [LINEAR, DEEP], passes[0], explains="casts")
-    said = ampbench("show", RUN)
-    assert said.code == 0
-    assert "deep fp16_autocast cuda training: skipped: not reached before the run ended" in said.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "explain casts needs a workload: name one, as in `ampbench explain casts mlp`"),
-        (["mlpp"], "unknown workload 'mlpp': did you mean mlp?"),
-        (["mlp", "--path", "compield"], "unknown path 'compield': did you mean compiled"),
-        (["mlp", "--precision", "bf61"], "unknown precision 'bf61'"),
-        (["mlp", "--device", "gpu"], "unknown device 'gpu'"),
-        (["mlp", "--json", "--format", "csv"], "contradict each other"),
-        (["none.py:make"], "there is no file none.py"),
-    ],
-)
-def test_a_usage_error_is_one_line(arguments: list[str], message: str, tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("explain", "casts", *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert not (tmp_path / "results").exists()
-
-
-def test_help_imports_nothing_slow() -> None:
-    forbidden = ("torch", "pandas", "scipy", "numpy", "rich")
-    code = (
-        "import sys; from ampbench.cli.main import main\n"
-        "code = main(['explain', 'casts', '--help'])\n"
-        f"sys.exit(code or ','.join(sorted(sys.modules.keys() & set({forbidden!r}))) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "ampbench explain casts model.py:make" in done.stdout
 
 
 @pytest.fixture
@@ -337,9 +207,3 @@ def test_a_case_that_fails_is_a_line_an_entry_and_exit_3(model: Path, ampbench: 
     assert said.err.startswith("run ")
     assert "Where they come from" in said.out
     assert "broken bf16_autocast: failed: RuntimeError" in said.out
-
-
-def test_where_nothing_can_be_traced_the_reason_is_said(model: Path, ampbench: Run) -> None:
-    said = ampbench("explain", "casts", f"{model}:make", "--phase", "training")
-    assert (said.code, said.out) == (5, "")
-    assert "no loss given" in said.err

@@ -1,18 +1,12 @@
 """`ampbench explain origin`: what it prints, and what other verbs make of runs that explain by themselves."""
 
-import csv
-import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ampbench as library
-from ampbench.errors import UsageError
 from ampbench.records.measured import Skip
 from ampbench.store import list_runs
 from tests.range_passes import origin_pass, range_pass
@@ -44,10 +38,6 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_a_case_is_a_section_and_what_was_not_seen_is_a_line(stored: Path, ampbench: Run) -> None:
     said = ampbench("show", RUN)
     assert (said.code, said.err) == (0, "")
@@ -56,22 +46,6 @@ def test_a_case_is_a_section_and_what_was_not_seen_is_a_line(stored: Path, ampbe
     assert max(map(len, lines)) <= 100
     assert "aten.mul in big" in " ".join(said.out.split())
     assert ": skipped: cuda is not available: no driver" in said.out
-
-
-def test_csv_has_a_row_for_each_module(stored: Path, ampbench: Run) -> None:
-    found = rows(ampbench("show", RUN, "--format", "csv").out)
-    assert [(row["case_id"], row["place"], row["module"], row["overflowed"]) for row in found] == [
-        (CASE.case_id, "1", "big", "8"), (CASE.case_id, "0", "first", "0"), (CASE.case_id, "2", "last", "0"),
-    ]  # fmt: skip
-    assert [row["own_rel_l2"] for row in found] == ["", "0.0003", "0.0002"]
-
-
-def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: Run) -> None:
-    case, skipped = json.loads(ampbench("show", RUN, "--json").out)["cases"]
-    assert (case["outcome"], case["origin"]["output_rel_l2"]) == ("ok", None)
-    assert [row["module"] for row in case["tables"]["modules"]] == ["big", "first", "last"]
-    assert any("big" in sentence for sentence in case["sentences"])
-    assert (skipped["outcome"], "origin" in skipped) == ("skipped", False)
 
 
 @pytest.fixture(params=["headroom", "origin", "keep-fp32"])
@@ -109,50 +83,12 @@ def test_a_verb_that_cannot_use_such_a_run_says_so_in_one_line(
     assert "traced" not in said.err
 
 
-def test_a_comparison_names_what_to_look_at_instead(explaining: str, ampbench: Run) -> None:
-    said = ampbench("compare", RUN, OTHER)
-    assert said.code == 4
-    kinds = " or ".join(dict.fromkeys(["origin", explaining]))
-    assert said.err == (
-        f"ampbench: error: runs that explain {kinds} are not compared: ampbench show {RUN} and ampbench show {OTHER}\n"
-    )
-
-
 def test_a_run_that_measured_is_not_compared_with_one_of_its_cases_explained(stored: Path, ampbench: Run) -> None:
     write_run(stored, [CASE], make_round(CASE), COMPLETE, run=OTHER)
     for sides in ((RUN, OTHER), (OTHER, RUN)):
         said = ampbench("compare", *sides)
         assert (said.code, said.out) == (4, "")
         assert said.err == f"ampbench: error: runs that explain origin are not compared: ampbench show {RUN}\n"
-
-
-def test_resuming_names_the_verb_that_explains(explaining: str, ampbench: Run) -> None:
-    said = ampbench("run", "--resume", OTHER)
-    how = f"go on with ampbench explain keep-fp32 --resume {OTHER}"
-    if explaining != "keep-fp32":
-        how = f"do it anew with ampbench explain {explaining}"
-    assert said.err == f"ampbench: error: run {OTHER} explains {explaining}: {how}\n"
-
-
-def test_a_frame_of_such_a_run_is_refused_and_a_folder_leaves_it_out(stored: Path) -> None:
-    (file,) = list_runs(stored)
-    with pytest.raises(UsageError, match="explains origin and measured nothing"):
-        library.load(file)
-    write_run(stored, [CASE], COMPLETE, run=OTHER)
-    assert set(library.load(stored)["run"]) == {OTHER}
-
-
-@pytest.mark.parametrize("verb", ["headroom", "origin"])
-def test_help_imports_nothing_slow(verb: str) -> None:
-    forbidden = ("torch", "pandas", "scipy", "numpy", "rich")
-    code = (
-        "import sys; from ampbench.cli.main import main\n"
-        f"code = main(['explain', {verb!r}, '--help'])\n"
-        f"sys.exit(code or ','.join(sorted(sys.modules.keys() & set({forbidden!r}))) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"ampbench explain {verb} model.py:make" in done.stdout
 
 
 def test_a_users_network_overflows_where_it_multiplies(tmp_path: Path, ampbench: Run) -> None:

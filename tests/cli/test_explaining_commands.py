@@ -1,10 +1,8 @@
 """`ampbench explain`: what its options imply and refuse, and what is said when a session does not end as planned."""
 
 import csv
-import errno
 import io
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from ampbench.records.casts import CastPass
 from ampbench.records.measured import Failure
 from ampbench.records.run import Header
 from ampbench.store import list_runs, read_run
-from tests.stored_runs import COMPLETE, make_case, write_run
 from tests.traced_programs import trace
 
 Run = Callable[..., Any]
@@ -71,44 +68,6 @@ def explain(ampbench: Run, *arguments: object) -> Any:
     return ampbench("explain", "casts", *arguments)
 
 
-FAILURE = Failure(case_id="", stage="casts", cause="exception", message="RuntimeError: shapes")
-
-
-def test_a_case_that_fails_is_told_once_in_a_table_and_by_its_exception(worker: Run, ampbench: Run) -> None:
-    worker(bare=FAILURE)
-    said = explain(ampbench, "model.py:bare", "model.py:make")
-    assert said.code == 3
-    assert "bare bf16_autocast: failed: RuntimeError: shapes\n" in said.out
-    assert "shapes" not in said.err
-
-
-def test_a_case_that_fails_is_told_on_stderr_where_the_data_has_no_place_for_it(worker: Run, ampbench: Run) -> None:
-    worker(bare=structs.replace(FAILURE, cause="crash", message="signal SIGSEGV"))
-    said = explain(ampbench, "model.py:bare", "--format", "csv")
-    assert (said.code, said.out.count("\n")) == (3, 1)
-    assert said.out.startswith("case_id,")
-    assert said.err.startswith("failed: model.py:bare/")
-    assert ": crash: signal SIGSEGV\n" in said.err
-
-
-def test_a_trace_that_cannot_be_stored_is_printed_all_the_same(
-    worker: Run, ampbench: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = os.write
-
-    def full(descriptor: int, data: bytes) -> int:
-        if b'{"casts":' in bytes(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(descriptor, data)
-
-    monkeypatch.setattr("os.write", full)
-    said = explain(ampbench, "model.py:make")
-    assert said.code == 2
-    assert "  3 casts a step" in said.out
-    assert "No space left on device" in said.err
-    assert said.err.count("\n") == 1
-
-
 def test_a_label_names_the_run_in_the_list_with_what_it_explains(worker: Run, tmp_path: Path, ampbench: Run) -> None:
     assert explain(ampbench, "model.py:make", "--label", "before").code == 0
     (file,) = list_runs(tmp_path / "results")
@@ -117,14 +76,6 @@ def test_a_label_names_the_run_in_the_list_with_what_it_explains(worker: Run, tm
     (row,) = json.loads(ampbench("list", "runs", "--json").out)
     assert row["outcome"] == "explains casts of model.py:make bf16_autocast inference: 1 ok"
     assert "before" in ampbench("list", "runs").out
-
-
-def test_many_cases_of_a_run_are_counted_in_the_list(seen: CastPass, tmp_path: Path, ampbench: Run) -> None:
-    cases = [make_case("bf16_autocast", workload=name, parameters={}) for name in "abcde"]
-    passes = [structs.replace(seen, case_id=case.case_id) for case in cases]
-    write_run(tmp_path / "results", cases, *passes, COMPLETE, explains="casts")
-    (row,) = json.loads(ampbench("list", "runs", "--json").out)
-    assert row["outcome"].startswith("explains casts of a, b, c and 2 more bf16_autocast ")
 
 
 @pytest.mark.slow

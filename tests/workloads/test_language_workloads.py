@@ -16,6 +16,8 @@ from ampbench.workloads.language import ADAPTER_SCALE, Decode, LowRank, Router
 from ampbench.workloads.sequence import MASSIVE, OUTLIER, Decoder
 from tests.worker.conftest import make_case
 
+SIZES = {"depth": 2, "width": 32, "heads": 2, "vocabulary": 64, "sequence_length": 12}
+
 
 def double(workload: Workload) -> torch.nn.Module:
     return copy.deepcopy(workload.module).double().eval()
@@ -25,8 +27,8 @@ def double(workload: Workload) -> torch.nn.Module:
 def test_prefill_and_decoding_go_on_as_the_whole_text_does_at_once() -> None:
     made = build("prefill", sequence_length=12)
     prefill, tokens = double(made), made.inputs
-    whole = Decoder(2, 32, 2, 64, 12).double().eval()
-    step = Decode(2, 32, 2, 64, 12).double().eval()
+    whole = Decoder(SIZES).double().eval()
+    step = Decode(SIZES).double().eval()
     for other in (whole, step):
         other.load_state_dict(prefill.state_dict())
         other.cosine, other.sine = prefill.cosine, prefill.sine

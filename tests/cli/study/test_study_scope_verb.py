@@ -1,7 +1,5 @@
 """`ampbench study scope`: what it asks for, prints, stores and refuses, and how an interrupted study goes on."""
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +9,6 @@ import pytest
 
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure
-from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import list_runs, read_run
-from ampbench.studies.scope import SCOPES
-from tests.scripted_channel import Scripted, asked_in
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 from tests.studies.planted_scopes import CASE, scope_pass
 
@@ -43,23 +37,6 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-@pytest.fixture
-def channel(monkeypatch: pytest.MonkeyPatch) -> Scripted:
-    """A worker that answers with the planted pass; `interrupted` names workloads that are not reached."""
-
-    def answer(request: Request) -> Reply:
-        assert request.case is not None
-        if request.case.workload in interrupted:
-            raise KeyboardInterrupt
-        return reply_with(scope_pass(request.case))
-
-    interrupted: list[str] = []
-    opened = Scripted(answer)
-    opened.interrupted = interrupted  # type: ignore[attr-defined]
-    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: opened)
-    return opened
-
-
 def test_a_case_is_a_section_that_fits_the_page_and_what_was_not_seen_is_a_line(stored: Path, ampbench: Run) -> None:
     said = ampbench("show", RUN)
     assert (said.code, said.err) == (0, "")
@@ -72,43 +49,6 @@ def test_a_case_is_a_section_that_fits_the_page_and_what_was_not_seen_is_a_line(
     assert "Dropout is off." in told
     assert "broken bf16_autocast: failed: RuntimeError: shapes" in lines
     assert "left bf16_autocast: skipped: not reached before the run ended" in lines
-
-
-def test_csv_has_a_row_for_each_scope(stored: Path, ampbench: Run) -> None:
-    rows = list(csv.DictReader(io.StringIO(ampbench("show", RUN, "--format", "csv").out)))
-    assert [row["scope"] for row in rows] == list(SCOPES)
-    assert {row["case_id"] for row in rows} == {CASE.case_id}
-    assert [row["stale_weights"] for row in rows] == ["0", "0", "0", "6", "0"]
-    assert (rows[1]["ratio"], rows[2]["peak_memory_bytes"]) == ("", "5120")
-
-
-def test_json_is_the_pass_with_what_is_derived_from_it(stored: Path, ampbench: Run) -> None:
-    case, failed, left = json.loads(ampbench("show", RUN, "--json").out, parse_constant=pytest.fail)["cases"]
-    assert case["scope"]["scopes"][3]["stale_weights"] == [0, 6, 6, 6]
-    assert [row["scope"] for row in case["tables"]["scopes"]] == list(SCOPES)
-    assert len(case["sentences"]) == 5
-    assert (failed["outcome"], left["outcome"]) == ("failed", "skipped")
-
-
-def test_markdown_has_the_same_section(stored: Path, ampbench: Run) -> None:
-    said = ampbench("show", RUN, "-k", "net", "--format", "markdown").out
-    assert said.startswith("## net · bf16_autocast · training · cpu")
-    assert "\n### What it costs" in said
-
-
-def test_a_study_is_stored_printed_and_listed(channel: Scripted, tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench(
-        "study", "scope", "mlp", "--preset", "tiny", "--steps", "5", "--seconds", "500ms", "--label", "before"
-    )
-    (file,) = list_runs(tmp_path / "results")
-    assert (said.code, said.err) == (0, f"run {file.stem}: results/runs/{file.name}\n")
-    header = read_run(file).header
-    assert (header.explains, header.asked) == (SCOPE, {"steps": 5, "seconds": 0.5})
-    (request,) = channel.asked
-    assert (request.task, asked_in(request).steps, asked_in(request).seconds) == ("scope", 5, 0.5)
-    assert ampbench("show", file.stem).out == said.out
-    (row,) = json.loads(ampbench("list", "runs", "--json").out)
-    assert row["outcome"].startswith("studies scope of mlp")
 
 
 @pytest.mark.slow
