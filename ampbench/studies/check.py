@@ -30,7 +30,7 @@ from ampbench.records.measured import KILLED
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import OnDevices, Option, Study, Table, View, chosen, grouped
+from ampbench.studies.study import OnDevices, Option, Study, Table, View, chosen, grouped, shown
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -411,12 +411,7 @@ Examples:
                 View(title="As it should be", keys="check devices expected", only=partial(_came_to, GOOD), folded=True),
             ],
         ),
-        Table(
-            key="",
-            columns=FACTS,
-            rows=lambda torch: list(facts(torch)),
-            views=[View(title="Each check in full", folded=True)],
-        ),
+        shown("", FACTS, lambda torch: list(facts(torch)), title="Each check in full", folded=True),
     ),
     conclusions=conclusions,
 )

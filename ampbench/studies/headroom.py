@@ -41,7 +41,7 @@ from ampbench.records.ranges import (
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import ONE_PHASE_HELP, Option, Selects, Session, Study, Table, View
+from ampbench.studies.study import ONE_PHASE_HELP, Option, Selects, Session, Study, Table, shown
 from ampbench.workloads.index import LIBRARIES
 
 if TYPE_CHECKING:
@@ -739,31 +739,19 @@ def _phase_notes(case: Case, selection: Selection) -> list[str]:
     return [f"watched in inference, so without gradients and updates: {why}"]
 
 
-def _shown(
-    title: str, columns: Sequence[Column[T]], rows: Callable[[RangePass], Sequence[T]], note: str
-) -> Table[RangePass, T]:
-    return Table(key="", columns=columns, rows=rows, views=[View(title=title, note=note)])
-
-
 TABLES: Sequence[Table[RangePass, Any]] = (
     Table(key="values", columns=VALUES, rows=fits),
-    _shown(
-        "Largest values", MODULE_COLUMNS, modules,
+    shown(
+        "", MODULE_COLUMNS, modules, "Largest values",
         "of each module; flushed, subnormal: the shares of its outputs in fp16",
     ),
-    Table(
-        key="seen", columns=SEEN, rows=seen,
-        views=[
-            View(
-                title="Overflow and flushing seen",
-                note="overflowed, flushed: shares of a module's outputs; own: its error on exact inputs, against "
-                "itself in fp32",
-                only=lambda row: any(event.seen for event in row[1].events.values()),
-            )
-        ],
+    shown(
+        "seen", SEEN, seen, "Overflow and flushing seen",
+        "overflowed, flushed: shares of a module's outputs; own: its error on exact inputs, against itself in fp32",
+        only=lambda row: any(event.seen for event in row[1].events.values()),
     ),
-    _shown(
-        "Gradients in the low precisions", GRADIENTS, gradients,
+    shown(
+        "", GRADIENTS, gradients, "Gradients in the low precisions",
         "predicted, seen: the share that flushes to zero",
     ),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.studies.paired import compared_steps, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, asks, shown
 
 if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
@@ -214,23 +214,20 @@ Examples:
     plan=_plan,
     title="Inputs stored in half",
     tables=(
-        Table(
-            key="stored",
-            columns=STORED,
-            rows=_stored_ways,
-            views=[
-                View(
-                    title="Side by side",
-                    note="errors against fp64 with the inputs as given in fp32, relative but for the loss; moved: the "
-                    "bytes that casts read and write",
-                )
-            ],
+        shown(
+            "stored",
+            STORED,
+            _stored_ways,
+            title="Side by side",
+            note="errors against fp64 with the inputs as given in fp32, relative but for the loss; moved: the "
+            "bytes that casts read and write",
         ),
-        Table(
-            key="inputs",
-            columns=INPUTS,
-            rows=lambda record: record.uses,
-            views=[View(title="What becomes of each input", note="read in fp32 by: the first op without a cast")],
+        shown(
+            "inputs",
+            INPUTS,
+            lambda record: record.uses,
+            title="What becomes of each input",
+            note="read in fp32 by: the first op without a cast",
         ),
     ),
     conclusions=conclusions,

@@ -42,6 +42,7 @@ from ampbench.studies.study import (
     Table,
     View,
     asks,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -783,12 +784,7 @@ Examples:
                 ),
             ],
         ),
-        Table(
-            key="kept",
-            columns=KEPT,
-            rows=kept_units,
-            views=[View(title="Kept in fp32", note="own error: on exact inputs, against fp32")],
-        ),
+        shown("kept", KEPT, kept_units, title="Kept in fp32", note="own error: on exact inputs, against fp32"),
     ),
     conclusions=conclusions,
 )

@@ -16,7 +16,7 @@ from ampbench.records.ranges import FLUSHES, ROOT, ModuleError, OriginPass, rank
 from ampbench.records.wire import Task
 from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_points, thinned, tooltip
 from ampbench.show.document import Column
-from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, asks, shown
 
 if TYPE_CHECKING:
     from ampbench.show.studies import Subject
@@ -208,17 +208,13 @@ Examples:
     title="Where errors begin",
     heading=lambda record: counted(record.ablations, "ablation") if record.ablations else "",
     tables=(
-        Table(
-            key="modules",
-            columns=COLUMNS,
-            rows=worst_first,
-            views=[
-                View(
-                    title="Modules to keep in fp32 first",
-                    note="#: in the order of running; kept: error of the output with this module alone in fp32, a "
-                    "forward pass each; own: on exact inputs, against itself in fp32",
-                )
-            ],
+        shown(
+            "modules",
+            COLUMNS,
+            worst_first,
+            title="Modules to keep in fp32 first",
+            note="#: in the order of running; kept: error of the output with this module alone in fp32, a "
+            "forward pass each; own: on exact inputs, against itself in fp32",
         ),
     ),
     conclusions=conclusions,

@@ -41,7 +41,7 @@ from ampbench.records.rules import (
 )
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import OnDevices, Option, Study, Table, View, grouped
+from ampbench.studies.study import OnDevices, Option, Study, Table, grouped, shown
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -430,29 +430,26 @@ Examples:
     conclusions=conclusions,
     tables=(
         Table(key="ops", columns=OBSERVED, rows=observed),
-        Table(
-            key="",
-            columns=(ON, OPS, _word_of(0, "disagreement"), _word_of(1, "documented"), _word_of(2, "observed"), TO),
-            rows=_disagreeing,
-            views=[View(title="Disagreements")],
+        shown(
+            "",
+            (ON, OPS, _word_of(0, "disagreement"), _word_of(1, "documented"), _word_of(2, "observed"), TO),
+            _disagreeing,
+            title="Disagreements",
         ),
-        Table(
-            key="",
-            columns=(Column("", itemgetter(0), "disagreement"), Column("", itemgetter(1), "meaning")),
-            rows=_meanings,
-            views=[View(title="Kinds of disagreement", folded=True)],
+        shown(
+            "",
+            (Column("", itemgetter(0), "disagreement"), Column("", itemgetter(1), "meaning")),
+            _meanings,
+            title="Kinds of disagreement",
+            folded=True,
         ),
-        Table(
-            key="",
-            columns=EVERY_OP,
-            rows=every_op,
-            views=[
-                View(
-                    title="Every op",
-                    note="calls: those with fp64, integers, in-place, out= or dtype= that autocast changes or refuses",
-                    folded=True,
-                )
-            ],
+        shown(
+            "",
+            EVERY_OP,
+            every_op,
+            title="Every op",
+            note="calls: those with fp64, integers, in-place, out= or dtype= that autocast changes or refuses",
+            folded=True,
         ),
     ),
 )

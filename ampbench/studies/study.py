@@ -155,6 +155,13 @@ class Table(Generic[R, T]):
     views: Sequence[View[T]] = ()
 
 
+def shown(
+    key: str, columns: Sequence[Column[T]], rows: Callable[[R], Sequence[T]], title: str, note: str = "", **view: Any
+) -> Table[R, T]:
+    """Return a table with one view; the arguments are fields of both."""
+    return Table(key=key, columns=columns, rows=rows, views=[View(title=title, note=note, **view)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study(Generic[A, R]):
     """A study: `kind` is its name in `KINDS`, `doing` what progress calls its work ("tracing").

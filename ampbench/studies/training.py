@@ -45,7 +45,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.page import place_of, run_name
-from ampbench.studies.study import ALL_PRECISIONS_HELP, Selects, Session, Study, Table, View, asks, grouped
+from ampbench.studies.study import ALL_PRECISIONS_HELP, Selects, Session, Study, asks, grouped, shown
 
 if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
@@ -1029,33 +1029,23 @@ Examples:
     subjects=learned_in,
     heading=heading,
     tables=(
-        Table(
-            key="endings",
-            columns=ENDINGS,
-            rows=endings,
-            views=[
-                View(
-                    title="At the end",
-                    keys="precision metric mean difference low verdict",
-                    note="last quarter of the steps, of weights in fp32, mean over seeds; against fp32: of the same "
-                    "seed, in points or percent of its loss; control: fp32 from weights one rounding away",
-                )
-            ],
+        shown(
+            "endings",
+            ENDINGS,
+            endings,
+            title="At the end",
+            keys="precision metric mean difference low verdict",
+            note="last quarter of the steps, of weights in fp32, mean over seeds; against fp32: of the same "
+            "seed, in points or percent of its loss; control: fp32 from weights one rounding away",
         ),
-        Table(
-            key="gradients",
-            columns=GRADIENTS,
-            rows=lambda learned: [
-                row for row in learned.judged if any(each.looks or each.scales for each in row.trainings)
-            ],
-            views=[
-                View(
-                    title="Gradients and loss scale",
-                    keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",
-                    note="flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "
-                    "gradients of these parameters in some step",
-                )
-            ],
+        shown(
+            "gradients",
+            GRADIENTS,
+            lambda learned: [row for row in learned.judged if any(each.looks or each.scales for each in row.trainings)],
+            title="Gradients and loss scale",
+            keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",
+            note="flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "
+            "gradients of these parameters in some step",
         ),
     ),
     conclusions=conclusions,

@@ -9,6 +9,7 @@ import torch
 from built_workloads import DIGESTS, HEAVY, HERE, batch, build, digests, leaves
 
 from ampbench.worker.data import named_tensors
+from ampbench.worker.sources import items_per_step
 from ampbench.workloads.index import FAMILIES, WORKLOADS
 
 EACH = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in HERE]
@@ -58,7 +59,7 @@ def test_a_workload_is_fp32_on_the_cpu_and_says_its_version_and_items(name):
     assert trained == {torch.float32}
     assert {tensor.device.type for _, tensor in named_tensors(workload.module)} == {"cpu"}
     assert workload.version == WORKLOADS[name].version
-    assert workload.items_per_step in (3, 3 * WORKLOADS[name].preset("tiny").get("sequence_length", 1))
+    assert items_per_step(workload) in (3, 3 * WORKLOADS[name].preset("tiny").get("sequence_length", 1))
 
 
 @pytest.mark.slow
