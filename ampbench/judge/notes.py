@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from ampbench.core.precisions import PRECISIONS
+from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.judge import rounds as fitness
 from ampbench.judge.pairing import not_the_commits
 from ampbench.records.labels import Pending, device_statement, emulated_of, few, kernels_said, limited_power, remarks
-from ampbench.records.measured import NATIVE, Divergence, Round
+from ampbench.records.measured import CONV, NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, Take, grouped, number, precision_label
 from ampbench.store import StoredRun
 from ampbench.studies.ceilings import BINDING, Bounds, Ceiling
@@ -104,6 +104,24 @@ def _fp32_products(stored: StoredRun, rows: Sequence[Row], *, meant: bool) -> It
             yield [row["case_id"]], {"dtype": precision.fp32_products, **facts}
         elif not meant and precision.fp32_products == "ieee":
             yield [row["case_id"]], {"dtypes": " and ".join(sorted(set(dtypes.values()))), **facts}
+
+
+def _nothing_cast(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
+    for row in rows:
+        memory, precision = stored.memory.get(row["case_id"]), PRECISIONS.get(row["precision"])
+        dtype = SHORT_DTYPES.get(precision.autocast or "") if precision is not None else None
+        if dtype and memory is not None and memory.flops and dtype not in memory.flops:
+            yield [row["case_id"]], {"dtype": dtype}
+
+
+def _contiguous(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
+    """Yield cases whose FLOPs are for the larger part convolutions in half, on CUDA and of contiguous inputs."""
+    for row in rows:
+        memory = stored.memory.get(row["case_id"])
+        if row["device"] == "cuda" and row["memory_format"] == "contiguous" and memory is not None and memory.flops:
+            by_dtype = (memory.flops_by_operation or {}).get(CONV, {})
+            if sum(by_dtype.get(half, 0) for half in FORMATS) > sum(memory.flops.values()) / 2:
+                yield [row["case_id"]], {}
 
 
 def _attention(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
@@ -231,6 +249,8 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.COMPILED, Severity.PROBLEM, _of_rounds(lambda each: each.comes_compiled)),
     (Note.ROUNDED, Severity.PROBLEM, partial(_fp32_products, meant=False)),
     (Note.NOT_ROUNDED, Severity.ADVICE, partial(_fp32_products, meant=True)),
+    (Note.NOTHING_CAST, Severity.PROBLEM, _nothing_cast),
+    (Note.CHANNELS_LAST, Severity.ADVICE, _contiguous),
     (Note.ATTENTION, Severity.ADVICE, _attention),
     (Note.NO_GRAD, Severity.ADVICE, _of_rounds(lambda each: each.no_grad)),
     (Note.LOADED, Severity.INFO, _loaded),

@@ -104,6 +104,8 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.COMPILED: "{workloads} is compiled by torch.compile already: its eager path is compiled code",
     Note.ROUNDED: "{cases}: torch rounds the factors of fp32 products to {dtypes} here{variables:if| (||)}",
     Note.NOT_ROUNDED: "{cases}: no product was rounded to {dtype}: these are fp32 numbers{variables:if| (||)}",
+    Note.NOTHING_CAST: "{cases}: autocast cast nothing to {dtype}: look for autocast(enabled=False) in forward",
+    Note.CHANNELS_LAST: "{cases}: convolutions in half on tensor cores: try --set memory_format=channels_last",
     Note.ATTENTION: (
         "{tables}: attention runs by {kernels}; differences in time and error include the kernel's"
         "{held:only|; --set sdpa=math gives all precisions the same}"

@@ -198,6 +198,23 @@ def test_a_precision_whose_products_are_those_of_fp32_here_says_so_of_its_diverg
     assert notes(replace(run, divergence=unknown)) == []
 
 
+def test_autocast_that_casts_nothing_is_named() -> None:
+    def ids(**flops: int) -> list[str]:
+        memory = {each.case_id: make_memory(each, 1, flops=flops) for each in (FP32, BF16)}
+        return [case_id for case_id, _ in held(replace(run_of(FP32, BF16), memory=memory), Note.NOTHING_CAST)]
+
+    assert ids(fp32=100) == [BF16.case_id]
+    assert ids(fp32=100, bf16=1) == ids() == []
+
+
+@pytest.mark.parametrize(("device", "conv", "named"), [("cuda", 80, True), ("cuda", 20, False), ("cpu", 80, False)])
+def test_channels_last_is_advised_for_convolutions_in_half_on_cuda(device: str, conv: int, named: bool) -> None:
+    case = structs.replace(BF16, device=device)
+    work = {"flops": {"bf16": 100}, "flops_by_operation": {"conv": {"bf16": conv}, "matmul": {"bf16": 100 - conv}}}
+    run = replace(run_of(case), memory={case.case_id: make_memory(case, 1, **work)})
+    assert held(run, Note.CHANNELS_LAST) == [(case.case_id, {})] * named
+
+
 def test_kernels_of_attention_are_told_where_precisions_differ_in_them() -> None:
     def facts(**kernels: dict[str, int] | None) -> list[dict[str, float | str]]:
         cases = ((FP32, "fp32"), (BF16, "bf16"))
