@@ -61,14 +61,6 @@ def test_what_torch_ships_is_fp32_on_a_cpu_and_no_precision_of_its_own_in_the_pr
     assert "default" not in outcomes.available(trainings.PROOF.settings[0])
 
 
-def test_what_sampling_costs_is_measured_in_turns() -> None:
-    from benchmarks.self.sampling import cost
-
-    ratio, low, high, share = cost("cpu", 16, turns=3, seconds=0.01)
-    assert low <= ratio <= high
-    assert share > 0
-
-
 def test_what_lies_between_blocks_is_from_the_last_build_of_any_lane_to_the_first_of_the_next() -> None:
     def ended(block: int, second: int, seconds: float) -> Round:
         found = make_round(make_case(), number=block, finished_at=f"2026-01-31T12:00:{second:02}Z")

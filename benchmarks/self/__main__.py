@@ -6,15 +6,12 @@ from types import MappingProxyType
 
 from ampbench.core.units import format_bytes, format_seconds
 from benchmarks.self import (
-    asv_suite,
     compare,
     headroom,
     importing,
     load,
     report,
     startup,
-    studies,
-    switches,
     timing,
     tracing,
     trend,
@@ -56,12 +53,6 @@ def _trend() -> Rows:
     yield "trend over 200 runs of 200 cases of 4 rounds of 20 samples", format_seconds(trend.seconds()), "≤ 5 s"
 
 
-def _asv_suite() -> Rows:
-    suite = asv_suite.measure()
-    ratio = suite["asv seconds"] / suite["ampbench seconds"]
-    yield "the asv suite's time / that of ampbench run, 3 workloads", f"{ratio:.2f}", "≤ 1.2"
-
-
 PARTS: Mapping[str, Callable[[], Iterable[tuple[str, str, str]]]] = MappingProxyType(
     {
         "timing": _timing,
@@ -74,8 +65,6 @@ PARTS: Mapping[str, Callable[[], Iterable[tuple[str, str, str]]]] = MappingProxy
         "report": report.rows,
         "tracing": tracing.rows,
         "headroom": headroom.rows,
-        "studies": studies.rows,
-        "asv_suite": _asv_suite,
     }
 )
 """What is measured, in the order of the table of `docs/performance.md`: each yields figures, and their goals."""
@@ -94,7 +83,6 @@ def main() -> None:
             print(f"| {' | '.join(row)} |", flush=True)
     if not parts:
         verdicts.print_tables()
-        switches.main()
 
 
 if __name__ == "__main__":
