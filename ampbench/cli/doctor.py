@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Option
-from ampbench.cli.printing import OutputFormat, print_document
+from ampbench.cli.printing import OutputFormat, print_document, print_note, write_files
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 from ampbench.records.kinds import CHECK
-from ampbench.show.data import record_data
+from ampbench.show.data import json_document, record_data
 from ampbench.show.document import Block, Document, Section, as_sentence
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ CheckedResults = Annotated[
 def command(
     *,
     results: CheckedResults = None,
+    prove: Annotated[
+        bool,
+        Option(
+            "--prove",
+            help="Hold ampbench's numbers on this card, or CPU, against other tools'. 90 s; exit code 1 if one fails.",
+        ),
+    ] = False,
     format: Format,
 ) -> int:
     """Say what this machine and installation can do, what would spoil measurements, and what to do about it.
@@ -37,6 +44,7 @@ def command(
     \b
     Examples:
       ampbench doctor
+      ampbench doctor --prove               also written to results/device
       ampbench doctor --results results     exit code 3 if a stored run is damaged
       ampbench doctor --json
     """
@@ -46,6 +54,8 @@ def command(
     from ampbench.drive.fitness import device_findings, inspect
     from ampbench.drive.servers import probe
 
+    if prove:
+        return _prove(results or DEFAULT_RESULTS, format)
     if results is not None:
         store.check_folder(results)
     watched = cache(inspect)
@@ -80,6 +90,24 @@ def command(
     shown = [section for title, lines in sections.items() if (section := _section(title, lines)).blocks]
     print_document(Document(sections=lambda: shown, data=lambda: data, columns=(), rows=list), format)
     return CASE_FAILED if damaged else 0
+
+
+def _prove(results: Path, format: OutputFormat) -> int:
+    """Print and store what is proved of this machine's device; return 1 unless something holds and nothing fails."""
+    from ampbench.cli import proof
+    from ampbench.drive.servers import probe
+
+    environment = probe()
+    device, proofs = proof.prove(environment)
+    data = proof.as_data(device, environment, proofs)
+    sections = [_section(device.name or device.type, [each.sentence for each in proofs])]
+    print_document(Document(sections=lambda: sections, data=lambda: data, columns=(), rows=list), format)
+    path = results / "device" / f"{proof.slug(device.name or device.type)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_files({path: json_document(data)})
+    print_note(f"stored in {path}")
+    outcomes = {each.outcome for each in proofs}
+    return 0 if proof.Outcome.OK in outcomes and proof.Outcome.FAILED not in outcomes else 1
 
 
 def _section(title: str, lines: Iterable[str | Block]) -> Section:
@@ -117,13 +145,14 @@ def _installation(environment: "Environment | None", problem: str) -> list[str]:
     built = ", ".join(f"{name} {version}" for name, version in builds.items() if version)
     machine = f"{environment.host}: {environment.cpu}, {environment.cpu_count} logical CPUs"
     memory = "" if environment.memory_bytes is None else f", {format_bytes(environment.memory_bytes)} of memory"
+    packages = {
+        "numpy": environment.numpy_version, "torchvision": environment.torchvision_version, **environment.packages,
+    }  # fmt: skip
     pairs = {
         "ampbench": __version__,
         "python": environment.python_version,
         "torch": f"{environment.torch_version}{commit}{f', built for {built}' if built else ''}",
-        "torchvision": environment.torchvision_version or "",
-        **environment.packages,
-        "numpy": environment.numpy_version,
+        "packages": ", ".join(f"{name} {version}" for name, version in packages.items() if version),
         "compiler": environment.compiler or "none: --path compiled needs a C++ compiler (apt install g++)",
         "threads": f"{environment.threads} (set with --threads); {len(os.sched_getaffinity(0))} CPUs are ours to use",
         "machine": f"{machine}{memory}; {environment.system}",
@@ -139,7 +168,7 @@ def _aligned(pairs: dict[str, str]) -> list[str]:
 
 
 def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
-    """Yield a table of devices and, for each that is absent or emulates a dtype, a line."""
+    """Yield a table of devices and, a line for what is special about each."""
     from ampbench.core.units import format_bytes
     from ampbench.records.labels import emulated_halves, slower
 
@@ -150,12 +179,15 @@ def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
             "" if device.memory_bytes is None else format_bytes(device.memory_bytes), device.name,
         ]
         for device in devices
+        if device.available
     ]  # fmt: skip
     yield Block("", headers, rows, whole=headers[:-1])
     for device in devices:
         if not (device.available or device.unusable):
             yield f"{device.type} is not available: {device.reason}"
-        elif emulated := emulated_halves(device):
+        if device.available and device.type != "cpu":
+            yield f"{device.type} is measured with cudnn.benchmark off, and small networks find their data in its cache"
+        if device.available and (emulated := emulated_halves(device)):
             factors = " and ".join(f"{dtype}, {slower(device, dtype)}" for dtype in emulated)
             yield f"{device.type} emulates {factors}: a run measures it only where --precision names it"
 
@@ -164,8 +196,6 @@ def _arithmetic(device: "DeviceDescription", dtype: str) -> str:
     """Return how the device multiplies matrices of a dtype."""
     from ampbench.records.labels import arithmetic
 
-    if not device.available:
-        return "–"
     if dtype == "tf32":
         return "native" if device.tf32 else "none"
     if dtype == "fp64" and not device.float64:

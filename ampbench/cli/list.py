@@ -279,7 +279,11 @@ _NAMED = 2
 
 LISTINGS: Mapping[str, Listing] = {
     "workloads": Listing(workloads, ("workload", "family", "summary"), lambda row: {"summary": _about(row)}),
-    "precisions": Listing(precisions, ("precision", "summary", "aliases")),
+    "precisions": Listing(
+        precisions,
+        ("precision", "summary"),
+        lambda row: {"summary": f"{row['summary']}\n  also {', '.join(row['aliases'])}".removesuffix("\n  also ")},
+    ),
     "recipes": Listing(
         recipes,
         ("recipe", "summary"),

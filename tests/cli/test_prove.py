@@ -1,0 +1,89 @@
+"""`ampbench doctor --prove`: what holds, what fails, what could not be asked; and the proof of this very CPU."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from ampbench.cli import proof
+from ampbench.cli.proof import Outcome, Question
+from ampbench.records.case import Environment
+
+Run = Callable[..., Any]
+OK, FAILED, NOT_ASKED = Outcome.OK, Outcome.FAILED, Outcome.NOT_ASKED
+TIMES = {"ampbench": 1.0, "timer": 1.01, "clock": 1.02, "spread": 0.001}
+PRODUCTS = {
+    "fp32": {"ampbench": 3e-7, "least": 0.0, "most": 2e-6},
+    "tf32": {"ampbench": 3e-4, "least": 6e-5, "most": 1e-3},
+}
+RATE = {"ampbench": 6e14, "loop": 6e14, "spread": 0.0, "dtype": "fp16", "size": "8192x8192x8192"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "control", "wrong"),
+    [
+        ({}, 1.001, {}),
+        ({"times": TIMES | {"ampbench": 0.9}}, 1.001, {Question.TIME: FAILED}),
+        ({"times": TIMES | {"spread": 0.1}}, 1.001, {Question.TIME: NOT_ASKED}),
+        ({"times": {"error": "out of memory"}}, 1.001, {Question.TIME: NOT_ASKED}),
+        ({"memory": {"ampbench": 103 << 20}}, 1.001, {Question.MEMORY: FAILED}),
+        ({"products": PRODUCTS | {"fp32": PRODUCTS["fp32"] | {"ampbench": 3e-4}}}, 1.001, {Question.PRODUCTS: FAILED}),
+        ({"products": PRODUCTS | {"tf32": PRODUCTS["tf32"] | {"ampbench": 3e-7}}}, 1.001, {Question.PRODUCTS: FAILED}),
+        ({"products": PRODUCTS | {"bf16": {"error": "no bf16"}}}, 1.001, {}),
+        ({"rate": RATE | {"ampbench": 3e14}}, 1.001, {Question.RATE: FAILED}),
+        ({"rate": RATE | {"ampbench": 2e15}}, 1.001, {Question.RATE: FAILED}),
+        ({}, 1.02, {Question.SAME: FAILED}),
+        ({}, 9.0, {Question.SAME: NOT_ASKED}),
+    ],
+)
+def test_each_number_is_held_against_another(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: Environment,
+    answers: dict[str, Any],
+    control: float,
+    wrong: dict[Question, Outcome],
+) -> None:
+    def asked(*arguments: str, variables: object = None) -> tuple[str, str]:
+        measured = {"times": TIMES, "memory": {"ampbench": 100 << 20}, "products": PRODUCTS, "rate": RATE} | answers
+        return (str(100 << 20) if "-c" in arguments else json.dumps(measured)), ""
+
+    monkeypatch.setattr(proof, "_asked", asked)
+    monkeypatch.setattr(
+        proof, "_repeated", lambda type: ((control, 0.999 * control, max(1.001, control - 1) * control), "")
+    )
+    card = structs.replace(environment.devices[1], available=True, name="NVIDIA H100 80GB HBM3")
+    device, proofs = proof.prove(structs.replace(environment, devices=[environment.devices[0], card]))
+    assert device is card
+    assert {each.question: each.outcome for each in proofs} == dict.fromkeys(Question, OK) | wrong
+    assert all(each.sentence.startswith(f"{each.outcome}: {each.question}: ") for each in proofs)
+
+
+def test_nothing_can_be_asked_of_a_card_that_torch_cannot_use_and_the_cpu_does_not_stand_in(
+    monkeypatch: pytest.MonkeyPatch, environment: Environment, ampbench: Run, tmp_path: Path
+) -> None:
+    card = structs.replace(environment.devices[1], unusable=True, reason="the driver is too old")
+    found = structs.replace(environment, devices=[environment.devices[0], card])
+    monkeypatch.setattr("ampbench.drive.servers.probe", lambda: found)
+    said = ampbench("doctor", "--prove", "--results", tmp_path)
+    assert (said.code, said.out.count("could not be asked")) == (1, 5)
+    assert said.out.count("the driver is too old") == 5
+    assert (tmp_path / "device" / "cuda.json").exists()
+
+
+@pytest.mark.slow
+def test_this_cpu_is_proved(ampbench: Run, tmp_path: Path) -> None:
+    """Times depend on load, so that they only have to be honest; memory and precisions hold whatever else runs."""
+    said = ampbench("doctor", "--prove", "--json", "--results", tmp_path)
+    document = json.loads(said.out)
+    (stored,) = (tmp_path / "device").glob("*.json")
+    assert json.loads(stored.read_text()) == document
+    proofs = {each["question"]: each for each in document["proofs"]}
+    assert list(proofs) == list(Question)
+    if document["device"] == "cpu":
+        assert {proofs[Question.MEMORY]["outcome"], proofs[Question.PRODUCTS]["outcome"]} == {OK}
+    assert said.code == (FAILED in {each["outcome"] for each in document["proofs"]})
+    for each in document["proofs"]:
+        assert each["outcome"] != NOT_ASKED or each["facts"]["reason"]
