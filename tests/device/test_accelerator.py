@@ -1,25 +1,20 @@
-"""What only an accelerator can show; skipped where there is none."""
+"""What only an accelerator can show."""
 
 from pathlib import Path
 
 import pytest
-import torch
 
 import ampbench
 from ampbench.cli.main import main
 
-FOUND = torch.accelerator.current_accelerator(check_available=True)
-
-pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
-
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+def rows(device: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     """Three networks of the tiny grid on the accelerator, measured once, in tenths of a second."""
     results = tmp_path_factory.mktemp("results")
     networks = ["linear_stack", "conv_stack", "transformer_encoder"]
     arguments = ["run", *networks, "--preset", "tiny", "--budget", "1", "--results", str(results)]
-    assert main([*arguments, "--device", FOUND.type]) in (0, 3)
+    assert main([*arguments, "--device", device]) in (0, 3)
     found: list[dict[str, object]] = ampbench.load(Path(results)).to_dict("records")
     return found
 
@@ -63,11 +58,11 @@ def make(batch_size=1):
 
 
 def test_a_batch_that_does_not_fit_is_a_failed_row_and_the_sweep_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(GREEDY)
-    arguments = ["--precision", "fp32", "--phase", "inference", "--budget", "1", "--device", FOUND.type]
+    arguments = ["--precision", "fp32", "--phase", "inference", "--budget", "1", "--device", device]
     assert main(["run", "model.py:make", "--sweep", "batch_size=1,64,2", *arguments]) == 3
     outcomes = {row["batch_size"]: row for row in ampbench.load(tmp_path / "results").to_dict("records")}
     assert {size: row["outcome"] for size, row in outcomes.items()} == {1: "ok", 64: "failed", 2: "ok"}

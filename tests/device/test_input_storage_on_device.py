@@ -1,22 +1,17 @@
-"""Input storage and compiled training on the accelerator; skipped where there is none."""
+"""Input storage and compiled training on the accelerator."""
 
 from pathlib import Path
-
-import pytest
-import torch
 
 import ampbench
 from ampbench.cli.main import main
 from ampbench.store import list_runs, read_run
 from ampbench.studies.input_storage import StoragePass
 
-FOUND = torch.accelerator.current_accelerator(check_available=True)
 
-pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
-
-
-def test_inputs_in_half_are_copied_in_half_the_bytes_and_a_linear_takes_them_as_they_are(tmp_path: Path) -> None:
-    arguments = ["--preset", "tiny", "--seconds", "1", "--device", FOUND.type, "--results", str(tmp_path)]
+def test_inputs_in_half_are_copied_in_half_the_bytes_and_a_linear_takes_them_as_they_are(
+    device: str, tmp_path: Path
+) -> None:
+    arguments = ["--preset", "tiny", "--seconds", "1", "--device", device, "--results", str(tmp_path)]
     precisions = ["--precision", "bf16_autocast", "--precision", "fp16_autocast"]
     assert main(["study", "input-storage", "mlp", "transformer_encoder", *precisions, *arguments]) == 0
     (path,) = list_runs(tmp_path)
@@ -34,8 +29,8 @@ def test_inputs_in_half_are_copied_in_half_the_bytes_and_a_linear_takes_them_as_
             assert found.uses[0].use == "cast to fp32"
 
 
-def test_compiled_training_diverges_no_more_than_eager_training(tmp_path: Path) -> None:
-    arguments = ["--preset", "tiny", "--rounds", "1", "--device", FOUND.type, "--results", str(tmp_path)]
+def test_compiled_training_diverges_no_more_than_eager_training(device: str, tmp_path: Path) -> None:
+    arguments = ["--preset", "tiny", "--rounds", "1", "--device", device, "--results", str(tmp_path)]
     paths = ["--path", "eager", "--path", "compiled", "--phase", "training"]
     assert main(["run", "mlp", "--precision", "fp32", "--precision", "fp16_autocast", *paths, *arguments]) == 0
     rows = {(row["precision"], row["path"]): row for row in ampbench.load(tmp_path).to_dict("records")}

@@ -4,28 +4,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import torch
 
 import ampbench
 from ampbench.cli.main import main
 
-FOUND = torch.accelerator.current_accelerator(check_available=True)
-
-pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
-
 PLAIN = ["--precision", "fp32", "--precision", "bf16_autocast", "--rounds", "1", "--min-run-time", "0.06"]
 
 
-def measured(results: Path, *arguments: str) -> dict[tuple[str, ...], Mapping[str, object]]:
+def measured(device: str, results: Path, *arguments: str) -> dict[tuple[str, ...], Mapping[str, object]]:
     """Return the rows of a run on the device by workload, precision, phase and path."""
-    assert main(["run", *arguments, *PLAIN, "--device", FOUND.type, "--results", str(results)]) == 0
+    assert main(["run", *arguments, *PLAIN, "--device", device, "--results", str(results)]) == 0
     rows = ampbench.load(results).to_dict("records")
     return {tuple(row[name] for name in ("workload", "precision", "phase", "path")): row for row in rows}
 
 
-def test_large_products_keep_the_device_busier_than_small_ones(tmp_path: Path) -> None:
-    small = measured(tmp_path / "small", "linear_stack", "--preset", "tiny", "--phase", "inference")
-    large = measured(tmp_path / "large", "linear_stack", "--preset", "large", "--phase", "inference")
+def test_large_products_keep_the_device_busier_than_small_ones(device: str, tmp_path: Path) -> None:
+    small = measured(device, tmp_path / "small", "linear_stack", "--preset", "tiny", "--phase", "inference")
+    large = measured(device, tmp_path / "large", "linear_stack", "--preset", "large", "--phase", "inference")
     for case, row in small.items():
         assert 0 < row["busy_share"] < large[case]["busy_share"] <= 1
 
@@ -39,9 +34,9 @@ def test_large_products_keep_the_device_busier_than_small_ones(tmp_path: Path) -
     ids=["training", "inference"],
 )
 def test_what_is_recorded_computes_what_the_eager_step_does_and_has_its_memory(
-    options: list[str], tmp_path: Path
+    device: str, options: list[str], tmp_path: Path
 ) -> None:
-    rows = measured(tmp_path, "mlp", "--preset", "tiny", *options)
+    rows = measured(device, tmp_path, "mlp", "--preset", "tiny", *options)
     others = [case for case in rows if case[3] != "eager"]
     assert others
     for case in others:
@@ -75,13 +70,13 @@ def counting():
 
 
 def test_graphs_that_torch_leaves_aside_are_told_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Inputs that change in place are not recorded: docs of torch.compiler_cudagraph_trees, "Input Mutation"."""
     made = tmp_path / "net.py"
     made.write_text(IN_PLACE)
     options = ["--path", "compiled-reduce-overhead", "--phase", "inference"]
-    rows = measured(tmp_path / "results", f"{made}:counting", *options)
+    rows = measured(device, tmp_path / "results", f"{made}:counting", *options)
     assert rows
     assert all(row["outcome"] == "ok" for row in rows.values())
     assert "torch.compile recorded no graphs" in capsys.readouterr().out

@@ -1,21 +1,14 @@
-"""The scopes of autocast on whatever accelerator there is; skipped where there is none."""
+"""The scopes of autocast on whatever accelerator there is."""
 
 from pathlib import Path
-
-import pytest
-import torch
 
 from ampbench.cli.main import main
 from ampbench.store import list_runs, read_run
 from ampbench.studies.scope import FORWARD, FORWARD_AND_LOSS, SCOPES, WHOLE_LOOP, ScopePass
 
-FOUND = torch.accelerator.current_accelerator(check_available=True)
 
-pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
-
-
-def test_the_whole_loop_shows_its_costs_and_the_recommended_scope_none(tmp_path: Path) -> None:
-    arguments = ["study", "scope", "mlp", "transformer_encoder", "--preset", "tiny", "--device", FOUND.type]
+def test_the_whole_loop_shows_its_costs_and_the_recommended_scope_none(device: str, tmp_path: Path) -> None:
+    arguments = ["study", "scope", "mlp", "transformer_encoder", "--preset", "tiny", "--device", device]
     precisions = ["--precision", "fp16_autocast", "--precision", "bf16_autocast"]
     assert main([*arguments, *precisions, "--steps", "4", "--results", str(tmp_path)]) == 0
     (file,) = list_runs(tmp_path)

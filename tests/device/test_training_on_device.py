@@ -1,18 +1,13 @@
-"""Trainings on an accelerator: every precision it has converges like fp32; skipped where there is none."""
+"""Trainings on an accelerator: every precision it has converges like fp32."""
 
 import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from ampbench.cli.main import main
 from ampbench.store import list_runs, read_run
 from ampbench.studies.training import SETTINGS, Training
-
-FOUND = torch.accelerator.current_accelerator(check_available=True)
-
-pytestmark = [pytest.mark.device, pytest.mark.skipif(FOUND is None, reason="there is no accelerator here")]
 
 MODEL = """
 import torch
@@ -34,12 +29,11 @@ def make(width=32):
 
 
 def test_every_precision_trains_and_learns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL)
-    assert FOUND is not None
-    arguments = ["model.py:make", "--steps", "60", "--seeds", "2", "--device", FOUND.type, "--json"]
+    arguments = ["model.py:make", "--steps", "60", "--seeds", "2", "--device", device, "--json"]
     assert main(["study", "training", *arguments]) == 0
     assert json.loads(capsys.readouterr().out)["ended"] == "complete"
     (path,) = list_runs(tmp_path / "results")
@@ -56,10 +50,9 @@ def test_every_precision_trains_and_learns(
     assert sorted(training.arm for training in fp32) == ["", "", "control", "control", "reference", "reference"]
 
 
-def test_every_setting_of_gradscaler_trains_on_the_device(tmp_path: Path) -> None:
-    assert FOUND is not None
+def test_every_setting_of_gradscaler_trains_on_the_device(device: str, tmp_path: Path) -> None:
     arguments = ["study", "training", "mlp", "--preset", "tiny", "--steps", "30", "--seeds", "1"]
-    assert main([*arguments, "--setting", "all", "--device", FOUND.type, "--results", str(tmp_path)]) == 0
+    assert main([*arguments, "--setting", "all", "--device", device, "--results", str(tmp_path)]) == 0
     (file,) = list_runs(tmp_path)
     settings = [training for training in read_run(file).every(Training) if training.arm in SETTINGS]
     assert [training.error for training in settings] == [""] * 5
