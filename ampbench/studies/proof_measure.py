@@ -5,6 +5,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from time import perf_counter
 
 import torch
@@ -29,7 +30,7 @@ LOOPS = 3
 """Loops a turn, each a third of its seconds; and products of a turn."""
 EDGE = 1024
 """Edge of the matrices multiplied in each precision; kernels for smaller ones may not use tf32."""
-FASTEST = {"cpu": ("fp32", 2048), "": ("fp16", 8192)}
+FASTEST = {"cpu": (torch.float32, 2048), "": (torch.float16, 8192)}
 """Dtype and edge of the product whose rate is measured: on a CPU, and under "" on any other device."""
 FP32_ROUNDING = 2.0**-24
 
@@ -117,23 +118,22 @@ def products(device: Device) -> dict[str, dict[str, float | str]]:
         except RuntimeError as error:
             found[name] = {"error": said_of(error)}
             continue
-        error = float((product - exact).norm() / exact.norm())
+        distance = float((product - exact).norm() / exact.norm())
         most = 2 * rounding + EDGE**0.5 * FP32_ROUNDING
-        found[name] = {"ampbench": error, "least": rounding / 8 if rounding > FP32_ROUNDING else 0.0, "most": most}
+        found[name] = {"ampbench": distance, "least": rounding / 8 if rounding > FP32_ROUNDING else 0.0, "most": most}
     return found
 
 
 def rate(device: Device) -> dict[str, float | str]:
     """Return the FLOP/s of a large product by ampbench's ceilings and by a plain loop of torch.mm."""
     dtype, edge = FASTEST.get(device.type, FASTEST[""])
-    ceiling = measure_ceiling(device, MATMUL, dtype, seconds=4.0)
+    ceiling = measure_ceiling(device, MATMUL, short_dtype(dtype), seconds=4.0)
     size = f"{edge}x{edge}x{edge}"
     rates = [attained.rate for attained in ceiling.attained if attained.size == size]
     if not rates:
         raise RuntimeError(ceiling.error or "; ".join(ceiling.notes))
-    (torch_dtype,) = (each for each in (torch.float32, torch.float16) if short_dtype(each) == dtype)
     with precision_flags(PRECISIONS["fp32"]), torch.inference_mode():
-        left, right = torch.randn(2, edge, edge, device=device.type, dtype=torch_dtype)
+        left, right = torch.randn(2, edge, edge, device=device.type, dtype=dtype)
         seconds = []
         for _ in range(TURNS * LOOPS):
             began = perf_counter()
@@ -141,12 +141,14 @@ def rate(device: Device) -> dict[str, float | str]:
             device.synchronize()
             seconds.append(perf_counter() - began)
     work = 2 * edge**3 / min(seconds)
-    return {"ampbench": rates[0] or 0.0, "loop": work, "spread": spread(seconds), "dtype": dtype, "size": size}
+    name = short_dtype(dtype)
+    return {"ampbench": rates[0] or 0.0, "loop": work, "spread": spread(seconds), "dtype": name, "size": size}
 
 
 def main(type: str) -> None:
     """Print what each question gave as JSON, with the reason under "error" where a question could not be asked."""
-    device, answers = open_device(type), {}
+    device = open_device(type)
+    answers: dict[str, Mapping[str, object]] = {}
     for ask in (times, memory, products, rate):
         device.release()
         try:
