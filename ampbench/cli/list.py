@@ -35,7 +35,7 @@ def command(
     *,
     what: Annotated[
         str,
-        Argument(metavar="WHAT", help="workloads, precisions, recipes, devices, checks or runs."),
+        Argument(metavar="WHAT", help="workloads, precisions, recipes, checks or runs."),
     ],
     which: Annotated[
         str,
@@ -47,14 +47,13 @@ def command(
     results: Results = DEFAULT_RESULTS,
     format: Format,
 ) -> int:
-    """List workloads, precisions, recipes, devices, checks or runs.
+    """List workloads, precisions, recipes, checks or runs.
 
     \b
     Examples:
       ampbench list workloads
       ampbench list workloads torchvision:resnet
       ampbench list runs --results bench/results
-      ampbench list devices --json
     """
     if what not in LISTINGS:
         raise UnknownNameError("thing to list", what, LISTINGS)
@@ -197,27 +196,6 @@ def recipes(results: Path) -> Rows:  # noqa: ARG001
     ]
 
 
-def devices(results: Path) -> Rows:  # noqa: ARG001
-    """Return the device types torch knows here; asks a worker, as only torch can tell."""
-    from ampbench.drive.servers import probe
-    from ampbench.records.labels import arithmetic
-
-    return [
-        {
-            "device": device.type,
-            "available": device.available,
-            "name": device.name if device.available else device.reason,
-            "count": device.count,
-            "memory_bytes": device.memory_bytes,
-            "arithmetic": arithmetic(device),
-            "tf32": device.tf32,
-            "float64": device.float64,
-            "autocast": device.autocast_dtype,
-        }
-        for device in probe().devices
-    ]
-
-
 def runs(results: Path) -> Rows:
     """Return the stored runs of a results folder, the oldest first; a damaged one says what is wrong with it."""
     from ampbench import store
@@ -289,7 +267,6 @@ LISTINGS: Mapping[str, Listing] = {
         ("recipe", "summary"),
         lambda row: {"summary": f"{row['summary']}\n  {_assigned(row['settings'])}"},
     ),
-    "devices": Listing(devices, ("device", "available", "tf32", "autocast", "arithmetic", "name")),
     "checks": Listing(checks, ("check", "area", "title")),
     "runs": Listing(
         runs,

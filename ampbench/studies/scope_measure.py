@@ -33,7 +33,7 @@ from ampbench.studies.scope import (
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import trace_casts
 from ampbench.worker.distances import compare, floating_in, kept_outputs
-from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
+from ampbench.worker.machine import Accelerator, Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source, said_of
 from ampbench.worker.step import SETTLING_STEPS, build_training, seed_all, switch_off_dropout
 from ampbench.worker.timing import FitnessWatch, Settled, side_by_side
@@ -387,7 +387,7 @@ def _cpu_memory(builds: Sequence[partial[Loop]], settled: Settled, device: Devic
     return found
 
 
-def _device_memory(loop: Loop, settled: Settled, device: Device) -> tuple[list[int], list[int]]:
+def _device_memory(loop: Loop, settled: Settled, device: Accelerator) -> tuple[list[int], list[int]]:
     loop.start(settled)
     loop.restore()
     device.release()

@@ -68,6 +68,8 @@ NVIDIA_NODE = "/dev/nvidiactl"
 """Exists where NVIDIA's driver is loaded and visible."""
 ABSENT = ("Found no NVIDIA driver", "No CUDA GPUs are available", "No XPU devices are available")
 """First words of torch's errors on a machine without the device."""
+DETAILS = ("uuid", "major", "minor", "multi_processor_count", "gpu_eu_count", "platform_name", "type")
+"""What is kept of the properties that torch has of a card."""
 UNSUPPORTED = re.compile("not implemented|not support|unsupported", re.IGNORECASE)
 """Texts of errors that a device raises for a dtype that it lacks."""
 
@@ -214,6 +216,9 @@ def _accelerator(type: str) -> DeviceDescription:
             type=type, available=False, unusable=present, reason=problem, autocast_dtype=autocast, float64=False
         )
     properties = _asked(type, "get_device_properties")
+    driver = str(getattr(properties, "driver_version", ""))
+    if type == "cuda":
+        driver = nvidia_driver(kernel_text("/proc/driver/nvidia/version")) or ""
     refusals = {short_dtype(dtype): reason for dtype in MEASURED_DTYPES if (reason := _refusal(type, dtype))}
     return DeviceDescription(
         type=type,
@@ -226,8 +231,8 @@ def _accelerator(type: str) -> DeviceDescription:
         tf32=has_tf32(type),
         float64=not _refusal(type, torch.float64),
         autocast_dtype=autocast,
-        driver=_driver(type, properties),
-        details=_details(properties),
+        driver=driver or None,
+        details={name: str(getattr(properties, name)) for name in DETAILS if hasattr(properties, name)},
         state=state_of(type),
     )
 
@@ -291,13 +296,6 @@ def _refusal(type: str, dtype: torch.dtype) -> str:
     return "" if value == 8 else f"a product of ones of size 8 is {value:g}"
 
 
-def _driver(type: str, properties: Any) -> str | None:
-    if type == "cuda":
-        return nvidia_driver(kernel_text("/proc/driver/nvidia/version"))
-    version = getattr(properties, "driver_version", None)
-    return str(version) if version else None
-
-
 def nvidia_driver(told: str) -> str | None:
     """Return the driver's version of what NVIDIA's kernel module, the open one or the other, tells; None: no version.
 
@@ -305,11 +303,6 @@ def nvidia_driver(told: str) -> str | None:
     """
     found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)", told, re.MULTILINE)
     return found and found[1]
-
-
-def _details(properties: Any) -> dict[str, str]:
-    names = ("uuid", "major", "minor", "multi_processor_count", "gpu_eu_count", "platform_name", "type")
-    return {name: str(getattr(properties, name)) for name in names if hasattr(properties, name)}
 
 
 def _torchvision(unavailable: dict[str, str]) -> str | None:

@@ -48,24 +48,6 @@ class Cpu:
     def synchronize(self) -> None:
         """Do nothing: calls on the CPU are synchronous."""
 
-    def allocated_bytes(self) -> int:
-        """Return 0: nothing is counted here."""
-        return 0
-
-    def reset_peak(self) -> None:
-        """Do nothing."""
-
-    def peak_bytes(self) -> int:
-        """Return 0: nothing is counted here."""
-        return 0
-
-    def reserved_bytes(self) -> int | None:
-        """Return None: nothing is set aside here."""
-        return None
-
-    def drop_workspaces(self) -> None:
-        """Do nothing."""
-
     def free_bytes(self) -> int | None:
         """Return None: its memory is everybody's."""
         return None
@@ -109,7 +91,7 @@ class Accelerator:
         """Return the most bytes the caching allocator had handed out at once since `reset_peak`."""
         return int(torch.accelerator.max_memory_allocated())
 
-    def reserved_bytes(self) -> int | None:
+    def reserved_bytes(self) -> int:
         """Return the most bytes that the caching allocator had taken from the driver at once since `reset_peak`."""
         return int(torch.accelerator.max_memory_reserved())
 
@@ -132,7 +114,7 @@ class Accelerator:
 
 
 Device = Cpu | Accelerator
-"""What measuring needs of a device; bytes are those of its allocator."""
+"""What measuring needs of a device; an allocator's bytes only an accelerator has."""
 
 
 def fp64_device(device: Device) -> Device:
@@ -327,8 +309,8 @@ def precision_flags(precision: Precision) -> Iterator[None]:
         products.set()
 
 
-SIZE = 64
-"""Rows, columns and channels: as many as kernels with rounded factors ask for."""
+EDGES = {"cpu": 64, "": 1024}
+"""Rows, columns and channels on a CPU, and under "" elsewhere: kernels for smaller ones may round no factor."""
 FINE, COARSE, TINY = 1 + 2.0**-12, 1 + 2.0**-9, 2.0**-30
 """Factors that fp32 holds exactly. tf32 and fp16 have 10 bits after the point and lose the first; bf16 has 7 and loses
 the second, too; fp16 ends at 2^-24 and loses the third."""
@@ -338,21 +320,18 @@ def rounded_products(device: Device) -> dict[str, str]:
     """Return to which dtype factors of fp32 products are rounded here and now, by the kind of product.
 
     "matmul" and "conv" to "tf32", "fp16" or "bf16"; those that are not rounded are left out. Every sum is of a power of
-    two of equal products by 1, which fp32 holds exactly: what is lost is a factor's rounding. Kernels choose by size,
-    too; these sizes are small, and a kernel that rounds larger products alone is not seen.
+    two of equal products by 1, which fp32 holds exactly: what is lost is a factor's rounding. A kernel that rounds
+    larger products alone is not seen.
     """
-    found = {}
-    for name, product, count in (("matmul", _matmul, SIZE), ("conv", _conv, SIZE)):
-        if rounded := _rounded(product, count, device):
-            found[name] = rounded
-    return found
+    found = {"matmul": _rounded(_matmul, device), "conv": _rounded(_conv, device)}
+    return {name: dtype for name, dtype in found.items() if dtype}
 
 
-def _rounded(product: Callable[[torch.Tensor], torch.Tensor], count: int, device: Device) -> str:
+def _rounded(product: Callable[[torch.Tensor], torch.Tensor], device: Device) -> str:
+    edge = EDGES.get(device.type, EDGES[""])
+
     def keeps(factor: float) -> bool:
-        exact = factor * count
-        given = torch.full((SIZE, SIZE), factor, device=device.type)
-        return bool((product(given) == exact).all())
+        return bool((product(torch.full((edge, edge), factor, device=device.type)) == factor * edge).all())
 
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         if keeps(FINE):
@@ -368,8 +347,8 @@ def _matmul(factors: torch.Tensor) -> torch.Tensor:
 
 def _conv(factors: torch.Tensor) -> torch.Tensor:
     """Return a convolution by a kernel of one pixel, of an image whose pixels are all rows of `factors`."""
-    image = factors[0].reshape(1, SIZE, 1, 1).expand(1, SIZE, 16, 16).contiguous()
-    return torch.nn.functional.conv2d(image, torch.ones(SIZE, SIZE, 1, 1, device=factors.device))
+    image = factors[0].reshape(1, -1, 1, 1).expand(1, -1, 16, 16).contiguous()
+    return torch.nn.functional.conv2d(image, torch.ones_like(factors)[..., None, None])
 
 
 BACKENDS: Mapping[str, SDPBackend] = {

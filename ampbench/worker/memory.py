@@ -26,7 +26,7 @@ from ampbench.records.case import WITH_GRAPHS, Case, compile_mode
 from ampbench.records.measured import OUT_OF_MEMORY, MemoryPass
 from ampbench.trace.modules import is_compiled
 from ampbench.worker.data import dense_parts, pairs_of, tensors_of
-from ampbench.worker.machine import Cpu, Device, kernels_in
+from ampbench.worker.machine import Accelerator, Cpu, Device, kernels_in
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.worker.work import StepWork, count_work
 from ampbench.workload import Workload
@@ -275,7 +275,7 @@ def _leaf_of(value: Any, elements: int) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == elements
 
 
-def _take_workspaces(workload: Workload, case: Case, device: Device) -> int:
+def _take_workspaces(workload: Workload, case: Case, device: Accelerator) -> int:
     """Run a step that is thrown away, so that what libraries allocate once and keep belongs to no case; return that.
 
     cuBLAS takes its workspaces from the caching allocator at a process' first matrix product, and at its backward.

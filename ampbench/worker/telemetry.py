@@ -207,7 +207,9 @@ class Nvml:
         memory = {process.pid: process.usedGpuMemory for process in running}
         if os.getpid() not in memory:
             return None
-        return [_process_said(pid, memory[pid]) for pid in memory if not is_own(pid)]
+        names = {pid: kernel_text(f"/proc/{pid}/comm") or "unknown" for pid in memory if not is_own(pid)}
+        sizes = {pid: f" ({format_bytes(memory[pid])})" if memory[pid] else "" for pid in names}
+        return [f"{pid} {name}{sizes[pid]}" for pid, name in names.items()]
 
     def other_share(self, since: float) -> float | None:
         """Return the share of time in which others had multiprocessors at work."""
@@ -496,14 +498,12 @@ def mean_power(readings: Sequence[Reading], windows: Sequence[Span]) -> float | 
     total = sum(end - begin for begin, end in windows)
     if not told or total <= 0 or all(told[-1][0] < begin - 1 or told[0][0] > end + 1 for begin, end in windows):
         return None
-    return sum(_integral(told, begin, end) for begin, end in windows) / total
-
-
-def _integral(told: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return the integral of a line through points from `begin` to `end`, beyond them that of the nearest."""
-    at = [begin, *(time for time, _ in told if begin < time < end), end]
-    powers = np.interp(at, [time for time, _ in told], [power for _, power in told])
-    return float(np.trapezoid(powers, at))
+    times, powers = zip(*told, strict=True)
+    area = 0.0
+    for begin, end in windows:
+        at = [begin, *(time for time in times if begin < time < end), end]
+        area += float(np.trapezoid(np.interp(at, times, powers), at))
+    return area / total
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -532,12 +532,6 @@ def _driver_of(pid: int) -> int | None:
             return pid if marked else None
         marked, pid = True, parent
     return None
-
-
-def _process_said(pid: int, memory: int | None) -> str:
-    """Return a process in words: "4711 python3 (3.2 GiB)"."""
-    name = kernel_text(Path(f"/proc/{pid}/comm")) or "unknown"
-    return f"{pid} {name}" + (f" ({format_bytes(memory)})" if memory else "")
 
 
 def kernel_text(path: str | Path) -> str:

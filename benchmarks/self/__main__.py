@@ -23,7 +23,6 @@ Rows = Iterator[tuple[str, str, str]]
 
 
 def _timing() -> Rows:
-    yield "noise of the machine: a fixed loop over 1.1 times its fastest", f"{timing.disturbance():.0%}", "–"
     overhead = timing.round_overhead()
     spread = f"{format_seconds(overhead['median'])} (worst {format_seconds(overhead['worst'])})"
     yield "a round beyond building, warm-up and timing", spread, "≤ 100 ms"

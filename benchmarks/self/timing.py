@@ -91,18 +91,6 @@ def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tup
         channel.close()
 
 
-def disturbance(seconds: float = 10.0) -> float:
-    """Return the share of runs of a fixed arithmetic loop that took over 1.1 times its fastest: others' work here."""
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        sum(range(20_000))
-        times.append(time.perf_counter() - start)
-    limit = 1.1 * min(times)
-    return sum(each > limit for each in times) / len(times)
-
-
 def round_overhead(rounds: int = 20) -> dict[str, float]:
     """Return what a round of `linear_stack` (small, fp32) costs beyond its builds, warm-up and timing, in seconds.
 

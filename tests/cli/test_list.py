@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.records.case import Environment
 from ampbench.workloads.index import WORKLOADS
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 
@@ -34,7 +33,7 @@ def test_workloads_can_be_searched_and_a_library_is_asked_for_its_own(ampbench: 
     assert "cross_entropy_head" in found
     assert "decoder_lm" not in found
     assert "did you mean resnet18" in ampbench("list", "workloads", "resnet1x8").err
-    assert "takes no name" in ampbench("list", "devices", "cpu").err
+    assert "takes no name" in ampbench("list", "runs", "cpu").err
     pytest.importorskip("torchvision")
     rows = json.loads(ampbench("list", "workloads", "torchvision:squeeze", "--json").out)
     assert [row["workload"] for row in rows] == ["torchvision:squeezenet1_0", "torchvision:squeezenet1_1"]
@@ -48,17 +47,6 @@ def test_precisions_are_listed_in_every_format(format: str, ampbench: Run) -> No
     assert said.code == 0
     assert all(name in said.out for name in PRECISIONS)
     assert "bf16-mixed" in said.out
-
-
-def test_devices_are_asked_of_a_worker(
-    environment: Environment, ampbench: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ampbench.drive.servers.probe", lambda: environment)
-    out = ampbench("list", "devices").out
-    assert "bf16 native, fp16 emulated" in out
-    assert "no cuda device or driver found" in " ".join(out.split())
-    rows = json.loads(ampbench("list", "devices", "--json").out)
-    assert rows[0]["arithmetic"]["fp16"] == "emulated"
 
 
 def test_runs_are_listed_with_what_became_of_their_cases(results: Path, ampbench: Run) -> None:
