@@ -1,12 +1,17 @@
 """`ampbench doctor`: what this machine and installation can do, what spoils measurements, are stored runs whole."""
 
+import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Option
@@ -94,20 +99,174 @@ def command(
 
 def _prove(results: Path, format: OutputFormat) -> int:
     """Print and store what is proved of this machine's device; return 1 unless something holds and nothing fails."""
-    from ampbench.cli import proof
     from ampbench.drive.servers import probe
+    from ampbench.show.wording import spelled
 
     environment = probe()
-    device, proofs = proof.prove(environment)
-    data = proof.as_data(device, environment, proofs)
-    sections = [_section(device.name or device.type, [each.sentence for each in proofs])]
+    device, proofs = prove(environment)
+    known = {"device": device.type, "name": device.name, "driver": device.driver, "torch": environment.torch_version}
+    data = known | {"threads": environment.threads, "proofs": proofs}
+    lines = [
+        f"{each['outcome']}: {each['question']}: "
+        + spelled("{reason}" if each["outcome"] == NOT_ASKED else SENTENCES[each["question"]], each["facts"])
+        for each in proofs
+    ]
+    sections = [_section(device.name or device.type, lines)]
     print_document(Document(sections=lambda: sections, data=lambda: data, columns=(), rows=list), format)
-    path = results / "device" / f"{proof.slug(device.name or device.type)}.json"
+    path = results / "device" / f"{re.sub('[^a-z0-9]+', '-', (device.name or device.type).lower()).strip('-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_files({path: json_document(data)})
     print_note(f"stored in {path}")
-    outcomes = {each.outcome for each in proofs}
-    return 0 if proof.Outcome.OK in outcomes and proof.Outcome.FAILED not in outcomes else 1
+    outcomes = {each["outcome"] for each in proofs}
+    return 0 if OK in outcomes and FAILED not in outcomes else 1
+
+
+def prove(environment: "Environment") -> "tuple[DeviceDescription, list[dict[str, Any]]]":
+    """Return the accelerator of this machine, else its CPU, and for each question its outcome with the facts.
+
+    A card that torch cannot use is not passed over: nothing can be asked of it.
+    """
+    cards = [device for device in environment.devices if device.type != "cpu" and (device.available or device.unusable)]
+    device = next(iter(cards), environment.devices[0])
+    proofs: list[dict[str, Any]] = []
+    try:
+        if not device.available:
+            raise AmpbenchError(device.reason)
+        answers = json.loads(_asked("-m", "ampbench.studies.proof_measure", device.type))
+    except AmpbenchError as error:
+        answers = {question: {"error": str(error)} for question in JUDGES}
+    for question, judge in JUDGES.items():
+        answer = answers.get(question, {})
+        try:
+            if reason := answer.get("error"):
+                raise AmpbenchError(reason)
+            if answer.get("spread", 0.0) > NOISE:
+                raise AmpbenchError(f"times of one loop differ by {answer['spread']:.1%}: leave the machine alone")
+            holds, facts = judge(answer, device)
+            proofs.append({"question": question, "outcome": OK if holds else FAILED, "facts": {**answer, **facts}})
+        except AmpbenchError as error:
+            proofs.append({"question": question, "outcome": NOT_ASKED, "facts": {"reason": str(error)}})
+    return device, proofs
+
+
+def _asked(*arguments: str, **variables: str) -> str:
+    """Return the last line that a Python process prints; raise `AmpbenchError` with the last line of its errors."""
+    from ampbench.drive.servers import server_environment
+
+    command, environment = [sys.executable, "-P", *arguments], server_environment(os.environ, variables, ())
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise AmpbenchError((done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1])
+    return done.stdout.splitlines()[-1]
+
+
+Judged = tuple[bool, dict[str, Any]]
+"""Whether an answer holds, and further facts."""
+
+
+def _time(answer: Mapping[str, Any], _: "DeviceDescription") -> Judged:
+    seconds = [answer[name] for name in ("ampbench", "timer", "clock")]
+    return max(seconds) / min(seconds) - 1 <= APART, {}
+
+
+def _memory(answer: Mapping[str, Any], device: "DeviceDescription") -> Judged:
+    plain = int(_asked("-c", PLAIN, device.type, **OWN_MAPPINGS))
+    limit = MEMORY_APART.get(device.type, MEMORY_APART[""])
+    return abs(answer["ampbench"] - plain) <= limit, {"plain": plain, "limit": limit}
+
+
+def _precisions(answer: Mapping[str, Any], _: "DeviceDescription") -> Judged:
+    """Judge the errors of products; a dtype that the device refuses is named with its reason and judges nothing."""
+    measured = {dtype: row for dtype, row in answer.items() if "error" not in row}
+    texts = [
+        f"{name} {row['ampbench']:.1e} ({row['least']:.1e} to {row['most']:.1e})" if name in measured
+        else f"{name} refused ({row['error']})"
+        for name, row in answer.items()
+    ]  # fmt: skip
+    holds = all(row["least"] <= row["ampbench"] <= row["most"] for row in measured.values())
+    return holds, {"errors": ", ".join(texts)}
+
+
+def _speed(answer: Mapping[str, Any], device: "DeviceDescription") -> Judged:
+    """Judge the rate of a product by the datasheet of a card, or on a CPU by a loop of torch.mm."""
+    from ampbench.records.measured import MATMUL
+    from ampbench.studies.ceilings import datasheet_of
+
+    peak, against = answer["loop"], "a loop of torch.mm"
+    if device.type != "cpu":
+        datasheet = datasheet_of(device.name)
+        peak, against = datasheet and datasheet.peak(MATMUL, answer["dtype"]), "its datasheet"
+        if peak is None:
+            raise AmpbenchError(f"ampbench has no datasheet of {device.name}")
+    share = answer["ampbench"] / peak
+    return LEAST_SHARE <= share <= MOST_SHARE, {"share": share, "against": against}
+
+
+def _repeatability(_: Mapping[str, Any], device: "DeviceDescription") -> Judged:
+    """Judge a case against its control in an ordinary run: within 1%, or on a CPU within the interval of its rounds."""
+    from ampbench.core.stats import log_t_interval
+    from ampbench.judge.rounds import control_ratio
+    from ampbench.store import list_runs, read_run
+
+    case = ("--phase", "inference", "--precision", "fp32", "--rounds", "6", "--min-run-time", "200ms", "--json")
+    with tempfile.TemporaryDirectory() as folder:
+        _asked("-m", "ampbench", "run", "mlp", "--device", device.type, *case, "--results", folder)
+        control = control_ratio(read_run(list_runs(Path(folder))[0]))
+    interval = log_t_interval(control.again / control.own) if control is not None else None
+    if control is None or interval is None or interval[1] / interval[0] - 1 > WIDEST:
+        raise AmpbenchError("rounds of one case are too few or differ too much: leave the machine alone")
+    low, high = interval
+    holds = abs(control.ratio - 1) <= SAME_APART or (device.type == "cpu" and low <= 1 <= high)
+    return holds, {"ratio": control.ratio, "low": low, "high": high}
+
+
+JUDGES: Mapping[str, Callable[[Mapping[str, Any], "DeviceDescription"], Judged]] = {
+    "time": _time,
+    "memory": _memory,
+    "precisions": _precisions,
+    "speed": _speed,
+    "repeatability": _repeatability,
+}
+"""Judges the answer of `studies.proof_measure` to each question."""
+OK, FAILED, NOT_ASKED = "ok", "failed", "could not be asked"
+SENTENCES: Mapping[str, str] = {
+    "time": (
+        "a step takes {ampbench:s} by ampbench, {timer:s} by torch's Timer, {clock:s} by the clock (at most 3% apart)"
+    ),
+    "memory": "a training step takes {ampbench:B} by ampbench, {plain:B} in a plain script (at most {limit:B} apart)",
+    "precisions": "errors of products against fp64: {errors}",
+    "speed": "a {size} product in {dtype} reaches {ampbench:FLOP/s}, {share:share} of {against} (50% to 105%)",
+    "repeatability": "one case measured twice: {ratio:.4f} times as long (95%: {low:.4f} to {high:.4f})",
+}
+PLAIN = """
+import sys, torch
+device = sys.argv[1]
+def status(name):
+    return 1024 * int(open("/proc/self/status").read().split(f"{name}:")[1].split()[0])
+def train(size):
+    layers = torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, size)
+    network, batch = torch.nn.Sequential(*layers).to(device), torch.randn(size, size).to(device)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        network(batch).square().mean().backward()
+        optimizer.step()
+train(64)
+before = status("VmRSS") if device == "cpu" else torch.accelerator.memory_allocated()
+train(2048)
+print((status("VmHWM") if device == "cpu" else torch.accelerator.max_memory_allocated()) - before)
+"""
+"""Measures the peak memory of the training step of `studies.proof_measure` without ampbench."""
+OWN_MAPPINGS = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""Makes glibc return freed tensors to the system, so that resident memory has a peak of its own."""
+APART, NOISE = 0.03, 0.015
+"""The largest relative difference of times of the same; times of one loop that differ by half of it prove nothing."""
+MEMORY_APART = {"cpu": 8 << 20, "": 2 << 20}
+"""The largest difference of peak memory in bytes, on a CPU and on other devices: libraries keep some MiB on a CPU."""
+LEAST_SHARE, MOST_SHARE = 0.5, 1.05
+"""The shares of a peak that a large product reaches: a clock may run above the datasheet's, and loops are noisy."""
+SAME_APART, WIDEST = 0.01, 0.1
+"""The largest relative difference of one case to itself, and the widest interval that proves it."""
 
 
 def _section(title: str, lines: Iterable[str | Block]) -> Section:

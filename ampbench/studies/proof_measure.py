@@ -57,7 +57,7 @@ def spread(seconds: list[float]) -> float:
     return fastest[1] / fastest[0] - 1
 
 
-def times(device: Device) -> dict[str, float]:
+def time(device: Device) -> dict[str, float]:
     """Return a step's fastest seconds by ampbench, torch's Timer and the clock, in turns, and the largest spread."""
     workload, case = network(device.type, "inference", TIMED_WIDTH)
     with precision_flags(PRECISIONS["fp32"]):
@@ -97,7 +97,7 @@ def memory(device: Device) -> dict[str, int | None]:
         return {"ampbench": measure_memory(workload, case, device).peak_bytes}
 
 
-def products(device: Device) -> dict[str, dict[str, float | str]]:
+def precisions(device: Device) -> dict[str, dict[str, float | str]]:
     """Return by dtype the error of a product against fp64 on the CPU, and the errors that its format allows.
 
     Errors are norms relative to the product's. Two roundings of the format and the random walk of fp32 sums bound the
@@ -124,7 +124,7 @@ def products(device: Device) -> dict[str, dict[str, float | str]]:
     return found
 
 
-def rate(device: Device) -> dict[str, float | str]:
+def speed(device: Device) -> dict[str, float | str]:
     """Return the FLOP/s of a large product by ampbench's ceilings and by a plain loop of torch.mm."""
     dtype, edge = FASTEST.get(device.type, FASTEST[""])
     ceiling = measure_ceiling(device, MATMUL, short_dtype(dtype), seconds=4.0)
@@ -149,7 +149,7 @@ def main(type: str) -> None:
     """Print what each question gave as JSON, with the reason under "error" where a question could not be asked."""
     device = open_device(type)
     answers: dict[str, Mapping[str, object]] = {}
-    for ask in (times, memory, products, rate):
+    for ask in (time, memory, precisions, speed):
         device.release()
         try:
             answers[ask.__name__] = ask(device)
