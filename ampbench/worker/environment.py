@@ -101,7 +101,7 @@ def read_environment() -> Environment:
         torch_version=str(torch.__version__),
         torch_commit=getattr(torch.version, "git_version", "") or "",
         torchvision_version=torchvision,
-        packages={name: version for name in others if (version := _installed(name))},
+        packages={name: importlib.metadata.version(name) for name in others if name not in unavailable},
         numpy_version=np.__version__,
         cuda_version=torch.version.cuda,
         cudnn_version=str(torch.backends.cudnn.version() or "") or None  # type: ignore[no-untyped-call]
@@ -184,14 +184,6 @@ def _timed(dtype: torch.dtype) -> tuple[float, float]:
         output, images, kernel, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
     )
     return between - began, time.perf_counter() - between
-
-
-def _installed(package: str) -> str:
-    """Return the version of a package that is installed, without importing it; "" for any other."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _cpu(flags: list[str]) -> DeviceDescription:

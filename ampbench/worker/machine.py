@@ -274,20 +274,16 @@ SWITCHES = (
 """
 
 
-def users_switches() -> dict[str, str]:
-    """Return the switches that are not as torch ships them, with their values, by what a user calls them."""
+def users_switches() -> list[str]:
+    """Return the switches that are not as torch ships them, as a user writes them."""
     found = Products.now().told()
     for switch in SWITCHES:
         value = switch.now()
         if value not in (switch.ships, (switch.ships, True)):
             found[f"{switch.called}.{switch.name}"] = str(value)
-    return found
-
-
-def written(name: str, value: str) -> str:
-    """Return a switch of `users_switches` as a user writes it."""
-    text = value if value in ("True", "False") or value.startswith("(") else f'"{value}"'
-    return f"{name}({text})" if name == "torch.set_float32_matmul_precision" else f"{name} = {text}"
+    plain = ("True", "False", "(")
+    texts = {name: value if value.startswith(plain) else f'"{value}"' for name, value in found.items()}
+    return [f"{name}({text})" if name.startswith("torch.set_") else f"{name} = {text}" for name, text in texts.items()]
 
 
 @contextmanager

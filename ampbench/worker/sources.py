@@ -32,7 +32,7 @@ from ampbench.worker.data import (
     named_tensors,
     tensors_of,
 )
-from ampbench.worker.machine import users_switches, written
+from ampbench.worker.machine import users_switches
 from ampbench.worker.optimizer import check_class
 from ampbench.worker.step import seed_all
 from ampbench.workload import Workload
@@ -138,7 +138,7 @@ def describe_workload(
         elsewhere=imported_elsewhere(Path.cwd()),
         precisions=precisions,
         loaded=loaded_dtypes(workload.module),
-        switches=tuple(written(name, value) for name, value in users_switches().items() if before.get(name) != value),
+        switches=tuple(switch for switch in users_switches() if switch not in before),
     )
 
 
