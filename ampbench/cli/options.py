@@ -362,23 +362,17 @@ def parse_setting(option: str, text: str) -> tuple[str, ParameterValue]:
     return name.strip(), parse_value(value.strip())
 
 
-def parse_sweep(text: str) -> tuple[str, list[ParameterValue]]:
-    """Return (name, values) of NAME=VALUE,VALUE,..."""
-    name, equals, values = text.partition("=")
-    parts = [part.strip() for part in values.split(",")]
-    if not equals or not name.strip() or not all(parts):
-        raise UsageError(f"--sweep {text!r}: expected NAME=VALUE,VALUE, as in --sweep batch_size=1,2,4")
-    return name.strip(), [parse_value(part) for part in parts]
-
-
 def parse_sweeps(texts: list[str]) -> dict[str, list[ParameterValue]]:
-    """Return the values of each parameter swept."""
+    """Return the values of each parameter swept, given as NAME=VALUE,VALUE."""
     sweeps: dict[str, list[ParameterValue]] = {}
     for text in texts:
-        name, values = parse_sweep(text)
+        name, equals, values = (part.strip() for part in text.partition("="))
+        parts = [part.strip() for part in values.split(",")]
+        if not equals or not name or not all(parts):
+            raise UsageError(f"--sweep {text!r}: expected NAME=VALUE,VALUE, as in --sweep batch_size=1,2,4")
         if name in sweeps:
             raise UsageError(f"--sweep {name} is given twice: list all its values in one, as in --sweep {name}=1,2,4")
-        sweeps[name] = values
+        sweeps[name] = [parse_value(part) for part in parts]
     return sweeps
 
 

@@ -45,8 +45,6 @@ from ampbench.store import StoredRun, find_run, read_run, run_id
 
 WIDTH = 680
 """Width of the drawing area in the SVG, in pixels."""
-DRAWN = 4
-"""Number of cases or series drawn of a chart that shows them one at a time; the first is unfolded."""
 CHARTED = 1_000
 """Most cases of a page with charts: larger pages are read as tables."""
 
@@ -86,12 +84,12 @@ class Figure(NamedTuple):
 
 
 def figures(chart: Chart, rows: Rows) -> list[Figure]:
-    """Return the drawings of a chart: one of all `rows`, or one for each of the first choices."""
+    """Return the drawings of a chart: one of all `rows`, or one for each of its choices."""
     if not chart.choose:
         return [Figure("", chart.alt, drawn(chart, rows))]
     return [
         Figure(choice.label, f"{choice.alt} {chart.alt}".strip(), drawn(chart, rows, choice))
-        for choice in chart.choices[:DRAWN]
+        for choice in chart.choices
     ]
 
 

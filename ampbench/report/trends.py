@@ -59,7 +59,11 @@ def _part(trend: Trend) -> Part:
     return Part(
         id=trend.axis,
         title=f"Over {_axis(trend)}s",
-        said=[f"{summary(trend)}.", *(f"Broken in the end: {failure}." for failure in document.missing)],
+        said=[
+            f"{summary(trend)}.",
+            *(f"Broken in the end: {failure}." for failure in document.missing),
+            *dict.fromkeys(line for *_, cut_short in made for line in cut_short),
+        ],
         charts=[chart for charts, _, _ in made for chart in charts],
         datasets={name: rows for _, datasets, _ in made for name, rows in datasets.items()},
         blocks=[block for section in document.sections() for block in _blocks(section)],

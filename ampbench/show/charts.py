@@ -18,10 +18,8 @@ from ampbench.show.wording import verdict_words
 
 T = TypeVar("T")
 
-CHOICES = 50
-"""So many cases can be chosen from in a chart, the first ones."""
-ROWS_OF_THE_PAGE = 8_000
-"""So many rows do the charts of one kind carry in all, those of the first cases."""
+CHOICES = 4
+"""The number of cases drawn of a chart that shows one at a time, the first cases."""
 
 Rows = Sequence[Mapping[str, Any]]
 """Rows of data for charts: plain values by name, None where undefined; all rows of a dataset have the same names."""
@@ -47,8 +45,8 @@ class Chart:
 
     `id` is unique on the page, `alt` says in words what the chart shows and its main finding, for those who cannot see
     it; of a chart with `choices` it says what holds whatever is chosen. `dataset` names rows among `Part.datasets`.
-    Where `choose` names a field, only the rows with one value of it are drawn: the first of `choices`, and with
-    JavaScript the one that the reader picks. `height` is in pixels.
+    Where `choose` names a field, each of `choices` is drawn by itself, from the rows with its value. `height` is in
+    pixels.
     """
 
     id: str
@@ -59,11 +57,6 @@ class Chart:
     height: int = 320
     choose: str = ""
     choices: Sequence[Choice] = ()
-
-    @property
-    def words(self) -> str:
-        """Return what the chart shows in words, as it is drawn first."""
-        return " ".join(part for part in (*(one.alt for one in self.choices[:1]), self.alt) if part)
 
 
 LOOKS: Mapping[str, tuple[str, str, str]] = {
@@ -471,14 +464,10 @@ def drawn(
     """
     charts: list[Chart] = []
     datasets: dict[str, Rows] = {}
-    left = 0
     for drawing in drawings:
         choices: list[Choice] = []
         rows: list[dict[str, Any]] = []
-        for place, (one, words) in enumerate(zip(found, said, strict=True)):
-            if place >= CHOICES or len(rows) > ROWS_OF_THE_PAGE:
-                left = max(left, len(found) - place)
-                break
+        for place, (one, words) in enumerate(zip(found[:CHOICES], said, strict=False)):
             chosen = {which: own for which, own in drawing.rows(one).items() if own}
             for part, (which, own) in enumerate(chosen.items()):
                 value = f"{place}-{part}" if which else f"{place}"
@@ -500,5 +489,5 @@ def drawn(
             )
             charts.append(chart)
             datasets[drawing.name] = rows
-    cut_short = [f"The charts have {len(found) - left:,} of {len(found):,}, the first ones."] if left else []
-    return charts, datasets, cut_short
+    cut_short = [f"The charts have {CHOICES} of {len(found):,}, the first ones."] if len(found) > CHOICES else []
+    return charts, datasets, cut_short if charts else []

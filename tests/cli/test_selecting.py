@@ -1,6 +1,6 @@
 import pytest
 
-from ampbench.cli.options import chosen_recipes, parse_setting, parse_sweep, resumed_imports
+from ampbench.cli.options import chosen_recipes, parse_setting, parse_sweeps, resumed_imports
 from ampbench.errors import UsageError
 from ampbench.records.case import WorkloadSource
 from tests.stored_runs import make_header
@@ -11,7 +11,7 @@ def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
     assert parse_setting("--set", "rate=1e-3") == ("rate", 1e-3)
     assert parse_setting("--set", "bias=True") == ("bias", True)
     assert parse_setting("--set", "kind=a=b") == ("kind", "a=b")
-    assert parse_sweep("batch_size=1,2") == ("batch_size", [1, 2])
+    assert parse_sweeps(["batch_size=1,2"]) == {"batch_size": [1, 2]}
     with pytest.raises(UsageError):
         parse_setting("--set", "=3")
 

@@ -88,8 +88,8 @@ def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_th
     assert rows[1]["text"].startswith("1.37 ms (")
     assert rows[1]["text"].endswith(", 2 runs")
     assert all(row["bottom"] < row["low"] < row["value"] < row["high"] < row["top"] for row in rows)
-    assert chart.words.startswith("roi_head fp32 inference. Regressed at 2.12.1, +17%")
-    assert chart.words.endswith("3 of 55 series changed.")
+    assert chart.choices[0].alt.startswith("roi_head fp32 inference. Regressed at 2.12.1, +17%")
+    assert chart.alt == "3 of 55 series changed."
 
 
 def test_the_interval_of_several_runs_holds_all_of_them_and_a_gap_breaks_the_line() -> None:
