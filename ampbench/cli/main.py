@@ -24,6 +24,7 @@ from ampbench.errors import (
     AmpbenchError,
     UnknownNameError,
     UsageError,
+    bounded,
     did_you_mean,
     is_interruption,
     nearest,
@@ -103,7 +104,7 @@ Exit codes:
 """The end of the first help; docs/gate.md says which exit code of a gate comes first where several hold."""
 
 _LONGEST_NAME = 60
-"""As many characters of a file's name are shown where it is too long to be one."""
+"""The most characters shown of a file's name."""
 _GIVEN_ANYWHERE = ("--debug", "--version")
 _ENVIRONMENT = frozenset(
     {
@@ -313,8 +314,8 @@ def _failed(error: Exception, debug: bool) -> int:
             traceback.print_exception(error)
     if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
         # what fails without a name is a write, and whoever writes a file says itself which
-        what = "write the output" if error.filename is None else f"use {_short(os.fsdecode(error.filename))}"
-        error = UsageError(f"cannot {what}: {error.strerror}")
+        name = "" if error.filename is None else bounded(os.fsdecode(error.filename), _LONGEST_NAME)
+        error = UsageError(f"cannot {f'use {name}' if name else 'write the output'}: {error.strerror}")
     if isinstance(error, AmpbenchError):
         print_note(f"ampbench: error: {error}")
         return error.exit_code
@@ -322,11 +323,6 @@ def _failed(error: Exception, debug: bool) -> int:
     hint = "" if debug else "; run again with --debug for the traceback"
     print_note(f"ampbench: error: internal error: {said}{hint}")
     return INTERNAL_ERROR
-
-
-def _short(name: str) -> str:
-    """Return a file's name that fits into a line."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}… ({len(name)} characters)"
 
 
 def _give_up(stream: Any) -> None:

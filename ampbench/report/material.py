@@ -97,10 +97,8 @@ def started(header: Header) -> datetime:
 
 def _latest(results: Path) -> Sources:
     sources = _sorted(list_runs(results))
-    if not sources.measured and not sources.explaining:
-        find_run(LATEST, results)  # says that there is none
     headers = {path: read_header(path) for path in sources.explaining}
-    if any(map(_is_sound, sources.measured)) or not sources.explaining:
+    if sources.measured or not sources.explaining:
         doubts: list[str] = []
         newest = find_runs(LATEST, results, doubts.append)
         measured = [read_header(path) for path in newest]

@@ -2,17 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ampbench.core.metrics import COLUMNS
 from ampbench.core.units import counted, format_share
-from ampbench.errors import NothingToRunError, StoreError
+from ampbench.errors import AmpbenchError, NothingToRunError, StoreError
 from ampbench.judge.frame import Frame
 from ampbench.judge.rounds import OK, UNFIT_SHARE, MeasuredRun, Role, said_of, unfit_rounds
 from ampbench.records.case import Case, matches
@@ -132,51 +133,14 @@ _ASV = "asv"
 """The folder of asv's results in a results folder."""
 
 
-@dataclass(slots=True)
-class Sources:
-    """The files that a user named, by their absolute paths: run files, and files of other programs.
+class Found(NamedTuple):
+    """The runs read, and notes on what was left out or assumed."""
 
-    With a run file stands whether it was named itself, so that damage is an error.
-    """
-
-    native: dict[Path, tuple[Path, bool]] = field(default_factory=dict)
-    foreign: dict[Path, Path] = field(default_factory=dict)
-    explaining: list[Path] = field(default_factory=list)
-    runs: Sequence[RunValues] = ()
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, source: str, results: Path) -> None:
-        """Add the files of a source, as `read_runs` describes it."""
-        path = Path(source).expanduser()
-        if path.is_dir():
-            self.add_folder(path)
-        elif path.is_file() and path.suffix == ".json":
-            self.foreign[path.resolve()] = path
-        else:
-            for file in find_runs(source, results, self.notes.append):
-                self.native[file.resolve()] = file, True
-
-    def add_folder(self, folder: Path) -> None:
-        """Add the runs of a folder, asv's results in it, or another program's files."""
-        files = run_files(folder, measuring=True)
-        self.explaining += [] if files else run_files(folder)
-        for file in files:
-            self.native.setdefault(file.resolve(), (file, False))
-        asv = folder / _ASV
-        if _has_results(asv):
-            self.foreign[asv.resolve()] = asv
-        elif not files and not (folder / "runs").is_dir() and any(folder.rglob("*.json")):
-            self.foreign[folder.resolve()] = folder
+    runs: Sequence[RunValues]
+    notes: Sequence[str]
 
 
-def _has_results(asv: Path) -> bool:
-    """Return whether asv has left more than the files that, before its first result, describe machine and suite."""
-    from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
-
-    return any(path.name not in (MACHINE_FILE, BENCHMARKS_FILE) for path in asv.rglob("*.json"))
-
-
-def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], keyword: str = "") -> Sources:
+def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], keyword: str = "") -> Found:
     """Return the runs that sources are the `names` of, with the `metrics` of the cases whose id matches `keyword`.
 
     A source is a run file, a run's id, a prefix of one or `latest` (in the folder `results`), a folder of run files, a
@@ -187,12 +151,23 @@ def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], k
     Raises `NothingToRunError` where no run measured, `StoreError` for a damaged or foreign file, `UsageError` for a
     name of nothing.
     """
-    sources = Sources()
-    for name in names:
-        sources.add(name, results)
     if not names:
         check_folder(results)
-        sources.add_folder(results)
+    notes: list[str] = []
+    native: dict[Path, tuple[Path, bool]] = {}  # with whether the file was named itself, so that damage is an error
+    foreign: dict[Path, Path] = {}
+    explaining: list[Path] = []
+    for name in names or [str(results)]:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            files = run_files(path, measuring=True)
+            explaining += [] if files else run_files(path)
+            native = {file.resolve(): (file, False) for file in files} | native
+            foreign |= {source.resolve(): source for source in _foreign(path, alone=not files)}
+        elif path.is_file() and path.suffix == ".json":
+            foreign[path.resolve()] = path
+        else:
+            native |= {file.resolve(): (file, True) for file in find_runs(name, results, notes.append)}
     columns = dict.fromkeys([*(metric.column.name for metric in metrics), TIME])
     runs: dict[object, RunValues] = {}
 
@@ -202,7 +177,7 @@ def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], k
             runs[key] = reduced(run, columns, partial(matches, keyword))
 
     damaged = []
-    for path, named in sources.native.values():
+    for path, named in native.values():
         try:
             run = MeasuredRun.read(path, averaging=False)  # samples are never all in memory
         except StoreError as error:
@@ -211,37 +186,45 @@ def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], k
             damaged.append(str(error))
             continue
         if run.stored.header.explains:
-            sources.explaining.append(path)
+            explaining.append(path)
             continue
-        sources.notes += [f"{path} {CUT}"] if run.stored.cut else []
+        notes += [f"{path} {CUT}"] if run.stored.cut else []
         keep(run)
     remarks: Counter[str] = Counter()
-    if sources.foreign:
+    if foreign:
         from ampbench.convert.native import read_source  # most trends have nothing to convert
 
-        for path in sources.foreign.values():
+        for path in foreign.values():
             for stored in read_source(path, remarks):
                 keep(MeasuredRun.of(stored))
                 stored.rounds.clear()  # nor are these
-    _check(runs, keyword, damaged, sources, ", ".join(names) or str(results))
-    sources.notes += [f"left out: {problem}" for problem in damaged]
-    sources.notes += [f"{remark} ({counted(count, 'file')})" for remark, count in remarks.items()]
-    sources.runs = list(runs.values())
-    return sources
-
-
-def _check(runs: Mapping[object, RunValues], keyword: str, damaged: list[str], sources: Sources, named: str) -> None:
-    """Raise the error for runs without a case to follow."""
-    if not runs and damaged:
-        raise StoreError(damaged[0])
-    if not runs and sources.explaining:
-        raise NothingToRunError(not_measured(read_header(sources.explaining[-1])))
-    if not runs:
-        raise NothingToRunError(
-            f"there is no run in {named}: measure with `ampbench run`, or name run files or folders"
-        )
     if not any(run.cases for run in runs.values()):
-        raise NothingToRunError(f"no case of {len(runs)} runs matches -k {keyword!r}")
+        raise _nothing(runs, damaged, explaining, ", ".join(names) or str(results), keyword)
+    notes += [f"left out: {problem}" for problem in damaged]
+    notes += [f"{remark} ({counted(count, 'file')})" for remark, count in remarks.items()]
+    return Found(list(runs.values()), notes)
+
+
+def _nothing(runs: Sized, damaged: list[str], explaining: list[Path], named: str, keyword: str) -> AmpbenchError:
+    """Return the error for runs without a case to follow."""
+    if runs:
+        return NothingToRunError(f"no case of {len(runs)} runs matches -k {keyword!r}")
+    if damaged:
+        return StoreError(damaged[0])
+    if explaining:
+        return NothingToRunError(not_measured(read_header(explaining[-1])))
+    return NothingToRunError(f"there is no run in {named}: measure with `ampbench run`, or name run files or folders")
+
+
+def _foreign(folder: Path, alone: bool) -> list[Path]:
+    """Return asv's results in a results folder or, where the folder holds no run (`alone`), another program's files."""
+    from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
+
+    asv = folder / _ASV
+    # before its first result, asv describes machine and suite
+    if any(path.name not in (MACHINE_FILE, BENCHMARKS_FILE) for path in asv.rglob("*.json")):
+        return [asv]
+    return [folder] if alone and not (folder / "runs").is_dir() and any(folder.rglob("*.json")) else []
 
 
 def _identity(run: MeasuredRun) -> object:

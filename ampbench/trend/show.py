@@ -16,7 +16,6 @@ from ampbench.show.comparison import NOT_IN_TURNS, drift_said
 from ampbench.show.data import finite
 from ampbench.show.document import Block, Column, Document, Section, table
 from ampbench.trend.building import OWN_PROGRAM
-from ampbench.trend.judging import SHORTEST, held
 from ampbench.trend.series import JUDGED, TRACKED, Change, Lack, Place, Point, Rule, Series, Trend
 
 LONGEST_LIST = 3
@@ -24,9 +23,6 @@ FACTOR = 10.0
 """From this ratio on, a change is written as a factor: nobody reads five digits of per cent."""
 _LONGEST_PART = 9
 """This much is shown of a digest, and of the longest counter of memory ("allocator") all."""
-JUMP = 1.1
-"""A time that moved by less at the end of its series is no news: on the shared machine of docs/trends.md a change of
-10% is about the smallest that two runs a version show."""
 MOST = 10
 """This many changes are listed unless all are asked for."""
 _LONGEST_VALUE = 40
@@ -187,14 +183,13 @@ def failures(trend: Trend) -> list[str]:
 
 
 def notes(trend: Trend) -> list[str]:
-    """Return why series were not judged or runs left out, and which times may have changed at the end."""
+    """Return why series were not judged or runs left out."""
     rules = Counter(series.rule for series in trend.series)
     lines = [f"{counted(rules[rule], 'series', 'series')} {why}" for rule, why in _NOTES.items() if rules[rule]]
     causes = Counter(point.disturbed for series in trend.series for point in series.points if point.disturbed)
     if causes:
         values = counted(causes.total(), "value of a time is", "values of times are")
         lines.append(f"{values} shown and not judged: {causes.most_common(1)[0][0]}")
-    lines += _uncalled_ends(trend)
     return lines + [f"left out {counted(n, 'run')} with {why.replace('-', ' ')}" for why, n in trend.left_out.items()]
 
 
@@ -209,28 +204,6 @@ def _shared_shifts(trend: Trend) -> list[str]:
         at = f"at {shift.x.label}{where(trend, shift.place)}"
         median = f"median of {shift.cases} cases, {shift.alike} moved that way"
         lines.append(f"{at} the whole run took {took} ({median}): perhaps the machine, so cases are judged by the rest")
-    return lines
-
-
-def _uncalled_ends(trend: Trend) -> list[str]:
-    """Return which times moved by more than `JUMP` to the end of their series and are not called changed."""
-    shared = {(shift.place, shift.x): shift.ratio for shift in trend.shifts}
-    names = series_names(trend)
-    ends: dict[tuple[Place, str], list[tuple[float, str]]] = {}
-    for series in trend.series:
-        known = [series.points[place] for place in held(series)]
-        gap = {Rule.STEPS: SHORTEST - 1, Rule.NEIGHBOURS: 1}.get(series.rule, len(known))
-        if len(known) <= gap or {change.x for change in series.changes} & {point.x for point in known[-gap:]}:
-            continue
-        moved = (known[-1].value or 1.0) / (known[-gap - 1].value or 1.0)
-        rest = moved / shared.get((series.place, known[-1].x), 1.0)
-        if min(abs(math.log(moved)), abs(math.log(rest))) >= math.log(JUMP):
-            ends.setdefault((series.place, known[-1].x.label), []).append((moved, names[series.key]))
-    lines = []
-    for (place, label), moves in ends.items():
-        moves.sort(key=lambda pair: -abs(math.log(pair[0])))
-        named = few(f"{name} {relative(ratio)}" for ratio, name in moves)
-        lines.append(f"perhaps at {label}{where(trend, place)}, measure it again: {named}")
     return lines
 
 

@@ -462,14 +462,6 @@ def test_a_run_on_a_disturbed_machine_is_shown_and_not_judged(folder: Folder) ->
     assert only(folder.trend()).points[1].run_ids == ("run004",)
 
 
-def test_a_jump_at_the_end_that_no_comparison_settles_is_named(folder: Folder) -> None:
-    for version, seconds in (("2.14.0", 1e-3), ("2.15.0", 1.12e-3)):
-        folder.run(*timed(FP32, seconds, spread=0.2), torch=version)
-    assert notes(folder.trend()) == ["perhaps at 2.15.0, measure it again: linear_chain fp32 +12%"]
-    folder.run(*timed(FP32, 1.2e-3, spread=0.2), torch="2.16.0")  # 7% are no news
-    assert notes(folder.trend()) == []
-
-
 @pytest.mark.parametrize("points", [1, 2, SHORTEST])
 def test_a_step_at_the_end_of_a_long_series_is_found_at_once_where_runs_show_it(folder: Folder, points: int) -> None:
     for number, factor in enumerate([1.0] * 9 + [1.5] * points):
