@@ -319,6 +319,23 @@ def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_
     ]
 
 
+def test_a_second_file_of_the_same_name_is_refused_as_ampbench_run_refuses_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(**{"a/nets": NETS, "b/nets": NETS})
+    result = run(
+        pytester,
+        """
+@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
+@pytest.mark.parametrize("folder", ["a", "b"])
+def test_net(amp_benchmark, folder):
+    amp_benchmark(f"{folder}/nets.py:net")
+""",
+        "--benchmark-disable",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    (said,) = failures(result)
+    assert said.startswith("Failed: two workloads are called nets.py:net, ")
+
+
 NO_WORKLOADS = [
     ("3", "int is no network: give *"),
     ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: *"),
@@ -384,6 +401,11 @@ def test_an_error_above_the_limit_or_undefined_fails_with_error_limit_and_case(
     )
 
 
+def test_the_limit_of_the_command_line_wins_over_the_markers(pytester: pytest.Pytester) -> None:
+    result = run(pytester, ERRORS, "--amp-max-error=0.1", "--benchmark-disable", "-k", "near")
+    result.assert_outcomes(passed=2, deselected=1)
+
+
 def test_a_workload_that_fails_fails_its_test_with_its_own_error_and_is_in_the_table(
     pytester: pytest.Pytester,
 ) -> None:
@@ -440,6 +462,13 @@ def test_sick(amp_benchmark):
         *options,
     ).assert_outcomes(failed=1)
     assert (pytester.path / "locals").read_text() == ("self given layer" if kept else "")
+
+
+def test_what_the_machine_cannot_do_is_skipped_with_the_reason(pytester: pytest.Pytester) -> None:
+    body = "def test_net(amp_benchmark):\n    amp_benchmark('mlp')\n"
+    result = run(pytester, body, "--amp-precision=tf32", "--amp-phase=inference", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*cpu has no tf32"])
 
 
 STEPS = """
