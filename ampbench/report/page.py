@@ -123,7 +123,7 @@ def _described(spec: dict[str, Any], values: list[dict[str, Any]]) -> dict[str, 
     if (tooltip := encoding.pop("tooltip", None)) is None:
         return spec
     for value in values:
-        shown = ((each["title"], value[each["field"]]) for each in tooltip)
+        shown = ((channel["title"], value[channel["field"]]) for channel in tooltip)
         value["tip"] = "\n".join(f"{title}: {text}" for title, text in shown if text not in (None, ""))
     described = {**spec, "encoding": {**encoding, "description": {"field": "tip"}}}
     if "mark" in spec:

@@ -133,14 +133,14 @@ _ASV = "asv"
 """The folder of asv's results in a results folder."""
 
 
-class Found(NamedTuple):
+class RunsRead(NamedTuple):
     """The runs read, and notes on what was left out or assumed."""
 
     runs: Sequence[RunValues]
     notes: Sequence[str]
 
 
-def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], keyword: str = "") -> Found:
+def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], keyword: str = "") -> RunsRead:
     """Return the runs that sources are the `names` of, with the `metrics` of the cases whose id matches `keyword`.
 
     A source is a run file, a run's id, a prefix of one or `latest` (in the folder `results`), a folder of run files, a
@@ -202,7 +202,7 @@ def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], k
         raise _nothing(runs, damaged, explaining, ", ".join(names) or str(results), keyword)
     notes += [f"left out: {problem}" for problem in damaged]
     notes += [f"{remark} ({counted(count, 'file')})" for remark, count in remarks.items()]
-    return Found(list(runs.values()), notes)
+    return RunsRead(list(runs.values()), notes)
 
 
 def _nothing(runs: Sized, damaged: list[str], explaining: list[Path], named: str, keyword: str) -> AmpbenchError:

@@ -81,9 +81,9 @@ def test_no_element_attribute_or_id_comes_from_a_text(parsed: BeautifulSoup) -> 
 
 def test_every_text_is_shown_as_it_is_or_cut(parsed: BeautifulSoup, written: str) -> None:
     attributes = [str(value) for tag in parsed.body.find_all(True) for value in tag.attrs.values()]
-    said = "\n".join([parsed.body.get_text(), *attributes])
-    assert [name for name, text in TEXTS.items() if name != "half" and fit(text) not in said] == []
-    assert [path for path in PATHS if fit(path)[:20] not in said] == []
+    shown_text = "\n".join([parsed.body.get_text(), *attributes])
+    assert [name for name, text in TEXTS.items() if name != "half" and fit(text) not in shown_text] == []
+    assert [path for path in PATHS if fit(path)[:20] not in shown_text] == []
     assert MEGABYTE not in written
     assert len(written) < 4_000_000
 

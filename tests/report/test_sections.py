@@ -148,9 +148,9 @@ def test_two_real_runs_are_compared() -> None:
 def test_what_weakens_a_comparison_is_a_warning() -> None:
     base = make_run(Times((FP32, noisy(1e-3))), header=make_header(run="base"))
     new = environment(make_header(run="new"), cpu="Xeon")
-    said = result(make_material(make_run(Times((FP32, noisy(1e-3))), header=new), baseline=base)).warnings
-    assert any(text.startswith("Not measured in turns") for text in said)
-    assert any("Xeon (times are not comparable)" in text for text in said)
+    warned = result(make_material(make_run(Times((FP32, noisy(1e-3))), header=new), baseline=base)).warnings
+    assert any(text.startswith("Not measured in turns") for text in warned)
+    assert any("Xeon (times are not comparable)" in text for text in warned)
     ours, theirs = arms()
     base = make_run(Times((FP32, noisy(1e-3))), control=noisy(1.07e-3, seed=2), header=ours)
     material = make_material(make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs), baseline=base)
@@ -162,15 +162,15 @@ def disturbed(run: StoredRun) -> StoredRun:
 
 
 def test_a_warning_names_its_run_where_it_does_not_hold_of_all() -> None:
-    (said,) = result(make_material(disturbed(fast_bf16()))).warnings
-    assert said.startswith("This machine was not quiet: end other work")
-    (said,) = result(make_material(fast_bf16(), disturbed(elsewhere(fast_bf16())))).warnings
-    assert said.startswith("second: this machine was not quiet: ")
+    (warned,) = result(make_material(disturbed(fast_bf16()))).warnings
+    assert warned.startswith("This machine was not quiet: end other work")
+    (warned,) = result(make_material(fast_bf16(), disturbed(elsewhere(fast_bf16())))).warnings
+    assert warned.startswith("second: this machine was not quiet: ")
     imported = Imported(program="asv", file="a.json")
     ran = disturbed(fast_bf16(imported=imported))
-    said = result(make_material(fast_bf16(run="new"), baseline=ran)).warnings
-    assert any(text.startswith("Baseline: this machine was not quiet: ") for text in said)
-    assert "Baseline: imported from asv: a.json." in said
+    warned = result(make_material(fast_bf16(run="new"), baseline=ran)).warnings
+    assert any(text.startswith("Baseline: this machine was not quiet: ") for text in warned)
+    assert "Baseline: imported from asv: a.json." in warned
     both = make_material(fast_bf16(run="new", imported=imported), baseline=fast_bf16(imported=imported))
     assert list(result(both).warnings).count("Imported from asv: a.json.") == 1
 
@@ -290,8 +290,8 @@ def test_the_take_at_each_value_of_a_sweep_stands_at_the_top() -> None:
         for size, speed in ((1, 0.5), (8, 2.0))
         for name, speed in (("fp32", 1.0), ("bf16_pure", speed))
     ]
-    said = result(make_material(make_run(Times(*pairs), header=make_header(selection=selection)))).warnings
-    assert any("linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in text for text in said)
+    warned = result(make_material(make_run(Times(*pairs), header=make_header(selection=selection)))).warnings
+    assert any("linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in text for text in warned)
 
 
 def test_what_was_not_measured_has_no_section() -> None:
@@ -462,10 +462,10 @@ def test_of_several_traces_of_a_case_the_newest_counts_and_another_torch_is_poin
         "linear_chain bf16_autocast · newer", "linear_chain bf16_autocast · older",
     }  # fmt: skip
     measured = make_run(Times((TRAINED, [1e-3])))
-    for run, said in ((newer, []), (other, ["Run with torch 2.14.0 on bench, which measured nothing on this page."])):
+    for run, warned in ((newer, []), (other, ["Run with torch 2.14.0 on bench, which measured nothing on this page."])):
         part = casts(material_of([measured], explanations=[run]))
         assert part is not None
-        assert list(part.said) == said
+        assert list(part.said) == warned
 
 
 def test_why_a_case_changed_stands_with_its_verdict() -> None:

@@ -59,8 +59,7 @@ def test_each_run_has_a_page_and_a_line_the_newest_first(tmp_path: Path) -> None
     assert (first["host"], first["device"], first["torch"]) == ("bench", "AMD EPYC, 2 threads", "2.15.0")
     assert (first["commit"], first["cases"], first["ended"]) == ("aaaaaaa", "2 ok", "complete")
     assert first["advice"] == "no advice"
-    said = files["index.html"].select_one("#trends").get_text()
-    assert "over torch version: 2.14.0 → 2.15.0" in said
+    assert "over torch version: 2.14.0 → 2.15.0" in files["index.html"].select_one("#trends").get_text()
 
 
 def test_the_index_links_to_the_pages_and_the_pages_to_the_index(tmp_path: Path) -> None:
