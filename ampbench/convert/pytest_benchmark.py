@@ -169,13 +169,21 @@ def _record(line: dict[str, Any], name: str) -> Any:
 
 def run_json(stored: StoredRun, rows: Sequence[Row]) -> str:
     """Return a run's timed cases with full statistics; the other metrics are in each one's `extra_info`."""
-    header = stored.header
+    header, commit = stored.header, stored.header.commit or UNVERSIONED
     rounds: dict[str, list[Round]] = {}
     for timing in stored.rounds:
         rounds.setdefault(timing.case_id, []).append(timing)
     document = {
         "machine_info": machine_info(header.environment),
-        "commit_info": _commit(header),
+        # "unversioned" and "(unknown)" are its words for none
+        "commit_info": {
+            "id": commit.removesuffix(DIRTY),
+            "time": header.committed_at,
+            "author_time": None,
+            "dirty": commit.endswith(DIRTY),
+            "project": None,
+            "branch": "(unknown)",
+        },
         "benchmarks": [_benchmark(stored, row, rounds[row["case_id"]]) for row in rows],
         "datetime": header.started_at,
         "version": FORMAT_VERSION,
@@ -230,17 +238,4 @@ def _benchmark(stored: StoredRun, row: Row, rounds: Sequence[Round]) -> dict[str
         ),
         "options": {} if header.imported else asked,
         "stats": _statistics([stats.round_value(each.samples, each.cpu_samples, each.windows) for each in own]),
-    }
-
-
-def _commit(header: Header) -> dict[str, Any]:
-    """Return the commit under pytest-benchmark's names; "unversioned" and "(unknown)" are its words for none."""
-    commit = header.commit or UNVERSIONED
-    return {
-        "id": commit.removesuffix(DIRTY),
-        "time": header.committed_at,
-        "author_time": None,
-        "dirty": commit.endswith(DIRTY),
-        "project": None,
-        "branch": "(unknown)",
     }

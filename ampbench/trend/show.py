@@ -212,10 +212,6 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {counts[name]}" for name in TRACKED if counts.get(name))
 
 
-def _value(series: Series, value: float | None) -> str:
-    return UNDEFINED if value is None else format_quantity(value, series.metric.column.unit)
-
-
 def trend_document(trend: Trend, show_all: bool) -> Document:
     """Return a trend in every form: the changes in a table and their causes; with `show_all` every series, too."""
     rows = _rows(trend)
@@ -235,8 +231,18 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     counts = f"{counted(len(trend.series), 'series', 'series')} of {counted(cases, 'case')}"
     common = common_traits(series.case for series in trend.series)
     blocks = [*map(Block, _shared_shifts(trend))]
-    blocks += [_change_table(trend, listed, names) if listed else Block(summary(trend))]
-    blocks += map(Block, _causes(trend, listed))
+
+    def at(row: tuple[Series, Change]) -> str:
+        return f"{row[1].x.label}{where(trend, row[0].place)}"
+
+    columns: list[Column[tuple[Series, Change]]] = [
+        Column("", at, "at"),
+        Column("", lambda row: names[row[0].key], "case"),
+        Column("", lambda row: row[0].metric.name, "metric", whole=True),
+        Column("", lambda row: size(row[1]), "change", whole=True),
+    ]
+    blocks += [table(summary(trend), columns, listed) if listed else Block(summary(trend))]
+    blocks += map(Block, dict.fromkeys(f"{at(row)}: {what(row[1])}" for row in listed))
     more = len(changes) - len(listed)
     blocks += [Block(f"{counted(more, 'more change')} (--all lists them)")] if more else []
     if any(series.metric.noisy for series, _ in changes):
@@ -261,31 +267,11 @@ def _span(trend: Trend) -> str:
     return few(spans, LONGEST_LIST)
 
 
-def _at(trend: Trend, series: Series, change: Change) -> str:
-    return f"{change.x.label}{where(trend, series.place)}"
-
-
-def _change_table(trend: Trend, changes: Sequence[tuple[Series, Change]], names: Names) -> Block:
-    """Return a table with a row for each change, under the summary of all."""
-    columns: list[Column[tuple[Series, Change]]] = [
-        Column("", lambda row: _at(trend, *row), "at"),
-        Column("", lambda row: names[row[0].key], "case"),
-        Column("", lambda row: row[0].metric.name, "metric", whole=True),
-        Column("", lambda row: size(row[1]), "change", whole=True),
-    ]
-    return table(summary(trend), columns, changes)
-
-
-def _causes(trend: Trend, changes: Iterable[tuple[Series, Change]]) -> list[str]:
-    """Return what runs differ in at each x with changes, a line each."""
-    return list(dict.fromkeys(f"{_at(trend, series, change)}: {what(change)}" for series, change in changes))
-
-
 def _value_at(place: int, series: Series) -> str:
     """Return the value at a point or, in one word, why there is none."""
     point = series.points[place]
     if point.gap is None or point.gap.lack in _LACKS:
-        return _value(series, point.value)
+        return UNDEFINED if point.value is None else format_quantity(point.value, series.metric.column.unit)
     return point.gap.lack
 
 
