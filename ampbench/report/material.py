@@ -5,6 +5,7 @@ It is found among run files: those that measured, and those that only explain.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -19,7 +20,7 @@ from ampbench.records.run import LATEST, Header
 from ampbench.result import Result
 from ampbench.show.networks import Network, in_order, networks_of
 from ampbench.show.page import run_name
-from ampbench.show.rows import Row, group_of, grouped
+from ampbench.show.rows import Row, grouped
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
 from ampbench.trend.building import make_trend, place_of, public_version
@@ -77,7 +78,10 @@ def assigned(sources: Sources) -> dict[Path, list[Path]]:
 
     A run that explains no measured run has a page of its own.
     """
-    headers = {path: read_header(path) for path in sources.measured if _is_sound(path)}
+    headers: dict[Path, Header] = {}
+    for path in sources.measured:
+        with suppress(StoreError):  # a damaged file is named when its page is made
+            headers[path] = read_header(path)
     pages: dict[Path, list[Path]] = {path: [] for path in sources.measured}
     for path in sources.explaining:
         own = read_header(path)
@@ -115,14 +119,6 @@ def _sorted(paths: Iterable[Path]) -> Sources:
     return sources
 
 
-def _is_sound(path: Path) -> bool:
-    try:
-        read_header(path)
-    except StoreError:
-        return False
-    return True
-
-
 def _place(header: Header) -> tuple[str, str]:
     return header.environment.host, header.environment.torch_version
 
@@ -150,10 +146,8 @@ class Shown:
 
     @cached_property
     def networks(self) -> list[Network]:
-        """The networks of the rows shown, each with all of its precisions, shown or not."""
-        groups = set(map(group_of, self.rows))
-        whole = [row for row in self.result.rows if group_of(row) in groups]
-        return networks_of(whole, self.result.takes, self.stored.cases)
+        """The networks of the rows shown."""
+        return networks_of(self.rows, self.result.takes, self.stored.cases)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -262,7 +256,7 @@ def material_of(
 
     Of several runs of one machine, a table (the precisions of a workload, with all else equal) is shown as the newest
     of those with the highest version of torch has it; another run's is shown too where it has a case that no later
-    run has in that table.
+    run has in that table. Tables are never mixed of several runs: their cases were measured in turns.
     """
     budget = budget or Budget()
     ordered = sorted(_by_age(runs), key=lambda run: public_version(run.header.environment.torch_version))
@@ -271,7 +265,13 @@ def material_of(
     shown: list[Shown] = []
     for stored in reversed(ordered):
         result = Result(stored, budget)
-        uncovered = _not_covered(result, newer)
+        uncovered: set[str] = set()
+        for group, members in grouped(result.rows).items():
+            ids = {row["case_id"] for row in members}
+            known = newer.setdefault((group, place_of(stored.header, group.device, AXES[0])), [])
+            if not any(ids <= others for others in known):
+                uncovered |= ids
+            known.append(ids)
         rows = [row for row in result.rows if row["case_id"] in uncovered]
         if rows or not stored.cases:
             shown.append(Shown(result=result, rows=rows))
@@ -297,21 +297,6 @@ def material_of(
 def _by_age(runs: Iterable[StoredRun]) -> list[StoredRun]:
     """Return runs in order, the oldest first."""
     return sorted(runs, key=lambda run: (run.header.started_at, run.header.run))
-
-
-def _not_covered(result: Result, newer: dict[object, list[set[str]]]) -> set[str]:
-    """Return the cases of the tables that no run in `newer` has whole, and add the run's tables to `newer`.
-
-    Tables are never mixed of several runs: their cases were measured in turns.
-    """
-    uncovered: set[str] = set()
-    for group, members in grouped(result.rows).items():
-        ids = {row["case_id"] for row in members}
-        known = newer.setdefault((group, place_of(result.stored.header, group.device, AXES[0])), [])
-        if not any(ids <= others for others in known):
-            uncovered |= ids
-        known.append(ids)
-    return uncovered
 
 
 def find_trends(sources: Sequence[str], results: Path) -> tuple[list[Trend], list[str]]:
