@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from ampbench.show.page import run_name
 from ampbench.show.rows import Row, grouped
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
-from ampbench.trend.building import make_trend, place_of, public_version
+from ampbench.trend.building import make_trend, moment, place_of, public_version
 from ampbench.trend.reducing import RunValues, read_runs
 from ampbench.trend.series import Tracked, Trend, tracked
 
@@ -70,7 +69,7 @@ def find_sources(sources: Sequence[str], results: Path) -> Sources:
 
 def explain(measured: Header, explaining: Header) -> bool:
     """Return whether a run explains one that measured: same host, same torch version, and not older than it."""
-    return _place(measured) == _place(explaining) and started(explaining) >= started(measured)
+    return _place(measured) == _place(explaining) and moment(explaining.started_at) >= moment(measured.started_at)
 
 
 def assigned(sources: Sources) -> dict[Path, list[Path]]:
@@ -85,18 +84,12 @@ def assigned(sources: Sources) -> dict[Path, list[Path]]:
     pages: dict[Path, list[Path]] = {path: [] for path in sources.measured}
     for path in sources.explaining:
         own = read_header(path)
-        explained = [(started(header), file) for file, header in headers.items() if explain(header, own)]
+        explained = [(moment(header.started_at), file) for file, header in headers.items() if explain(header, own)]
         if explained:
             pages[max(explained)[1]].append(path)
         else:
             pages[path] = []
     return pages
-
-
-def started(header: Header) -> datetime:
-    """Return when a run began, in UTC."""
-    moment = datetime.fromisoformat(header.started_at)  # reading a header has checked it
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _latest(results: Path) -> Sources:

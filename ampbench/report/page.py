@@ -22,7 +22,7 @@ from ampbench import __version__
 from ampbench.core.budget import Budget
 from ampbench.core.units import counted
 from ampbench.errors import StoreError
-from ampbench.report.material import Material, assigned, find_sources, find_trends, material_of, started
+from ampbench.report.material import Material, assigned, find_sources, find_trends, material_of
 from ampbench.report.trends import trends
 from ampbench.report.views import (
     View,
@@ -42,6 +42,7 @@ from ampbench.show.document import Block, as_sentence
 from ampbench.show.networks import heading
 from ampbench.show.page import LISTED, Part, breakable, drawable, fitted, run_name
 from ampbench.store import StoredRun, find_run, read_run, run_id
+from ampbench.trend.building import moment
 
 WIDTH = 680
 """Width of the drawing area in the SVG, in pixels."""
@@ -259,10 +260,7 @@ def make_site(
     if not entries:
         raise failure or StoreError("no run has a page")
     sound = [str(stored.path) for stored, _ in entries.values() if not stored.header.explains]
-    try:
-        followed, more = find_trends(sound, results)
-    except StoreError as error:  # a time out of range, or a file changed while the pages were made
-        followed, more = [], [f"no trends: {error}"]
+    followed, more = find_trends(sound, results)
     index = _index(entries, against, [*damaged, *remarks, *more])
     yield INDEX, render([index, *filter(None, [trends(Material(trends=followed))])], index.heading)
 
@@ -271,7 +269,7 @@ def _index(
     entries: Mapping[str, tuple[StoredRun, Material]], baseline: StoredRun | None, remarks: Sequence[str]
 ) -> View:
     """Return the index: the newest run first, and remarks on files that could not be read."""
-    ordered = sorted(entries.items(), key=lambda entry: started(entry[1][0].header), reverse=True)
+    ordered = sorted(entries.items(), key=lambda entry: moment(entry[1][0].header.started_at), reverse=True)
     rows = [_entry(name, *entry, baseline) for name, entry in ordered]
     comparisons = [comparison for _, material in entries.values() for comparison in material.comparisons]
     return View(

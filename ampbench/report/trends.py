@@ -16,7 +16,7 @@ from ampbench.trend.series import TIME, Point, Series, Trend
 from ampbench.trend.show import LONGEST_LIST, series_names, size, summary, trend_document, what, where
 
 LONGEST = 200
-"""The most characters of a commit's subject or of a reason under the pointer of a chart, which has many of them."""
+"""The most characters of a cause under the pointer of a chart, which has many of them."""
 FOLDED = 60
 """A table of more rows is folded away until it is asked for."""
 LEAST_SPAN = math.log(1.1)
@@ -116,7 +116,6 @@ def _rows(series: Series) -> list[dict[str, Any]]:
         rows.append(
             {
                 "x": f"{point.x.label} ({again})" if again > 1 else point.x.label,
-                "title": point.x.title[:LONGEST],
                 "value": value,
                 "low": low,
                 "high": high,
@@ -172,12 +171,11 @@ def _spec(axis: str, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
         labels = {"labelExpr": label_expression(unit), "tickCount": 5}
         return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labels}
 
-    named = {"title": "named"} if any(row["title"] for row in rows) else {}
     labels = {"labelAngle": -30, "labelLimit": 120}
     return {
         "encoding": {
             "x": {"field": "x", "type": "ordinal", "sort": None, "title": axis, "axis": labels},
-            "tooltip": tooltip(x=axis, **named, text=title, change="change"),
+            "tooltip": tooltip(x=axis, text=title, change="change"),
         },
         "layer": [
             # all x and the whole range, whatever is drawn above

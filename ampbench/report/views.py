@@ -25,7 +25,7 @@ from ampbench.records.labels import (
 )
 from ampbench.records.labels import told_apart as names_apart
 from ampbench.records.run import short_commit
-from ampbench.report.material import Material, started
+from ampbench.report.material import Material
 from ampbench.show import studies
 from ampbench.show.charts import Chart, Rows, speed_layers, speed_points
 from ampbench.show.comparison import comparison_section, verdict
@@ -45,6 +45,7 @@ from ampbench.show.rows import Row, precision_label
 from ampbench.show.wording import answer, lines, verdict_words, words
 from ampbench.store import CUT, StoredRun
 from ampbench.studies.study import study_of
+from ampbench.trend.building import moment
 
 AT_ONCE = 25
 """The number of rows of a table of networks that are not folded."""
@@ -289,7 +290,7 @@ def run_facts(stored: StoredRun) -> dict[str, str]:
     control = control_ratio(stored) if rows else None
     outcomes = Counter(row["outcome"] for row in rows)
     return {
-        "began": f"{started(header):%Y-%m-%d %H:%M}",
+        "began": f"{moment(header.started_at):%Y-%m-%d %H:%M}",
         "ended": " · ".join(filter(None, [stored.ending, CUT if stored.cut else ""])),
         "host": environment.host,
         "device": few(machine(header, device)[0] for device in devices) or environment.cpu,

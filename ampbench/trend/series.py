@@ -117,11 +117,10 @@ class LeftOut(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class X:
-    """One place on the axis: its whole `value`, a short `label` and, of a date, its run as `title`."""
+    """One place on the axis: its whole `value` and a short `label`."""
 
     value: str
     label: str
-    title: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ PLACE = Place(program="ampbench", host="bench", cpu="AMD EPYC", device="cpu", de
 
 
 def xs(count: int) -> list[X]:
-    return [X(value=f"{number:040x}", label=f"c{number}", title=f"Commit {number}") for number in range(count)]
+    return [X(value=f"{number:040x}", label=f"c{number}") for number in range(count)]
 
 
 def points(values: list[float | None], gap: Gap = UNMEASURED, **changes: Any) -> list[Point]:

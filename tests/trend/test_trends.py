@@ -18,7 +18,7 @@ from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.measured import Failure, Fitness, Reading
 from ampbench.records.run import Arm, Entry, Imported
-from ampbench.trend.building import AXES, make_trend
+from ampbench.trend.building import make_trend
 from ampbench.trend.judging import SHORTEST, find_steps
 from ampbench.trend.reducing import read_runs
 from ampbench.trend.series import Change, Gap, Lack, LeftOut, Rule, Series, Trend, tracked
@@ -205,13 +205,6 @@ def test_of_two_runs_each_keeps_its_own_interval_and_the_point_has_none(folder: 
     assert [one.run for one in both.each] == ["run001", "run002"]
     assert ends(narrow) == ends(alone)
     assert narrow.high < ends(wide)[0] < wide.value < ends(wide)[1]
-
-
-@pytest.mark.parametrize(("axis", "header"), [("date", "started_at"), ("commit", "committed_at")])
-def test_a_time_that_is_none_is_refused_by_the_name_of_its_run(axis: str, header: str) -> None:
-    run = make_header(commit="a" * 40, **{header: "yesterday"})
-    with pytest.raises(StoreError, match=f"run {run.run}: 'yesterday' is no time"):
-        AXES[axis]([run])
 
 
 def test_a_failed_a_skipped_and_a_missing_case_are_gaps_that_say_why(folder: Folder) -> None:
