@@ -37,7 +37,7 @@ def _statistics(values: Sequence[float]) -> dict[str, Any]:
     try:
         module = import_module("pytest_benchmark.stats")
     except ImportError:
-        raise UsageError('its format needs pytest-benchmark: pip install "ampbench[pytest]"') from None
+        raise UsageError('--to pytest-benchmark needs pytest-benchmark: pip install "ampbench[pytest]"') from None
     theirs = module.Stats()
     for value in values:
         theirs.update(value)
