@@ -126,14 +126,3 @@ def test_every_word_that_is_searched_for_must_be_there(page: Page):
     assert all("bf16_pure" in label for label in labels(page))
     page.get_by_label("search").fill("nothing has this")
     assert labels(page) == []
-
-
-@pytest.mark.slow
-def test_without_javascript_every_row_is_there(browser: Browser, address: str):
-    context = browser.new_context(java_script_enabled=False)
-    plain = context.new_page()
-    plain.goto(address)
-    assert plain.locator("tbody tr").count() == WORKLOADS * len(PRECISIONS)
-    expect(plain.locator("tbody tr").last).to_be_visible()
-    assert plain.locator("main button").count() == 0
-    context.close()
