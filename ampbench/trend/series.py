@@ -55,16 +55,12 @@ TRACKED: Mapping[str, Tracked] = MappingProxyType(
 
 
 def tracked(names: Iterable[str] = ()) -> list[Tracked]:
-    """Return the metrics called `names`, short or by their columns; without any, all.
-
-    Raises `UnknownNameError` with the nearest names for any other.
-    """
-    by_name = {**TRACKED, **{metric.column.name: metric for metric in TRACKED.values()}}
-    chosen = list(names) or list(TRACKED)
+    """Return the metrics called `names`, all without any; raises `UnknownNameError` for any other name."""
+    chosen = dict.fromkeys(names or TRACKED)
     for name in chosen:
-        if name not in by_name:
+        if name not in TRACKED:
             raise UnknownNameError("metric", name, TRACKED)
-    return list(dict.fromkeys(by_name[name] for name in chosen))
+    return [TRACKED[name] for name in chosen]
 
 
 class Lack(StrEnum):
