@@ -43,7 +43,7 @@ DEVICE_VARIABLE = "AMPBENCH_DEVICE"
 TORCH_VERSION = ".Environment.track_torch_version"
 """Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
 DEVICE = ".Environment.track_device"
-"""Its one value is the place of the device of all cases in `DEVICES`; older results do not have it."""
+"""Its one value is the place of the device of all cases in `DEVICES`."""
 UNTOLD_DEVICE = "cpu"
 """The device of results that tell none."""
 VERSION = "1"
@@ -57,8 +57,8 @@ METHODS: Mapping[str, tuple[str, str]] = {
 }
 """Where measuring fails, and the metric of the values, by method of the suite's classes, one of each workload
 (`workloads.index.class_name`); their parameters are phase and precision."""
-NOT_READ = ("track_fp64_norm", "track_fp64_result")
-"""Methods whose values are for asv alone: no column has them."""
+NOT_READ = "track_fp64_result"
+"""The method whose values are for asv alone: no column has them."""
 SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
 SMALLEST = 1e-300
 """A time, or a number of bytes, is more than this: 0 is no measurement."""
@@ -320,7 +320,7 @@ def _measuring(file: ResultFile, remarks: Counter[str]) -> dict[str, BenchmarkRe
             raise StoreError(
                 f"{name} has version {row.version!r}, not {VERSION!r}: its numbers mean something else here"
             )
-    others = [name for name in names if name not in known and name.rpartition(".")[2] not in NOT_READ]
+    others = [name for name in names if name not in known and name.rpartition(".")[2] != NOT_READ]
     if others:
         remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
     return ours
@@ -356,12 +356,11 @@ def _numbers(name: str, meaning: Meaning, value: Any, low: float | None, high: f
 
 
 def _header(file: ResultFile, rows: Iterable[BenchmarkResult]) -> Header:
-    """Return the header of the run of a result file; raises `StoreError` without any time."""
+    """Return the header of the run of a result file; raises `StoreError` where no benchmark has a time."""
     started = time_of(min((row.started_at for row in rows if row.started_at is not None), default=None))
     committed = time_of(file.results.date)
-    started = started or committed
     if started is None:
-        raise StoreError("tells neither when it was measured nor when its commit was made")
+        raise StoreError("no benchmark has a time at which it was measured")
     stem = new_run_id(file.machine.machine, started).rpartition("-")[0]
     digest = hashlib.sha256(f"{file.digest} ".encode()).hexdigest()
     return Header(
