@@ -138,7 +138,7 @@ def _parquet(runs: Sequence[str], results: Path) -> bytes:
 
 def _import(sources: Sequence[str], results: Path) -> None:
     """Read and check each source as a whole, then write its runs; print what was written and what was left out."""
-    from ampbench.convert.native import read_source, write_runs
+    from ampbench.convert import read_source, write_runs
 
     for source in dict.fromkeys(sources):
         remarks = Counter[str]()

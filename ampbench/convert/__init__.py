@@ -1,18 +1,21 @@
-"""Stored runs as other programs' formats, each a function from a run and its rows to text, and (`native`) the way back.
+"""Stored runs as other programs' formats, each a function from a run and its rows to text, and the way back.
 
 docs/convert.md says what each format keeps and loses.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ampbench.convert import formats, pytest_benchmark
-from ampbench.errors import NothingToRunError
+from ampbench.convert import asv, formats, pytest_benchmark
+from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
+from ampbench.convert.formats import read_json
+from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame
 from ampbench.show.rows import Row
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, write_whole
 
 
 class Format(NamedTuple):
@@ -50,3 +53,53 @@ def written(stored: StoredRun, to: str) -> tuple[str, Counter[str]]:
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(lost.items())) or "there is none"
         raise NothingToRunError(f"{to} has no place for any case of {stored.header.run}: {counts}; junit has all")
     return FORMATS[to].write(stored, kept), lost
+
+
+PROGRAMS = {"result_columns": asv.PROGRAM, "machine_info": pytest_benchmark.PROGRAM}
+"""The programs whose results can be read, by a key that only their files have."""
+EITHER = " or ".join(PROGRAMS.values())
+
+
+def recognise(source: Path) -> str:
+    """Return which of `PROGRAMS` wrote `source`, a file or a folder.
+
+    Raises `UsageError` where there is no such file or folder, `StoreError` where neither wrote it.
+    """
+    if not source.exists():
+        raise UsageError(f"there is no file or folder {source}: --to native reads what {EITHER} wrote")
+    if source.is_dir():
+        # any program's results may be called as asv's list of benchmarks is, which therefore comes last
+        files = sorted(source.rglob("*.json"), key=lambda path: (path.name == BENCHMARKS_FILE, path))
+        if any(path.name == MACHINE_FILE for path in files):
+            return asv.PROGRAM
+        if not files:
+            raise StoreError(f"{source} holds no JSON file: give the results of {EITHER}")
+        source = files[0]
+    document = read_json(source, EITHER)[1]
+    for key, program in PROGRAMS.items():
+        if isinstance(document, dict) and key in document:
+            return program
+    raise StoreError(f"{source}: neither results of {' nor of '.join(PROGRAMS.values())}")
+
+
+def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
+    """Yield the runs that one of `PROGRAMS` left in `source`; `remarks` counts what was left out or assumed.
+
+    Raises `StoreError` for the first file that cannot be read or holds nothing of ampbench, and as `recognise` does.
+    """
+    if recognise(source) == asv.PROGRAM:
+        yield from asv.read_results(source, remarks)
+        return
+    for path in sorted(source.rglob("*.json")) if source.is_dir() else [source]:
+        yield pytest_benchmark.read_run_json(path, remarks)
+
+
+def write_runs(runs: Iterable[StoredRun], results: Path) -> tuple[list[Path], int]:
+    """Write each run as `runs/<id>.jsonl` in the folder `results` unless it is there; all of them or, on errors, none.
+
+    Return the files written and the number of those that had been there. Raises `StoreError` where they cannot be
+    written.
+    """
+    by_id = {stored.header.run: stored for stored in runs}
+    new = [stored for run, stored in by_id.items() if not (results / "runs" / f"{run}.jsonl").exists()]
+    return list(write_whole(new, results).values()), len(by_id) - len(new)

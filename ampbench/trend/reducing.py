@@ -192,7 +192,7 @@ def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], k
         keep(run)
     remarks: Counter[str] = Counter()
     if foreign:
-        from ampbench.convert.native import read_source  # most trends have nothing to convert
+        from ampbench.convert import read_source  # most trends have nothing to convert
 
         for path in foreign.values():
             for stored in read_source(path, remarks):

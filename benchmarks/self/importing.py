@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ampbench.convert import asv, native
+from ampbench import convert
+from ampbench.convert import asv
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import PHASES
 from ampbench.workloads.index import WORKLOADS, class_name
@@ -25,8 +26,8 @@ def seconds(files: int = FILES) -> float:
         source, results = Path(folder) / "asv", Path(folder) / "results"
         write_results(source, files)
         started = time.perf_counter()
-        runs = native.read_source(source, Counter())
-        written = native.write_runs(runs, results)
+        runs = convert.read_source(source, Counter())
+        written = convert.write_runs(runs, results)
         passed = time.perf_counter() - started
     if len(written.new) != files:
         raise ValueError(f"{len(written.new)} runs were written, not {files}")

@@ -9,7 +9,8 @@ import pytest
 from asv_results import STEP, row, write
 from converted_runs import mixed_run
 
-from ampbench.convert import native, written
+from ampbench import convert
+from ampbench.convert import written
 from ampbench.errors import StoreError, UsageError
 from ampbench.judge.frame import run_rows
 from ampbench.store import StoredRun, list_runs, read_run
@@ -18,28 +19,28 @@ from ampbench.store import StoredRun, list_runs, read_run
 def stored_runs(folder: Path, count: int = 2) -> list[StoredRun]:
     for number in range(count):
         write(folder, commit_hash=f"{number}" * 40)
-    return list(native.read_source(folder, Counter()))
+    return list(convert.read_source(folder, Counter()))
 
 
 def test_sources_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
     path = write(tmp_path / "asv")
     for source in (tmp_path / "asv", path.parent, path):
-        assert native.recognise(source) == "asv"
+        assert convert.recognise(source) == "asv"
     saved = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
     saved.mkdir(parents=True)
     (saved / "0001_run.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
     for source in (tmp_path / ".benchmarks", saved, saved / "0001_run.json"):
-        assert native.recognise(source) == "pytest-benchmark"
+        assert convert.recognise(source) == "pytest-benchmark"
 
 
 def test_a_folder_is_asvs_by_its_machines_and_not_by_a_name_that_others_may_use(tmp_path: Path) -> None:
     (tmp_path / "benchmarks.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
-    assert native.recognise(tmp_path) == "pytest-benchmark"
+    assert convert.recognise(tmp_path) == "pytest-benchmark"
     result = write(tmp_path / "asv")
     result.with_name("machine.json").unlink()
-    assert native.recognise(tmp_path / "asv") == "asv"  # its machine is then missed when it is read
+    assert convert.recognise(tmp_path / "asv") == "asv"  # its machine is then missed when it is read
     result.rename(tmp_path / "asv" / "later.json")
-    assert native.recognise(tmp_path / "asv") == "asv"
+    assert convert.recognise(tmp_path / "asv") == "asv"
 
 
 @pytest.mark.parametrize(
@@ -55,26 +56,26 @@ def test_what_is_neither_programs_is_refused(content: str, message: str, tmp_pat
     (tmp_path / "odd.json").write_text(content)
     for source in (tmp_path / "odd.json", tmp_path):
         with pytest.raises(StoreError, match=message):
-            native.recognise(source)
+            convert.recognise(source)
 
 
 def test_a_source_that_is_missing_or_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no file or folder .*nowhere"):
-        native.recognise(tmp_path / "nowhere")
+        convert.recognise(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="holds no JSON file"):
-        native.recognise(tmp_path)
+        convert.recognise(tmp_path)
 
 
 def test_one_bad_file_refuses_its_whole_source(tmp_path: Path) -> None:
     write(tmp_path, commit_hash="a" * 40)
     bad = write(tmp_path, {STEP: row([1e-3, 2e-3], version="7")}, commit_hash="b" * 40)
     with pytest.raises(StoreError, match=bad.name):
-        list(native.read_source(tmp_path, Counter()))
+        list(convert.read_source(tmp_path, Counter()))
 
 
 def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
     runs = stored_runs(tmp_path / "asv")
-    written, known = native.write_runs(runs, tmp_path / "results")
+    written, known = convert.write_runs(runs, tmp_path / "results")
     assert (sorted(written), known) == (list_runs(tmp_path / "results"), 0)
     for stored, path in zip(runs, written, strict=True):
         found = read_run(path)
@@ -86,9 +87,9 @@ def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
 
 def test_importing_twice_writes_once(tmp_path: Path) -> None:
     runs = stored_runs(tmp_path / "asv")
-    (first,), _ = native.write_runs(runs[:1], tmp_path / "results")
+    (first,), _ = convert.write_runs(runs[:1], tmp_path / "results")
     before = first.stat()
-    (second,), known = native.write_runs([*runs, *runs], tmp_path / "results")
+    (second,), known = convert.write_runs([*runs, *runs], tmp_path / "results")
     assert (second.stem, known) == (runs[1].header.run, 1)
     after = first.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -108,7 +109,7 @@ def test_a_disk_that_fills_up_leaves_nothing(whole: int, tmp_path: Path, monkeyp
 
     monkeypatch.setattr("ampbench.store.run_file.os.fsync", full)
     with pytest.raises(StoreError, match=r"cannot write .*: No space left on device; choose another"):
-        native.write_runs(runs, tmp_path / "results")
+        convert.write_runs(runs, tmp_path / "results")
     assert list((tmp_path / "results").rglob("*.jsonl")) == []
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"]
 
@@ -119,5 +120,5 @@ def test_saved_runs_of_pytest_benchmark_are_read_from_their_folder(tmp_path: Pat
             "datetime": f"2026-01-0{number}T00:00:00Z"
         }
         (tmp_path / f"000{number}_run.json").write_text(json.dumps(document))
-    runs = native.read_source(tmp_path, Counter())
+    runs = convert.read_source(tmp_path, Counter())
     assert [one.header.imported.file for one in runs if one.header.imported] == ["0001_run.json", "0002_run.json"]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ampbench.convert.native import read_source, write_runs
+from ampbench.convert import read_source, write_runs
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.measured import Failure, Fitness, Reading
