@@ -126,11 +126,7 @@ def _described(spec: dict[str, Any], values: list[dict[str, Any]]) -> dict[str, 
     for value in values:
         shown = ((channel["title"], value[channel["field"]]) for channel in tooltip)
         value["tip"] = "\n".join(f"{title}: {text}" for title, text in shown if text not in (None, ""))
-    described = {**spec, "encoding": {**encoding, "description": {"field": "tip"}}}
-    if "mark" in spec:
-        mark = spec["mark"] if isinstance(spec["mark"], dict) else {"type": spec["mark"]}
-        described["mark"] = {**mark, "aria": True}
-    return described
+    return {**spec, "encoding": {**encoding, "description": {"field": "tip"}}}
 
 
 def _listing(spec: Mapping[str, Any], marks: Sequence[str]) -> dict[str, Any]:
