@@ -327,7 +327,7 @@ def _aligned(pairs: dict[str, str]) -> list[str]:
 
 
 def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
-    """Yield a table of devices and, a line for what is special about each."""
+    """Yield a table of devices and lines about their special traits."""
     from ampbench.core.units import format_bytes
     from ampbench.records.labels import emulated_halves, slower
 

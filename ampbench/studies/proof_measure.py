@@ -114,7 +114,7 @@ def precisions(device: Device) -> dict[str, dict[str, float | str]]:
         try:
             with precision_flags(precision):
                 factors = [factor.to(device.type, getattr(torch, precision.storage)) for factor in (left, right)]
-                product = torch.mm(*factors).double().cpu()
+                product = torch.mm(*factors).cpu().double()  # some XPUs have no fp64
         except RuntimeError as error:
             found[name] = {"error": said_of(error)}
             continue

@@ -1,4 +1,4 @@
-"""`ampbench doctor --prove`: what holds, what fails, what could not be asked; and the proof of this very CPU."""
+"""`ampbench doctor --prove`: outcomes of planted answers, and the proof of this CPU."""
 
 import json
 from collections.abc import Callable
@@ -60,32 +60,32 @@ def test_each_number_is_held_against_another(
     card = structs.replace(environment.devices[1], available=True, name="NVIDIA H100 80GB HBM3")
     device, proofs = doctor.prove(structs.replace(environment, devices=[environment.devices[0], card]))
     assert device is card
-    assert {each["question"]: each["outcome"] for each in proofs} == dict.fromkeys(JUDGES, OK) | wrong
+    assert {proof["question"]: proof["outcome"] for proof in proofs} == dict.fromkeys(JUDGES, OK) | wrong
 
 
 def test_nothing_can_be_asked_of_a_card_that_torch_cannot_use_and_the_cpu_does_not_stand_in(
     monkeypatch: pytest.MonkeyPatch, environment: Environment, ampbench: Run, tmp_path: Path
 ) -> None:
     card = structs.replace(environment.devices[1], unusable=True, reason="the driver is too old")
-    found = structs.replace(environment, devices=[environment.devices[0], card])
-    monkeypatch.setattr("ampbench.drive.servers.probe", lambda: found)
-    said = ampbench("doctor", "--prove", "--results", tmp_path)
-    assert (said.code, said.out.count("could not be asked")) == (1, 5)
-    assert said.out.count("the driver is too old") == 5
+    described = structs.replace(environment, devices=[environment.devices[0], card])
+    monkeypatch.setattr("ampbench.drive.servers.probe", lambda: described)
+    printed = ampbench("doctor", "--prove", "--results", tmp_path)
+    assert (printed.code, printed.out.count("could not be asked")) == (1, 5)
+    assert printed.out.count("the driver is too old") == 5
     assert (tmp_path / "device" / "cuda.json").exists()
 
 
 @pytest.mark.slow
 def test_this_cpu_is_proved(ampbench: Run, tmp_path: Path) -> None:
     """Times depend on load, so that they only have to be honest; memory and precisions hold whatever else runs."""
-    said = ampbench("doctor", "--prove", "--json", "--results", tmp_path)
-    document = json.loads(said.out)
+    printed = ampbench("doctor", "--prove", "--json", "--results", tmp_path)
+    document = json.loads(printed.out)
     (stored,) = (tmp_path / "device").glob("*.json")
     assert json.loads(stored.read_text()) == document
-    proofs = {each["question"]: each for each in document["proofs"]}
+    proofs = {proof["question"]: proof for proof in document["proofs"]}
     assert list(proofs) == list(JUDGES)
     if document["device"] == "cpu":
         assert {proofs["memory"]["outcome"], proofs["precisions"]["outcome"]} == {OK}
-    assert said.code == (FAILED in {each["outcome"] for each in document["proofs"]})
-    for each in document["proofs"]:
-        assert each["outcome"] != NOT_ASKED or each["facts"]["reason"]
+    assert printed.code == (FAILED in {proof["outcome"] for proof in document["proofs"]})
+    for proof in document["proofs"]:
+        assert proof["outcome"] != NOT_ASKED or proof["facts"]["reason"]
