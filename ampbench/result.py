@@ -15,8 +15,7 @@ from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
 from ampbench.show import study_words
 from ampbench.show.charts import drawn
-from ampbench.show.data import finite
-from ampbench.show.document import Document
+from ampbench.show.document import Document, finite
 from ampbench.show.notebook import WIDTH, Plot, Printed, charts_in_one, speed_against_error
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts

@@ -33,7 +33,7 @@ def spelled(template: str) -> str:
 def templates() -> Iterator[tuple[str, str]]:
     """Yield every template of a statement, with its code."""
     tables = [wording.TEMPLATES, wording.OF_GATES, wording.CAUSES, wording.BRIEFLY]
-    tables += [comparison.OF_ERRORS, comparison.CONTROLS, comparison.CAVEATS, comparison.TIMES]
+    tables += [comparison.CHANGES, comparison.REMARKS, comparison.CONTROLS, comparison.CAVEATS]
     for table in (*tables, study_words.TEMPLATES):
         yield from ((str(code), spelled(text)) for code, text in table.items())
 

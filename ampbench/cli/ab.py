@@ -166,7 +166,7 @@ def _reported(
         failed = whole.failed or (itself and MeasuredRun.of(baseline).failed)
         code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
         if itself:
-            print_document(control_document(whole, judge_self(whole, baseline.rounds)), format)
+            print_document(control_document(judge_self(whole, baseline.rounds)), format)
         elif gate:
             anchor = MeasuredRun.read(find_run(policy.anchor, results)) if policy.anchor else None
             code = print_comparison(comparison, format, verbose, comparison.gate(anchor))

@@ -18,8 +18,7 @@ from ampbench.cli.options import DEFAULT_RESULTS, Format, Option
 from ampbench.cli.printing import OutputFormat, print_document, print_note, write_files
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 from ampbench.records.kinds import CHECK
-from ampbench.show.data import json_document, record_data
-from ampbench.show.document import Block, Document, Section, as_sentence
+from ampbench.show.document import Block, Document, Section, as_sentence, json_document, record_data
 
 if TYPE_CHECKING:
     from ampbench.drive.fitness import Spoiler

@@ -15,16 +15,21 @@ from contextlib import suppress
 from enum import StrEnum
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ampbench.errors import StoreError
 from ampbench.show import terminal
-from ampbench.show.data import csv_text, json_document, json_text
-from ampbench.show.document import Document, markdown, markdown_table, written_out
-from ampbench.show.terminal import LAYOUT, filled, make_console, print_block
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from ampbench.show.document import (
+    Block,
+    Document,
+    csv_text,
+    json_document,
+    json_text,
+    markdown,
+    markdown_table,
+    written_out,
+)
+from ampbench.show.terminal import LAYOUT, block_lines, filled, make_console, print_lines
 
 
 class OutputFormat(StrEnum):
@@ -73,21 +78,11 @@ def print_listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], for
     elif format is OutputFormat.MARKDOWN:
         print_text(markdown_table(columns, [[written(row[name]) for name in columns] for row in rows], left=columns))
     elif rows:
-        print_block(make_console(), listing_table(rows, columns))
+        block = Block("", columns, [[written(row[name]) for name in columns] for row in rows], whole=columns[:-1])
+        console = make_console()
+        print_lines(console, block_lines(block, console.width, 0))
     else:
         print_note(empty)
-
-
-def listing_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> "Table":
-    """Return a table without lines; the last column takes the room that is left."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
-    for name in columns:
-        table.add_column(name, no_wrap=name != columns[-1], overflow="fold")
-    for row in rows:
-        table.add_row(*(written(row[name]) for name in columns))
-    return table
 
 
 def written(value: Any) -> str:

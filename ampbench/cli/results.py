@@ -15,8 +15,7 @@ from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry
 from ampbench.result import Result
 from ampbench.show import networks
-from ampbench.show.data import csv_text, json_text
-from ampbench.show.document import Section, markdown
+from ampbench.show.document import Section, csv_text, json_text, markdown
 from ampbench.show.results import Layout, Screen, heading, notes_of, result_lines, result_markdown
 from ampbench.show.rows import Row, group_of, grouped
 from ampbench.show.terminal import make_console, print_lines, section_lines, wrapped

@@ -27,7 +27,7 @@ from ampbench.errors import StoreError, UsageError
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Round
 from ampbench.records.run import DIRTY, SCHEMA, Entry, Footer, Header
-from ampbench.show.data import finite
+from ampbench.show.document import finite
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun, gathered, lines, new_run_id
 

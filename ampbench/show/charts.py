@@ -84,18 +84,24 @@ LOOKS: Mapping[str, tuple[str, str, str]] = {
 From the Okabe-Ito palette, which colour-blind readers can tell apart, shaded where it stands out too little from the
 page (WCAG 2.2, 1.4.11: 3 to 1).
 """
-OWN = (
-    ("#7570B3", "#9d99d6", "arrow"),
-    ("#A6761D", "#c8963a", "M-0.35,-1L0.35,-1L0.35,1L-0.35,1Z"),
-    ("#A0225A", "#e07aa8", "M-1,-0.35L1,-0.35L1,0.35L-1,0.35Z"),
-)
-"""The colours, on light and on dark, and the shapes of users' own precisions, in the order of their names."""
+_FURTHER = tuple(
+    (f"--series-{place}", shape)
+    for place, shape in enumerate(
+        ("arrow", "M-0.35,-1L0.35,-1L0.35,1L-0.35,1Z", "M-1,-0.35L1,-0.35L1,0.35L-1,0.35Z", "M-1,-1L1,1L-1,1L1,-1Z",
+         "M-1,-1L0,-0.4L1,-1L0.4,0L1,1L0,0.4L-1,1L-0.4,0Z", "M0,-1L0.5,0L0,1L-0.5,0Z", "M-1,0L0,-0.5L1,0L0,0.5Z"), 1,
+    )
+)  # fmt: skip
+"""The colours and shapes of all other names, such as users' own precisions, in their order."""
+KNOWN: Mapping[str, tuple[str, str]] = {
+    "fp64": ("--dtype-fp64", "triangle-left"),
+    **{name: (f"--{name}", shape) for name, (_, _, shape) in LOOKS.items()},
+}
+"""The colour and shape of the names that look the same wherever they are drawn."""
 
 
 def colour_variables(dark: bool = False) -> str:
     """Return the CSS declarations of the precisions' colours, `--fp32: #000000; ...`."""
     shades = {name: colours[dark] for name, colours in LOOKS.items()}
-    shades |= {f"own-{place}": colours[dark] for place, colours in enumerate(OWN, 1)}
     return " ".join(f"--{name}: {shade};" for name, shade in shades.items())
 
 
@@ -104,22 +110,20 @@ def colour_rules() -> str:
     return "\n".join(f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name in LOOKS)
 
 
-def precision_encoded(names: Iterable[str]) -> dict[str, Any]:
-    """Return the Vega-Lite encoding of the field `precision` by colour and shape, for those of `names` that exist.
+def looks_encoded(
+    field: str, names: Sequence[str], looks: Mapping[str, tuple[str, str]] = KNOWN, **legend: Any
+) -> dict[str, Any]:
+    """Return the Vega-Lite encoding of a field by a colour and a shape for each of its values `names`.
 
-    Others are users' own, or those of foreign runs: they take the colours of `OWN`, and are grey when these are taken.
+    Names without an entry in `looks` take the next of `_FURTHER`.
     """
-    domain = ordered(names)
-    looks = {name: (f"var(--{name})", shape) for name, (_, _, shape) in LOOKS.items()}
-    spare = iter([(f"var(--own-{place})", shape) for place, (_, _, shape) in enumerate(OWN, 1)])
-    for name in domain:
-        if name not in looks:
-            looks[name] = next(spare, ("var(--faint)", "triangle-left"))
-    legend = {"title": None, "columns": 2}  # fits a narrow screen
-    field = {"field": "precision", "type": "nominal", "title": "precision", "legend": legend}
+    further = [name for name in names if name not in looks]
+    looks = {**looks, **{name: _FURTHER[place % len(_FURTHER)] for place, name in enumerate(further)}}
+    legend = {"title": None, "columns": 2, "columnPadding": 30, "labelLimit": 260, **legend}
+    channel = {"field": field, "type": "nominal", "legend": legend}
     return {
-        "color": {**field, "scale": {"domain": domain, "range": [looks[name][0] for name in domain]}},
-        "shape": {**field, "scale": {"domain": domain, "range": [looks[name][1] for name in domain]}},
+        "color": {**channel, "scale": {"domain": list(names), "range": [f"var({looks[name][0]})" for name in names]}},
+        "shape": {**channel, "scale": {"domain": list(names), "range": [looks[name][1] for name in names]}},
     }
 
 
@@ -131,8 +135,21 @@ def quantity(field: str, title: str, scale: Mapping[str, Any], axis: Mapping[str
 DASHED: Mapping[str, Any] = MappingProxyType({"type": "rule", "strokeDash": [4, 3]})
 """The mark of a line that is no data: a limit, a change, what others are compared with."""
 
-_TIMES: Mapping[float, str] = MappingProxyType({60: "min", 1: "s", 1e-3: "ms", 1e-6: "us"})
-_SIZES: Mapping[float, str] = MappingProxyType({1024**3: "GiB", 1024**2: "MiB", 1024: "KiB"})
+_LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        "s": "format(datum.value, '.4~s') + 's'",
+        "B": "format(datum.value / 1048576, ',.4~r') + ' MiB'",
+        "ratio": "format(datum.value, '.4~r') + 'x'",
+        "error": "datum.value ? format(datum.value, '.3~e') : '0'",
+        "share": "format(datum.value, '.3~%')",
+    }
+)
+"""The Vega expressions that write the numbers of an axis, by their unit."""
+
+
+def label_expression(unit: str) -> str:
+    """Return the Vega expression that writes the numbers of an axis in `unit`."""
+    return _LABELS.get(unit, "format(datum.value, '.4~s')")
 
 
 def tooltip(**titles: str) -> list[dict[str, str]]:
@@ -140,53 +157,19 @@ def tooltip(**titles: str) -> list[dict[str, str]]:
     return [{"field": field, "type": "nominal", "title": title} for field, title in titles.items()]
 
 
-def budget_rule(limit: float) -> list[dict[str, Any]]:
-    """Return the layers that draw an error budget across a log axis y and name it; none where it has no place there."""
-    if not 0 < limit < math.inf:
-        return []
-    data = {"values": [{"limit": limit, "text": f"error budget {limit:g}"}]}
-    place = {"y": {"field": "limit", "type": "quantitative"}}
-    label = {"type": "text", "align": "right", "dy": -3, "baseline": "bottom"}
+def limit_layers(y: Mapping[str, Any], values: Rows | None = None) -> list[dict[str, Any]]:
+    """Return the layers of rows that have a `limit`: a dashed line across `y`, with its `text` above at the left.
+
+    The rows are the chart's own or `values`.
+    """
+    layer: dict[str, Any] = {"transform": [{"filter": "isValid(datum.limit)"}]}
+    layer |= {} if values is None else {"data": {"values": values}}
+    at = {"y": {**y, "field": "limit"}}
+    text = {"type": "text", "fontSize": 11, "align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
     return [
-        {"data": data, "mark": dict(DASHED), "encoding": place},
-        {"data": data, "mark": label, "encoding": {**place, "x": {"value": "width"}, "text": {"field": "text"}}},
+        {**layer, "mark": dict(DASHED), "encoding": at},
+        {**layer, "mark": text, "encoding": {**at, "x": {"value": 0}, "text": {"field": "text"}}},
     ]
-
-
-def middle_cut(longest: int) -> str:
-    """Return the Vega expression of a label that loses its middle where it has more than `longest` characters.
-
-    The end of a case's name, with batch size and phase, is what tells it from others.
-    """
-    cut = f"slice(datum.label, 0, 10) + '…' + slice(datum.label, {11 - longest})"
-    return f"length(datum.label) > {longest} ? {cut} : datum.label"
-
-
-def label_expression(unit: str, value: str = "datum.value", digits: str = ".4~r") -> str:
-    """Return the Vega expression that writes the number `value`, an expression itself, as text in `unit`.
-
-    It is for the labels of axes and for values under the pointer: what `units` writes, with as many digits as needed.
-    """
-    match unit:
-        case "s":
-            return _scaled(_TIMES, value, digits, f"format({value} * 1e9, '{digits}') + ' ns'")
-        case "B":
-            return _scaled(_SIZES, value, digits, f"{value} + ' B'")
-        case "ratio":
-            return f"format({value}, '{digits}') + 'x'"
-        case "error":
-            return f"{value} ? format({value}, '.3~e') : '0'"
-        case "share":
-            return f"format({value}, '.3~%')"
-    return f"format({value}, '.4~s')"
-
-
-def _scaled(scales: Mapping[float, str], value: str, digits: str, smallest: str) -> str:
-    """Return the expression that writes a number in the largest of `scales`, by unit, that it reaches."""
-    steps = [
-        f"{value} >= {scale} ? format({value} / {scale}, '{digits}') + ' {unit}'" for scale, unit in scales.items()
-    ]
-    return " : ".join([*steps, smallest])
 
 
 SLOWEST = 0.25
@@ -218,17 +201,17 @@ def speed_layers(points: Rows, limit: float) -> list[dict[str, Any]]:
     x = quantity("speed", "speed, times fp32 (faster →)", log | {"clamp": True, "domain": domain}, {"format": "~g"})
     y = quantity("error", "output error (↓ more exact)", log, {"format": ".0e", "tickCount": 5})
     at = {"x": x, "y": y}
-    looks = precision_encoded({point["precision"] for point in points})
-    told = tooltip(table="table", precision="precision", verdict="verdict", speed_text="speed", error_text="error")
+    looks = looks_encoded("precision", ordered({point["precision"] for point in points}))
+    shown = tooltip(table="table", precision="precision", verdict="verdict", speed_text="speed", error_text="error")
     ends = {**at, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": looks["color"]}
     point = {"type": "point", "filled": False, "size": 36, "strokeWidth": 1.5, "opacity": 1}
     cross = {"type": "text", "text": "×", "fontSize": 18, "color": "var(--regressed)"}
     interval = {"mark": "rule", "transform": [{"filter": "isValid(datum.low)"}], "encoding": ends}
     return [
         *([interval] if len(points) <= SPANNED else []),
-        {"mark": point, "encoding": {**at, **looks, "tooltip": told}},
+        {"mark": point, "encoding": {**at, **looks, "tooltip": shown}},
         {"mark": cross, "transform": [{"filter": "datum.wrong"}], "encoding": at},
-        *budget_rule(limit),
+        *(limit_layers(y, [{"limit": limit, "text": f"error budget {limit:g}"}]) if 0 < limit < math.inf else []),
     ]
 
 
@@ -238,14 +221,6 @@ MARKED = 8
 """So many points of a curve carry its shape, which tells it from others without colour."""
 _WIDE = 20.0
 """Values that are all positive, the largest so many times the smallest, stand on a log axis."""
-
-COLOURS = ("--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6", "--series-7")
-SHAPES = ("square", "triangle-up", "diamond", "triangle-down", "triangle-right", "cross")
-NAMED: Mapping[str, tuple[str, str]] = {
-    "fp64": ("--dtype-fp64", "triangle-left"),
-    **{name: (f"--{name}", shape) for name, (_, _, shape) in LOOKS.items()},
-}
-"""Series that have their colour and shape wherever they are drawn: precisions, and fp64."""
 
 
 def thinned_curve(values: Sequence[float | None]) -> list[tuple[float, float | None]]:
@@ -275,163 +250,96 @@ def marked(rows: Iterable[dict[str, Any]]) -> None:
             row["mark"] = step % stride == (place * stride // max(len(found), 1)) % stride
 
 
-def looks_encoded(
-    field: str, names: Sequence[str], looks: Mapping[str, tuple[str, str]], **legend: Any
-) -> dict[str, Any]:
-    """Return the encoding of a field by the colour and the shape that `looks` has for each of its values `names`."""
-    channel = {"field": field, "type": "nominal", "legend": {"title": None, **legend}}
-    return {
-        "color": {**channel, "scale": {"domain": list(names), "range": [f"var({looks[name][0]})" for name in names]}},
-        "shape": {**channel, "scale": {"domain": list(names), "range": [looks[name][1] for name in names]}},
-    }
-
-
-def series_encoded(names: Sequence[str], own: Mapping[str, tuple[str, str]] = NAMED) -> dict[str, Any]:
-    """Return the encoding of the field `series` by colour and shape; those of `own` have theirs, others the next."""
-    others = [name for name in names if name not in own]
-    looks = {name: own[name] for name in names if name in own}
-    looks |= {name: (COLOURS[place % len(COLOURS)], SHAPES[place % len(SHAPES)]) for place, name in enumerate(others)}
-    return looks_encoded("series", names, looks, columns=3, columnPadding=40, labelLimit=260)
-
-
 def curves(
     name: str,
     title: str,
     axis: str,
     legend: str,
-    series: "Callable[[Any], Iterable[tuple[str, Sequence[float | None] | Mapping[int, float]]]]",
+    series: "Callable[[Any], Iterable[tuple[str, Sequence[float | None]]]]",
     *,
     alt: str,
     unit: str = "loss",
-    logarithmic: bool = False,
 ) -> "Drawing[Any]":
-    """Return a chart of curves over steps: of the record found of a case, `series` gives the names and their values.
+    """Return a chart of curves over steps: `series` gives the names and the values of each step of a case's record.
 
-    A line breaks where a value is None. Values that are positive and of several sizes stand on a log axis.
-
-    The values are of each step, or by their steps. `axis` is what they are, in `unit`, and `legend` what tells the
-    series apart.
+    A line breaks where a value is None. Values that are positive and of several sizes are drawn on a log axis. `axis`
+    names the values, which are in `unit`, and `legend` the series.
     """
 
-    def rows(told: Any) -> dict[str, list[dict[str, Any]]]:
-        found: list[dict[str, Any]] = [
+    def rows(case: Any) -> dict[str, list[dict[str, Any]]]:
+        points: list[dict[str, Any]] = [
             {"series": own, "step": step, "value": value, "text": FORMATS[unit](value), "mark": False}
-            for own, values in series(told.found)
-            for step, value in (values.items() if isinstance(values, Mapping) else thinned_curve(values))
+            for own, values in series(case.found)
+            for step, value in thinned_curve(values)
         ]
-        marked(found)
-        return {"": found} if any(row["value"] is not None for row in found) else {}
+        marked(points)
+        return {"": points} if any(row["value"] is not None for row in points) else {}
 
-    def spec(found: Rows) -> dict[str, Any]:
-        looks = series_encoded(list(dict.fromkeys(row["series"] for row in found)))
-        known = [row["value"] for row in found if row["value"] is not None]
+    def spec(points: Rows) -> dict[str, Any]:
+        names = list(dict.fromkeys(row["series"] for row in points))
+        looks = looks_encoded("series", names, columns=3)
+        known = [row["value"] for row in points if row["value"] is not None]
         wide = bool(known) and min(known) > 0 and max(known) > _WIDE * min(known)
-        logs = {"type": "log", "nice": False, "padding": 8}
-        x = quantity(
-            "step",
-            "step (log scale)" if logarithmic else "step",
-            logs if logarithmic else {"zero": False, "nice": False, "padding": 8},
-            {"tickMinStep": 1, "tickCount": 6, "format": "~s" if logarithmic else ",~r", "labelSeparation": 8},
-        )
-        spelled = {"labelExpr": label_expression(unit)} if unit == "B" else {}
-        y = quantity(
-            "value",
-            f"{axis} (log scale)" if wide else axis,
-            logs if wide else {"zero": False, "padding": 8},
-            {"format": ".2~g", "tickCount": 5, "minExtent": 46, **spelled},
-        )
+        steps = {"tickMinStep": 1, "tickCount": 6, "format": ",~r", "labelSeparation": 8}
+        x = quantity("step", "step", {"zero": False, "nice": False, "padding": 8}, steps)
+        scale = {"type": "log", "nice": False, "padding": 8} if wide else {"zero": False, "padding": 8}
+        title = f"{axis} (log scale)" if wide else axis
+        at = {"x": x, "y": quantity("value", title, scale, {"format": ".2~g", "tickCount": 5, "minExtent": 46})}
         line = {"type": "line", "invalid": "break-paths-show-domains", "strokeWidth": 1.75}
-        points = {"type": "point", "size": 50, "opacity": 1}
-        told = tooltip(series=legend, step="around step", text=axis)
-        shown = [{"filter": "datum.mark && isValid(datum.value)"}]
-        return {
-            "layer": [
-                {"mark": line, "encoding": {"x": x, "y": y, "color": looks["color"]}},
-                {"transform": shown, "mark": points, "encoding": {"x": x, "y": y, **looks, "tooltip": told}},
-            ]
+        tips = tooltip(series=legend, step="around step", text=axis)
+        shapes = {
+            "transform": [{"filter": "datum.mark && isValid(datum.value)"}],
+            "mark": {"type": "point", "size": 50, "opacity": 1},
+            "encoding": {**at, **looks, "tooltip": tips},
         }
+        return {"layer": [{"mark": line, "encoding": {**at, "color": looks["color"]}}, shapes]}
 
     return Drawing(name=name, title=title, alt=alt, rows=rows, spec=spec)
 
 
-def limit_layers(y: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the layers of rows that have a `limit`: a dashed line across `y`, with its `text` above at the left."""
-    limits = [{"filter": "isValid(datum.limit)"}]
-    at = {"y": {**y, "field": "limit"}}
-    words = {"type": "text", "fontSize": 11, "align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
-    return [
-        {"transform": limits, "mark": dict(DASHED), "encoding": at},
-        {"transform": limits, "mark": words, "encoding": {**at, "x": {"value": 0}, "text": {"field": "text"}}},
-    ]
-
-
 MODULES = 300
-"""So many modules of a network are drawn at most: of more an eye tells none from its neighbours."""
-
+"""The most modules of a network that are drawn: of more an eye tells none from its neighbours."""
 _CHARACTERS = 24
-"""So many characters of a name stand at the axis: which block it is in and its own name, without what lies between."""
+"""The most characters of a name at the axis."""
 _WIDTH = 7.4
-"""Pixels of a character at most: a browser's font may be wider than the one that was measured with."""
+"""Pixels of a character at most: a browser's font may be wider than the measured one."""
 
 
-def modules_axis(rows: Rows) -> dict[str, Any]:
-    """Return the encoding of the field `module` of `rows` along x in the order of `place`.
+def module_layers(rows: Rows, value: Mapping[str, Any], looks: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the layers of a point for each module, in the order of `place` along x, and of the `limit` of `value`.
 
-    Names stand upright, as many as there is room for. That is made for those of the first `case`, which is drawn into
-    the page; a browser that draws another measures itself.
+    `value` encodes the field along y, and `looks` has the colour and shape of each `mark`. Names at the axis are
+    upright, with their middle cut: the block and the name within it tell modules apart.
     """
     drawn = [row["module"] for row in rows if row["case"] == rows[0]["case"] and row["module"]]
-    longest = max(map(len, drawn), default=0)
+    cut = f"slice(datum.label, 0, 10) + '…' + slice(datum.label, {11 - _CHARACTERS})"
     axis = {
         "labelAngle": -90,
-        "labelExpr": middle_cut(_CHARACTERS),
+        "labelExpr": f"length(datum.label) > {_CHARACTERS} ? {cut} : datum.label",
         "labelLimit": 0,
         "labelOverlap": "greedy",
         "labelSeparation": 1,
-        "minExtent": _WIDTH * min(longest, _CHARACTERS),
+        "minExtent": _WIDTH * min(max(map(len, drawn), default=0), _CHARACTERS),
         "ticks": False,
     }
-    return {
-        "field": "module",
-        "type": "nominal",
-        "sort": {"field": "place", "op": "min"},
-        "title": "modules, in the order of running",
-        "axis": axis,
+    x = {"field": "module", "type": "nominal", "sort": {"field": "place", "op": "min"}, "axis": axis}
+    x["title"] = "modules, in the order of running"
+    marks = [name for name in looks if any(row["mark"] == name for row in rows)]
+    tips = tooltip(module="module", **{"class": "kind"}, error="kept")
+    points = {
+        "transform": [{"filter": "isValid(datum.mark)"}],
+        "mark": {"type": "point", "size": 40, "opacity": 1},
+        "encoding": {"x": x, "y": value, **looks_encoded("mark", marks, looks), "tooltip": tips},
     }
-
-
-def module_points(
-    rows: Rows, places: Mapping[str, Mapping[str, Any]], looks: Mapping[str, tuple[str, str]], told: Sequence[Any]
-) -> list[dict[str, Any]]:
-    """Return layers of points of modules, one for each field of `places`: where along y those stand that have it."""
-    kinds = {row[field] for row in rows for field in places}
-    names, x = [name for name in looks if name in kinds], modules_axis(rows)
-    looked = {field: looks_encoded(field, names, looks, columns=2, labelLimit=260) for field in places}
-    return [
-        {
-            "transform": [{"filter": f"isValid(datum.{field})"}],
-            "mark": {"type": "point", "size": 40, "opacity": 1},
-            "encoding": {"x": x, "y": y, **looked[field], "tooltip": told},
-        }
-        for field, y in places.items()
-        if any(row[field] for row in rows)
-    ]
-
-
-def thinned(modules: Sequence[T], worth: Callable[[T], float], most: int = MODULES) -> list[T]:
-    """Return at most `most` of `modules` in their order: those of the greatest `worth`, the first of equal ones."""
-    if len(modules) <= most:
-        return list(modules)
-    order = sorted(range(len(modules)), key=lambda place: (-worth(modules[place]), place))
-    return [modules[place] for place in sorted(order[:most])]
+    return [points, *limit_layers(value)]
 
 
 class Named(Protocol):
-    """What has a name on the page."""
+    """A case with a name on the page."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The short name."""
 
 
 N = TypeVar("N", bound=Named)

@@ -4,26 +4,26 @@ import json
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
-from ampbench.core.metrics import COLUMNS, COMPARED, DRIFT, MEAN
+import msgspec
+
+from ampbench.core.metrics import COLUMNS, COMPARED, DRIFT
 from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import (
     UNDEFINED,
     all_of,
     counted,
-    format_error,
     format_exact_percent,
     format_limit,
     format_percent,
     format_percent_range,
     format_quantity,
-    format_rate,
 )
 from ampbench.records.changes import (
     OUTCOME,
@@ -49,27 +49,50 @@ from ampbench.records.labels import case_labels, few, gathered
 from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE
 from ampbench.records.rules import DTYPES, NOT_THERE, RuleChange, short_name, worded
 from ampbench.records.run import short_commit
-from ampbench.show.data import finite
-from ampbench.show.document import Block, Column, Document, Section, cut, picked, records, table
-from ampbench.show.wording import words
+from ampbench.show.document import Block, Column, Document, Section, cut, finite, picked, records, table
+from ampbench.show.wording import spelled, words
 
-LARGEST_WORTH_SAYING = 10.0
-"""Changes beyond this are no numbers where nothing is certain: three rounds can bound next to nothing."""
-_SMALLEST_PERCENT = 1e-4
+LARGEST = 10.0
+"""The most of an interval that is shown: three rounds can bound next to nothing."""
 Facts = Mapping[str, float | str]
-OF_ERRORS: Mapping[ChangeCode, str] = MappingProxyType(
+CHANGES: Mapping[str, str] = MappingProxyType(
     {
-        ChangeCode.OTHER_WEIGHTS: "{other}",
-        ChangeCode.OTHER_REFERENCE: (
-            "the baseline's error is against {before}; the candidate's error is against {after}: {why}"
-        ),
-        ChangeCode.OTHER_FUNCTION: "errors of another function: {moved}",
+        OUTCOME: "{before} → {after}: {why}",
+        DRIFT: "{drift}{allowed:if|; threshold ||}",
+        ChangeCode.OTHER_WEIGHTS: "{inputs}",
+        ChangeCode.OTHER_REFERENCE: "errors against {before} in the baseline, {after} in the candidate: {failed}",
+        ChangeCode.OTHER_FUNCTION: "errors of another function: {drift}",
         ChangeCode.OTHER_COUNTER: "counted by the {before} in the baseline, by the {after} in the candidate",
-        ChangeCode.NOT_MEASURED: "the {side} has no number{why}",
+        ChangeCode.NOT_MEASURED: "the {side} has no number{why:if|: ||}",
         ChangeCode.OTHER_MACHINE: "measured differently: {differences}",
-        ChangeCode.CONTROL_FIRED: (
-            "the control fired: the same code, measured twice, seemed to differ, so no time of this session counts"
-        ),
+        ChangeCode.CONTROL_FIRED: "the control fired: the same code seemed to differ, so no time of it counts",
+        ChangeCode.IMPORTED: "imported without samples, {programs}: measure with ampbench ab",
+        "invalid time": "a time cannot be zero, negative or infinite",
+        "invalid memory": "a peak of 0 bytes cannot be one",
+        "invalid accuracy": "errors by chance: the network draws random numbers, or keeps state of its own",
+        "time beyond-threshold": "certainly over {limit}, {many}{confirmed}{disturbed:if|; ||}",
+        "time unconfirmed": "threshold {limit}, {many}, not confirmed by fresh ones yet{disturbed:if|; ||}",
+        "time not-confirmed": "threshold {limit}, {many}, not confirmed by {fresh} fresh ones",
+        "time within-threshold": "within {limit}, {many}",
+        "time tail-undecided": "within {limit}, but the mean of all samples may not be: {mean}",
+        "time too-few-blocks": "only {many}: too few for a verdict{needed:if|; about || would decide}",
+        "time undecided": "{needed:if|about || would decide}{needed:else|more would not decide it soon}",
+        "time unfit-machine": "{disturbed}",
+        "undefined": "undefined in the {undefined}: {why}{why:else|not finite}",
+        "of_rounding": "relative to the rounding error of the dtype; threshold {limit}",
+        "floor": "differences up to {floor:limit} count as none",
+        "tolerated": "threshold {limit}",
+        "exact": "the same code should give equal numbers",
+        "equal": "equal",
+    }
+)
+"""Why a change has its status, by its code or, where codes are of several kinds, by both."""
+REMARKS: Mapping[StrEnum, str] = MappingProxyType(
+    {
+        Remark.OTHER_NUMBERS: "{inputs}: the {kind} may differ",
+        Remark.DRIFT: "{drift}, which the threshold of {limit} allows",
+        Remark.ITEMS: "a step does {before:g} → {after:g} items",
+        Remark.SLOW_SHARE: "slow {of}: {slow_share_baseline:.0%} → {slow_share_candidate:.0%} (p = {p:.1g})",
     }
 )
 CONTROLS: Mapping[ControlCode, str] = MappingProxyType(
@@ -78,11 +101,17 @@ CONTROLS: Mapping[ControlCode, str] = MappingProxyType(
         ControlCode.NONE: "no control: the same code was not measured twice",
         ControlCode.UNFIT: "control: measured, but the machine was unfit in every block",
         ControlCode.FIRED: (
-            "control: the same code, measured twice, seemed to be {size}{of_mean} on {case}: no time verdict counts"
+            "control: the same code, measured twice, seemed to differ by {change:percent}"
+            "{of_mean} on {case}: no time verdict counts"
         ),
-        ControlCode.TOO_FEW: "control: {cells} measured twice, in too few blocks to say anything",
+        ControlCode.TOO_FEW: "control: {cells:counted;case} measured twice, in too few blocks to say anything",
         ControlCode.QUIET: (
-            "control: {cells} measured twice in the same blocks, none seemed to differ (at most {size}, {case})"
+            "control: {cells:counted;case} measured twice in the same blocks, none seemed to differ (at most "
+            "{change:percent}, {case})"
+        ),
+        ControlCode.APART: (
+            "control: one case, measured twice, was{baseline:if| |percent| apart in the baseline}"
+            "{candidate:if| |percent| apart in the candidate}; intervals are widened by this"
         ),
         ControlCode.NEITHER: "neither run has a control: how far two runs of the same code differ is not known",
     }
@@ -102,39 +131,60 @@ _ALONE = {
     OUT_OF_MEMORY: "one ran out of the device's memory",
     BUSY: "the device served one alone",
 }
-_INVALID = {
-    "time": "a time that is no time: zero, negative or infinite",
-    "memory": "a peak of 0 bytes cannot be one",
-    "accuracy": "the errors are those of chance: the network draws random numbers, or keeps state of its own",
-}
-_NONFINITE = {
-    "output_nonfinite": ("output", ""),
-    "output_reference_nonfinite": ("output", " in the reference"),
-    "output_fp32_nonfinite": ("output", " in fp32"),
-    "param_nonfinite": ("parameter", ""),
-}
-"""The metrics that count elements which are not finite, of what, and where these are."""
 _MOVED = {"output": "the {} output", "gradients": "the gradients", "loss": "the loss"}
 
 
 def reason(change: Change) -> str:
     """Return why a change has its status."""
+    key: str = change.code
+    if change.metric in (OUTCOME, DRIFT):
+        key = change.metric
+    elif change.code is ChangeCode.INVALID:
+        key = f"invalid {change.kind}"
+    elif change.code not in CHANGES and change.kind == "time":
+        too_few = change.change is None and change.code is not ChangeCode.UNFIT_MACHINE
+        key = f"time {ChangeCode.TOO_FEW_BLOCKS if too_few else change.code}"
+    elif change.code not in CHANGES:
+        kinds = [kind for kind in ("undefined", "floor", "of_rounding") if kind in change.facts]
+        key = kinds[0] if kinds else "tolerated" if change.threshold else "exact"
+        key = "equal" if "equal" in change.facts else key
+    return spelled(CHANGES[key], _facts(change))
+
+
+def _facts(change: Change) -> dict[str, Any]:
+    """Return the facts of a change, as the lines of `CHANGES` and `REMARKS` name them."""
+    facts, details = change.facts, change.details
+    known: dict[str, Any] = {"of": "blocks", **details, **facts, "kind": change.kind}
     if change.metric == OUTCOME:
-        return _outcome(change)
-    if change.metric == DRIFT:
-        moved = drift_said(change.facts)
-        if change.status is ChangeStatus.UNCHANGED:
-            return f"{moved}; threshold {format_limit(change.threshold)}"
-        return f"computes something else: {moved}"
-    if change.code is ChangeCode.INVALID:
-        return _INVALID[change.kind]
-    if change.code is ChangeCode.IMPORTED:
-        return _imported(change)
-    if template := OF_ERRORS.get(change.code):
-        return template.format_map(_spelled(change))
-    if change.kind == "time":
-        return _of_mean(change) if change.metric == MEAN else _of_time(change)
-    return _undefined(change) if "undefined" in change.facts else _exact(change)
+        causes = dict.fromkeys(filter(None, (str(facts["why"]), str(facts["was"]))))
+        return known | {"why": "; before: ".join(causes)}
+    if "clock_before" in facts:
+        clocks = " → ".join(f"{facts[name]:.2f} GHz" for name in ("clock_before", "clock_after"))
+        known["cause"] = f"the accelerator's clock under load went {clocks}: measure both in turns (ampbench ab)"
+    sides = [side for side in ("baseline", "candidate") if {side, f"{side}_why"} & facts.keys()]
+    needed, fresh = details.get("blocks_needed"), facts.get("fresh")
+    return known | {
+        "drift": drift_said(facts),
+        "allowed": format_limit(change.threshold) if change.status is ChangeStatus.UNCHANGED else "",
+        "inputs": other_said(facts),
+        "failed": "; ".join(f"fp64 failed in the {side}: {facts.get(f'{side}_why')}" for side in sides),
+        "differences": "; ".join(f"{name} {values}" for name, values in facts.items()),
+        "programs": " and ".join(f"the {side} from {facts.get(side)}" for side in sides),
+        "mean": _mean(change.details),
+        "limit": limit_text(change),
+        "many": counted(change.blocks, str(known["of"]).removesuffix("s")),
+        "confirmed": f", confirmed by {fresh} fresh ones" if fresh else "",
+        "needed": f"{needed} {known['of']}" if needed else "",
+        "disturbed": known.get("cause", ""),
+    }
+
+
+def _mean(details: Mapping[str, float]) -> str:
+    """Return the change of the mean over all samples, with its interval."""
+    if "mean_change" not in details or "mean_low" not in details:
+        return "nothing bounds it"
+    low, high = details["mean_low"], min(details["mean_high"], LARGEST)
+    return f"{format_percent(details['mean_change'], sign=True)} (95%: {format_percent_range(low, high, sign=True)})"
 
 
 def metric_label(metric: str) -> str:
@@ -143,15 +193,10 @@ def metric_label(metric: str) -> str:
     return column.label if column else metric
 
 
-def value_text(metric: str, value: float | None) -> str:
-    """Return a value of a metric as short text; "–" where there is none."""
-    return UNDEFINED if value is None else format_quantity(value, (COLUMNS.get(metric) or COMPARED[metric]).unit)
-
-
 def change_text(change: Change) -> str:
-    """Return a change as "+7.2%", "" where there is none; of a count the difference, of fp64 how far."""
+    """Return a change as "+7.2%", of a count as "+3"; "" where there is none."""
     if change.metric == DRIFT and change.change is not None:
-        return far_text(change.change)
+        return _distance(change.change)
     if change.change is None or change.baseline is None or change.candidate is None:
         return ""
     if change.metric in COLUMNS and COLUMNS[change.metric].unit == "count":
@@ -161,102 +206,49 @@ def change_text(change: Change) -> str:
     return (format_percent if change.kind == "time" else format_exact_percent)(change.change, sign=True)
 
 
-def threshold_text(change: Change) -> str:
-    """Return the threshold that a change lies beyond, or within."""
+def _distance(distance: float) -> str:
+    return "from zero" if math.isinf(distance) else format_exact_percent(distance)
+
+
+def limit_text(change: Change) -> str:
+    """Return the largest change that counts as none; of a fall, as a fall."""
     beyond = change.change if change.code is ChangeCode.BEYOND_THRESHOLD and change.change is not None else 0.0
-    return f"threshold {format_limit(change.threshold, beyond)}"
-
-
-def interval_text(change: Change) -> str:
-    """Return the interval of a change that luck has part in."""
-    if change.low is None or change.high is None or change.low == change.high:
-        return ""
-    return format_percent_range(change.low, change.high, sign=True)
-
-
-def gated_change(change: Change) -> str:
-    """Return a change with its threshold, or why it has none: "+8.0% (threshold 2%)"."""
-    text = change_text(change)
-    finite = text and change.change is not None and math.isfinite(change.change)
-    return f"{text} ({threshold_text(change)})" if finite else f"({reason(change)})"
-
-
-def brief(change: Change) -> str:
-    """Return the reason without what the metric or the candidate's row says already."""
-    if change.metric == DRIFT:
-        return drift_said(change.facts)
-    return _outcome(change, brief=True) if change.metric == OUTCOME else reason(change)
+    return format_limit(change.threshold, beyond)
 
 
 def remarks(change: Change) -> list[str]:
     """Return a line for each thing that does not decide but must not be hidden."""
-    return [_remark(change, one.code, one.facts) for one in change.remarks]
+    facts = _facts(change) if change.remarks else {}
+    return [
+        spelled(REMARKS[remark.code], {**facts, **remark.facts, "inputs": other_said(remark.facts)})
+        for remark in change.remarks
+    ]
 
 
 def control_line(control: ControlVerdict) -> str:
-    """Return what the controls of a comparison say in a line."""
-    facts = control.facts
-    cells = counted(control.cells, "case")
-    if control.code is ControlCode.APART:
-        sides = [side for side in ("baseline", "candidate") if side in facts]
-        apart = " and ".join(f"{format_percent(float(facts[side]))} apart in the {side}" for side in sides)
-        lacking = {"baseline", "candidate"}.difference(sides)
-        without = f"; the {lacking.pop()} has no control" if lacking else ""
-        return f"control: one case, measured twice, was {apart}; intervals are widened by that{without}"
-    size = change_in_words(float(facts.get("change", 0.0)))
-    of_mean = ", by the mean of all samples," if "of_mean" in facts else ""
-    return CONTROLS[control.code].format(cells=cells, size=size, of_mean=of_mean, case=facts.get("case", ""))
+    """Return what the controls of a comparison show, in a line."""
+    of_mean = " in the mean of all samples" if "of_mean" in control.facts else ""
+    return spelled(CONTROLS[control.code], {**control.facts, "cells": control.cells, "of_mean": of_mean})
 
 
 def caveat_lines(caveats: Iterable[Statement], names: Mapping[str, str]) -> list[str]:
     """Return a line for each caveat; equal caveats of several cases share a line. Cases go by `names`."""
     texts = []
-    for one in caveats:
-        alone = _ALONE.get(str(one.facts.get("why")), "")
-        texts.append((one.subject, CAVEATS[one.code].format_map({**one.facts, "alone": alone})))
+    for caveat in caveats:
+        alone = _ALONE.get(str(caveat.facts.get("why")), "")
+        texts.append((caveat.subject, spelled(CAVEATS[caveat.code], {**caveat.facts, "alone": alone})))
     return [
         *(text for case_id, text in texts if not case_id),
         *gathered((names.get(case_id, case_id), text) for case_id, text in texts if case_id),
     ]
 
 
-def _spelled(change: Change) -> dict[str, object]:
-    facts = change.facts
-    sides = ("baseline", "candidate")
-    whys = [f"fp64 failed in the {side}: {facts[f'{side}_why']}" for side in sides if f"{side}_why" in facts]
-    why = f": {facts['why']}" if facts.get("why") else ""
-    if change.code is ChangeCode.OTHER_REFERENCE:
-        why = "; ".join(whys)
-    known = {"why": why, "other": other_said(facts)}
-    if change.code is ChangeCode.OTHER_FUNCTION:
-        known["moved"] = drift_said(facts)
-    if change.code is ChangeCode.OTHER_MACHINE:
-        known["differences"] = "; ".join(f"{name} {differ}" for name, differ in facts.items())
-    return {**facts, **known}
-
-
 def other_said(facts: Facts) -> str:
-    """Return in what the two sides' numbers differ that went in: "other weights", "other inputs", or a version."""
+    """Return which inputs of the two sides differ: "other weights", "other inputs", or a version."""
     ends = f"({facts.get('from')} → {facts.get('to')})"
     if facts.get("other") == "version":
         return f"another version of the workload {ends}"
     return f"other {facts.get('other')}{f', of another file {ends}' if 'from' in facts else ''}"
-
-
-def _outcome(change: Change, brief: bool = False) -> str:
-    facts = change.facts
-    before, after, was, why = (str(facts.get(name, "")) for name in ("before", "after", "was", "why"))
-    if change.status is ChangeStatus.REGRESSED:
-        said = "was ok and failed"
-    elif change.status is ChangeStatus.IMPROVED:
-        return f"failed and is ok now; before: {was}"
-    elif change.code is ChangeCode.NOT_MEASURED:
-        said = "was ok and is skipped" if before == "ok" else "runs in the baseline and is skipped"
-    elif (before, was) == (after, why):
-        said = f"{before} on both sides"
-    else:
-        said = f"{before} in the baseline: {was}{f'; {after} in the candidate' if after != 'ok' else ''}"
-    return said if brief or after == "ok" else f"{said}: {why}"
 
 
 def drift_said(facts: Facts) -> str:
@@ -267,172 +259,9 @@ def drift_said(facts: Facts) -> str:
     for name, noun in _MOVED.items():
         distance = float(facts.get(name, 0.0))
         if distance > float(facts.get("limit", 0.0)):
-            verb = "" if parts else " moved"
-            parts.append(f"{noun.format(facts['dtype'])}{verb} {_moved_by(distance, f'{name}_at_least' in facts)}")
+            by = "" if math.isinf(distance) else "by at least " if f"{name}_at_least" in facts else "by "
+            parts.append(f"{noun.format(facts['dtype'])}{'' if parts else ' moved'} {by}{_distance(distance)}")
     return all_of(parts)
-
-
-def _moved_by(distance: float, at_least: bool) -> str:
-    """Return how far something moved: "by 23%" or, of little, "by 3.1e-06 of its norm"."""
-    if math.isinf(distance):
-        return far_text(distance)
-    of = "" if distance >= _SMALLEST_PERCENT else " of its norm"
-    return f"by {'at least ' if at_least else ''}{far_text(distance)}{of}"
-
-
-def far_text(distance: float) -> str:
-    """Return a distance as "23%" or, of little, "3.1e-06"; "from zero" where it is infinite."""
-    if math.isinf(distance):
-        return "from zero"
-    return format_percent(distance) if distance >= _SMALLEST_PERCENT else format_error(distance)
-
-
-def _imported(change: Change) -> str:
-    sides = " and ".join(f"the {side} from {program}" for side, program in change.facts.items())
-    return f"imported without samples, {sides}: measure with ampbench ab"
-
-
-def _undefined(change: Change) -> str:
-    """Return why an error is undefined on one side."""
-    facts, column = change.facts, COLUMNS[change.metric]
-    elements, what = int(float(facts["elements"])), facts["what"]
-    broken = f"{elements:,} {what} elements that are not finite" if elements else "parameters that are not finite"
-    if change.status is ChangeStatus.REGRESSED:
-        return f"{column.label} became undefined: {facts.get('why') or broken}"
-    if "dtype" in facts:
-        broken = f"{what} elements that were not finite in {facts['dtype']}"
-    return f"{column.label} is {format_quantity(change.candidate, column.unit)} after {broken}"
-
-
-def _exact(change: Change) -> str:
-    """Return what became of a number that luck has no part in."""
-    before, after, size = change.baseline or 0.0, change.candidate or 0.0, change.change or 0.0
-    if change.facts.get("equal"):
-        what, where = _NONFINITE.get(change.metric, ("", ""))
-        rare = where or what == "parameter"
-        return f"{round(after):,} non-finite {what} elements{where}, on both sides" if rare else "equal"
-    if change.metric in _NONFINITE:
-        count, more = round(abs(after - before)), "more" if after > before else "fewer"
-        what, where = _NONFINITE[change.metric]
-        return f"{count:,} {more} non-finite {what} {'element' if count == 1 else 'elements'}{where}"
-    allowed = threshold_text(change) if change.threshold else "the same code should give equal numbers"
-    if "floor" in change.facts:
-        allowed = f"no more than {format_limit(float(change.facts['floor']))} apart, which counts as none"
-    noun, more = COLUMNS[change.metric].noun or COLUMNS[change.metric].label, "more" if size > 0 else "less"
-    if math.isinf(size):
-        return f"{noun} where there was none; {allowed}"
-    if "of_rounding" in change.facts:
-        return f"{more} {noun} by {format_exact_percent(abs(size))} of what rounding to the dtype costs; {allowed}"
-    return f"{format_exact_percent(abs(size))} {more} {noun}; {allowed}"
-
-
-def change_in_words(change: float) -> str:
-    """Return a relative change of a time as "7.2% slower"; from three times as long on, as "3.1 times as long"."""
-    if change >= 2:
-        return f"{1 + change:.3g} times as long"
-    return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
-
-
-TIMES: Mapping[ChangeCode, str] = MappingProxyType(
-    {
-        ChangeCode.BEYOND_THRESHOLD: "{size}, certainly over {limit}, {many}{confirmed}",
-        ChangeCode.UNCONFIRMED: "{size}, threshold {limit}, {many}, not confirmed by fresh ones yet",
-        ChangeCode.NOT_CONFIRMED: "seen in {many}, not confirmed by {fresh} fresh ones: {size}, threshold {limit}",
-        ChangeCode.WITHIN_THRESHOLD: "typical time {size}, within {within}{mean}, {many}",
-        ChangeCode.TAIL_UNDECIDED: "typical time {size}, within {within}, but {mean}, {many}",
-        ChangeCode.TOO_FEW_BLOCKS: "only {many}: too few for a verdict{needed}",
-        ChangeCode.UNDECIDED: "{size}{certainly}{seen}; {needed}",
-        ChangeCode.UNFIT_MACHINE: "{disturbed}: measure both in turns (ampbench ab)",
-    }
-)
-
-
-def _of_time(change: Change) -> str:
-    """Return why a time's change has its status, with what disturbed it."""
-    facts, details, what = change.facts, change.details, change.facts.get("of", "blocks")
-    code = ChangeCode.TOO_FEW_BLOCKS if change.change is None else change.code
-    disturbed = str(facts.get("cause", ""))
-    if "clock_before" in facts:
-        clocks = [f"{float(facts[f'clock_{side}']):.2f} GHz" for side in ("before", "after")]
-        disturbed = f"the accelerator's clock under load was {' in the baseline and '.join(clocks)} in the candidate"
-    if change.code is ChangeCode.UNFIT_MACHINE:
-        if "cause" in facts:
-            return disturbed
-        code = change.code
-    size, fresh = change.change or 0.0, int(float(facts.get("fresh", 0)))
-    detectable, needed = details.get("detectable_change", math.inf), details.get("blocks_needed")
-    would = f"about {needed} {'' if code is ChangeCode.TOO_FEW_BLOCKS else f'{what} '}would decide" if needed else ""
-    if code is ChangeCode.UNDECIDED:
-        would = would or f"more {what} would not decide it soon"
-    elif would:
-        would = f"; {would}"
-    known = detectable <= LARGEST_WORTH_SAYING
-    ends, sure = _ends(change.low, change.high), facts.get("certainly")
-    text = TIMES[code].format(
-        size=change_in_words(size) + ("" if size >= 2 and code is not ChangeCode.UNDECIDED else ends),
-        limit=format_limit(change.threshold, size),
-        within=format_limit(change.threshold),
-        many=_counted(change),
-        fresh=fresh,
-        confirmed=f", confirmed by {fresh} fresh ones" if fresh else "",
-        mean=_mean_bounded(change),
-        needed=would,
-        certainly=f", certainly {sure} but not certainly by more than {format_limit(change.threshold)}" if sure else "",
-        seen=f"; a change of {format_percent(detectable)} would have been seen" if known else "",
-        disturbed=disturbed,
-    )
-    if disturbed and code in (ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED):
-        less = ", which accounts for less" if "clock_before" in facts else ""
-        text += f"; {disturbed}{less or ', so only what takes twice as long, or half, is judged'}"
-    return text
-
-
-def _mean_bounded(change: Change) -> str:
-    """Return what is known of the mean over all samples, where the typical time did not change."""
-    details, limit = change.details, format_limit(change.details.get("mean_threshold", 0.0))
-    if change.code is ChangeCode.WITHIN_THRESHOLD:
-        proven = change.facts.get("mean_code") == ChangeCode.WITHIN_THRESHOLD
-        return f", the mean of all samples within {limit}" if proven and "mean_threshold" in details else ""
-    if "mean_threshold" not in details or "mean_change" not in details:
-        return "nothing bounds the mean of all samples"
-    moved = f"{change_in_words(details['mean_change'])}{_ends(details.get('mean_low'), details.get('mean_high'))}"
-    return f"the mean of all samples {moved} is not certainly within {limit}"
-
-
-def _of_mean(change: Change) -> str:
-    """Return what became of the mean over all samples, where it moved and the typical time is not known to have."""
-    typical = "is not known to have changed" if change.facts.get("code") == ChangeCode.UNDECIDED else "did not change"
-    return f"mean of all samples, slow steps among them: {_of_time(change)}; the typical step {typical}"
-
-
-def _counted(change: Change) -> str:
-    what = str(change.facts.get("of", "blocks"))
-    return f"{change.blocks} {what if change.blocks != 1 else what.removesuffix('s')}"
-
-
-def _ends(low: float | None, high: float | None) -> str:
-    """Return " (95%: -1.1 to +8.4%)", "" where there is no interval."""
-    if low is None or high is None or low == high:
-        return ""
-    return f" (95%: {format_percent_range(low, min(high, LARGEST_WORTH_SAYING), sign=True)})"
-
-
-def _remark(change: Change, code: object, facts: Facts) -> str:
-    if code is Remark.OTHER_NUMBERS:
-        return f"{other_said(facts)}: the {change.kind} may differ for that"
-    if code is Remark.DRIFT:
-        return f"{drift_said(change.facts)}, which the threshold of {format_limit(change.threshold)} allows"
-    if code is Remark.ITEMS:
-        counts = (float(facts["before"]), float(facts["after"]))
-        pairs = zip(counts, (change.baseline, change.candidate), strict=True)
-        rates = [format_rate(items / seconds) for items, seconds in pairs if items and seconds and seconds > 0]
-        return f"a step does {counts[0]:g} → {counts[1]:g} items, at {' → '.join(rates)}"
-    details = change.details
-    shares = (f"{details[name]:.0%}" for name in ("slow_share_baseline", "slow_share_candidate"))
-    named = {"mean": details.get("mean_change"), "90th percentile": details.get("p90_change")}
-    more = [f"{name} {format_percent(value, sign=True)}" for name, value in named.items() if value is not None]
-    said = f"slow {change.facts['of']}: {' → '.join(shares)} of them (p = {float(facts['p']):.1g})"
-    return ", ".join([said, *more])
 
 
 _NAMED = 3
@@ -442,7 +271,7 @@ _OTHERS = {
     "new": ("new op", "with a rule"),
     "documented": ("op", "documented otherwise"),
 }
-"""What alters no rule, and how several of it are counted and called."""
+"""Changes that alter no rule: how several are counted and called."""
 
 
 def rule_line(rule: RuleChange) -> str:
@@ -453,38 +282,38 @@ def rule_line(rule: RuleChange) -> str:
 
 
 def rule_lines(changes: Iterable[RuleChange]) -> list[str]:
-    """Return a line for each rule that changed, in the order given; what alters nothing is left out.
+    """Return a line for each rule that changed, in the order given; devices with equal changes share a line.
 
-    Devices with equal changes share a line; that an op is registered now is left out where another rule is
-    observed.
+    A new registration is left out where another rule is observed.
     """
     known = [change for change in changes if change.alters]
     observed = {(change.op, change.device) for change in known if change.field == "observed"}
     alike: dict[tuple[str, ...], list[RuleChange]] = {}
-    for one in known:
-        if one.field != "registered" or (one.op, one.device) not in observed:
-            alike.setdefault((one.op, one.field, one.before, one.after, *sorted(one.dtypes)), []).append(one)
-    return [rule_line(replace(same[0], device=", ".join(one.device for one in same))) for same in alike.values()]
+    for change in known:
+        if change.field != "registered" or (change.op, change.device) not in observed:
+            key = (change.op, change.field, change.before, change.after, *sorted(change.dtypes))
+            alike.setdefault(key, []).append(change)
+    return [rule_line(replace(same[0], device=", ".join(rule.device for rule in same))) for same in alike.values()]
 
 
 def other_rule_lines(changes: Iterable[RuleChange]) -> list[str]:
-    """Return in phrases what changed without altering what autocast does to a program that ran before."""
+    """Return in phrases the changes that do not alter what autocast does to a program that ran before."""
     names: dict[str, dict[str, None]] = {kind: {} for kind in _OTHERS}
-    for one in changes:
-        if not one.alters:
-            presence = "gone" if one.after == NOT_THERE else "new"
-            kind = presence if one.field == "op" else one.field.split()[0]
-            names[kind][short_name(one.op)] = None
+    for change in changes:
+        if not change.alters:
+            presence = "gone" if change.after == NOT_THERE else "new"
+            kind = presence if change.field == "op" else change.field.split()[0]
+            names[kind][short_name(change.op)] = None
     return [
-        f"{counted(len(names[kind]), what)} {more}: {few_phrases([*names[kind]])}"
-        for kind, (what, more) in _OTHERS.items()
+        f"{counted(len(names[kind]), noun)} {more}: {few_phrases([*names[kind]])}"
+        for kind, (noun, more) in _OTHERS.items()
         if names[kind]
     ]
 
 
 def unseen_rule_lines(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> list[str]:
-    """Return what the candidate's probes do not answer for: `unobserved` rules, `missing` device types and dtypes."""
-    ops = list(dict.fromkeys(f"{short_name(one.op)} on {one.device}" for one in unobserved))
+    """Return a line on the `unobserved` rules of the candidate and on its `missing` devices and dtypes."""
+    ops = list(dict.fromkeys(f"{short_name(rule.op)} on {rule.device}" for rule in unobserved))
     seen = f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few_phrases(ops)}"
     lacks = f"the candidate lacks the rules of autocast on {', '.join(missing)}"
     return [*([seen] if ops else []), *([lacks] if missing else [])]
@@ -503,11 +332,9 @@ NOT_IN_TURNS = "not measured in turns: a drift of the machine looks like a chang
 LISTED = 3
 """The most cases named among those that one side lacks."""
 SHOWN, SHOWN_OF_GATE, REASONS, DIFFERING, RULES_LISTED = 10, 5, 6, 5, 20
-"""The most changes, reasons, differing lines of a trace and changed rules on a screen; --all lists the rest."""
+"""The most changes, reasons, differing lines of a trace and changed rules on a screen; -v lists the rest."""
 ROWS = 100
 """The most rows of a table in Markdown: four such tables fit into the 65,536 characters of a comment on GitHub."""
-IN_TABLES = ("status", "case_id", "metric", "baseline", "candidate", "change", "low", "reason")
-"""The columns of findings that people read."""
 
 
 def case_names(comparison: Comparison) -> dict[str, str]:
@@ -519,16 +346,17 @@ def case_names(comparison: Comparison) -> dict[str, str]:
 
 
 def verdict(*comparisons: Comparison) -> str:
-    """Return how many findings have each status, and the worst change, in one line; of traces alone, what they show."""
+    """Return how many findings have each status, and the worst change, in one line; of traces alone, their counts."""
     changes = [(change, comparison) for comparison in comparisons for change in comparison.findings]
     if not changes:
         return "; ".join(filter(None, map(_explained, comparisons))) or "nothing to compare"
-    worse = [change for change, _ in changes if change.status is ChangeStatus.REGRESSED]
-    drifted = sum(change.metric == DRIFT for change in worse)
-    parts = [something_else(drifted)] if drifted else []
+    parts = []
     for status in WORST_FIRST:
-        drift = (DRIFT,) if status is ChangeStatus.REGRESSED else ()
-        kinds = Counter(change.kind for change, _ in changes if change.status is status and change.metric not in drift)
+        alike = [change for change, _ in changes if change.status is status]
+        drifted = sum(change.metric == DRIFT for change in alike) if status is ChangeStatus.REGRESSED else 0
+        if drifted:
+            parts.insert(0, f"{counted(drifted, 'case computes', 'cases compute')} something else")
+        kinds = Counter(change.kind for change in alike if not (drifted and change.metric == DRIFT))
         listed = ", ".join(f"{kind} {kinds[kind]:,}" for kind in KINDS if kinds[kind])
         parts += [f"{kinds.total():,} {status}" + (f" ({listed})" if status in CHANGED else "")] if kinds else []
     text = ", ".join(parts)
@@ -539,19 +367,25 @@ def verdict(*comparisons: Comparison) -> str:
     worst, comparison = changed[0]
     run = f" of {comparison.candidate.label or comparison.candidate.run}" if len(comparisons) > 1 else ""
     most = "most of all " if len(changed) > 1 else ""
-    return f"{text}: {most}{case_names(comparison)[worst.case.case_id]}{run}{change_line(worst)}"
+    size = change_text(worst) or reason(worst)
+    named = "" if worst.metric == DRIFT else f", {size if worst.metric == OUTCOME else _sized(worst)}"
+    return f"{text}: {most}{case_names(comparison)[worst.case.case_id]}{run}{named}"
+
+
+def _sized(change: Change) -> str:
+    """Return a metric with its change or, where there is none, why: "peak memory +8.0%"."""
+    return f"{metric_label(change.metric)} {change_text(change) or reason(change)}"
 
 
 def _explained(comparison: Comparison) -> str:
-    """Return what the traces and rules of two runs that only explain say."""
+    """Return the counts of traces, rules and defects of two runs that only explain."""
     parts = []
     if comparison.explained:
         counts = Counter(case.traces for case in comparison.explained.values())
         listed = ", ".join(f"{counts[traces]:,} {traces}" for traces in Traces if counts[traces])
         parts.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
     if comparison.rule_devices:
-        count = len(rule_lines(comparison.rule_changes))
-        many = counted(count, "change") if count else "no change"
+        many = counted(len(rule_lines(comparison.rule_changes)), "change")
         parts.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
     if comparison.checks:
         came = sum(defect.came for defect in comparison.defects)
@@ -560,24 +394,8 @@ def _explained(comparison: Comparison) -> str:
     return "; ".join(parts)
 
 
-def something_else(cases: int) -> str:
-    """Return "2 cases compute something else"."""
-    return f"{counted(cases, 'case')} {'computes' if cases == 1 else 'compute'} something else"
-
-
-def change_line(change: Change) -> str:
-    """Return what became of a case behind its name: ", time +7.2%", ", fails now"; "" of another function."""
-    if change.metric == DRIFT:
-        return ""
-    if change.change is not None:
-        return f", {metric_label(change.metric)} {change_text(change)}"
-    if change.metric == OUTCOME:
-        return f", {'fails' if change.status is ChangeStatus.REGRESSED else 'is ok'} now"
-    return f", {reason(change)}"
-
-
 def sides_line(comparison: Comparison) -> str:
-    """Return what is compared with what: "before → after · torch 2.15.0 · commit 6d8b9ee → 4e1ca65"."""
+    """Return the two sides: "before → after · torch 2.15.0 · commit 6d8b9ee → 4e1ca65"."""
     before, after = comparison.baseline, comparison.candidate
     names = ((" ".join(side.arm), side.label, side.run) for side in (before, after))
     known = [pair for pair in zip(*names, strict=True) if all(pair) and pair[0] != pair[1]]
@@ -588,7 +406,7 @@ def sides_line(comparison: Comparison) -> str:
 
 
 def difference_line(difference: Difference) -> str:
-    """Return one difference as "torch 2.12.1 → 2.13.0", with what it means for times."""
+    """Return one difference as "torch 2.12.1 → 2.13.0", and whether times can be compared in spite of it."""
     shorten = short_commit if difference.name in ("commit", "torch build") else str
     remark = " (times are not comparable)" if difference.matters else ""
     return f"{difference.name} {shorten(difference.baseline)} → {shorten(difference.candidate)}{remark}"
@@ -601,7 +419,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def conditions(comparison: Comparison) -> list[str]:
-    """Return how both runs were measured, what the controls say, and which cases were not compared, a line each."""
+    """Return how both runs were measured, the controls, and the cases that were not compared, a line each."""
     lines = list(map(difference_line, comparison.differences))
     lines += ["measured in turns: both in the same blocks"] if comparison.interleaved else []
     lines += [] if comparison.control.code is ControlCode.NO_TIMES else [control_line(comparison.control)]
@@ -627,117 +445,123 @@ def explanation_lines(comparison: Comparison, case_id: str) -> list[str]:
     explained = comparison.explained.get(case_id)
     if explained is None:
         return []
-    versions = comparison.baseline.torch_version, comparison.candidate.torch_version
-    between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
     rules = [(rule, "") for rule in explained.rules] + [(rule, "; this step is the same") for rule in explained.idle]
-    return [*explained.lines, *(f"autocast's rule for {rule_line(rule)}{between}{more}" for rule, more in rules)]
+    return [*explained.lines, *(f"autocast's rule for {rule_line(rule)}{more}" for rule, more in rules)]
 
 
 def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
-    """Return the columns of findings; `names` are those of the cases, by id."""
+    """Return the columns of findings; `names` are the short names of the cases, by id."""
 
-    def value(change: Change, value: float | None) -> str:
-        return "" if change.metric == OUTCOME else value_text(change.metric, value)
+    def value(change: Change, side: str) -> str:
+        number: float | None = getattr(change, side)
+        column = COLUMNS.get(change.metric) or COMPARED.get(change.metric)
+        return "" if column is None else UNDEFINED if number is None else format_quantity(number, column.unit)
+
+    def interval(change: Change) -> str:
+        low, high = change.low, change.high
+        return "" if low is None or high is None or low == high else format_percent_range(low, high, sign=True)
 
     return [
-        Column("case_id", lambda one: one.case.case_id, "case", said=lambda one: names[one.case.case_id]),
+        Column("case_id", lambda row: row.case.case_id, "case", said=lambda row: names[row.case.case_id]),
         *(
             Column(name, attrgetter(f"case.{name}"))
             for name in ("workload", "family", "precision", "device", "phase", "path")
         ),
-        Column("metric", lambda one: one.metric, "metric", said=lambda one: metric_label(one.metric)),
-        Column("kind", lambda one: one.kind),
-        Column("status", lambda one: one.status, "verdict", said=lambda one: one.status.value),
-        Column("code", lambda one: one.code),
-        Column("reason", reason, "why", said=lambda one: "; ".join([reason(one), *remarks(one)])),
-        Column("baseline", lambda one: one.baseline, "baseline", "ratio", lambda one: value(one, one.baseline)),
-        Column("candidate", lambda one: one.candidate, "candidate", "ratio", lambda one: value(one, one.candidate)),
-        Column("change", lambda one: one.change, "change", "ratio", change_text),
-        Column("low", lambda one: one.low, "95% interval", "ratio", interval_text, rare=True),
+        Column("metric", lambda row: row.metric, "metric", said=lambda row: metric_label(row.metric)),
+        Column("kind", lambda row: row.kind),
+        Column("status", lambda row: row.status, "verdict", said=lambda row: row.status.value),
+        Column("code", lambda row: row.code),
+        Column("reason", reason, "why", said=lambda row: "; ".join([reason(row), *remarks(row)])),
+        Column("baseline", lambda row: row.baseline, "baseline", "ratio", lambda row: value(row, "baseline")),
+        Column("candidate", lambda row: row.candidate, "candidate", "ratio", lambda row: value(row, "candidate")),
+        Column("change", lambda row: row.change, "change", "ratio", change_text),
+        Column("low", lambda row: row.low, "95% interval", "ratio", interval, rare=True),
         *(Column(name, attrgetter(name)) for name in ("high", "threshold", "p_worse", "p_better", "blocks")),
-        Column("facts", lambda one: dict(one.facts)),
+        Column("facts", lambda row: dict(row.facts)),
         Column("remarks", remarks),
-        Column("details", lambda one: dict(one.details)),
+        Column("details", lambda row: dict(row.details)),
     ]
 
 
 def comparison_section(comparison: Comparison, *, everything: bool = False, gate: GateResult | None = None) -> Section:
-    """Return changes and undecided findings with their reasons; folded: every finding, its reason and its evidence.
+    """Return the changes and why other findings are undecided; folded: every finding, other traces, conditions.
 
-    Of a `gate` its points stand for the reasons. With `everything` nothing is folded, and all rows are there.
+    Of a `gate` its points take the place of the reasons. With `everything` the table of every finding takes the place
+    of the changes, and nothing is folded or left out.
     """
-    names = case_names(comparison)
-    columns = picked(finding_columns(names), *IN_TABLES)
+    names, findings = case_names(comparison), comparison.findings
+    columns = finding_columns(names)
+    heads = ("status", "case_id", "metric", "baseline", "candidate", "change", "low")
     changed = [
         change
         for status in CHANGED
-        for change in comparison.findings
+        for change in findings
         if change.status is status and change.metric not in (OUTCOME, DRIFT) and change_text(change)
     ]
-    lines = gate_lines(comparison, gate) if gate else _reasons(comparison.findings, names, changed, everything)
-    by_status = {status: [one for one in comparison.findings if one.status is status] for status in WORST_FIRST}
-    folded = [table(f"{status} ({len(own):,})", columns, own, folded=True) for status, own in by_status.items()]
-    facts = [[line] for line in conditions(comparison)]
-    blocks = [
-        table(
-            "changed",
-            columns[:-1],
-            changed,
-            shown=None if everything else SHOWN_OF_GATE if gate else SHOWN,
-        ),
-        *map(Block, lines),
-        *_why(comparison, names, everything),
-        *_lists(comparison, rules=everything or gate is None),
-        *(block if everything else cut(block, ROWS) for block in folded),
-        Block("how it was measured", ["what"], facts, folded=True),
-    ]
-    shown = [block for block in blocks if block.rows or not block.headers]
-    return Section(sides_line(comparison), [replace(one, folded=False) for one in shown] if everything else shown)
+    lines = gate_lines(comparison, gate) if gate else [] if everything else _reasons(findings, names, changed)
+    blocks = [table("changed", picked(columns, *heads), changed, shown=SHOWN_OF_GATE if gate else SHOWN)]
+    blocks = [*([] if everything else blocks), *map(Block, lines), *_why(comparison, names, everything)]
+    blocks += _lists(comparison, rules=everything or gate is None, most=None if everything else RULES_LISTED)
+    listed = sorted(findings, key=lambda change: WORST_FIRST.index(change.status))[: None if everything else ROWS]
+    every = table(f"findings ({len(findings):,})", picked(columns, *heads, "reason"), listed)
+    conditioned = Block("how it was measured", ["conditions"], [[line] for line in conditions(comparison)])
+    details = [_rest(comparison, names), every, conditioned]
+    blocks += details if everything else [replace(cut(block, ROWS), folded=True) for block in details]
+    return Section(sides_line(comparison), [block for block in blocks if block.rows or not block.headers])
 
 
-def _reasons(
-    findings: Iterable[Change], names: Mapping[str, str], listed: Container[Change], everything: bool
-) -> list[str]:
+def _reasons(findings: Iterable[Change], names: Mapping[str, str], listed: Container[Change]) -> list[str]:
     """Return a line for each status, kind and code that is neither `listed` nor unchanged, and for each remark."""
     alike: dict[tuple[str, ...], list[tuple[Change, str]]] = {}
-    for change in sorted(findings, key=lambda one: WORST_FIRST.index(one.status)):
+    for change in sorted(findings, key=lambda change: WORST_FIRST.index(change.status)):
         if change not in listed and change.status is not ChangeStatus.UNCHANGED:
-            alike.setdefault((change.status, change.kind, change.code), []).append((change, reason(change)))
+            alike.setdefault((change.status, change.kind, change.code), []).append((change, ""))
         for remark, text in zip(change.remarks, remarks(change), strict=True):
             alike.setdefault((change.status, change.kind, remark.code), []).append((change, text))
     lines = []
     for (status, kind, _), members in alike.items():
         cases = few((names[change.case.case_id] for change, _ in members), 1)
-        lines.append(f"{len(members):,} {status} ({kind}), {cases}: {members[0][1]}")
-    return lines if everything else _first(lines, REASONS)
+        first, text = members[0]
+        lines.append(f"{len(members):,} {status} ({kind}), {cases}: {text or reason(first)}")
+    return _first(lines, REASONS)
 
 
-def _first(lines: Sequence[str], most: int) -> list[str]:
-    """Return the first lines, and how many more there are."""
-    more = len(lines) - most
-    return [*lines[:most], *([f"and {more:,} more, --all lists them"] if more > 0 else [])]
+def _first(lines: Sequence[str], most: int | None) -> list[str]:
+    """Return the first lines, and how many more there are; None: all."""
+    more = 0 if most is None else len(lines) - most
+    return [*lines[:most], *([f"and {more:,} more, -v lists them"] if more > 0 else [])]
+
+
+def _shown(comparison: Comparison) -> list[str]:
+    """Return the cases whose traces are shown first: the one that changed most; without findings, all."""
+    changed = dict.fromkeys(change.case.case_id for change in comparison.findings if change.status in CHANGED)
+    worst = [case_id for case_id in changed if case_id in comparison.explained][:1]
+    return worst if comparison.findings else list(comparison.explained)
 
 
 def _why(comparison: Comparison, names: Mapping[str, str], everything: bool) -> Iterator[Block]:
-    """Yield what differs in the traces of the case that changed most; folded, of others. Without findings, of all."""
-    changed = dict.fromkeys(one.case.case_id for one in comparison.findings if one.status in CHANGED)
-    shown = [case_id for case_id in changed if case_id in comparison.explained][:1]
-    for case_id in shown if comparison.findings else comparison.explained:
-        lines = explanation_lines(comparison, case_id)
+    """Yield the differences between the traces of the cases that are shown first."""
+    for case_id in _shown(comparison):
         yield Block(f"what differs in {names.get(case_id, case_id)}:")
-        yield from (Block(f"· {line}") for line in (lines if everything else _first(lines, DIFFERING)))
-    rest = [case_id for case_id in comparison.explained if comparison.findings and case_id not in shown]
-    rows = [[names.get(case_id, case_id), line] for case_id in rest for line in explanation_lines(comparison, case_id)]
-    yield Block("what differs in other cases", ["case", "what differs"], rows, folded=True)
+        lines = explanation_lines(comparison, case_id)
+        yield from (Block(f"· {line}") for line in _first(lines, None if everything else DIFFERING))
 
 
-def _lists(comparison: Comparison, *, rules: bool) -> Iterator[Block]:
+def _rest(comparison: Comparison, names: Mapping[str, str]) -> Block:
+    """Return the table of the differences between the traces of all other cases."""
+    rest = comparison.explained.keys() - {*_shown(comparison)}
+    cases = [case_id for case_id in comparison.explained if case_id in rest]
+    rows = [[names.get(case_id, case_id), line] for case_id in cases for line in explanation_lines(comparison, case_id)]
+    return Block("what differs in other cases", ["case", "difference"], rows)
+
+
+def _lists(comparison: Comparison, *, rules: bool, most: int | None) -> Iterator[Block]:
     """Yield changed `rules`, where they are wanted, and defects that came or went, a line each."""
     changed = rule_lines(comparison.rule_changes) if rules else []
     if changed:
         yield Block(f"rules of autocast changed ({len(changed):,}):")
     unseen = unseen_rule_lines(comparison.rules_unobserved, comparison.rule_devices_missing) if rules else []
-    yield from (Block(f"· {line}") for line in [*_first(changed, RULES_LISTED), *unseen])
+    yield from (Block(f"· {line}") for line in [*_first(changed, most), *unseen])
     for defect in comparison.defects:
         remedy = f" (what to do: {defect.remedy})" if defect.came else ""
         happened = "came" if defect.came else "went"
@@ -747,7 +571,7 @@ def _lists(comparison: Comparison, *, rules: bool) -> Iterator[Block]:
 def comparison_document(
     comparison: Comparison, *, everything: bool = False, gate: GateResult | None = None
 ) -> Document:
-    """Return a comparison with what a `gate` says of it; `everything`: every finding and trace.
+    """Return a comparison with the verdict of a `gate`; `everything`: every finding and trace.
 
     Machines have each finding; in CSV remarks are joined by "; ", and details are a JSON object.
     """
@@ -777,33 +601,25 @@ def comparison_document(
 
 def comparison_data(comparison: Comparison, gate: GateResult | None = None) -> dict[str, Any]:
     """Return a comparison as JSON has it, with the verdict of a gate as "gate"."""
+    plain = ("baseline", "candidate", "interleaved", "only_baseline", "only_candidate", "skipped", "differences")
+    plain = (*plain, "control", "rule_changes", "rule_devices", "defects")
+    data = {name: msgspec.to_builtins(getattr(comparison, name), enc_hook=dict) for name in plain}
     return {
         **({"gate": _gate_data(comparison, gate)} if gate else {}),
         "summary": verdict(comparison),
-        "baseline": asdict(comparison.baseline),
-        "candidate": asdict(comparison.candidate),
-        "interleaved": comparison.interleaved,
-        "control": asdict(comparison.control) | {"sentence": control_line(comparison.control)},
+        **data,
         "notes": notes(comparison),
-        "only_baseline": list(comparison.only_baseline),
-        "only_candidate": list(comparison.only_candidate),
-        "skipped": dict(comparison.skipped),
-        "differences": [asdict(one) for one in comparison.differences],
-        "means": [asdict(one) for one in comparison.means],
         "findings": records(finding_columns({}), comparison.findings),
         "explained": {case_id: explanation_lines(comparison, case_id) for case_id in comparison.explained},
-        "rule_changes": [asdict(one) for one in comparison.rule_changes],
-        "rule_devices": list(comparison.rule_devices),
-        "defects": [asdict(one) for one in comparison.defects],
     }
 
 
 def gate_lines(comparison: Comparison, result: GateResult) -> list[str]:
-    """Return a line for each kind that a gate left out, each warning, and each reason to fail."""
+    """Return a line for each reason of an ignore, each note, and each reason to fail."""
     left_out: dict[str, list[str]] = {}
-    for one in result.ignored:
-        heading = f"ignored until {one.until} ({one.reason})"
-        left_out.setdefault(heading, []).append(f"{one.case_id} {one.metric}: {_ignored_text(one)}")
+    for ignored in result.ignored:
+        heading = f"ignored until {ignored.until} ({ignored.reason})"
+        left_out.setdefault(heading, []).append(f"{ignored.case_id} {ignored.metric}: {_ignored_text(ignored)}")
     names = case_names(comparison)
     return [
         *(f"{heading}: {'; '.join(texts)}" for heading, texts in left_out.items()),
@@ -815,46 +631,53 @@ def gate_lines(comparison: Comparison, result: GateResult) -> list[str]:
 def point_line(point: GatePoint, names: Mapping[str, str]) -> str:
     """Return a point of a gate in a line; cases go by `names`."""
     changes = point.changes
-    cases = [names.get(one.case.case_id, one.case.case_id) for one in changes]
-    labels = [f"{name} {metric_label(one.metric)}" for name, one in zip(cases, changes, strict=True)]
-    which = cases
-    if point.code in (GateCode.OTHER_FUNCTION, GateCode.SKIPPED):
-        word = brief if point.code is GateCode.OTHER_FUNCTION else reason
-        which = gathered(zip(cases, map(word, changes), strict=True))
-    elif point.code is GateCode.REGRESSED:
-        which = [f"{label} {gated_change(one)}" for label, one in zip(labels, changes, strict=True)]
-    elif point.code is GateCode.LOST:
-        which = [f"{label} ({one.code})" for label, one in zip(labels, changes, strict=True)]
-    elif point.code in (GateCode.UNDECIDED, GateCode.NOTHING):
-        which = [text for text, _ in Counter(map(reason, changes)).most_common(1)]
-        if point.code is GateCode.UNDECIDED and point.names:
-            which.append(f"the candidate lacks {counted(len(point.names), 'case')}")
-        elif point.code is GateCode.NOTHING:
-            which += [f"skipped on both sides: {why}" for why in dict.fromkeys(point.names)]
-    elif point.code is GateCode.RULES_CHANGED:
-        which = rule_lines(point.rules)
-    elif point.code is GateCode.RULES_NOTED:
-        which = other_rule_lines(point.rules)
-    elif point.code is GateCode.RULES_UNSEEN:
-        which = unseen_rule_lines(point.rules, point.names)
-    elif not changes:
-        which = [names.get(name, name) for name in point.names]
+    cases = [names.get(change.case.case_id, change.case.case_id) for change in changes]
+    labelled = list(zip(cases, changes, strict=True))
+    match point.code:
+        case GateCode.OTHER_FUNCTION:
+            which = gathered((case, drift_said(change.facts)) for case, change in labelled)
+        case GateCode.SKIPPED:
+            which = gathered((case, reason(change)) for case, change in labelled)
+        case GateCode.REGRESSED:
+            which = [f"{case} {metric_label(change.metric)} {gated_change(change)}" for case, change in labelled]
+        case GateCode.LOST:
+            which = [f"{case} {metric_label(change.metric)} ({change.code})" for case, change in labelled]
+        case GateCode.UNDECIDED | GateCode.NOTHING:
+            which = [text for text, _ in Counter(map(reason, changes)).most_common(1)]
+            if point.code is GateCode.NOTHING:
+                which += [f"skipped on both sides: {why}" for why in dict.fromkeys(point.names)]
+            elif point.names:
+                which.append(f"the candidate lacks {counted(len(point.names), 'case')}")
+        case GateCode.RULES_CHANGED:
+            which = rule_lines(point.rules)
+        case GateCode.RULES_NOTED:
+            which = other_rule_lines(point.rules)
+        case GateCode.RULES_UNSEEN:
+            which = unseen_rule_lines(point.rules, point.names)
+        case _:
+            which = cases or [names.get(name, name) for name in point.names]
     facts: dict[str, float | str] = {"count": len(changes or point.names or which), "which": few_phrases(which)}
     facts |= {"kind": point.kind, "decided": point.decided, "findings": point.findings, "number": point.number}
     facts |= {"limit": point.limit, "share": point.decided / point.findings if point.findings else 0.0}
-    against = {"against": point.against} if point.against else {}
-    return words(state(point.code, **facts, **against))
+    return words(state(point.code, **facts, against=point.against or None))
 
 
-def _ignored_text(one: Ignored) -> str:
+def gated_change(change: Change) -> str:
+    """Return a change with its threshold, or why it has none: "+8.0% (threshold 2%)"."""
+    finite = change.change is not None and math.isfinite(change.change) and change_text(change)
+    return f"{finite} (threshold {limit_text(change)})" if finite else f"({reason(change)})"
+
+
+def _ignored_text(ignored: Ignored) -> str:
     """Return what an ignore left out."""
-    if one.rule is not None:
-        return rule_line(one.rule)
-    if one.change is None:
-        return "missing in the candidate" if one.missing else "failed"
-    if one.metric == DRIFT:
-        return reason(one.change)
-    return f"regressed {gated_change(one.change)}" if one.change.status is ChangeStatus.REGRESSED else one.change.status
+    if ignored.rule is not None:
+        return rule_line(ignored.rule)
+    if ignored.change is None:
+        return "missing in the candidate" if ignored.missing else "failed"
+    if ignored.metric == DRIFT:
+        return reason(ignored.change)
+    regressed = ignored.change.status is ChangeStatus.REGRESSED
+    return f"regressed {gated_change(ignored.change)}" if regressed else ignored.change.status
 
 
 def gate_verdict(result: GateResult) -> str:
@@ -871,7 +694,7 @@ def gate_verdict(result: GateResult) -> str:
     for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
         counts += [f"{counted(len(rule_lines(changes)), 'change')} of rules{against}"] if changes else []
     if result.decided:
-        shares = (f"{kind} {one.decided} of {one.findings}" for kind, one in result.decided.items())
+        shares = (f"{kind} {share.decided} of {share.findings}" for kind, share in result.decided.items())
         counts.append(f"decided: {', '.join(shares)}")
     if result.rule_devices:
         counts.append(f"rules of autocast compared on {', '.join(result.rule_devices)}")
@@ -881,63 +704,45 @@ def gate_verdict(result: GateResult) -> str:
 
 
 def _gate_data(comparison: Comparison, result: GateResult) -> dict[str, Any]:
+    """Return the verdict of a gate as JSON has it: its points with their codes, and counts."""
     names = case_names(comparison)
-
-    def points(of: Iterable[GatePoint]) -> list[dict[str, Any]]:
-        return [
+    plain = ("status", "passed", "exit_code", "decided", "missing", "failed", "rule_devices", "policy")
+    plain = (*plain, "rule_changes", "anchor_rule_changes")
+    data = {name: msgspec.to_builtins(getattr(result, name), enc_hook=dict) for name in plain}
+    for name, points in (("why", result.why), ("notes", result.notes)):
+        data[name] = [
             {
-                "code": one.code,
-                "kind": one.kind,
-                "against": one.against,
-                "count": len(one.changes or one.names or one.rules),
-                "text": point_line(one, names),
+                **{key: getattr(point, key) for key in ("code", "kind", "against")},
+                "count": len(point.changes or point.names or point.rules),
+                "text": point_line(point, names),
             }
-            for one in of
+            for point in points
         ]
+    data["ignored"] = [
+        {
+            **{key: getattr(ignored, key) for key in ("case_id", "metric", "reason")},
+            "what": _ignored_text(ignored),
+            "until": ignored.until.isoformat(),
+        }
+        for ignored in result.ignored
+    ]
+    return data
 
-    return {
-        "status": result.status,
-        "passed": result.passed,
-        "exit_code": result.exit_code,
-        "why": points(result.why),
-        "notes": points(result.notes),
-        "decided": {kind: asdict(one) for kind, one in result.decided.items()},
-        "ignored": [
-            {
-                "case_id": one.case_id,
-                "metric": one.metric,
-                "what": _ignored_text(one),
-                "until": one.until.isoformat(),
-                "reason": one.reason,
-            }
-            for one in result.ignored
-        ],
-        "missing": list(result.missing),
-        "failed": list(result.failed),
-        "rule_changes": [asdict(one) for one in result.rule_changes],
-        "anchor_rule_changes": [asdict(one) for one in result.anchor_rule_changes],
-        "rule_devices": list(result.rule_devices),
-        "policy": dict(result.policy),
-    }
-
-
-CONTROL_SHOWN = 8
-"""So many of the cases that spread most are listed."""
 
 DETECTABLE: Sequence[Column[Detectable]] = (
-    Column("blocks", lambda one: one.blocks, "blocks", "whole"),
-    Column("seconds", lambda one: one.seconds, "time", "s"),
-    Column("median", lambda one: one.median, "median case", "share", lambda one: format_percent(one.median)),
-    Column("worst", lambda one: one.worst, "worst case", "share", lambda one: format_percent(one.worst)),
+    Column("blocks", lambda row: row.blocks, "blocks", "whole"),
+    Column("seconds", lambda row: row.seconds, "time", "s"),
+    Column("median", lambda row: row.median, "median case", "share", lambda row: format_percent(row.median)),
+    Column("worst", lambda row: row.worst, "worst case", "share", lambda row: format_percent(row.worst)),
 )
 
 
-def control_document(comparison: Comparison, found: SelfComparison) -> Document:
-    """Return what `comparison` of an arm with itself came to: false alarms, and the changes that can be seen."""
+def control_document(found: SelfComparison) -> Document:
+    """Return the result of an arm compared with itself: false alarms, and the smallest changes that can be seen."""
     cases, alarms = counted(found.cases, "case"), found.false_alarms
     rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
     if not found.able:
-        rate = ": there could be none, with so few blocks on a machine that was fit"
+        rate = ": there could be none, with these few blocks on a machine that was fit"
     lines = [
         f"false alarms: {len(alarms)} of {cases}{rate}",
         *(f"{change.case.case_id}: {reason(change)}" for change in alarms),
@@ -947,25 +752,20 @@ def control_document(comparison: Comparison, found: SelfComparison) -> Document:
         lines.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
     if found.unfit:
         lines.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {reason(found.unfit[0])}")
-    names = case_labels(finding.case for finding in comparison.findings)
-    spreads: list[Column[tuple[str, float]]] = [
-        Column("case_id", lambda one: one[0], "case", said=lambda one: names[one[0]]),
-        Column("spread", lambda one: one[1], "spread", "share", lambda one: format_percent(one[1])),
-    ]
-    widest = sorted(found.spreads.items(), key=lambda one: -one[1])
-    blocks = [Block(line) for line in lines]
-    if found.spreads:
-        blocks.append(table("a slowdown is found 19 times in 20 if it is at least", DETECTABLE, found.detectable))
-        blocks.append(table("standard deviation of a block's ratio, the widest", spreads, widest, shown=CONTROL_SHOWN))
+    seen = table("a slowdown is found 19 times in 20 if it is at least", DETECTABLE, found.detectable)
     lists = ("false_alarms", "suspected", "unfit", "unchanged")
+    title = f"one arm against itself: {cases}, {counted(found.blocks, 'block')}"
     return Document(
-        sections=lambda: [Section(f"one arm against itself: {cases}, {counted(found.blocks, 'block')}", blocks)],
+        sections=lambda: [Section(title, [*map(Block, lines), *([seen] if seen.rows else [])])],
         data=lambda: {
             **{name: getattr(found, name) for name in ("cases", "blocks", "able", "spreads")},
             **{name: [change.case.case_id for change in getattr(found, name)] for name in lists},
             "highest_rate": finite(found.highest_rate),
             "detectable": records(DETECTABLE, found.detectable),
         },
-        columns=[column.key for column in spreads],
-        rows=lambda: records(spreads, widest),
+        columns=["case_id", "spread"],
+        rows=lambda: [
+            {"case_id": case_id, "spread": spread}
+            for case_id, spread in sorted(found.spreads.items(), key=lambda pair: -pair[1])
+        ],
     )

@@ -1,14 +1,20 @@
-"""What is shown: documents of sections, with sentences, tables and code, what machines read of the same, and Markdown.
+"""Documents of sections, with sentences, tables and code; as Markdown, and as CSV and JSON for machines.
 
-A column of a table is described once, for people and for machines. `terminal` and `data` render documents; the
-templates of `ampbench.report` put the blocks of their sections on its page.
+A column of a table is described once, for people and for machines. `terminal` renders documents, too; the templates of
+`ampbench.report` put the blocks of their sections on its page.
 """
 
+import csv
+import io
+import json
+import math
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from ampbench.core.units import FORMATS, UNDEFINED
 
@@ -81,7 +87,7 @@ def table(
 ) -> Block:
     """Return a table of the columns that have a heading, those with a unit as numbers.
 
-    `shown`: so many of the rows, and a note that says so; None: all.
+    `shown` is the most rows, and a note then has how many there are; None: all.
     """
     cells = {place: [column.cell(row) for row in rows] for place, column in enumerate(columns) if column.head}
     kept = [place for place, each in cells.items() if not columns[place].rare or set(each) - {"", UNDEFINED}]
@@ -94,7 +100,7 @@ def table(
         whole=tuple(columns[place].head for place in kept if columns[place].whole),
         folded=folded,
     )
-    return block if shown is None else first_rows(block, shown)
+    return block if shown is None else cut(block, shown, ", -v lists the rest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,28 +149,15 @@ def as_sentence(text: str, names: Container[str] = ()) -> str:
     return f"{text[:1] if named else text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
-def with_rest(block: Block, total: int) -> Block:
-    """Return a block that shows the first of `total` rows, with a note that says so and how to list all."""
-    if len(block.rows) == total:
-        return block
-    note = f"{len(block.rows):,} of {total:,}, --all lists the rest"
-    return replace(block, note="; ".join(filter(None, [block.note, note])))
-
-
-def first_rows(block: Block, most: int) -> Block:
-    """Return a block with its first `most` rows, which says so if it has more."""
-    return with_rest(replace(block, rows=block.rows[:most]), len(block.rows))
-
-
 ROWS = 40
 """The most rows of a table of one case on a page, in order of importance."""
 
 
-def cut(block: Block, most: int = ROWS) -> Block:
-    """Return a block with its first `most` rows, and in its note how many there are."""
+def cut(block: Block, most: int = ROWS, rest: str = "") -> Block:
+    """Return a block with its first `most` rows; its note then has how many there are, and where the `rest` is."""
     if len(block.rows) <= most:
         return block
-    note = f"{most} of {len(block.rows):,}"
+    note = f"{most} of {len(block.rows):,}{rest}"
     return replace(block, rows=block.rows[:most], note="; ".join(filter(None, [block.note, note])))
 
 
@@ -252,3 +245,68 @@ def block_text(block: Block, level: int) -> str:
 
 def _heading(title: str, level: int) -> str:
     return f"{'#' * level} {escaped(title)}" if title else ""
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""The first characters of text that a spreadsheet runs."""
+_NUMBER = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?\s?[%\w]*", re.IGNORECASE)
+"""A number that was formatted already, with its unit."""
+
+
+def csv_text(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as CSV with a header line; None and NaN are empty cells.
+
+    Text that a spreadsheet would take for a formula has an apostrophe before it
+    (owasp.org/www-community/attacks/CSV_Injection).
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(map(_cell, headers))
+    writer.writerows([[_cell(value) for value in row] for row in rows])
+    return stream.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    found = plain(value)
+    if isinstance(found, str) and found.startswith(FORMULA) and not _NUMBER.fullmatch(found):
+        return f"'{found}"
+    return "" if found is None else found
+
+
+def json_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as a JSON list of flat objects, one a line; null where a value is undefined or not finite."""
+    lines = [json.dumps({name: plain(value) for name, value in row.items()}, ensure_ascii=False) for row in rows]
+    return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
+
+
+def plain(value: Any) -> Any:
+    """Return a cell of a frame as a plain Python value: None for null, NaN and infinities, int for whole integers."""
+    if value is None or isinstance(value, str | bool | int | list | dict):
+        return value
+    if hasattr(value, "item"):  # a NumPy scalar
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return None  # pandas' NA and NaT
+
+
+def record_data(record: msgspec.Struct) -> dict[str, Any]:
+    """Return a stored record, and all records in it, as JSON has them."""
+    data: dict[str, Any] = msgspec.to_builtins(record, enc_hook=dict)
+    return data
+
+
+def json_document(document: Any) -> str:
+    """Return nested data as indented JSON."""
+    return json.dumps(document, ensure_ascii=False, indent=2, default=str)
+
+
+def finite(value: Any) -> Any:
+    """Return nested data with None for numbers that JSON does not have, and NumPy's scalars as plain values."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return plain(value) if hasattr(value, "item") else value

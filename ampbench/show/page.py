@@ -1,8 +1,7 @@
-"""What a page is made of: text that is fit to stand on it, and the parts of its sections.
+"""The parts of a page's sections, and text made fit for a page.
 
-Text of unknown origin (names, reasons, environment strings) is made fit here. Escaping is the template engine's; here
-goes what HTML lets through and a reader should not meet: characters that turn the direction of the text around them,
-control characters, halves of characters, megabytes.
+Text of unknown origin (names, reasons, environment strings) is made fit here, beyond the escaping of the template
+engine: without characters that turn the direction of text, control characters, halves of characters, megabytes.
 """
 
 import re
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ampbench.records.case import Case
 from ampbench.show.charts import Chart, Drawing, Named, Rows, drawn
-from ampbench.show.document import Block, Code, Section, cut
+from ampbench.show.document import Block, Code, Section, cut, written_out
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
@@ -22,23 +21,15 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Named)
 
 LONGEST = 2000
-"""A text takes so many characters at most, the note of how many there were among them."""
-
-_UNFIT = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
-    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"  # direction (Unicode UAX 9), invisible characters
-    "\ud800-\udfff\ufffe\uffff]"
-)
+"""The most characters of a text, with the note on their number."""
 
 _TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
 _JOINT = re.compile(r"[_/\[,](?=\w)|:(?=[^\W\d])")  # not within a time
 
 
 def fit(text: str) -> str:
-    """Return `text` with unfit characters written out ("\\u202e") and cut to `LONGEST`; what is fit stays as it is."""
-    if text.isprintable() and len(text) <= LONGEST:  # nearly all are; Python counts every unfit character as not
-        return text
-    written = _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text[: LONGEST + 1])
+    """Return `text` with characters without a shape written out ("\\u202e"), cut to `LONGEST`."""
+    written = written_out(text[: LONGEST + 1], "\n\t")
     if len(written) <= LONGEST:
         return written
     note = f"… ({len(text):,} characters)"

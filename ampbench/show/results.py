@@ -27,9 +27,9 @@ from ampbench.records.changes import VERDICT_COLUMNS, Evidence
 from ampbench.records.labels import NONE_NAMED, outcome_said
 from ampbench.records.measured import Round
 from ampbench.records.run import Header
-from ampbench.show.document import escaped, markdown_table
+from ampbench.show.document import Block, escaped, markdown_table
 from ampbench.show.rows import Group, Row, Take, described, grouped, judged_error, number, precision_label
-from ampbench.show.terminal import wrapped
+from ampbench.show.terminal import block_lines, wrapped
 from ampbench.show.wording import answer, lines, verdict_words, words
 
 LEAST_ROOM = 20
@@ -310,25 +310,20 @@ def _every_metric(rows: Sequence[Row], width: int) -> Iterator[Text]:
 
 
 def case_lines(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Struct | None], width: int) -> list[Text]:
-    """Return all that is known of a case: its columns with what they mean, its rounds, and its other `records`."""
-    pairs = []
+    """Return all facts of a case: its columns with their meaning, its rounds, and its other `records`."""
+    facts = []
     for name in (*metrics.COLUMNS, *VERDICT_COLUMNS):
         value = written(row, name) if name in METRICS else row[name]
         if value not in (None, ""):
-            pairs.append((name, f"{value!s:<12} {metrics.COLUMNS[name].summary if name in metrics.COLUMNS else ''}"))
+            facts.append((name, f"{value}", metrics.COLUMNS[name].summary if name in metrics.COLUMNS else ""))
     for each in rounds:
         seconds = format_seconds(round_value(each.samples, each.cpu_samples, each.windows))
         samples = "+".join(f"{len(build)}" for build in each.samples)
         name = f"{'control' if each.control else 'round'} {each.round}"
-        pairs.append((name, f"{seconds:<12} {samples} samples, server {each.server}"))
-    pairs += [pair for record in records if record is not None for pair in dotted("", msgspec.to_builtins(record))]
-    size = max(len(name) for name, _ in pairs) + 2
-    found = [Text(row["case_id"], style="bold")]
-    for name, text in pairs:
-        first, *more = wrap(text, max(width - size - 2, LEAST_ROOM)) or [""]
-        found.append(Text.assemble((f"  {name:<{size}}", "dim"), first))
-        found += [Text(" " * (size + 2) + line) for line in more]
-    return found
+        facts.append((name, seconds, f"{samples} samples, server {each.server}"))
+    for record in filter(None, records):
+        facts += [(*fact, "") for fact in dotted("", msgspec.to_builtins(record))]
+    return block_lines(Block(row["case_id"], ["fact", "value", "meaning"], facts, whole=["fact"]), width, 0)
 
 
 def dotted(name: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -12,8 +12,19 @@ from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS
 from ampbench.records.labels import NOT_REACHED, case_labels, common_traits, few
 from ampbench.show import study_words
-from ampbench.show.data import finite, record_data
-from ampbench.show.document import Block, Code, Document, Section, as_sentence, cut, picked, records, table
+from ampbench.show.document import (
+    Block,
+    Code,
+    Document,
+    Section,
+    as_sentence,
+    cut,
+    finite,
+    picked,
+    record_data,
+    records,
+    table,
+)
 from ampbench.show.page import Held, Part, told_part
 from ampbench.show.terminal import block_lines, wrapped
 from ampbench.store import StoredRun

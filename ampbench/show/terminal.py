@@ -1,8 +1,7 @@
 """Sections on a terminal: styled lines, and tables without rules that fit the width."""
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from textwrap import fill, indent
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -15,10 +14,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDTH_WITHOUT_TERMINAL = 100
-_FILLING = re.compile(r" +(?=(?: |\x1b\[[\d;]*m)*$)", re.MULTILINE)
-"""Blanks at the end of a line, before or between what ends a style."""
-
-
 LAYOUT = "\n\t"
 """The control characters of our own that are printed."""
 
@@ -53,13 +48,6 @@ def print_lines(console: "Console", lines: Iterable["Text"]) -> None:
         console.print(line, soft_wrap=not console.is_terminal)
 
 
-def print_block(console: "Console", block: "RenderableType") -> None:
-    """Print a table or another block of lines, without the blanks that fill it up to the width."""
-    with console.capture() as capture:
-        console.print(block)
-    console.file.write(_FILLING.sub("", capture.get()))
-
-
 def filled(text: str, width: int) -> str:
     """Return prose in lines of at most `width`, all but the first indented; words, such as ids, are never broken."""
     return fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
@@ -72,25 +60,10 @@ def wrapped(text: str, width: int, style: str = "") -> list["Text"]:
     return [Text(line, style=style) for line in filled(text, width).splitlines()]
 
 
-def padded(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
-    """Return rows whose cells fill the width of their column: those of the first `left` columns stand to the left."""
-    from rich.cells import cell_len
-
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-
-    def fill(place: int, cell: str) -> str:
-        blank = " " * (widths[place] - cell_len(cell))
-        return cell + blank if place < left else blank + cell
-
-    return [[fill(place, cell) for place, cell in enumerate(row)] for row in rows]
-
-
-GAPS = (2, 1)
-"""Blanks between its columns, from roomy to tight."""
+GAP = 2
+"""Blanks between columns."""
 MIN_WIDTH = 10
-"""A column that folds gets at least so much room, if it needs it."""
-SHORT_WORD = 16
-"""A word of no more characters than this is not broken."""
+"""The least room of a column that folds, if it needs as much."""
 
 STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "incomparable": "magenta"}
 """How the statuses of changes are shown."""
@@ -159,9 +132,9 @@ def block_lines(block: Block, width: int, margin: int = 2) -> list["Text"]:
     title = Text.assemble((block.title, "bold" if block.rows else ""), (between + note, "dim"))
     parts: list[tuple[RenderableType, int, int]] = [(title, margin, width)] if title.plain else []
     if block.rows:
-        gap, widths = _layout(block, width - 2 * margin)
-        needed = 2 * margin + sum(widths.values()) + gap * (len(widths) - 1)
-        parts.append((_table(block, gap, widths), 2 * margin, max(width, needed)))
+        widths = _widths(block, width - 2 * margin)
+        needed = 2 * margin + sum(widths.values()) + GAP * (len(widths) - 1)
+        parts.append((_table(block, widths), 2 * margin, max(width, needed)))
         if hidden := [name for place, name in enumerate(block.headers) if place not in widths]:
             parts.append((Text(NO_ROOM.format(", ".join(hidden)), style="dim"), 2 * margin, width))
     console = make_console(file=StringIO())
@@ -175,91 +148,45 @@ def block_lines(block: Block, width: int, margin: int = 2) -> list["Text"]:
     return lines
 
 
-def _table(block: Block, gap: int, widths: Mapping[int, int]) -> "Table":
+def _table(block: Block, widths: Mapping[int, int]) -> "Table":
     """Return a table without lines, of the columns in `widths`: numbers to the right, text folds."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
-    folding = set()
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
     for place, width in widths.items():
         name = block.headers[place]
-        number = name in block.numbers
-        justify: Literal["left", "right"] = "right" if number else "left"
-        folds = not number and name not in block.whole
-        table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold", width=width)
-        folding |= {place} if folds else set()
+        justify: Literal["left", "right"] = "right" if name in block.numbers else "left"
+        table.add_column(name, justify=justify, no_wrap=not _folds(block, name), overflow="fold", width=width)
     for row in block.rows:
-        cells = [_broken(row[place], width) if place in folding else row[place] for place, width in widths.items()]
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
+        table.add_row(*(Text(row[place], style=STYLES.get(row[place], "")) for place in widths))
     return table
 
 
-def _layout(block: Block, room: int) -> tuple[int, dict[int, int]]:
-    """Return the blanks between columns and the widths of those shown, by their places.
+def _folds(block: Block, name: str) -> bool:
+    return name not in block.numbers and name not in block.whole
 
-    Where all is too wide for `room`, the gaps are tighter, then columns of numbers are left out, the last ones first,
-    but for the first of all; what is too wide even then is wider than `room`.
+
+def _widths(block: Block, room: int) -> dict[int, int]:
+    """Return the widths of the columns that are shown, by their places: columns that fold share the room that is left.
+
+    Where there is too little room, columns of numbers are left out, the last ones first, but for the first of all.
+    Names that are whole may be wider than the room.
     """
     from rich.cells import cell_len
 
-    columns = list(zip(block.headers, *block.rows, strict=True))
-    natural = {place: max(map(cell_len, column)) for place, column in enumerate(columns)}
-    least = {place: min(natural[place], _least(column)) for place, column in enumerate(columns)}
-    counted = [place for place, name in enumerate(block.headers) if name in block.numbers]
-    shown = list(natural)
+    natural = [max(map(cell_len, column)) for column in zip(block.headers, *block.rows, strict=True)]
+    numbers = [place for place, name in enumerate(block.headers) if name in block.numbers]
+    hidden: set[int] = set()
     while True:
-        folding = [place for place in shown if place not in counted and block.headers[place] not in block.whole]
-        fixed = sum(natural[place] for place in shown if place not in folding)
-        for gap in GAPS:
-            left = room - fixed - gap * (len(shown) - 1)
-            if sum(least[place] for place in folding) <= left:
-                break
-        else:
-            last = next((place for place in reversed(counted[1:]) if place in shown), None)
-            if last is not None:
-                shown.remove(last)
-                continue
-        widths = _shared({place: natural[place] for place in folding}, left, least)
-        return gap, {place: widths.get(place, natural[place]) for place in shown}
-
-
-def _least(column: Sequence[str]) -> int:
-    """Return the least width of a column that folds: that of its longest word, if that is a short one."""
-    from rich.cells import cell_len
-
-    longest = max((cell_len(word) for cell in column for word in cell.split()), default=0)
-    return max(MIN_WIDTH, longest if longest <= SHORT_WORD else 0)
-
-
-def _shared(natural: Mapping[int, int], room: int, least: Mapping[int, int] | None = None) -> dict[int, int]:
-    """Return widths of columns that together fit `room`: each what it needs, the wide ones what is left in equal parts.
-
-    None is narrower than `least`, or than `MIN_WIDTH`, unless it needs less.
-    """
-    widths: dict[int, int] = {}
-    wanted = least or {}
-    for place, width in sorted(natural.items(), key=lambda item: item[1]):
-        part = max(room // (len(natural) - len(widths)), wanted.get(place, MIN_WIDTH))
-        widths[place] = min(width, part)
-        room -= widths[place]
+        shown = [place for place in range(len(natural)) if place not in hidden]
+        folding = [place for place in shown if _folds(block, block.headers[place])]
+        left = room - GAP * (len(shown) - 1) - sum(natural[place] for place in shown if place not in folding)
+        if sum(min(natural[place], MIN_WIDTH) for place in folding) <= left or len(hidden) + 1 >= len(numbers):
+            break
+        hidden.add(numbers[-1 - len(hidden)])
+    widths = {place: natural[place] for place in shown}
+    for rank, place in enumerate(sorted(folding, key=lambda place: natural[place])):
+        widths[place] = min(natural[place], max(left // (len(folding) - rank), MIN_WIDTH))
+        left -= widths[place]
     return widths
-
-
-def _broken(cell: str, width: int) -> str:
-    """Return `cell` with its words that are wider than `width` broken after dots, as "aten.", "very_long_name"."""
-    return " ".join(word if len(word) <= width else _at_dots(word, width) for word in cell.split(" "))
-
-
-def _at_dots(word: str, width: int) -> str:
-    """Return the parts of a dotted name on as few lines as `width` allows; one with long parts breaks anywhere."""
-    parts = word.split(".")
-    parts = [*(f"{part}." for part in parts[:-1]), parts[-1]]
-    if max(map(len, parts)) > width:
-        return "\n".join(word[start : start + width] for start in range(0, len(word), width))
-    lines = [""]
-    for part in parts:
-        if lines[-1] and len(lines[-1]) + len(part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -14,7 +15,7 @@ from ampbench.records.kinds import ORIGIN
 from ampbench.records.labels import few, left_out
 from ampbench.records.ranges import FLUSHES, ROOT, ModuleError, OriginPass, ranked
 from ampbench.records.wire import Task
-from ampbench.show.charts import MODULES, Drawing, Rows, limit_layers, module_points, thinned, tooltip
+from ampbench.show.charts import MODULES, Drawing, Rows, module_layers
 from ampbench.show.document import Column
 from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, asks, shown
 
@@ -162,7 +163,7 @@ def _chart_rows(case: "Subject[OriginPass]") -> dict[str, list[dict[str, Any]]]:
             "limit": None,
             "text": None,
         }
-        for place, row, error in thinned(kept, lambda drawn: -drawn[2])
+        for place, row, error in sorted(sorted(kept, key=itemgetter(2))[:MODULES])
     ]
     if (error := case.found.output_rel_l2) is not None:
         rows.append({**dict.fromkeys(rows[0]), "limit": error, "text": f"{format_error(error)}: none kept"})
@@ -171,12 +172,12 @@ def _chart_rows(case: "Subject[OriginPass]") -> dict[str, list[dict[str, Any]]]:
 
 def _spec(rows: Rows) -> dict[str, Any]:
     y = {
+        "field": "kept",
         "type": "quantitative",
         "title": "error of the output (relative L2)",
         "axis": {"format": ".1e", "tickCount": 5, "minExtent": 46},
     }
-    told = tooltip(module="module", **{"class": "kind"}, error="kept")
-    return {"layer": [*module_points(rows, {"mark": {**y, "field": "kept"}}, _LOOKS, told), *limit_layers(y)]}
+    return {"layer": module_layers(rows, y, _LOOKS)}
 
 
 STUDY: Study[OriginAsked, OriginPass] = Study(

@@ -13,8 +13,7 @@ from ampbench.records.changes import Difference
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
 from ampbench.show.comparison import NOT_IN_TURNS, drift_said
-from ampbench.show.data import finite
-from ampbench.show.document import Block, Column, Document, Section, table
+from ampbench.show.document import Block, Column, Document, Section, finite, table
 from ampbench.trend.building import OWN_PROGRAM
 from ampbench.trend.series import JUDGED, TRACKED, Change, Lack, Place, Point, Rule, Series, Trend
 

@@ -4,14 +4,13 @@ import io
 import sys
 
 import pytest
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ampbench.cli.main import main
 from ampbench.cli.printing import print_note, print_text
-from ampbench.show.data import csv_text
-from ampbench.show.terminal import make_console, print_block
+from ampbench.show.document import csv_text
+from ampbench.show.terminal import make_console
 
 NOTE = "run 20260131T120000Z-bench-1f9a3c: results/runs/20260131T120000Z-bench-1f9a3c.jsonl has ten cases too many"
 
@@ -50,27 +49,6 @@ def test_an_error_is_wrapped_like_every_note(monkeypatch: pytest.MonkeyPatch) ->
     assert first.startswith("ampbench: error: ")
     assert others
     assert all(line.startswith("  ") for line in others)
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_no_line_of_a_table_ends_in_blanks(is_terminal: bool) -> None:
-    stream = io.StringIO()
-    console = Console(
-        file=stream, width=60, force_terminal=is_terminal, color_system="standard" if is_terminal else None
-    )
-    table = Table(box=None, header_style="dim", expand=True)
-    table.add_column("name", style="bold")
-    table.add_column("what it is")
-    table.add_row("mlp", "")
-    table.add_row("vit", "a transformer")
-    print_block(console, table)
-    plain = [
-        line.replace("\x1b[0m", "").replace("\x1b[1m", "").replace("\x1b[2m", "")
-        for line in stream.getvalue().splitlines()
-    ]
-    assert [line.split() for line in plain] == [["name", "what", "it", "is"], ["mlp"], ["vit", "a", "transformer"]]
-    assert all(line == line.rstrip() for line in plain)
-    assert ("\x1b[" in stream.getvalue()) == is_terminal
 
 
 HOSTILE = "a\x1b[2J\x1b]0;titleb\x9b31m c\u202ed\u200be\x00\x7f"

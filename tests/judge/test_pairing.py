@@ -293,7 +293,7 @@ def test_an_imported_case_that_fails_is_a_regression_and_one_without_a_number_is
     failure = Failure(case_id=FP32.case_id, stage="round", cause="unknown", message="no value")
     failed = replace(imported(), failures={FP32.case_id: failure})
     found = by_metric(imported(), failed)[OUTCOME]
-    assert (found.status, reason(found)) == (ChangeStatus.REGRESSED, "was ok and failed: unknown: no value")
+    assert (found.status, reason(found)) == (ChangeStatus.REGRESSED, "ok → failed: unknown: no value")
     assert MeasuredRun.of(imported()).outcome(FP32.case_id).name == "ok"
     assert by_metric(imported(), imported(readings={}))[OUTCOME].code is ChangeCode.NOT_MEASURED
 

@@ -1,7 +1,6 @@
 """Times of two runs compared, and the words for what was decided."""
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ampbench.core.metrics import MEAN
 from ampbench.judge.compare import compare
-from ampbench.judge.deciding import Decision
-from ampbench.judge.times import TIME, details_of, facts_of
-from ampbench.records.changes import Change, ChangeCode, ChangeStatus
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode
 from ampbench.records.measured import Fitness
-from ampbench.show.comparison import change_in_words, control_line, reason, remarks
+from ampbench.show.comparison import control_line, reason, remarks
 from ampbench.store import StoredRun
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy, rounds_of
 from tests.stored_runs import make_case, make_header, make_round
@@ -53,9 +49,7 @@ def test_a_certain_and_confirmed_slowdown_is_a_regression_with_the_change_of_the
     assert found.change == pytest.approx(0.08, abs=0.004)
     assert found.low < found.change < found.high
     assert found.blocks == 16
-    assert reason(found).startswith("8.")
-    assert "slower (95%:" in reason(found)
-    assert reason(found).endswith("certainly over 2%, 16 blocks, confirmed by 8 fresh ones")
+    assert reason(found) == "certainly over 2%, 16 blocks, confirmed by 8 fresh ones"
     assert comparison.interleaved
 
 
@@ -94,7 +88,8 @@ def test_confirming_blocks_that_are_too_few_are_said_to_be():
 def test_identical_code_is_shown_to_be_unchanged():
     comparison = interleaved(noisy(1e-3), noisy(1e-3, seed=1), control=noisy(1e-3, seed=2))
     assert times(comparison)[0].status is ChangeStatus.UNCHANGED
-    assert "within 2%, the mean of all samples within 5%, 16 blocks" in reason(times(comparison)[0])
+    assert reason(times(comparison)[0]) == "within 2%, 16 blocks"
+    assert times(comparison)[0].facts["mean_code"] == ChangeCode.WITHIN_THRESHOLD
     assert (comparison.control.cells, comparison.control.fired) == (1, False)
     assert "none seemed to differ" in control_line(comparison.control)
 
@@ -126,7 +121,7 @@ def test_a_tail_that_grew_is_a_finding_of_its_own_beside_an_unchanged_typical_ti
     assert 0.05 < mean.low < mean.change < mean.high
     assert (mean.baseline, mean.threshold) == (pytest.approx(1.01e-3, rel=0.01), 0.05)
     assert mean.candidate == pytest.approx(1.12e-3, rel=0.03)
-    assert "certainly over 5%, 32 blocks, confirmed by 10 fresh ones" in reason(mean)
+    assert reason(mean) == "certainly over 5%, 32 blocks, confirmed by 10 fresh ones"
 
 
 def test_a_tail_that_went_away_is_an_improvement_of_the_mean():
@@ -179,8 +174,7 @@ def test_rounds_whose_builds_have_no_count_of_steps_have_a_mean():
 def test_too_noisy_blocks_say_what_would_have_been_seen_and_what_would_decide():
     (found,) = times(interleaved(noisy(1e-3, spread=0.05), noisy(1e-3, spread=0.05, seed=1)))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNDECIDED)
-    assert "a change of" in reason(found)
-    assert "blocks would decide" in reason(found)
+    assert reason(found) == f"about {found.details['blocks_needed']} blocks would decide"
     assert found.details["detectable_change"] > 0.02
 
 
@@ -202,7 +196,6 @@ def test_a_control_that_fires_takes_every_time_verdict_away():
     (found,) = times(comparison)
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.CONTROL_FIRED)
     assert comparison.control.fired
-    assert "slower on linear_chain" in control_line(comparison.control)
     assert not [one for one in comparison.means if one.metric == "seconds_median"]
 
 
@@ -213,7 +206,7 @@ def test_a_control_that_fires_by_its_mean_alone_says_so():
     candidate = make_run(Times((FP32, noisy(1e-3, seed=1))), header=theirs)
     control = compare(replace(baseline, rounds=slow), candidate).control
     assert control.fired
-    assert re.search(r"seemed to be \d+% slower, by the mean of all samples, on linear_chain", control_line(control))
+    assert control.facts["of_mean"]
 
 
 def test_the_control_stands_beside_its_own_arm_when_the_arms_are_swapped():
@@ -265,9 +258,8 @@ def test_stored_runs_are_widened_by_their_controls():
     assert times(compare(quiet, candidate))[0].status is ChangeStatus.REGRESSED
     widened = compare(lucky, candidate)
     assert times(widened)[0].status is ChangeStatus.INCONCLUSIVE
-    assert "apart in the baseline; intervals are widened by that; the candidate has no control" in control_line(
-        widened.control
-    )
+    assert widened.control.code is ControlCode.APART
+    assert "candidate" not in widened.control.facts
     assert widened.control.cells == 1
     assert not widened.interleaved
 
@@ -330,9 +322,7 @@ def test_in_turns_a_change_far_beyond_what_disturbs_both_arms_is_judged_on_a_bus
     baseline = busy_run(disturbed(1, 0), ours, fresh=disturbed(1, 1, 10))
     (found,) = times(compare(baseline, busy_run(disturbed(factor, 2), theirs, fresh=disturbed(factor, 3, 10))))
     assert (found.status, found.code, found.threshold) == (verdict, ChangeCode.BEYOND_THRESHOLD, 1.0)
-    assert reason(found).endswith(
-        "; other processes used 92% of the CPU in 42 of 42 blocks, so only what takes twice as long, or half, is judged"
-    )
+    assert reason(found).endswith("; other processes used 92% of the CPU in 42 of 42 blocks")
     (found,) = times(compare(busy_run(disturbed(1, 0), ours), busy_run(disturbed(factor, 2), theirs)))
     assert found.code is ChangeCode.UNCONFIRMED
 
@@ -377,8 +367,7 @@ def test_a_changed_share_of_slow_blocks_is_remarked_upon_whatever_the_verdict():
     after[::4] = [2e-3] * 4
     after[1::4] = [2e-3] * 4
     (found,) = times(interleaved(noisy(1e-3), after))
-    (remark,) = (one for one in remarks(found) if one.startswith("slow blocks: 0% → 50% of them"))
-    assert re.search(r", mean \+\d+%, 90th percentile \+\d+%$", remark)
+    assert any(remark.startswith("slow blocks: 0% → 50% (p = ") for remark in remarks(found))
     assert found.details["slow_share_candidate"] == 0.5
     assert found.details["mean_change"] > 0.3
 
@@ -426,126 +415,6 @@ def test_other_items_per_step_are_remarked_upon():
     assert any(remark.startswith("a step does 8 → 16 items") for remark in remarks(found))
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [(0.072, "7.2% slower"), (-0.05, "5.0% faster"), (2.1, "3.1 times as long"), (0.0, "0% faster")],
-)
-def test_changes_are_said_in_words(change, text):
-    assert change_in_words(change) == text
-
-
-def decision_in_words(decision: Decision, threshold: float, what: str, fresh: int, allowed: float = 0.0) -> str:
-    """Return why a time has the status that was decided."""
-    return reason(
-        Change(
-            case=FP32, metric=TIME, kind="time", status=decision.status, code=decision.code, change=decision.change,
-            low=decision.low, high=decision.high, threshold=threshold, blocks=decision.blocks,
-            facts=facts_of(decision, what, fresh), details=details_of(decision, allowed),
-        )
-    )  # fmt: skip
-
-
-def mean_in_words(decision: Decision, threshold: float, what: str, fresh: int) -> str:
-    """Return why the mean has the status that was decided."""
-    assert decision.mean_code is not None
-    return reason(
-        Change(
-            case=FP32, metric=MEAN, kind="time", status=decision.status, code=decision.mean_code,
-            change=decision.mean_change, low=decision.mean_low, high=decision.mean_high, threshold=threshold,
-            blocks=decision.blocks, facts=facts_of(decision, what, fresh),
-        )
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("detectable", "said"), [(0.5, True), (10.0, True), (10.01, False), (1.4e26, False)])
-def test_a_change_beyond_all_reason_is_not_said_to_have_been_seen(detectable: float, said: bool):
-    decision = Decision(
-        status=ChangeStatus.INCONCLUSIVE, code=ChangeCode.UNDECIDED, change=0.1, low=-0.99, high=detectable,
-        p_worse=None, p_better=None, p_beyond=None, blocks=3, slow_share_baseline=0.0, slow_share_candidate=0.0,
-        slow_p=1.0, mean_change=None, mean_low=None, mean_high=None, mean_code=None, p90_change=None,
-        standard_error=None, detectable_change=detectable, blocks_needed=40,
-    )  # fmt: skip
-    text = decision_in_words(decision, 0.02, "rounds", 0)
-    assert ("would have been seen" in text) is said
-    assert text.endswith("about 40 rounds would decide")
-    assert len(text) < 120
-
-
-@pytest.mark.parametrize(("p_worse", "p_better", "word"), [(1e-4, 0.9999, "slower"), (0.9999, 1e-4, "faster")])
-def test_what_certainly_changed_by_an_uncertain_size_is_told_so(p_worse: float, p_better: float, word: str):
-    decision = Decision(
-        status=ChangeStatus.INCONCLUSIVE, code=ChangeCode.UNDECIDED, change=0.03, low=0.012, high=0.047,
-        p_worse=p_worse, p_better=p_better, p_beyond=0.02, blocks=32, slow_share_baseline=0.0, slow_share_candidate=0.0,
-        slow_p=1.0, mean_change=None, mean_low=None, mean_high=None, mean_code=None, p90_change=None,
-        standard_error=None, detectable_change=0.05, blocks_needed=90,
-    )  # fmt: skip
-    assert decision_in_words(decision, 0.02, "blocks", 0).startswith(
-        f"3.0% slower (95%: +1.2 to +4.7%), certainly {word} but not certainly by more than 2%; a change of 5.0%"
-    )
-
-
-def settled(code: ChangeCode, mean_code: ChangeCode, mean: tuple[float, float, float]) -> Decision:
-    """A typical time that did not change, and a mean that did so."""
-    return Decision(
-        status=ChangeStatus.INCONCLUSIVE, code=code, change=0.001, low=-0.004, high=0.006, p_worse=0.4, p_better=0.6,
-        p_beyond=1.0, blocks=32, slow_share_baseline=0.0, slow_share_candidate=0.0, slow_p=1.0, mean_change=mean[0],
-        mean_low=mean[1], mean_high=mean[2], mean_code=mean_code, p90_change=None,
-        standard_error=None, detectable_change=None, blocks_needed=None,
-    )  # fmt: skip
-
-
-def test_unchanged_names_the_typical_time_and_the_mean():
-    decision = settled(ChangeCode.WITHIN_THRESHOLD, ChangeCode.WITHIN_THRESHOLD, (0.002, -0.01, 0.014))
-    assert decision_in_words(decision, 0.02, "blocks", 0, 0.05) == (
-        "typical time 0.1% slower (95%: -0.4 to +0.6%), within 2%, the mean of all samples within 5%, 32 blocks"
-    )
-
-
-@pytest.mark.parametrize(("change", "limit"), [(-0.55, "50%"), (1.2, "100%"), (-0.4, "50%")])
-def test_what_takes_half_as_long_is_over_a_threshold_of_twice_as_long(change, limit):
-    decision = replace(
-        settled(ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNDECIDED, (0.0, 0.0, 0.0)), change=change, low=change
-    )
-    assert f"certainly over {limit}," in decision_in_words(decision, 1.0, "blocks", 0)
-    moved = settled(ChangeCode.UNDECIDED, ChangeCode.BEYOND_THRESHOLD, (change, change, change))
-    assert f"certainly over {limit}," in mean_in_words(moved, 1.0, "blocks", 0)
-
-
-def test_an_open_tail_says_what_is_known_of_the_mean():
-    decision = settled(ChangeCode.TAIL_UNDECIDED, ChangeCode.UNDECIDED, (0.03, -0.04, 0.11))
-    assert decision_in_words(decision, 0.02, "blocks", 0, 0.05) == (
-        "typical time 0.1% slower (95%: -0.4 to +0.6%), within 2%, but the mean of all samples 3.0% slower "
-        "(95%: -4.0 to +11.0%) is not certainly within 5%, 32 blocks"
-    )
-
-
-def test_a_mean_that_moved_alone_is_told_as_the_slow_steps_doing():
-    decision = settled(ChangeCode.WITHIN_THRESHOLD, ChangeCode.BEYOND_THRESHOLD, (0.1, 0.08, 0.12))
-    assert mean_in_words(decision, 0.05, "blocks", 10) == (
-        "mean of all samples, slow steps among them: 10% slower (95%: +8.0 to +12.0%), certainly over 5%, 32 blocks, "
-        "confirmed by 10 fresh ones; the typical step did not change"
-    )
-    open_still = settled(ChangeCode.UNDECIDED, ChangeCode.BEYOND_THRESHOLD, (0.1, 0.08, 0.12))
-    assert mean_in_words(open_still, 0.05, "rounds", 0).endswith(
-        "certainly over 5%, 32 rounds; the typical step is not known to have changed"
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "low", "high", "said"),
-    [(0.08, 0.07, 0.09, "8.0% slower (95%: +7.0 to +9.0%)"), (-0.08, -0.09, -0.07, "8.0% faster (95%: -9.0 to -7.0%)")],
-)
-def test_the_interval_of_a_certain_change_is_that_of_the_table(change: float, low: float, high: float, said: str):
-    verdict = ChangeStatus.REGRESSED if change > 0 else ChangeStatus.IMPROVED
-    decision = replace(
-        settled(ChangeCode.BEYOND_THRESHOLD, ChangeCode.BEYOND_THRESHOLD, (change, low, high)),
-        status=verdict, change=change, low=low, high=high,
-    )  # fmt: skip
-    assert decision_in_words(decision, 0.02, "blocks", 8) == (
-        f"{said}, certainly over 2%, 32 blocks, confirmed by 8 fresh ones"
-    )
-
-
 def test_stored_runs_of_an_accelerator_under_another_clock_say_both_clocks():
     case = make_case(device="cuda")
 
@@ -556,7 +425,6 @@ def test_stored_runs_of_an_accelerator_under_another_clock_say_both_clocks():
         return replace(run, rounds=rounds)
 
     (found,) = times(compare(at(2.0e9), at(1.8e9)))
-    said = "the accelerator's clock under load was 2.00 GHz in the baseline and 1.80 GHz in the candidate"
-    assert said in reason(found)
+    assert "the accelerator's clock under load went 2.00 GHz → 1.80 GHz" in reason(found)
     (alike,) = times(compare(at(2.0e9), at(1.99e9)))
     assert "GHz" not in reason(alike)

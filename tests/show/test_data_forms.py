@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ampbench.show.data import finite, json_text
+from ampbench.show.document import finite, json_text
 
 
 def test_numbers_of_arrays_are_numbers_and_what_is_not_finite_is_null() -> None:

@@ -47,7 +47,7 @@ def test_machines_have_each_column_that_has_a_key() -> None:
 
 def test_a_long_table_says_how_much_of_it_is_shown() -> None:
     found = table("Times", COLUMNS, ROWS, "of a step", shown=1)
-    assert (len(found.rows), found.note) == (1, "of a step; 1 of 3, --all lists the rest")
+    assert (len(found.rows), found.note) == (1, "of a step; 1 of 3, -v lists the rest")
 
 
 def test_words_stand_in_place_of_a_value_but_not_for_machines() -> None:

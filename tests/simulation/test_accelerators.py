@@ -155,10 +155,9 @@ def test_a_lower_clock_that_nobody_explains_is_not_the_codes_and_a_larger_change
     baseline = run_on(Script())
     found = of_time(baseline, run_on(Script(clock_hz=lambda now: slow), run="other"))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE)
-    assert "2.00 GHz in the baseline and 1.80 GHz in the candidate" in reason(found)
+    assert "2.00 GHz → 1.80 GHz" in reason(found)
     found = of_time(baseline, run_on(Script(clock_hz=lambda now: slow), slower=1.5, run="other"))
     assert (found.status, found.code) == (ChangeStatus.REGRESSED, ChangeCode.BEYOND_THRESHOLD)
-    assert reason(found).endswith("which accounts for less")
     found = of_time(run_on(Script(clock_hz=lambda now: slow)), run_on(Script(), slower=0.5, run="other"))
     assert found.status is ChangeStatus.IMPROVED
 

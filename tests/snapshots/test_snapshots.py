@@ -7,10 +7,13 @@ import json
 import os
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ampbench.ab import session
 from ampbench.cli.main import main
 
 HERE = Path(__file__).parent
@@ -19,7 +22,7 @@ SCREENS = {
     "run": "show plain -k mlp",
     "networks": "show plain",
     "compare": "compare plain later",
-    "ab": "compare ab-baseline ab-candidate",
+    "ab": "ab --baseline X=0 --candidate X=1",
     "gate": "gate plain later",
 }
 """What each verb ends with, as stored runs have it."""
@@ -35,6 +38,11 @@ def _stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
+    prepared = SimpleNamespace(notes=())
+    monkeypatch.setattr(session, "prepare", lambda *_: nullcontext(prepared))
+    monkeypatch.setattr(session, "timed_for", lambda *_: prepared)
+    arms = RUNS / "ab-baseline.jsonl", RUNS / "ab-candidate.jsonl"
+    monkeypatch.setattr(session, "measure", lambda *_: (*arms, "complete"))
 
 
 def printed(command: str) -> str:

@@ -18,7 +18,7 @@ from ampbench.core.stats import BLOCK, Sketch, moved, sketch_of
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, OutputError
-from ampbench.show.data import record_data
+from ampbench.show.document import record_data
 from ampbench.worker import divergence, outputs
 from ampbench.worker.data import Generator, inputs_digest, weights_digest
 from ampbench.worker.distances import (
