@@ -14,9 +14,8 @@ from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, ve
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
 from ampbench.show import study_words
-from ampbench.show.charts import drawn
 from ampbench.show.document import Document, finite
-from ampbench.show.notebook import WIDTH, Plot, Printed, charts_in_one, speed_against_error
+from ampbench.show.notebook import WIDTH, Plot, Printed, speed_against_error
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
 from ampbench.show.studies import Subject, document, rows_of, subjects_of
@@ -177,11 +176,6 @@ class Findings(Shown):
     def frame(self) -> "pd.DataFrame":
         """The first table: the rows that `--format csv` prints."""
         return next(iter(self.tables.values()))
-
-    def plot(self) -> Plot | None:
-        """Return the charts that a report has of this, which a notebook shows; None where it has none."""
-        charts, datasets, _ = drawn(self._subjects, [""] * len(self._subjects), *self.study.charts)
-        return charts_in_one(charts, datasets) if charts else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `--format json` prints, None for undefined numbers."""

@@ -70,11 +70,6 @@ def test_a_study_of_a_network_leaves_no_trace_and_shows_itself(
     assert data["run"] == header.run
     assert str(found).splitlines()[0] in found._repr_html_()
 
-    plot = found.plot()
-    assert (plot is None) == (not found.study.charts)
-    assert plot is None or "var(" not in json.dumps(plot.spec)
-    assert plot is None or "image/svg+xml" in plot._repr_mimebundle_()
-
     path = found.save("results")
     assert ampbench.open(path).to_dict() == found.to_dict()
     assert main(["show", header.run]) == 0

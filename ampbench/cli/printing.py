@@ -4,16 +4,13 @@ Flat rows of names and facts are as `list` and `doctor` print them. Of files tha
 none, and never half of one.
 """
 
-import contextlib
 import errno
 import os
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -112,18 +109,13 @@ def check_writable(path: Path) -> None:
     raise StoreError(f"cannot write {path}: {problem}; choose another -o")
 
 
-ABANDONED_SECONDS = 60.0
-"""A file under way that is older than this, of a process that is gone, was left behind: no writing takes as long."""
-
-
 def write_files(
     files: Mapping[Path, str | bytes], hint: str = "nothing was written, choose another -o", *, links: bool = True
 ) -> None:
     """Write all files or none: each under another name first, then renamed.
 
-    What writers that were killed left beside a file is removed. A file that is a link is written where it leads, but
-    without `links`, which is for names that nobody typed, refused. Raises `StoreError` where that cannot be done;
-    `hint` ends its message.
+    A file that is a link is written where it leads, but without `links`, which is for names that nobody typed, refused.
+    Raises `StoreError` where a file cannot be written; `hint` ends its message.
     """
     written: list[tuple[Path, Path]] = []
     path = Path()
@@ -139,8 +131,8 @@ def write_files(
                 leads = os.readlink(path)  # noqa: PTH115 - as it is written, not resolved
                 raise StoreError(f"cannot write {path}: it is a link to {leads}; remove it, or {hint}")
             target = path.resolve()  # renaming onto a link would replace the link
-            _remove_abandoned(target)
-            temporary = target.with_name(f".{target.name}.{os.getpid()}")
+            temporary = target.with_name(f".{target.name}.part")
+            temporary.unlink(missing_ok=True)  # of a writer that was killed
             written.append((temporary, target))
             with temporary.open("xb") as file:
                 file.write(data)
@@ -152,15 +144,5 @@ def write_files(
         raise StoreError(f"cannot write {path}: {error.strerror}; {hint}") from None
     finally:
         for temporary, _ in written:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Remove what writers of `target` that were killed have left beside it."""
-    for beside in target.parent.glob(f".{escape(target.name)}.*"):
-        writer = beside.name.rpartition(".")[2]
-        with contextlib.suppress(OSError):
-            old = time.time() - beside.stat().st_mtime > ABANDONED_SECONDS
-            if writer.isdecimal() and old and not Path("/proc", writer).exists():
-                beside.unlink()

@@ -43,7 +43,6 @@ from ampbench.records.changes import (
     Remark,
     SelfComparison,
     Traces,
-    rank,
 )
 from ampbench.records.labels import case_labels, few, gathered
 from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE
@@ -346,35 +345,21 @@ def case_names(comparison: Comparison) -> dict[str, str]:
 
 
 def verdict(*comparisons: Comparison) -> str:
-    """Return how many findings have each status, and the worst change, in one line; of traces alone, their counts."""
-    changes = [(change, comparison) for comparison in comparisons for change in comparison.findings]
-    if not changes:
+    """Return how many findings have each status, in one line; of traces alone, their counts."""
+    findings = [change for comparison in comparisons for change in comparison.findings]
+    if not findings:
         return "; ".join(filter(None, map(_explained, comparisons))) or "nothing to compare"
-    parts = []
+    drifted = sum(change.metric == DRIFT and change.status is ChangeStatus.REGRESSED for change in findings)
+    parts = [f"{counted(drifted, 'case computes', 'cases compute')} something else"] if drifted else []
     for status in WORST_FIRST:
-        alike = [change for change, _ in changes if change.status is status]
-        drifted = sum(change.metric == DRIFT for change in alike) if status is ChangeStatus.REGRESSED else 0
-        if drifted:
-            parts.insert(0, f"{counted(drifted, 'case computes', 'cases compute')} something else")
-        kinds = Counter(change.kind for change in alike if not (drifted and change.metric == DRIFT))
+        alike = [change for change in findings if change.status is status]
+        kinds = Counter(change.kind for change in alike if change.metric != DRIFT or status not in CHANGED)
         listed = ", ".join(f"{kind} {kinds[kind]:,}" for kind in KINDS if kinds[kind])
         parts += [f"{kinds.total():,} {status}" + (f" ({listed})" if status in CHANGED else "")] if kinds else []
-    text = ", ".join(parts)
-    changed = sorted((pair for pair in changes if pair[0].status in CHANGED), key=lambda pair: rank(pair[0]))
-    if not changed:
-        open_still = any(change.status is not ChangeStatus.UNCHANGED for change, _ in changes)
-        return f"{'no change is certain' if open_still else 'nothing changed'}: {text}"
-    worst, comparison = changed[0]
-    run = f" of {comparison.candidate.label or comparison.candidate.run}" if len(comparisons) > 1 else ""
-    most = "most of all " if len(changed) > 1 else ""
-    size = change_text(worst) or reason(worst)
-    named = "" if worst.metric == DRIFT else f", {size if worst.metric == OUTCOME else _sized(worst)}"
-    return f"{text}: {most}{case_names(comparison)[worst.case.case_id]}{run}{named}"
-
-
-def _sized(change: Change) -> str:
-    """Return a metric with its change or, where there is none, why: "peak memory +8.0%"."""
-    return f"{metric_label(change.metric)} {change_text(change) or reason(change)}"
+    if not any(change.status in CHANGED for change in findings):
+        unchanged = all(change.status is ChangeStatus.UNCHANGED for change in findings)
+        return f"{'nothing changed' if unchanged else 'no change is certain'}: {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def _explained(comparison: Comparison) -> str:

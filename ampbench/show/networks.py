@@ -88,29 +88,22 @@ class Network:
         return "; ".join(f"{few(names, 1)}: {reason}" for reason, names in reasons.items())
 
 
+SPEED = ("speedup_vs_fp32", "speedup_low", "speedup_high")
 Line = Mapping[str, Any]
 """A row of the table: its columns by name, None where a network has none to take."""
-NUMBERS = (
-    "seconds_median", "items_per_second", "speedup_vs_fp32", "speedup_low", "speedup_high", "memory_ratio_vs_fp32",
-    "peak_memory_bytes",
-)  # fmt: skip
-
-
-def table_names(cases: Iterable[Case]) -> list[str]:
-    """Return the short names of the tables that `cases` are of: theirs without the precision."""
-    neutral = [structs.replace(case, precision="", input_dtype="", scaler=True) for case in cases]
-    labels = case_labels(neutral)
-    return [" ".join(labels[case.case_id].split()) for case in neutral]
+NUMBERS = ("seconds_median", "items_per_second", *SPEED, "memory_ratio_vs_fp32", "peak_memory_bytes")
 
 
 def network_names(cases: Sequence[Case]) -> list[str]:
-    """Return the same without phase, device and path, which head the tables of networks."""
+    """Return the short names of the tables of `cases`, without phase, device and path, which head the tables."""
     parts: dict[tuple[str, ...], list[int]] = {}
     for place, case in enumerate(cases):
         parts.setdefault((case.phase, case.device, case.path), []).append(place)
     names = dict.fromkeys(range(len(cases)), "")
     for places in parts.values():
-        names |= zip(places, table_names(cases[place] for place in places), strict=True)
+        neutral = [structs.replace(cases[place], precision="", input_dtype="", scaler=True) for place in places]
+        labels = case_labels(neutral)
+        names |= {place: " ".join(labels[case.case_id].split()) for place, case in zip(places, neutral, strict=True)}
     return list(names.values())
 
 
@@ -173,34 +166,30 @@ def _line(network: Network, row: Row | None) -> Line:
 
 def columns(*, machines: bool = False, everything: bool = False) -> list[Column[Line]]:
     """Return the columns of lines; those of several `machines` have the machine and its standing, too."""
-    of_machines = ("machine", "standing")
-    heads = {"network": "network", "precision": "precision" if everything else "take"}
-    heads |= {"machine": "machine", "standing": "standing", "seconds_median": "time/step"} if machines else {}
-    heads |= {"speedup_vs_fp32": "speed", "memory_ratio_vs_fp32": "memory", "error": "error", "because": "because"}
-    units = {"seconds_median": "s", "speedup_vs_fp32": "ratio"}
-    units |= {"memory_ratio_vs_fp32": "ratio", "error": "error"}
-    said: Mapping[str, Callable[[Line], str]] = {
-        "speedup_vs_fp32": lambda line: _ratio(line["speedup_vs_fp32"], line["speedup_low"], line["speedup_high"]),
-        "memory_ratio_vs_fp32": lambda line: _ratio(line["memory_ratio_vs_fp32"], None, None),
-        "error": lambda line: "" if line["error"] is None else format_error(line["error"]),
+    found: dict[str, Column[Line]] = {
+        name: Column(name, itemgetter(name))
+        for name in ("network", "phase", "path", "device", "machine", "precision", "standing", *NUMBERS, "error")
     }
-    names = ("network", "phase", "path", "device", "machine", "precision", "standing", *NUMBERS)
-    return [
-        Column(
-            name,
-            itemgetter(name),
-            heads.get(name, ""),
-            units.get(name, ""),
-            said.get(name),
-            rare=name in ("standing", "because"),
-            whole=name in ("network", "machine", "precision"),
-        )
-        for name in (*names, "error", *VERDICT_COLUMNS, "because", "case_id")
-        if machines or name not in of_machines
-    ]
+    found |= {name: Column(name, itemgetter(name)) for name in (*VERDICT_COLUMNS, "because", "case_id")}
+
+    def head(name: str, text: str, unit: str = "", said: Callable[[Line], str] | None = None, **kind: bool) -> None:
+        found[name] = Column(name, itemgetter(name), text, unit, said, **kind)
+
+    head("network", "network", whole=True)
+    head("precision", "precision" if everything else "take", whole=True)
+    head("speedup_vs_fp32", "speed", "ratio", lambda line: _ratio(*(line[name] for name in SPEED)))
+    head("memory_ratio_vs_fp32", "memory", "ratio", lambda line: _ratio(line["memory_ratio_vs_fp32"]))
+    head("error", "error", "error", lambda line: "" if line["error"] is None else format_error(line["error"]))
+    head("because", "because", rare=True)
+    if not machines:
+        return [column for name, column in found.items() if name not in ("machine", "standing")]
+    head("machine", "machine", whole=True)
+    head("standing", "standing", rare=True)
+    head("seconds_median", "time/step", "s")
+    return list(found.values())
 
 
-def _ratio(value: float | None, low: float | None, high: float | None) -> str:
+def _ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
     """Return a ratio with its interval: "1.77x (1.73–1.80)"; "" where it is not known."""
     if not value:
         return ""

@@ -1,4 +1,4 @@
-"""What a notebook shows: styled lines as HTML, a chart of speed against error, and the charts of studies."""
+"""Output for notebooks: styled lines as HTML, and a chart of speed against error."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.units import counted
-from ampbench.show.charts import Chart, Rows, colour_variables, speed_layers, speed_points
+from ampbench.show.charts import colour_variables, speed_layers, speed_points
 from ampbench.show.document import written_out
 from ampbench.show.rows import Row
 from ampbench.show.terminal import LAYOUT, make_console
@@ -61,14 +61,13 @@ class Printed:
 
 @dataclass(frozen=True, repr=False)
 class Plot:
-    """Charts as a Vega-Lite `spec` with its data. A notebook draws it; any viewer of Vega-Lite does."""
+    """A chart as a Vega-Lite `spec` with its data. A notebook draws it; any viewer of Vega-Lite does."""
 
     spec: Mapping[str, Any]
-    title: str
 
     def __repr__(self) -> str:
-        points = sum(len(part["data"]["values"]) for part in self.spec.get("vconcat", [self.spec]))
-        return f"<ampbench.Plot: {self.title}, {counted(points, 'point')}; a notebook draws it, .spec is Vega-Lite>"
+        points = counted(len(self.spec["data"]["values"]), "point")
+        return f"<ampbench.Plot: speed against error, {points}; a notebook draws it, .spec is Vega-Lite>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the chart for JupyterLab and VS Code and, where vl-convert is installed, for all others."""
@@ -81,45 +80,23 @@ class Plot:
 
 
 def speed_against_error(rows: Sequence[Row], tables: Sequence[str], limit: float) -> Plot:
-    """Return the chart of each precision's speed, with its interval, against its error; what is not ok is crossed out.
+    """Return the chart of each precision's speed, with its interval, against its error; a cross marks what is not ok.
 
     `rows`, with their verdicts, and `tables`, the name of each row's table, go together; `limit` is the largest error.
+    The colours are a page's, whose CSS variables a notebook does not have.
     """
     points = speed_points(zip(tables, rows, strict=True))
+    header = {"labelOrient": "top", "labelAnchor": "start"}
     spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "data": {"values": points},
-        "facet": _by("table"),
+        "facet": {"row": {"field": "table", "title": None, "header": header}},
         "spec": {"width": 420, "height": 220, "layer": speed_layers(points, limit) if points else []},
+        "background": "white",
     }
-    return _plot(spec, "speed against error")
-
-
-def charts_in_one(charts: Sequence[Chart], datasets: Mapping[str, Rows]) -> Plot:
-    """Return charts one below the other, each drawn for all of its cases."""
-    parts = []
-    for chart in charts:
-        labels = {choice.value: choice.label for choice in chart.choices}
-        part = {
-            "title": chart.title,
-            "data": {"values": [{**row, "case": labels[row["case"]]} for row in datasets[chart.dataset]]},
-            "facet": _by("case"),
-            "spec": {"width": 560, "height": chart.height, **chart.spec},
-            "resolve": {"scale": {"x": "independent", "y": "independent"}},
-        }
-        parts.append(part)
-    return _plot({"vconcat": parts}, ", ".join(chart.title for chart in charts))
-
-
-def _by(field: str) -> dict[str, Any]:
-    return {"row": {"field": field, "title": None, "header": {"labelOrient": "top", "labelAnchor": "start"}}}
-
-
-def _plot(spec: Mapping[str, Any], title: str) -> Plot:
-    """Return a chart in the colours of a page, whose CSS variables a notebook does not have."""
     colours = _colours()
-    text = re.sub(r"var\((--[\w-]+)\)", lambda found: colours[found[1]], json.dumps(spec))
-    schema = "https://vega.github.io/schema/vega-lite/v5.json"
-    return Plot({"$schema": schema, **json.loads(text), "background": "white"}, title)
+    text = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], json.dumps(spec))
+    return Plot(json.loads(text))
 
 
 @cache

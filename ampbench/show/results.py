@@ -70,10 +70,9 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its `head`, the `metrics` in it, and of a row its text and what stands in parentheses behind."""
+    """A column: its `head`, and the text of a row with a second one in parentheses behind."""
 
     head: str
-    metrics: tuple[str, ...]
     cell: Callable[[Row], tuple[str, str]]
 
 
@@ -81,12 +80,6 @@ def written(row: Row, metric: str) -> str:
     """Return a metric of a row in its unit, a ratio with two decimals; "" where it is undefined."""
     value, unit = number(row[metric]), METRICS[metric].unit
     return "" if value is None else times(value) if unit == "ratio" else format_quantity(value, unit)
-
-
-def speed_interval(row: Row) -> str:
-    """Return the 95% interval of a row's speed as "1.41–1.68"; "" under three rounds."""
-    low, high = number(row.get("speedup_low")), number(row.get("speedup_high"))
-    return "" if low is None or high is None else f"{times(low)}–{times(high)}".replace("x", "")
 
 
 def _error(row: Row) -> str:
@@ -105,23 +98,25 @@ def _memory(row: Row) -> tuple[str, str]:
 
 
 def _speed(row: Row) -> tuple[str, str]:
-    return written(row, "speedup_vs_fp32"), "" if row["precision"] == BASELINE else speed_interval(row)
+    low, high = number(row.get("speedup_low")), number(row.get("speedup_high"))
+    known = row["precision"] != BASELINE and low is not None and high is not None
+    return written(row, "speedup_vs_fp32"), f"{times(low)}–{times(high)}".replace("x", "") if known else ""
 
 
-def metric_column(name: str) -> Column:
-    """Return the column of a metric in its unit, under its label."""
-    return Column(METRICS[name].label, (name,), lambda row: (written(row, name), ""))
+def metric_column(name: str, head: str = "") -> Column:
+    """Return the column of a metric in its unit, under its label or another `head`."""
+    return Column(head or METRICS[name].label, lambda row: (written(row, name), ""))
 
 
 COLUMNS = (
-    Column("precision", (), lambda row: (precision_label(row), "")),
-    Column("time/step", ("seconds_median",), lambda row: (written(row, "seconds_median"), "")),
-    Column("speed", ("speedup_vs_fp32",), _speed),
-    Column("memory", ("peak_memory_bytes", "memory_ratio_vs_fp32"), _memory),
-    Column("error", ("output_rel_l2", "output_worst_rel_l2"), lambda row: (_error(row), "")),
-    Column("verdict", (), lambda row: (verdict_words(row), "")),
+    Column("precision", lambda row: (precision_label(row), "")),
+    metric_column("seconds_median", "time/step"),
+    Column("speed", _speed),
+    Column("memory", _memory),
+    Column("error", lambda row: (_error(row), "")),
+    Column("verdict", lambda row: (verdict_words(row), "")),
 )
-"""What decides: all that a table shows of a case."""
+"""The columns of a table of cases."""
 
 
 def result_lines(screen: Screen, width: int, *, verbose: bool = False) -> list[Text]:
@@ -153,7 +148,7 @@ def result_markdown(screen: Screen) -> str:
         cells = [[_whole(column.cell(row)) for column in COLUMNS] for row in measured]
         blocks += [f"### {escaped(title)}", escaped(" · ".join(rest))]
         blocks += [markdown_table([column.head for column in COLUMNS], cells, ["verdict"])] if measured else []
-        blocks += [escaped(_not_measured(row)) for row in rows if row["outcome"] != "ok"]
+        blocks += [escaped(_without_numbers(row)) for row in rows if row["outcome"] != "ok"]
         blocks += [escaped(line.strip()) for line in _below(rows, screen.takes.get(group), screen)]
     return "\n\n".join([*blocks, *map(escaped, notes_of(screen))])
 
@@ -167,8 +162,8 @@ def _whole(cell: tuple[str, str]) -> str:
     return f"{cell[0]} ({cell[1]})" if cell[1] else cell[0]
 
 
-def _not_measured(row: Row) -> str:
-    return f"{precision_label(row)} {outcome_said(row['outcome'], row['reason'])}"
+def _without_numbers(row: Row, size: int = 0) -> str:
+    return f"{precision_label(row):<{size}}  {outcome_said(row['outcome'], row['reason'])}"
 
 
 def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
@@ -222,8 +217,8 @@ class Layout:
                 style = "bold" if taken == row["case_id"] else ""
                 found += [Text(line.rstrip(), style=style) for line in self._with_last(start, self._last(row))]
             else:
-                said = f"{precision_label(row):<{self._sizes[0][0]}}  {outcome_said(row['outcome'], row['reason'])}"
-                found += wrapped(said, self._width, "red" if row["outcome"] == "failed" else "dim")
+                style = "red" if row["outcome"] == "failed" else "dim"
+                found += wrapped(_without_numbers(row, self._sizes[0][0]), self._width, style)
         return found
 
     def _line(self, cells: Sequence[tuple[str, str]], gap: str) -> str:

@@ -216,14 +216,3 @@ def test_a_link_at_a_name_that_nobody_typed_is_refused_and_what_it_leads_to_stay
     assert victim.read_text() == "precious"
     assert ampbench("report", "3-other", "-o", str(link)).code == 0  # what was typed is meant
     assert victim.read_text().startswith("<!doctype html>")
-
-
-def test_what_a_writer_that_was_killed_left_is_removed_by_the_next_and_no_other_file(tmp_path: Path) -> None:
-    page, alive = tmp_path / "page.html", str(os.getppid())
-    gone, young, *others = (tmp_path / f".page.html.{name}" for name in ("999999999", "999999998", "txt", alive))
-    for file in (gone, young, *others):
-        file.touch()
-    for file in (gone, *others):
-        os.utime(file, (0, 0))
-    printing.write_files({page: "text"})
-    assert names(tmp_path) == sorted(file.name for file in (page, young, *others))

@@ -621,6 +621,5 @@ def test_a_comparison_says_first_what_computes_something_else():
     comparison = compare(baseline, make_run(both, header=B, peak_bytes=9_000_000, **gave(0.9 * X)))
     assert [one.metric for one in comparison.findings[:3]] == [DRIFT, DRIFT, "peak_memory_bytes"]
     assert verdict(comparison).startswith("2 cases compute something else, 2 regressed (memory 2), ")
-    assert verdict(comparison).endswith(": most of all linear_chain bf16_autocast")
     single = verdict(dataclasses.replace(comparison, findings=comparison.findings[:1]))
-    assert single == "1 case computes something else: linear_chain bf16_autocast"
+    assert single == "1 case computes something else"

@@ -147,7 +147,7 @@ def test_numbers_that_are_undefined_are_null_in_json_and_empty_in_csv():
 def test_a_failure_is_the_first_thing_that_is_said():
     ours, theirs = make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3))))
     theirs.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
-    assert verdict(compare(ours, theirs)) == "1 regressed (outcome 1): linear_chain fp32, ok → failed: crash: signal 11"
+    assert verdict(compare(ours, theirs)) == "1 regressed (outcome 1)"
     assert verdict(compare(theirs, ours)).startswith("1 improved (outcome 1), ")
 
 
@@ -176,7 +176,7 @@ def test_the_terminal_shows_what_is_compared_what_changed_and_ends_with_it_in_on
     (row,) = blocks(slower())["changed"].rows
     assert row[:3] == ["regressed", "linear_chain fp32", "time"]
     last = " ".join(text.split("\n\n")[-1].split())
-    assert last.startswith("1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
+    assert last == "1 regressed (time 1), 7 unchanged"
     assert "unchanged  " not in text
 
 
@@ -247,7 +247,7 @@ def test_cases_of_one_side_are_named():
 def test_markdown_begins_with_the_verdict_and_folds_the_details():
     text = comparison_markdown(slower())
     first, second, *_ = text.split("\n\n")
-    assert first.startswith("**1 regressed (time 1), 7 unchanged: linear_chain fp32, time +8.")
+    assert first == "**1 regressed (time 1), 7 unchanged**"
     assert second.startswith("## base → new · torch 2.15.0 → 2.16.0")
     assert "### changed\n" in text
     assert "certainly over 2%, 16 blocks, confirmed by 8 fresh ones" in text
