@@ -231,7 +231,7 @@ def test_a_case_that_is_skipped_now_is_noted_and_not_decided(measured: Run, ampb
     base, new = measured("base"), measured("new", skips=(BF16,))
     said = ampbench("gate", base, new)
     assert said.code == 0
-    assert last_lines(said.out)[0].startswith("note: the candidate skipped 1 case: linear_chain bf16_autocast: was ok")
+    assert last_lines(said.out)[0].startswith("note: the candidate skipped 1 case: linear_chain bf16_autocast: ok → ")
     Path("ampbench-gate.toml").write_text(ALL_DECIDED)
     assert ampbench("gate", base, new).code == 4
 

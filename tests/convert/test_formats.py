@@ -240,7 +240,7 @@ def test_a_failure_holds_the_evidence() -> None:
         "baseline: 0.001 s",
         "candidate: 0.00112 s",
         "change: +12.00% (+11.00% to +13.00%), threshold 2.00%",
-        "other weights: the time may differ for that",
+        "other weights: the time may differ",
     ]
 
 
