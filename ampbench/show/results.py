@@ -330,7 +330,7 @@ def dotted(name: str, value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
         for place, each in enumerate(value):
             yield from dotted(f"{name}[{place}]", each)
-    elif value not in (None, [], ""):
+    elif value not in (None, [], (), ""):
         yield name, ", ".join(map(_fact, value)) if isinstance(value, list) else _fact(value)
 
 
