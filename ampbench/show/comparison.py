@@ -588,8 +588,8 @@ def comparison_document(
 
 def comparison_data(comparison: Comparison, gate: GateResult | None = None) -> dict[str, Any]:
     """Return a comparison as JSON has it, with the verdict of a gate as "gate"."""
-    plain = ("baseline", "candidate", "interleaved", "only_baseline", "only_candidate", "skipped", "differences")
-    plain = (*plain, "control", "rule_changes", "rule_devices", "defects")
+    plain = ["baseline", "candidate", "interleaved", "only_baseline", "only_candidate", "skipped", "differences"]
+    plain += ["control", "rule_changes", "rule_devices", "defects"]
     data = {name: msgspec.to_builtins(getattr(comparison, name), enc_hook=dict) for name in plain}
     return {
         **({"gate": _gate_data(comparison, gate)} if gate else {}),
@@ -693,8 +693,8 @@ def gate_verdict(result: GateResult) -> str:
 def _gate_data(comparison: Comparison, result: GateResult) -> dict[str, Any]:
     """Return the verdict of a gate as JSON has it: its points with their codes, and counts."""
     names = case_names(comparison)
-    plain = ("status", "passed", "exit_code", "decided", "missing", "failed", "rule_devices", "policy")
-    plain = (*plain, "rule_changes", "anchor_rule_changes")
+    plain = ["status", "passed", "exit_code", "decided", "missing", "failed", "rule_devices", "policy"]
+    plain += ["rule_changes", "anchor_rule_changes"]
     data = {name: msgspec.to_builtins(getattr(result, name), enc_hook=dict) for name in plain}
     for name, points in (("why", result.why), ("notes", result.notes)):
         data[name] = [

@@ -99,8 +99,9 @@ def _memory(row: Row) -> tuple[str, str]:
 
 def _speed(row: Row) -> tuple[str, str]:
     low, high = number(row.get("speedup_low")), number(row.get("speedup_high"))
-    known = row["precision"] != BASELINE and low is not None and high is not None
-    return written(row, "speedup_vs_fp32"), f"{times(low)}–{times(high)}".replace("x", "") if known else ""
+    if low is None or high is None or row["precision"] == BASELINE:
+        return written(row, "speedup_vs_fp32"), ""
+    return written(row, "speedup_vs_fp32"), f"{times(low)}–{times(high)}".replace("x", "")
 
 
 def metric_column(name: str, head: str = "") -> Column:
