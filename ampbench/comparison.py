@@ -16,8 +16,7 @@ from ampbench.records.changes import Change, ControlCode, GateResult
 from ampbench.records.changes import Comparison as Compared
 from ampbench.show import comparison as show
 from ampbench.show.document import Document, records
-from ampbench.show.notebook import WIDTH, Printed
-from ampbench.show.terminal import document_lines
+from ampbench.show.terminal import WIDTH, Printed, document_lines
 from ampbench.store import StoredRun, find_run
 
 if TYPE_CHECKING:

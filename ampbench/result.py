@@ -1,8 +1,11 @@
 """A run as an object: its tables, verdicts, statements and data. What the command line prints comes from it."""
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +17,12 @@ from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, ve
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
 from ampbench.show import study_words
+from ampbench.show.charts import colour_variables, speed_layers, speed_points
 from ampbench.show.document import Document, finite
-from ampbench.show.notebook import WIDTH, Plot, Printed, speed_against_error
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
 from ampbench.show.studies import Subject, document, rows_of, subjects_of
-from ampbench.show.terminal import code_text, document_lines
+from ampbench.show.terminal import WIDTH, Printed, code_text, document_lines
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
 from ampbench.studies import check
@@ -28,6 +31,53 @@ from ampbench.studies.study import Study, study_of
 if TYPE_CHECKING:
     import pandas as pd
     from rich.text import Text
+
+
+@dataclass(frozen=True, repr=False)
+class Plot:
+    """A chart as a Vega-Lite `spec` with its data. A notebook draws it; any viewer of Vega-Lite does."""
+
+    spec: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        points = counted(len(self.spec["data"]["values"]), "point")
+        return f"<ampbench.Plot: speed against error, {points}; a notebook draws it, .spec is Vega-Lite>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Return the chart for JupyterLab and VS Code and, where vl-convert is installed, for all others."""
+        shown: dict[str, Any] = {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+        try:
+            import vl_convert
+        except ImportError:
+            return shown
+        return {**shown, "image/svg+xml": vl_convert.vegalite_to_svg(dict(self.spec))}
+
+
+def speed_against_error(rows: Sequence[Row], tables: Sequence[str], limit: float) -> Plot:
+    """Return the chart of each precision's speed, with its interval, against its error; a cross marks what is not ok.
+
+    `rows`, with their verdicts, and `tables`, the name of each row's table, go together; `limit` is the largest error.
+    The colours are a page's, whose CSS variables a notebook does not have.
+    """
+    points = speed_points(zip(tables, rows, strict=True))
+    header = {"labelOrient": "top", "labelAnchor": "start"}
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "data": {"values": points},
+        "facet": {"row": {"field": "table", "title": None, "header": header}},
+        "spec": {"width": 420, "height": 220, "layer": speed_layers(points, limit) if points else []},
+        "background": "white",
+    }
+    colours = _colours()
+    text = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], json.dumps(spec))
+    return Plot(json.loads(text))
+
+
+@cache
+def _colours() -> dict[str, str]:
+    """Return a page's colours on white by the names of their variables; of each, the sheets have that first."""
+    sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
+    return dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))
 
 
 @dataclass(frozen=True, eq=False)

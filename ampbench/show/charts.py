@@ -1,8 +1,7 @@
 """Charts, as Vega-Lite specifications without data, size and theme, which whoever draws them adds.
 
 One colour and one shape per precision, the same in every chart and cell, in light and in dark; curves over the steps of
-a training; the modules of a network in the order of running; charts that show one of several cases at a time, from what
-is drawn of each.
+a training; charts that show one of several cases at a time.
 """
 
 import math
@@ -157,21 +156,6 @@ def tooltip(**titles: str) -> list[dict[str, str]]:
     return [{"field": field, "type": "nominal", "title": title} for field, title in titles.items()]
 
 
-def limit_layers(y: Mapping[str, Any], values: Rows | None = None) -> list[dict[str, Any]]:
-    """Return the layers of rows that have a `limit`: a dashed line across `y`, with its `text` above at the left.
-
-    The rows are the chart's own or `values`.
-    """
-    layer: dict[str, Any] = {"transform": [{"filter": "isValid(datum.limit)"}]}
-    layer |= {} if values is None else {"data": {"values": values}}
-    at = {"y": {**y, "field": "limit"}}
-    text = {"type": "text", "fontSize": 11, "align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
-    return [
-        {**layer, "mark": dict(DASHED), "encoding": at},
-        {**layer, "mark": text, "encoding": {**at, "x": {"value": 0}, "text": {"field": "text"}}},
-    ]
-
-
 SLOWEST = 0.25
 """Below this many times the speed of fp32 points stand at the edge: emulated halves take thirty times as long, and on a
 scale that shows that, nobody can tell 1.2 from 1.5."""
@@ -211,7 +195,18 @@ def speed_layers(points: Rows, limit: float) -> list[dict[str, Any]]:
         *([interval] if len(points) <= SPANNED else []),
         {"mark": point, "encoding": {**at, **looks, "tooltip": shown}},
         {"mark": cross, "transform": [{"filter": "datum.wrong"}], "encoding": at},
-        *(limit_layers(y, [{"limit": limit, "text": f"error budget {limit:g}"}]) if 0 < limit < math.inf else []),
+        *(_budget_layers(y, limit) if 0 < limit < math.inf else []),
+    ]
+
+
+def _budget_layers(y: Mapping[str, Any], limit: float) -> list[dict[str, Any]]:
+    """Return the layers of a dashed line across `y` at the error budget, with its name above at the left."""
+    data = {"values": [{"limit": limit, "text": f"error budget {limit:g}"}]}
+    at = {"y": {**y, "field": "limit"}}
+    text = {"type": "text", "fontSize": 11, "align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
+    return [
+        {"data": data, "mark": dict(DASHED), "encoding": at},
+        {"data": data, "mark": text, "encoding": {**at, "x": {"value": 0}, "text": {"field": "text"}}},
     ]
 
 
@@ -295,43 +290,6 @@ def curves(
         return {"layer": [{"mark": line, "encoding": {**at, "color": looks["color"]}}, shapes]}
 
     return Drawing(name=name, title=title, alt=alt, rows=rows, spec=spec)
-
-
-MODULES = 300
-"""The most modules of a network that are drawn: of more an eye tells none from its neighbours."""
-_CHARACTERS = 24
-"""The most characters of a name at the axis."""
-_WIDTH = 7.4
-"""Pixels of a character at most: a browser's font may be wider than the measured one."""
-
-
-def module_layers(rows: Rows, value: Mapping[str, Any], looks: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the layers of a point for each module, in the order of `place` along x, and of the `limit` of `value`.
-
-    `value` encodes the field along y, and `looks` has the colour and shape of each `mark`. Names at the axis are
-    upright, with their middle cut: the block and the name within it tell modules apart.
-    """
-    drawn = [row["module"] for row in rows if row["case"] == rows[0]["case"] and row["module"]]
-    cut = f"slice(datum.label, 0, 10) + '…' + slice(datum.label, {11 - _CHARACTERS})"
-    axis = {
-        "labelAngle": -90,
-        "labelExpr": f"length(datum.label) > {_CHARACTERS} ? {cut} : datum.label",
-        "labelLimit": 0,
-        "labelOverlap": "greedy",
-        "labelSeparation": 1,
-        "minExtent": _WIDTH * min(max(map(len, drawn), default=0), _CHARACTERS),
-        "ticks": False,
-    }
-    x = {"field": "module", "type": "nominal", "sort": {"field": "place", "op": "min"}, "axis": axis}
-    x["title"] = "modules, in the order of running"
-    marks = [name for name in looks if any(row["mark"] == name for row in rows)]
-    tips = tooltip(module="module", **{"class": "kind"}, error="kept")
-    points = {
-        "transform": [{"filter": "isValid(datum.mark)"}],
-        "mark": {"type": "point", "size": 40, "opacity": 1},
-        "encoding": {"x": x, "y": value, **looks_encoded("mark", marks, looks), "tooltip": tips},
-    }
-    return [points, *limit_layers(value)]
 
 
 class Named(Protocol):

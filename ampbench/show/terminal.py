@@ -1,7 +1,8 @@
-"""Sections on a terminal: styled lines, and tables without rules that fit the width."""
+"""Sections as styled lines, with tables that fit the width: on a terminal, and as HTML in a notebook."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from html import escape
 from io import StringIO
 from textwrap import fill, indent
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -190,3 +191,44 @@ def _widths(block: Block, room: int) -> dict[int, int]:
         widths[place] = min(natural[place], max(left // (len(folding) - rank), MIN_WIDTH))
         left -= widths[place]
     return widths
+
+
+STYLE = (
+    ".ampbench{font:12px/1.35 monospace;overflow-x:auto;margin:0}.ampbench .bold{font-weight:bold}"
+    ".ampbench .dim{opacity:.65}.ampbench .red{color:#b3261e}"
+    "@media(prefers-color-scheme:dark){.ampbench .red{color:#ff8a80}}"
+    '[data-jp-theme-light="true"] .ampbench .red{color:#b3261e}'
+    '[data-jp-theme-light="false"] .ampbench .red{color:#ff8a80}'
+)
+"""Text takes the notebook's own colour; JupyterLab's theme is asked before the system's."""
+
+
+def html_of(lines: Iterable["Text"]) -> str:
+    """Return the lines of a terminal as an HTML fragment that needs nothing else, readable in light and in dark."""
+    console = make_console()
+    parts: list[str] = []
+    for line in lines:
+        for raw, style, _ in line.render(console, end="\n"):
+            text = written_out(raw, LAYOUT)
+            words = [] if style is None else [word for word in ("bold", "dim") if getattr(style, word)]
+            words += ["red"] if style is not None and style.color is not None and style.color.name == "red" else []
+            parts.append(f'<span class="{" ".join(words)}">{escape(text)}</span>' if words else escape(text))
+    return f'<style>{STYLE}</style><pre class="ampbench">{"".join(parts)}</pre>'
+
+
+WIDTH = 100
+"""Columns of what a program prints."""
+
+
+class Printed:
+    """Prints itself as text, and in a notebook as HTML, from the same styled lines."""
+
+    def lines(self) -> "Iterable[Text]":
+        """Return what is shown, in styled lines."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return written_out("\n".join(line.plain.rstrip() for line in self.lines()).strip("\n"), LAYOUT)
+
+    def _repr_html_(self) -> str:
+        return html_of(self.lines())

@@ -2,25 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from ampbench.core.precisions import LOW
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.core.units import counted, format_error, format_share
+from ampbench.core.units import counted, format_share
 from ampbench.records.case import Case
 from ampbench.records.kinds import ORIGIN
 from ampbench.records.labels import few, left_out
 from ampbench.records.ranges import FLUSHES, ROOT, ModuleError, OriginPass, ranked
 from ampbench.records.wire import Task
-from ampbench.show.charts import MODULES, Drawing, Rows, module_layers
 from ampbench.show.document import Column
 from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, asks, shown
 
 if TYPE_CHECKING:
-    from ampbench.show.studies import Subject
+    pass
 
 _MATTERS = 0.05
 """The share of the output's error from which one module matters: roundings that change by chance move it by less."""
@@ -141,45 +139,6 @@ def worst_first(record: OriginPass) -> list[Placed]:
     return [rows[name] for name in dict.fromkeys([*names, *rows])]
 
 
-FITTING, OVERFLOWING = "does not overflow", "overflows"
-_LOOKS = {FITTING: ("--link", "circle"), OVERFLOWING: ("--regressed", "triangle-up")}
-"""Colour and shape of what is drawn."""
-
-
-def _chart_rows(case: "Subject[OriginPass]") -> dict[str, list[dict[str, Any]]]:
-    """Return what the output errs with each module kept in fp32, in the order of running, then with none kept."""
-    modules = enumerate(case.found.modules)
-    kept = [(place, row, row.kept_rel_l2) for place, row in modules if row.kept_rel_l2 is not None]
-    if not kept:
-        return {}
-    rows: list[dict[str, Any]] = [
-        {
-            "module": row.module,
-            "place": place,
-            "class": row.kind,
-            "kept": error,
-            "error": format_error(error),
-            "mark": OVERFLOWING if row.overflowed else FITTING,
-            "limit": None,
-            "text": None,
-        }
-        for place, row, error in sorted(sorted(kept, key=itemgetter(2))[:MODULES])
-    ]
-    if (error := case.found.output_rel_l2) is not None:
-        rows.append({**dict.fromkeys(rows[0]), "limit": error, "text": f"{format_error(error)}: none kept"})
-    return {"": rows}
-
-
-def _spec(rows: Rows) -> dict[str, Any]:
-    y = {
-        "field": "kept",
-        "type": "quantitative",
-        "title": "error of the output (relative L2)",
-        "axis": {"format": ".1e", "tickCount": 5, "minExtent": 46},
-    }
-    return {"layer": module_layers(rows, y, _LOOKS)}
-
-
 STUDY: Study[OriginAsked, OriginPass] = Study(
     kind=ORIGIN,
     help="""\
@@ -219,15 +178,4 @@ Examples:
         ),
     ),
     conclusions=conclusions,
-    charts=(
-        Drawing(
-            name="explanation-origins",
-            title="Error of the output with each module kept in fp32",
-            alt=f"The lower, the sooner to keep. Of more than {MODULES} modules, the lowest are drawn.",
-            rows=_chart_rows,
-            spec=_spec,
-            height=320,
-            marked=("mark",),
-        ),
-    ),
 )

@@ -58,18 +58,6 @@ def test_a_keyword_and_kinds_narrow_what_is_shown(ampbench, folder):
     assert {row["kind"] for row in narrowed} == {"time", "memory"}
 
 
-def test_a_policy_has_a_threshold_for_times(ampbench, folder):
-    arguments = ("compare", "1-before", "2-after", "--results", folder, "--json")
-    verdicts = {}
-    for limit in ("2%", "0.05"):
-        Path("policy.toml").write_text(f"[thresholds]\ntime = '{limit}'\n")
-        found = rows(ampbench(*arguments, "-k", "not bf16", "--policy", "policy.toml"))
-        verdicts[limit] = {row["metric"]: row["status"] for row in found}
-    assert verdicts["2%"]["seconds_median"] == "regressed"
-    assert verdicts["0.05"]["seconds_median"] == "unchanged"
-    assert verdicts["2%"]["peak_memory_bytes"] == verdicts["0.05"]["peak_memory_bytes"] == "regressed"
-
-
 @pytest.mark.parametrize(
     ("format", "begins"), [("csv", "case_id,workload"), ("markdown", "**3 regressed"), ("json", "{")]
 )
@@ -170,15 +158,6 @@ def test_two_runs_that_explain_casts_are_compared_by_what_they_traced(ampbench, 
     same = json.loads(ampbench("compare", "6-before", "6-before", "--results", folder, "--json").out)
     assert same["explained"][BF16.case_id] == ["the same: 6 ops, 3 casts"]
     assert same["findings"] == []
-
-
-def test_a_keyword_narrows_what_is_explained(ampbench, folder):
-    explaining(folder, "6-before", torch.nn.Linear(8, 8))
-    found = ampbench("compare", "6-before", "6-before", "--results", folder, "-k", "bf16", "--json")
-    assert list(json.loads(found.out)["explained"]) == [BF16.case_id]
-    none = ampbench("compare", "6-before", "6-before", "--results", folder, "-k", "resnet")
-    assert (none.code, none.out) == (5, "")
-    assert "no case of both runs matches -k 'resnet'" in none.err
 
 
 def test_a_run_that_explains_and_one_that_only_measures_are_not_comparable(ampbench, folder):

@@ -62,16 +62,6 @@ def test_what_does_not_change_what_to_do_is_shown_with_verbose_alone(results: Pa
     assert "\n-v has the rest\n" in brief
 
 
-def test_stdout_holds_the_result_alone(results: Path, ampbench: Run) -> None:
-    said = ampbench("show", "latest", "--results", results, "-v")
-    assert f"{results}" not in said.out
-    assert said.err == ""
-
-
-def test_no_colour_leaks_into_a_pipe(results: Path, ampbench: Run) -> None:
-    assert "\x1b" not in ampbench("show", "latest", "--results", results).out
-
-
 def test_colour_marks_the_row_that_is_advised(results: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -148,13 +138,6 @@ def test_one_case_is_shown_with_all_that_is_known_of_it(
     ):  # fmt: skip
         assert any(line.startswith(fact) for line in facts), fact
     assert max(map(cell_len, out.splitlines())) <= int(width)
-
-
-@pytest.mark.parametrize(("run", "message"), [("nonsense", "unknown run 'nonsense'"), ("no/such.jsonl", "no run file")])
-def test_an_unknown_run_is_a_usage_error(run: str, message: str, results: Path, ampbench: Run) -> None:
-    said = ampbench("show", run, "--results", results)
-    assert said.code == 2
-    assert message in said.err
 
 
 def test_a_cut_run_is_shown_with_a_remark(results: Path, ampbench: Run) -> None:
@@ -264,12 +247,6 @@ def test_many_networks_are_a_row_each_with_the_way_to_their_tables(zoo: Path, am
     assert max(map(cell_len, lines)) <= 100
     titles = [line for line in ampbench("show", "zoo", "--results", zoo, "-v").out.splitlines() if " · batch " in line]
     assert len([line for line in titles if line.startswith("timm:")]) == 34 - 2  # the others were skipped whole
-
-
-def test_a_keyword_that_leaves_few_tables_has_them_shown(zoo: Path, ampbench: Run) -> None:
-    out = ampbench("show", "zoo", "--results", zoo, "-k", "vit").out
-    assert "\nprecision " in out
-    assert "ranked" not in out
 
 
 def test_machines_have_every_row_of_many_networks(zoo: Path, ampbench: Run) -> None:
