@@ -474,7 +474,7 @@ def comparison_section(comparison: Comparison, *, everything: bool = False, gate
     """Return the changes and why other findings are undecided; folded: every finding, other traces, conditions.
 
     Of a `gate` its points take the place of the reasons. With `everything` the table of every finding takes the place
-    of the changes, and nothing is folded or left out.
+    of the changes, with a line for all of one code, and nothing is folded or left out.
     """
     names, findings = case_names(comparison), comparison.findings
     columns = finding_columns(names)
@@ -485,12 +485,14 @@ def comparison_section(comparison: Comparison, *, everything: bool = False, gate
         for change in findings
         if change.status is status and change.metric not in (OUTCOME, DRIFT) and change_text(change)
     ]
-    lines = gate_lines(comparison, gate) if gate else [] if everything else _reasons(findings, names, changed)
+    reasons = _reasons(findings, names, () if everything else changed)
+    lines = gate_lines(comparison, gate) if gate else _first(reasons, None if everything else REASONS)
     blocks = [table("changed", picked(columns, *heads), changed, shown=SHOWN_OF_GATE if gate else SHOWN)]
     blocks = [*([] if everything else blocks), *map(Block, lines), *_why(comparison, names, everything)]
     blocks += _lists(comparison, rules=everything or gate is None, most=None if everything else RULES_LISTED)
     listed = sorted(findings, key=lambda change: WORST_FIRST.index(change.status))[: None if everything else ROWS]
-    every = table(f"findings ({len(findings):,})", picked(columns, *heads, "reason"), listed)
+    shown = picked(columns, *heads, *([] if everything else ["reason"]))
+    every = table(f"findings ({len(findings):,})", shown, listed)
     conditioned = Block("how it was measured", ["conditions"], [[line] for line in conditions(comparison)])
     details = [_rest(comparison, names), every, conditioned]
     blocks += details if everything else [replace(cut(block, ROWS), folded=True) for block in details]
@@ -510,7 +512,7 @@ def _reasons(findings: Iterable[Change], names: Mapping[str, str], listed: Conta
         cases = few((names[change.case.case_id] for change, _ in members), 1)
         first, text = members[0]
         lines.append(f"{len(members):,} {status} ({kind}), {cases}: {text or reason(first)}")
-    return _first(lines, REASONS)
+    return lines
 
 
 def _first(lines: Sequence[str], most: int | None) -> list[str]:
