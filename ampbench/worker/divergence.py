@@ -119,11 +119,12 @@ def measure_divergence(
     started = spent(device)
     group = references.of(workload, case, device, "divergence", partial(_Group, workload, case, device, larger))
     held = group.reference
-    is_baseline = held.fp32 is not None and case.precision == BASELINE and case.path == "eager"
     keep = fp64_device(device)
-    numbers = held.fp32 if is_baseline else None
+    known = held.numbers is held.fp32 or case.phase == "inference"
+    numbers = held.fp32 if known and case.precision == BASELINE and case.path == "eager" else None
     if numbers is None:
-        numbers = run_step(workload, case, device, keep=keep, equal=held.draws, native=held.intended is not None)
+        native, weights = held.intended is not None, held.numbers.updated if held.numbers is not None else {}
+        numbers = run_step(workload, case, device, keep=keep, equal=held.draws, native=native, weights=weights)
     found = Divergence(
         case_id=case.case_id,
         reference=ReferenceStep(device=held.where, dtype=held.dtype, error=held.error),
@@ -178,12 +179,9 @@ def measure_divergence(
         found = structs.replace(found, chance_rel_l2=held.chance)
     if not training:
         return found
-    found = _with_gradients(found, numbers, held)
-    if held.intended is not None:
-        measured = held.fp32_update if is_baseline else None
-        if measured is None and numbers.native is not None:
-            measured = updated_by(held.intended, numbers.native, device)
-        found = _with_update(found, measured) if measured is not None else found
+    found = _with_gradients(found, numbers, held, keep)
+    if held.intended is not None and numbers.native is not None:
+        found = _with_update(found, updated_by(held.intended, numbers.native, device))
     return found
 
 
@@ -243,7 +241,7 @@ def _told_of_itself(distance: Distance, numbers: StepNumbers, held: Reference) -
     )
 
 
-def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) -> Divergence:
+def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference, keep: Device) -> Divergence:
     """Return the divergence of a training step with what loss, gradients and updated weights say."""
     reference = held.numbers
     assert reference is not None
@@ -255,15 +253,16 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
         found.notes.append(f"gradients: {why}")
         return structs.replace(found, gradient=structs.replace(found.gradient, undefined=why))
     expected = [reference.gradients[name] for name in numbers.gradients]
-    gradients, each = compare_each(list(numbers.gradients.values()), expected, what="gradient", against=held.dtype)
+    values = list(numbers.gradients.values())
+    gradients, each = compare_each(values, expected, keep, what="gradient", against=held.dtype)
     gradients = _told_of_itself(gradients, numbers, held)
     found.notes.extend(note for note in gradients.notes if note not in found.notes)
     worst = part = None
     if not itself:
         by_name = dict(zip(numbers.gradients, each, strict=True))
         worst, part = worst_gradient(by_name), worst_gradient(by_name, PART)
-    there = reference.updated or numbers.updated
-    updated = compare(list(numbers.updated.values()), [there[name] for name in numbers.updated])
+    own = list(numbers.updated.values())
+    updated = numbers.apart or compare(own, own, keep)
     gradient = structs.replace(
         found.gradient,
         rel_l2=gradients.rel_l2,
@@ -285,7 +284,7 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference) ->
     return structs.replace(
         found,
         gradient=gradient,
-        param_rel_l2=updated.rel_l2 if there is reference.updated and not itself else None,
+        param_rel_l2=updated.rel_l2 if reference.updated and not itself else None,
         param_nonfinite=updated.nonfinite,
     )
 
@@ -306,7 +305,7 @@ def is_repeatable(
     Kernels that add atomically do not. torch's CPU kernels add in an order that only the number of threads decides.
     """
     try:
-        again = run_step(workload, case, device, keep=keep, equal=held.draws)
+        again = run_step(workload, case, device, keep=keep, equal=held.draws, weights={})
     except Exception as error:
         if is_out_of_memory(error):
             return None
@@ -341,10 +340,10 @@ def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:
 
 
 def _in_blocks(tensor: torch.Tensor) -> Iterator[Floats]:
-    """Yield the numbers of a tensor as `kept_one` copies it, in the order of its places."""
+    """Yield the numbers of a tensor in fp64, in the order of its places."""
     flat = tensor.reshape(-1)
     for start in range(0, flat.numel(), BLOCK):
-        yield flat[start : start + BLOCK].cpu().numpy()
+        yield flat[start : start + BLOCK].cpu().double().numpy()
 
 
 def _finite(value: float | None) -> float | None:

@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from msgspec import structs
@@ -17,6 +17,7 @@ from ampbench.trace.dtypes import HALVES
 from ampbench.worker.data import plain_parts
 from ampbench.workload import Workload
 
+Key = TypeVar("Key")
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -28,6 +29,29 @@ def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
 def is_named(workload: Workload, recipe: TrainingRecipe) -> bool:
     """Return whether the workload or the recipe names an optimizer; without one, updates are not measured."""
     return workload.optimizer is not None or bool(recipe.optimizer)
+
+
+BLOCK = 1 << 18
+"""As many elements are moved at a time, at least one weight: what an optimizer's step needs is then a small share."""
+
+
+def steps_alone(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a step moves each weight by its own gradient and state: torch's own do, but for clipping."""
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    return type(optimizer).__module__.startswith("torch.optim.") and all(isinstance(one, _Clip) for one in hooks)
+
+
+def in_blocks(sizes: Mapping[Key, int]) -> list[list[Key]]:
+    """Return the keys of numbers of elements in blocks of at most `BLOCK` elements, or of one key alone."""
+    blocks: list[list[Key]] = []
+    room = 0
+    for key, size in sizes.items():
+        if size > room:
+            blocks.append([])
+            room = BLOCK
+        blocks[-1].append(key)
+        room -= size
+    return blocks
 
 
 def optimizer_of(recipe: TrainingRecipe, own: MakeOptimizer) -> MakeOptimizer:
@@ -44,6 +68,28 @@ def optimizer_of(recipe: TrainingRecipe, own: MakeOptimizer) -> MakeOptimizer:
     return (lambda parameters: with_settings(own(parameters), recipe)) if recipe.settings else own
 
 
+class _Clip:
+    """Clips the gradients of an optimizer to a norm; they have the norm `total`, unless it is None."""
+
+    def __init__(self, norm: float):
+        self.norm = norm
+        self.total: torch.Tensor | None = None
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        total = self.total
+        if total is None:
+            total = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+        scale = getattr(optimizer, "grad_scale", None)
+        torch.nn.utils.clip_grads_with_norm_(weights, self.norm, total if scale is None else total / scale)
+
+
+def clip_as_all(optimizer: torch.optim.Optimizer, gradients: Callable[[], list[torch.Tensor]]) -> None:
+    """Let an optimizer that `steps_alone` and is given some gradients at a time clip them by the norm of all."""
+    for hook in optimizer._optimizer_step_pre_hooks.values():
+        hook.total = torch.nn.utils.get_total_norm(gradients())  # type: ignore[attr-defined]
+
+
 def clipping(make: MakeOptimizer, norm: float | None) -> MakeOptimizer:
     """Return what makes an optimizer whose step first clips the gradients to a norm; 0 or None: `make` itself.
 
@@ -53,15 +99,9 @@ def clipping(make: MakeOptimizer, norm: float | None) -> MakeOptimizer:
     if not norm:
         return make
 
-    def clip(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        total = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
-        scale = getattr(optimizer, "grad_scale", None)
-        torch.nn.utils.clip_grads_with_norm_(weights, norm, total if scale is None else total / scale)
-
     def made(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         optimizer = make(parameters)
-        optimizer.register_step_pre_hook(clip)
+        optimizer.register_step_pre_hook(_Clip(norm))
         return optimizer
 
     return made

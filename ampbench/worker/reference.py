@@ -19,6 +19,7 @@ from ampbench.records.measured import CHANCE, Recipe
 from ampbench.worker.data import is_wrapper, named_tensors
 from ampbench.worker.distances import (
     Decisions,
+    Distance,
     LossTargets,
     compare,
     compare_each,
@@ -29,7 +30,7 @@ from ampbench.worker.distances import (
 )
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
-from ampbench.worker.optimizer import is_named, misses, recipe_of, statistics_stall
+from ampbench.worker.optimizer import is_named, misses, recipe_of, statistics_stall, steps_alone
 from ampbench.worker.outputs import compared_outputs
 from ampbench.worker.step import (
     EQUAL_DRAWS,
@@ -45,11 +46,9 @@ from ampbench.worker.step import (
 from ampbench.worker.updates import (
     Gradients,
     Intended,
-    Updated,
     intended_update,
     second_gradients,
     take_snapshot,
-    updated_by,
 )
 from ampbench.workload import Workload
 
@@ -65,15 +64,17 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class StepNumbers:
-    """What one step gave, in fp64 on the reference device: outputs with their names, and for training the rest.
+    """What one step gave, on the reference device: outputs in fp64 with their names, and for training the rest.
 
-    `half` are how many elements those outputs of training have that came in a narrower dtype than fp32, `stall` is how
-    far its running statistics stop from those of batches.
+    Gradients and updated weights are in the dtypes they came in: a copy in fp64 of each would take most of the memory
+    of a pass. `half` are how many elements those outputs of training have that came in a narrower dtype than fp32,
+    `stall` is how far its running statistics stop from those of batches. `apart` is the distance of the updated weights
+    from others that were given; on a CPU no weights are kept then.
 
-    Of a step that was not to `update`, outputs and gradients are in the dtypes they came in, and that is all. `native`
-    are its gradients as they came, where they were asked for. `drew` tells whether it drew random numbers; `decided`
-    are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it (None: no optimizer is
-    named).
+    Of a step that was not to `update`, outputs are in the dtypes they came in, too, and no weights are updated.
+    `native` are its gradients for an optimizer, where they were asked for. `drew` tells whether it drew random numbers;
+    `decided` are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it (None: no
+    optimizer is named).
     """
 
     outputs: list[torch.Tensor]
@@ -82,6 +83,7 @@ class StepNumbers:
     loss: float | None = None
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     updated: dict[str, torch.Tensor] = field(default_factory=dict)
+    apart: Distance | None = None
     native: Gradients | None = None
     scaler_scale: float | None = None
     skipped_steps: int | None = None
@@ -103,12 +105,13 @@ def run_step(
     update: bool = True,
     equal: bool = False,
     native: bool = False,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> StepNumbers:
     """Run one step of `case` (in another `precision` if one is named) and return its numbers on device `keep`.
 
     `kept` are the modules kept in fp32, as in `build_network`. Without `update` the optimizer does not run, and outputs
-    and gradients are not copied into fp64. With `native` gradients are kept as they came, too. Where the optimizer
-    refuses fp64, that step has no updated weights.
+    are not copied into fp64. With `native` the gradients of a second batch follow. `weights` are updated ones to
+    compare with. Where the optimizer refuses fp64, that step has no updated weights.
     Dropout is switched off: two precisions draw different masks, whose distance says nothing about precision. What else
     is random draws from the same seed and, in eager mode with `equal`, the same numbers in every precision.
     """
@@ -134,15 +137,13 @@ def run_step(
                 _note_decisions(numbers, loss)
             step.let_go()
             return numbers
-        numbers, gradients = _of_backward(step, workload, keep, notes, equal=equal, copy=update)
+        numbers, gradients = _of_backward(step, workload, case, keep, notes, equal=equal, copy=update)
         if is_named(workload, find_recipe(case.recipe)):
             numbers.recipe = misses(recipe_of(step.optimizer, step.module), step.optimizer, step.stored())
         if update:
             _note_decisions(numbers, loss)
-            if native and find_recipe(case.recipe).clip:  # in place
-                gradients = {name: gradient.clone() for name, gradient in gradients.items()}
             try:
-                _update(step, numbers, keep)
+                _update(step, numbers, keep, weights)
             except Exception as error:
                 if precision is not FP64 or is_out_of_memory(error):
                     raise  # an optimizer may refuse fp64 alone
@@ -156,8 +157,7 @@ def run_step(
             skipped = bool(numbers.skipped_steps)
             make = step.network.make_optimizer
             numbers.native = Gradients(first=gradients, second=second, stored=stored, make=make, skipped=skipped)
-        if not update:
-            step.let_go()
+        step.let_go()
         return numbers
 
 
@@ -175,7 +175,7 @@ def _of_forward(
 
 
 def _of_backward(
-    step: TrainingStep, workload: Workload, keep: Device, notes: list[str], *, equal: bool, copy: bool
+    step: TrainingStep, workload: Workload, case: Case, keep: Device, notes: list[str], *, equal: bool, copy: bool
 ) -> tuple[StepNumbers, dict[str, torch.Tensor]]:
     """Return the numbers of a step of training but for its update, and its gradients as they came."""
     step.settle_scaler()
@@ -183,7 +183,9 @@ def _of_backward(
     before = random_states(step.device)
     with _drawing(equal):
         output, unscaled = step.unscaled_gradients()
-    gradients = {name: kept_one(value, keep, copy=copy) for name, value in unscaled.items()}
+    if copy and (find_recipe(case.recipe).clip or not steps_alone(step.optimizer)):  # it may change them in place
+        unscaled = {name: value.clone() for name, value in unscaled.items()}
+    gradients = {name: kept_one(value, keep, copy=False) for name, value in unscaled.items()}
     assert step.loss is not None
     taken = compared_outputs(workload, output)
     numbers = StepNumbers(
@@ -199,18 +201,28 @@ def _of_backward(
     return numbers, unscaled
 
 
-def _update(step: TrainingStep, numbers: StepNumbers, keep: Device) -> None:
-    """Take the optimizer's step, and put the weights after it, the scale and whether it was skipped to `numbers`."""
+def _update(step: TrainingStep, numbers: StepNumbers, keep: Device, weights: Mapping[str, torch.Tensor] | None) -> None:
+    """Take the optimizer's step, and put the weights after it, the scale and whether it was skipped to `numbers`.
+
+    Of the weights, only their distance where there are `weights` to compare with.
+    """
     scale = step.scaler.get_scale() if step.scaler is not None else None
-    applied = step.apply_gradients()
+    applied = step.apply_gradients() if isinstance(step, OwnStep) else step.apply_in_blocks()
     if scale is not None:
         numbers.scaler_scale, numbers.skipped_steps = scale, int(not applied)
     stored = step.stored()
-    numbers.updated = {
-        name: kept_one(stored.get(name, tensor), keep)
+    updated = {
+        name: kept_one(stored.get(name, tensor), keep, copy=False)
         for name, tensor in named_tensors(step.module)
         if (tensor.is_floating_point() or tensor.is_complex()) and not is_wrapper(tensor)
     }
+    if weights is not None:
+        expected = weights or updated
+        numbers.apart = compare(list(updated.values()), [expected[name] for name in updated], keep)
+        if isinstance(step.device, Cpu):  # elsewhere a second step is held against these
+            return
+    several = len(step.data.batches) > 1  # a second batch begins with the weights as they were
+    numbers.updated = {name: value.clone() for name, value in updated.items()} if several else updated
 
 
 def _drawing(equal: bool) -> contextlib.AbstractContextManager[Any]:
@@ -242,7 +254,10 @@ def reference_step(
     """Return the fp64 step of `case`, or that in another `precision`; where it drew random numbers, an `equal` one."""
     run = partial(run_step, workload, case, device, keep=keep, precision=precision, update=update, native=native)
     found = run()
-    return run(equal=True) if found.drew else found
+    if not found.drew:
+        return found
+    del found
+    return run(equal=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +268,7 @@ class Reference:
     ran on, `error` why the fp64 step failed. `fp32` is the fp32 step on the device, None where that fails or does not
     fit into its memory. `chance` is how far another step in that dtype lies from it that differs in nothing but random
     numbers and what the network keeps to itself (None: not known), `chances` the same of each output. In
-    training, `intended` is what a step should change of the weights, and `fp32_update` what `updated_by` says of the
-    fp32 step.
+    training, `intended` is what a step should change of the weights, and `fp32` has outputs alone.
     """
 
     numbers: StepNumbers | None
@@ -265,7 +279,6 @@ class Reference:
     chance: float | None = None
     chances: Sequence[float | None] = ()
     intended: Intended | None = None
-    fp32_update: Updated | None = None
 
     @property
     def draws(self) -> bool:
@@ -347,14 +360,12 @@ def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
         error = said_of(raised)
     if exact is None:
         device.release()  # what the error held of the step
-    elif exact.native is not None:
-        intended = intended_update(take_snapshot(workload, case, device), exact.native, where)
-        exact.native = None
     try:
         if exact is None:
             fp32 = reference_step(workload, case, device, keep=where, precision=_FP32)
         else:
-            fp32 = run_step(workload, case, device, keep=where, precision=_FP32, equal=exact.drew, native=training)
+            fp32 = run_step(workload, case, device, keep=where, precision=_FP32, equal=exact.drew, update=not training)
+            fp32.outputs, fp32.gradients = [output.double() for output in fp32.outputs], {}
     except Exception as raised:
         if is_out_of_memory(raised):
             if exact is None:
@@ -363,19 +374,10 @@ def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
             error = f"{error}; fp32 failed: {said_of(raised)}"
     if exact is not None:
         chance, chances = _chance(workload, case, where, exact, where)
-        fp32_update = None
-        if fp32 is not None and fp32.native is not None and intended is not None:
-            fp32_update = updated_by(intended, fp32.native, device)
-            fp32.native = None
-        return Reference(
-            numbers=exact,
-            fp32=fp32,
-            where=where.type,
-            chance=chance,
-            chances=chances,
-            intended=intended,
-            fp32_update=fp32_update,
-        )
+        if exact.native is not None:
+            intended = intended_update(take_snapshot(workload, case, device), exact.native, where)
+            exact.native = None
+        return Reference(numbers=exact, fp32=fp32, where=where.type, chance=chance, chances=chances, intended=intended)
     if fp32 is None:
         return Reference(numbers=None, fp32=None, where=device.type, dtype="", error=error)
     chance, chances = _chance(workload, case, device, fp32, where, precision=_FP32)

@@ -21,7 +21,7 @@ from ampbench.records.labels import few
 from ampbench.trace.modules import is_compiled, uncompile
 from ampbench.worker.machine import Device
 from ampbench.worker.network import Network, build_network
-from ampbench.worker.optimizer import Masters, SavedState
+from ampbench.worker.optimizer import Masters, SavedState, clip_as_all, in_blocks, steps_alone
 from ampbench.workload import Workload
 
 SETTLING_STEPS = 40
@@ -242,6 +242,28 @@ class TrainingStep(BuiltStep):
         before = 0.0 if self.scaler is None else self.scaler.get_scale()
         self._move()
         return self.scaler is None or self.scaler.get_scale() >= before
+
+    def apply_in_blocks(self) -> bool:
+        """Do `apply_gradients` for some weights at a time, if the optimizer `steps_alone`, and drop its state."""
+        optimizer, scaler = self.optimizer, self.scaler
+        if not steps_alone(optimizer):
+            applied = self.apply_gradients()
+            optimizer.state.clear()
+            return applied
+        skipped = scaler is not None and any(map(bool, scaler._found_inf_per_device(optimizer).values()))
+        weights = {weight: weight.grad for group in optimizer.param_groups for weight in group["params"]}
+        clip_as_all(optimizer, lambda: [gradient for gradient in weights.values() if gradient is not None])
+        for block in [] if skipped else in_blocks({weight: weight.numel() for weight in weights}):
+            optimizer.zero_grad(set_to_none=True)
+            for weight in block:
+                weight.grad = weights[weight]
+            optimizer.step()
+            optimizer.state.clear()
+        if scaler is not None:
+            scaler.update()
+        if self.masters is not None:
+            self.masters.round_into_network()
+        return not skipped
 
     def settle_scaler(self) -> int:
         """Run GradScaler until a step has finite gradients, without changing weights; return the skipped attempts.

@@ -25,7 +25,7 @@ from ampbench.worker.data import named_tensors, stored_dtype
 from ampbench.worker.distances import dense, is_finite, real_parts
 from ampbench.worker.machine import Device, fp64_device, precision_flags
 from ampbench.worker.memory import said_of
-from ampbench.worker.optimizer import default_optimizer, is_named, with_settings
+from ampbench.worker.optimizer import clip_as_all, default_optimizer, in_blocks, is_named, steps_alone, with_settings
 from ampbench.worker.step import (
     SETTLING_STEPS,
     OwnStep,
@@ -103,19 +103,31 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Intended:
-    """What the step changes in fp64, `moves` by parameter, from a snapshot with `gradients`; on the CPU.
+    """What the step changes in fp64, Δ*, from a snapshot with `gradients`.
 
-    Where the optimizer refuses fp64, the step is taken in fp32, and `dtype` says so. `sizes` are |Δ*|² and the number
-    of elements that move, by parameter. `bins` caches for each storage dtype what `_headroom` returns.
+    Where the optimizer refuses fp64, the step is taken in fp32, and `dtype` says so. `blocks` name the weights that
+    are moved together. `sizes` are |Δ*|² and the number of elements that move, by parameter. `bins` caches for each
+    storage dtype what `_headroom` returns.
     """
 
     snapshot: Snapshot
     gradients: Gradients = field(default_factory=lambda: Gradients(first={}, stored={}))
-    moves: Tensors = field(default_factory=dict)
+    blocks: Sequence[Sequence[str]] = ()
     sizes: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     undefined: str = ""
     dtype: str = "fp64"
     bins: dict[torch.dtype, tuple[list[int], list[float]]] = field(default_factory=dict)
+
+    def moves(self, names: Sequence[str], where: Device) -> Tensors:
+        """Return what the step changes of the weights of a block, in fp64 on device `where`.
+
+        The step is taken anew for every block and precision: kept, all changes would take twice the fp32 weights.
+        """
+        exact = self.gradients
+        weights = _weights(self.snapshot, exact.stored, where, names)
+        seed_all(0)
+        taken = _take_step(exact.make, exact.stored, weights, exact.first, self.snapshot)
+        return dict(_moved(taken, weights, where))
 
 
 def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
@@ -214,30 +226,27 @@ def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> 
 
     Where the optimizer refuses fp64, the step is that in fp32.
     """
-    first, second = (
-        {name: value.detach().cpu() for name, value in each.items()} for each in (gradients.first, gradients.second)
-    )
-    kept = replace(gradients, first=first, second=second)
+    kept = replace(gradients, second={name: value.detach().cpu() for name, value in gradients.second.items()})
     if snapshot.undefined:
         return Intended(snapshot, kept, undefined=snapshot.undefined)
     refused = ""
     for dtype, stored in (("fp64", gradients.stored), ("fp32", _in_fp32(gradients.stored))):
+        sizes, finite = {}, True
         try:
-            weights = _weights(snapshot, stored, where)
-            taken = _take_step(gradients.make, weights, gradients.first, snapshot)
+            blocks = _blocks(gradients.make, stored, snapshot, where)
+            intended = Intended(snapshot, replace(kept, stored=stored), blocks, dtype=dtype)
+            for names in blocks:
+                for name, move in intended.moves(names, where).items():
+                    finite &= is_finite([move])
+                    sizes[name] = float(torch.linalg.vector_norm(move)) ** 2, int(torch.count_nonzero(move))
         except Exception as error:  # noqa: BLE001 - a user's optimizer
             refused = refused or f"the optimizer's step fails in fp64: {said_of(error)}"
             continue
-        moves = {name: difference(taken.weights[name], weights[name], where).cpu() for name in weights}
-        if not is_finite(moves.values()):
-            return Intended(snapshot, kept, undefined=f"parameters are not finite after the step in {dtype}")
-        if not any(bool(move.any()) for move in moves.values()):
-            return Intended(snapshot, kept, undefined=f"the step changes no parameter in {dtype}")
-        sizes = {
-            name: (float(torch.linalg.vector_norm(move)) ** 2, int(torch.count_nonzero(move)))
-            for name, move in moves.items()
-        }
-        return Intended(snapshot, replace(kept, stored=stored), moves, sizes, dtype=dtype)
+        if not finite:
+            return replace(intended, undefined=f"parameters are not finite after the step in {dtype}")
+        if not any(count for _, count in sizes.values()):
+            return replace(intended, undefined=f"the step changes no parameter in {dtype}")
+        return replace(intended, sizes=sizes)
     return Intended(snapshot, kept, undefined=refused)
 
 
@@ -265,26 +274,33 @@ def measure_update(intended: Intended, gradients: Gradients, device: Device, kee
 
 def _measured(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
     snapshot = intended.snapshot
-    weights = _weights(snapshot, gradients.stored, device)
-    storage = _storage(weights, intended)
+    storage = _storage(gradients.stored, intended)
     native = storage is not torch.float32
     steps, rates = snapshot.steps, snapshot.rates
     made = partial(Update, steps=steps, rates=rates, storage=short_dtype(storage), intended=intended.dtype)
-    seed_all(0)
-    before = random_states(device)
-    taken = _take_step(gradients.make, weights, gradients.first, snapshot, native=native)
-    nonfinite = sum(int((~taken.weights[name].isfinite()).sum()) for name in weights)
+    found: list[dict[str, _Parts]] = [{}]
+    kept_in: dict[tuple[str, str], torch.dtype] = {}  # the dtypes of the optimizer's state
+    nonfinite = 0
+    for names in intended.blocks:
+        moves = intended.moves(names, keep)
+        weights = _weights(snapshot, gradients.stored, device, names)
+        step = partial(_take_step, gradients.make, gradients.stored, weights, gradients.first, snapshot, native=native)
+        seed_all(0)
+        before = random_states(device)
+        taken = step()
+        nonfinite += sum(int((~weight.isfinite()).sum()) for weight in taken.weights.values())
+        found[0] |= _parts(_moved(taken, weights, keep), moves, intended)
+        for name, state in taken.state.items():
+            kept_in |= {(name, key): value.dtype for key, value in state.items() if isinstance(value, torch.Tensor)}
+        if random_states(device) != before:
+            found += [_parts(_moved(step(), weights, keep), moves, intended) for _ in range(DRAWS - 1)]
+        del moves, weights, step, taken
     if nonfinite:
         said = "parameter element is" if nonfinite == 1 else "parameter elements are"
         return made(nonfinite=nonfinite, undefined=f"{nonfinite:,} {said} not finite after the step")
-    found = [_parts(_moved(taken, weights, keep), intended, keep)]
     counted = ""
-    if random_states(device) != before:
-        for _ in range(DRAWS - 1):
-            again = _take_step(gradients.make, weights, gradients.first, snapshot, native=native)
-            found.append(_parts(_moved(again, weights, keep), intended, keep))
-    elif native and _rel_l2(found[0]) > RECOVERED:
-        counted, parts = _with_state(weights, gradients, intended, keep)
+    if len(found) == 1 and native and _rel_l2(found[0]) > RECOVERED:
+        counted, parts = _with_state(gradients, intended, device, keep)
         found = [parts] if parts else found
     update = _summed(found)
     if native:
@@ -292,7 +308,7 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
         intended.bins[storage] = sizes, energies
         update |= {"sizes": sizes, "energies": energies}
     if native or (update["rel_l2"] or 0.0) > BLAMED:
-        errors = _blamed(intended, gradients, taken, keep)
+        errors = _blamed(intended, gradients, kept_in, keep)
         update |= zip(("gradient_rel_l2", "state_rel_l2", "storage_rel_l2"), errors, strict=True)
     return made(nonfinite=0, counted_state=counted, **update)
 
@@ -335,21 +351,42 @@ def _in_fp64(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
     return real_parts(dense(tensor.detach())).to(keep.type, torch.float64)
 
 
-def _weights(snapshot: Snapshot, stored: Mapping[str, torch.dtype], device: Device) -> dict[str, torch.Tensor]:
-    """Return the snapshot's floating parameters on `device`, in the dtypes in which they are `stored`."""
+def _weights(
+    snapshot: Snapshot, stored: Mapping[str, torch.dtype], device: Device, names: Iterable[str]
+) -> dict[str, torch.Tensor]:
+    """Return the snapshot's parameters of these names on `device`, in the dtypes in which they are `stored`."""
+    return {name: snapshot.weights[name].to(device.type, stored[name]) for name in names}
+
+
+def _parameters(
+    stored: Mapping[str, torch.dtype], weights: Tensors, snapshot: Snapshot, device: str
+) -> dict[str, torch.nn.Parameter]:
+    """Return what an optimizer is made of: copies of some `weights`; of the others the shape, without memory."""
     return {
-        name: snapshot.weights[name].to(device.type, dtype)
+        name: torch.nn.Parameter(
+            weights[name].detach().clone()
+            if name in weights
+            else torch.zeros((), dtype=dtype, device=device).expand(snapshot.weights[name].shape),
+            requires_grad=name in snapshot.trained,
+        )
         for name, dtype in stored.items()
         if dtype.is_floating_point or dtype.is_complex
     }
 
 
-def _storage(weights: Tensors, intended: Intended) -> torch.dtype:
+def _blocks(make: Make, stored: Mapping[str, torch.dtype], snapshot: Snapshot, where: Device) -> list[list[str]]:
+    """Return the names of the weights to be moved together: some where an optimizer `steps_alone`, else all."""
+    parameters = _parameters(stored, {}, snapshot, where.type)
+    alone = steps_alone(make(iter(parameters.values())))
+    return in_blocks({name: one.numel() for name, one in parameters.items()}) if alone else [list(parameters)]
+
+
+def _storage(stored: Mapping[str, torch.dtype], intended: Intended) -> torch.dtype:
     """Return the dtype that most of the weights that move are stored in; of complex ones that of their parts."""
     sizes: dict[torch.dtype, int] = {}
-    for name, weight in weights.items():
-        if intended.sizes[name][1]:
-            sizes[weight.dtype] = sizes.get(weight.dtype, 0) + weight.numel()
+    for name, (_, moving) in intended.sizes.items():
+        if moving:
+            sizes[stored[name]] = sizes.get(stored[name], 0) + intended.snapshot.weights[name].numel()
     most = max(sizes, key=lambda dtype: sizes[dtype])
     return most.to_real() if most.is_complex else most
 
@@ -365,6 +402,7 @@ class _Taken:
 
 def _take_step(
     make: Make,
+    stored: Mapping[str, torch.dtype],
     weights: Tensors,
     gradients: Tensors,
     snapshot: Snapshot,
@@ -375,16 +413,20 @@ def _take_step(
 ) -> _Taken:
     """Take a step of what `make` makes from a snapshot's state (or `state`), cast to the dtype of each weight.
 
-    `native`: state is in the dtypes that the optimizer itself chooses for such weights, and what it keeps beside what
-    the snapshot has of it begins as a step of learning rate zero leaves it. `watch` keeps the state before the step.
+    `weights` are moved, and no others of those that are `stored`. `native`: state is in the dtypes that the optimizer
+    itself chooses for such weights, and what it keeps beside what the snapshot has of it begins as a step of learning
+    rate zero leaves it. `watch` keeps the state before the step.
     """
-    parameters = {
-        name: torch.nn.Parameter(weight.detach().clone(), requires_grad=name in snapshot.trained)
-        for name, weight in weights.items()
-    }
-    optimizer = make(iter(parameters.values()))
+    every = _parameters(stored, weights, snapshot, next(iter(weights.values())).device.type)
+    optimizer = make(iter(every.values()))
+    parameters = {name: every[name] for name in weights}
     if len(optimizer.param_groups) != len(snapshot.groups):
         raise WorkloadError("its optimizer makes other groups of other parameters")
+    if len(every) > len(parameters):
+        known = {one: name for name, one in every.items()}
+        names = [known[weight] for group in optimizer.param_groups for weight in group["params"]]
+        where = next(iter(weights.values())).device
+        clip_as_all(optimizer, lambda: [gradients[name].to(where, stored[name]) for name in names if name in gradients])
     if native:
         _let_state_begin(optimizer, parameters, weights, gradients)
     for group, given in zip(optimizer.param_groups, snapshot.groups, strict=True):
@@ -466,11 +508,11 @@ class _Parts:
     swallowed_energy: float
 
 
-def _parts(moved: Iterable[tuple[str, torch.Tensor]], intended: Intended, keep: Device) -> dict[str, _Parts]:
-    """Return the sums over each parameter of what moved, beside what was intended."""
+def _parts(moved: Iterable[tuple[str, torch.Tensor]], moves: Tensors, intended: Intended) -> dict[str, _Parts]:
+    """Return the sums over each parameter of what moved, beside what was intended, `moves`."""
     found = {}
     for name, own in moved:
-        true = intended.moves[name].to(keep.type).flatten()
+        true = moves[name].flatten()
         energy, moving = intended.sizes[name]
         own = own.flatten()  # noqa: PLW2901
         along = float(torch.dot(own, true))
@@ -486,12 +528,9 @@ def _parts(moved: Iterable[tuple[str, torch.Tensor]], intended: Intended, keep: 
     return found
 
 
-def _apart(moved: Iterable[tuple[str, torch.Tensor]], intended: Intended, keep: Device) -> float:
-    """Return the relative error of what moved."""
-    apart = math.fsum(
-        float(torch.linalg.vector_norm(own.sub_(intended.moves[name].to(keep.type)))) ** 2 for name, own in moved
-    )
-    return math.sqrt(apart / math.fsum(energy for energy, _ in intended.sizes.values()))
+def _apart(moved: Iterable[tuple[str, torch.Tensor]], moves: Tensors) -> list[float]:
+    """Return |ΔL - Δ*|² of each parameter that moved."""
+    return [float(torch.linalg.vector_norm(own.sub_(moves[name]))) ** 2 for name, own in moved]
 
 
 def _total(parts: Mapping[str, _Parts], name: str) -> float:
@@ -529,34 +568,49 @@ def _summed(found: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
 
 
 def _with_state(
-    weights: Tensors, gradients: Gradients, intended: Intended, keep: Device
+    gradients: Gradients, intended: Intended, device: Device, keep: Device
 ) -> tuple[str, dict[str, _Parts]]:
     """Return the key of state that holds what the weights do not take, and the sums of both; "" where none does.
 
     Kahan's compensation is such state (the weight's true value is their sum or their difference), and so is a copy of
     the weights in more digits. It is known by what it does: with it the update is right within `RECOVERED`.
     """
-    taken = _take_step(gradients.make, weights, gradients.first, intended.snapshot, native=True, watch=True)
+    snapshot, stored = intended.snapshot, gradients.stored
     moving = [name for name, (_, count) in intended.sizes.items() if count]
-    keys = set.intersection(*(set(taken.before.get(name, {})) for name in moving))
     # most keys are ruled out by the smallest of the tensors that matter
     total = math.fsum(energy for energy, _ in intended.sizes.values())
     carrying = [name for name in moving if intended.sizes[name][0] >= CARRIES * total] or moving
-    probe = min(carrying, key=lambda name: weights[name].numel())
+    probe = min(carrying, key=lambda name: snapshot.weights[name].numel())
+
+    def together(taken: _Taken, weights: Tensors, name: str, key: str, signs: tuple[int, int]) -> torch.Tensor:
+        own = difference(taken.weights[name], weights[name], keep) * signs[0]
+        if key in taken.before.get(name, {}):
+            own += signs[1] * difference(taken.state[name][key], taken.before[name][key], keep)
+        return own
+
+    def watched(names: Sequence[str]) -> tuple[_Taken, Tensors, Tensors]:
+        moves, weights = intended.moves(names, keep), _weights(snapshot, stored, device, names)
+        taken = _take_step(gradients.make, stored, weights, gradients.first, snapshot, native=True, watch=True)
+        return taken, weights, moves
+
+    taken, weights, moves = watched(next(names for names in intended.blocks if probe in names))
+    limit = math.sqrt(intended.sizes[probe][0]) / 2
+    held_in = [
+        (key, signs)
+        for key in sorted(taken.before.get(probe, {}))
+        for signs in ((1, 1), (1, -1), (0, 1))
+        if not math.sqrt(_apart([(probe, together(taken, weights, probe, key, signs))], moves)[0]) > limit
+    ]
     best: tuple[float, str, dict[str, _Parts]] = (RECOVERED, "", {})
-    for key in sorted(keys):
-        for of_weight, of_state in ((1, 1), (1, -1), (0, 1)):
-
-            def together(name: str, key: str = key, signs: tuple[int, int] = (of_weight, of_state)) -> torch.Tensor:
-                own = difference(taken.weights[name], weights[name], keep) * signs[0]
-                if key in taken.before.get(name, {}):
-                    own += signs[1] * difference(taken.state[name][key], taken.before[name][key], keep)
-                return own
-
-            own, true = together(probe), intended.moves[probe].to(keep.type)
-            if float(torch.linalg.vector_norm(own.sub_(true))) > math.sqrt(intended.sizes[probe][0]) / 2:
-                continue
-            parts = _parts(((name, together(name)) for name in weights), intended, keep)
+    for key, signs in held_in:
+        parts: dict[str, _Parts] = {}
+        for names in intended.blocks:
+            taken, weights, moves = watched(names)
+            if any(key not in taken.before.get(name, {}) for name in names if intended.sizes[name][1]):
+                break
+            summed = ((name, together(taken, weights, name, key, signs)) for name in names)
+            parts |= _parts(summed, moves, intended)
+        else:
             if (error := _rel_l2(parts)) <= best[0]:
                 best = error, key, parts
     return best[1:]
@@ -572,46 +626,56 @@ def _headroom(
     info = torch.finfo(storage)
     bits, least = 1 - round(math.log2(info.eps)), round(math.log2(info.smallest_normal)) + 1
     sizes, energies = (torch.zeros(BINS, dtype=torch.float64) for _ in range(2))
-    for name, dtype in stored.items():
-        if dtype is not storage or name not in intended.moves:
-            continue
-        true = intended.moves[name].to(keep.type).flatten()
-        weight = _in_fp64(intended.snapshot.weights[name].to(storage), keep).flatten()
-        if intended.sizes[name][1] < len(true):
-            weight, true = weight[true != 0], true[true != 0]
-        exponent = torch.frexp(weight)[1]
-        if not bool(weight.all()):
-            exponent = torch.where(weight == 0, least, exponent)
-        bins = (torch.frexp(true)[1] - exponent.clamp_(min=least)).add_(bits - LOWEST_BIN).clamp_(0, BINS - 1)
-        sizes += torch.bincount(bins, minlength=BINS).cpu()
-        energies += torch.bincount(bins, weights=true.square(), minlength=BINS).cpu()
+    for names in intended.blocks:
+        for name, move in intended.moves(names, keep).items():
+            if stored[name] is not storage:
+                continue
+            true = move.flatten()
+            weight = _in_fp64(intended.snapshot.weights[name].to(storage), keep).flatten()
+            if intended.sizes[name][1] < len(true):
+                weight, true = weight[true != 0], true[true != 0]
+            exponent = torch.frexp(weight)[1]
+            if not bool(weight.all()):
+                exponent = torch.where(weight == 0, least, exponent)
+            bins = (torch.frexp(true)[1] - exponent.clamp_(min=least)).add_(bits - LOWEST_BIN).clamp_(0, BINS - 1)
+            sizes += torch.bincount(bins, minlength=BINS).cpu()
+            energies += torch.bincount(bins, weights=true.square(), minlength=BINS).cpu()
     shares = (energies / energies.sum()).tolist()
     return [int(size) for size in sizes.tolist()], [float(f"{share:.4g}") for share in shares]
 
 
-def _blamed(intended: Intended, gradients: Gradients, taken: _Taken, keep: Device) -> tuple[float, float, float]:
+def _blamed(
+    intended: Intended, gradients: Gradients, kept_in: Mapping[tuple[str, str], torch.dtype], keep: Device
+) -> tuple[float, float, float]:
     """Return the error of the update by the precision's gradients alone, by its rounded state alone, by storage alone.
 
-    All else is in fp64, the optimizer's arithmetic, too.
+    All else is in fp64, the optimizer's arithmetic, too. State is rounded to the dtypes that the precision has
+    `kept_in`, by parameter and key.
     """
     snapshot, exact = intended.snapshot, intended.gradients
-    double = _weights(snapshot, exact.stored, keep)
-    rounded = {
-        name: {
-            key: value.to(held.dtype).to(value.dtype)
-            if isinstance(value, torch.Tensor) and isinstance(held := taken.state.get(name, {}).get(key), torch.Tensor)
-            else value
-            for key, value in state.items()
+    apart: tuple[list[float], ...] = ([], [], [])
+    for names in intended.blocks:
+        moves = intended.moves(names, keep)
+        double = _weights(snapshot, exact.stored, keep, names)
+        step = partial(_take_step, gradients.make, exact.stored, snapshot=snapshot)
+        apart[0].extend(_apart(_moved(step(weights=double, gradients=gradients.first), double, keep), moves))
+        rounded = {
+            name: {
+                key: value.to(kept_in[name, key]).to(value.dtype) if (name, key) in kept_in else value
+                for key, value in snapshot.state[name].items()
+            }
+            for name in names
+            if name in snapshot.state
         }
-        for name, state in snapshot.state.items()
-    }
-    low = {name: weight.to(gradients.stored[name]).to(weight.dtype) for name, weight in double.items()}
-    by_gradient = _take_step(gradients.make, double, gradients.first, snapshot)
-    errors = [_apart(_moved(by_gradient, double, keep), intended, keep), 0.0]
-    if any(snapshot.state.values()):
-        by_state = _take_step(gradients.make, double, exact.first, snapshot, state=rounded)
-        errors[1] = _apart(_moved(by_state, double, keep), intended, keep)
-    by_storage = _take_step(gradients.make, low, exact.first, snapshot)
-    stored = {name: weight.to(gradients.stored[name]) for name, weight in by_storage.weights.items()}
-    errors.append(_apart(((name, difference(stored[name], one, keep)) for name, one in low.items()), intended, keep))
-    return errors[0], errors[1], errors[2]
+        if any(snapshot.state.values()):
+            taken = step(weights=double, gradients=exact.first, state=rounded)
+            apart[1].extend(_apart(_moved(taken, double, keep), moves))
+        low = {name: weight.to(gradients.stored[name]).to(weight.dtype) for name, weight in double.items()}
+        del double
+        taken = step(weights=low, gradients=exact.first)
+        stored = {name: weight.to(gradients.stored[name]) for name, weight in taken.weights.items()}
+        apart[2].extend(_apart(((name, difference(stored[name], one, keep)) for name, one in low.items()), moves))
+        del moves, low, taken, stored
+    energy = math.fsum(size for size, _ in intended.sizes.values())
+    by_gradients, by_state, by_storage = (math.sqrt(math.fsum(one) / energy) for one in apart)
+    return by_gradients, by_state, by_storage

@@ -1,5 +1,7 @@
 import dataclasses
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -473,3 +475,44 @@ def test_fewer_steps_of_a_large_network_lead_to_the_snapshot(case: MakeCase, mon
     for flops, steps in ((7.5 * one, 7), (one, updates.FEWEST_STEPS), (math.inf, updates.WARM_STEPS)):
         monkeypatch.setitem(updates.WARM_FLOPS, "cpu", min(flops, 1e18))
         assert updates.take_snapshot(workload, case("fp32", "training"), Cpu()).steps == steps
+
+
+PASSES = """
+import torch
+from ampbench.worker import optimizer
+from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.worker.memory import cpu_changes
+from ampbench.worker.reference import References
+from ampbench.workload import Workload
+from tests.worker.conftest import make_case
+
+torch.set_num_threads(1)
+optimizer.BLOCK = 1 << 15
+layers = [layer for _ in range(20) for layer in (torch.nn.Linear(128, 128), torch.nn.GELU())]
+workload = Workload(
+    module=torch.nn.Sequential(*layers),
+    inputs=[torch.randn(2, 128) for _ in range(BATCHES)],
+    loss=lambda output: output.square().mean(),
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+)
+references = References()
+cases = [make_case(name, "training", recipe="CLIP") for name in ("bf16_pure", "fp16_autocast", "bf16_master")]
+held = weights = sum(parameter.nbytes for parameter in workload.module.parameters())
+for change in cpu_changes([lambda case=case: measure_divergence(workload, case, Cpu(), references) for case in cases]):
+    print((held + change.peak) / weights)
+    held += change.net
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batches", "clip", "most"), [("1", "", 12.0), ("1", "clip=1.0", 12.0), ("2", "", 14.5)])
+def test_a_pass_of_training_takes_at_most_twelve_times_its_weights_in_memory(
+    batches: str, clip: str, most: float
+) -> None:
+    """Issue 49: 86 million parameters took 10 GB. Bytes are counted, those of the workload's own weights included."""
+    script = PASSES.replace("BATCHES", batches).replace("CLIP", clip)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    factors = [float(line) for line in done.stdout.split()]
+    assert len(factors) == 3
+    assert 8 < max(factors) <= most
