@@ -7,7 +7,6 @@ worth more than most casts. What the samples of the pairs come to is for the fin
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from msgspec import structs
@@ -85,7 +84,8 @@ def try_changes(
             many = f"{len(ledger.casts)} casts, unchanged {len(before.casts)}"
             notes.append(f"{change.name}: not measured, it saves no cast: changed, the step makes {many}")
             continue
-        if change.name == PRE_CAST_INPUTS and (given := _floating(step.data.batches[0])) > len(change.tensors):
+        given = len(list(floating_in(pytree.tree_leaves(step.data.batches[0]))))
+        if change.name == PRE_CAST_INPUTS and given > len(change.tensors):
             always = ", ".join(change.tensors)
             low = short_dtype(change.dtype)
             notes.append(f"{change.name}: all {given} floating inputs were given in {low}, not only {always}")
@@ -178,7 +178,3 @@ def _results(step: Step) -> list[torch.Tensor]:
         step.apply_gradients()  # GradScaler unscales once a step
         step.restore()
     return found
-
-
-def _floating(tree: Any) -> int:
-    return sum(1 for _ in floating_in(pytree.tree_leaves(tree)))

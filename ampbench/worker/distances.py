@@ -330,16 +330,14 @@ def argmax_agreement(
     """
     if not decided or [one.shape for one in outputs] != [one.shape for one in references]:
         return None, None
-    counts = [_agreeing(outputs[one.place], references[one.place], one) for one in decided]
-    return sum(agreeing for agreeing, _ in counts), sum(made for _, made in counts)
-
-
-def _agreeing(output: torch.Tensor, reference: torch.Tensor, made: Decisions) -> tuple[int, int]:
-    """Return how many decisions of an output are the reference's, and how many there are."""
-    own, truth = (one.reshape(made.shape) for one in (output, reference))
-    decided = ~truth.isnan().any(made.dimension)
-    same = own.argmax(made.dimension) == truth.argmax(made.dimension)
-    return int((same & ~own.isnan().any(made.dimension) & decided).sum()), int(decided.sum())
+    agreeing = decisions = 0
+    for made in decided:
+        own, truth = (tensors[made.place].reshape(made.shape) for tensors in (outputs, references))
+        known = ~truth.isnan().any(made.dimension)
+        same = own.argmax(made.dimension) == truth.argmax(made.dimension)
+        agreeing += int((same & ~own.isnan().any(made.dimension) & known).sum())
+        decisions += int(known.sum())
+    return agreeing, decisions
 
 
 def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
@@ -414,7 +412,9 @@ UNKNOWN = "the outputs hold infinities; whether they are meant is not known, as 
 
 def is_finite(tensors: Iterable[torch.Tensor | None]) -> bool:
     """Return whether all values of the floating ones among `tensors` are finite."""
-    return all(_is_finite(_values(tensor)) for tensor in tensors if tensor is not None)
+    parts = (_values(tensor) for tensor in tensors if tensor is not None)
+    # A sum is as fast as reading; only where it is not finite, which it can be of finite values, each must be asked.
+    return all(math.isfinite(float(part.sum())) or bool(part.isfinite().all()) for part in parts)
 
 
 def count_nonfinite(tensors: Iterable[torch.Tensor]) -> int:
@@ -499,11 +499,6 @@ def _first_nonfinite(workload: Workload, case: Case, device: Device, turn: int) 
                 for _ in range(before, turn + 1):
                     step.run()
     return found.first and structs.replace(found.first, step=before + found.first.step)
-
-
-def _is_finite(values: torch.Tensor) -> bool:
-    # A sum is as fast as reading; only where it is not finite, which it can be of finite values, each must be asked.
-    return math.isfinite(float(values.sum())) or bool(values.isfinite().all())
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,7 @@ from ampbench.worker.reference import (
     is_chance,
     run_step,
 )
-from ampbench.worker.updates import Updated, updated_by
+from ampbench.worker.updates import updated_by
 from ampbench.workload import Workload
 
 REFERENCE_ITSELF = "it is the reference: fp64 failed"
@@ -180,9 +180,12 @@ def measure_divergence(
     if not training:
         return found
     found = _with_gradients(found, numbers, held, keep)
-    if held.intended is not None and numbers.native is not None:
-        found = _with_update(found, updated_by(held.intended, numbers.native, device))
-    return found
+    if held.intended is None or numbers.native is None:
+        return found
+    update, (bias, noise) = updated_by(held.intended, numbers.native, device)
+    nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
+    gradient = structs.replace(found.gradient, bias=bias, noise=noise)
+    return structs.replace(found, update=update, gradient=gradient, param_nonfinite=nonfinite)
 
 
 def fp32_products(case: Case, device: Device) -> dict[str, str] | None:
@@ -287,14 +290,6 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference, ke
         param_rel_l2=updated.rel_l2 if reference.updated and not itself else None,
         param_nonfinite=updated.nonfinite,
     )
-
-
-def _with_update(found: Divergence, measured: Updated) -> Divergence:
-    """Return the divergence of a training step with what `updated_by` returned."""
-    update, (bias, noise) = measured
-    nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
-    gradient = structs.replace(found.gradient, bias=bias, noise=noise)
-    return structs.replace(found, update=update, gradient=gradient, param_nonfinite=nonfinite)
 
 
 def is_repeatable(

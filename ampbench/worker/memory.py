@@ -267,12 +267,9 @@ def _least_bytes(step: Step, work: StepWork) -> int | None:
     if not type(step.optimizer).__module__.startswith("torch.optim."):
         return touched
     states = ((weight, state) for weight, state in step.optimizer.state.items() if work.wrote(weight))
-    kept = [one for weight, state in states for one in state.values() if _leaf_of(one, weight.numel())]
+    tensors = ((weight, value) for weight, state in states for value in state.values() if torch.is_tensor(value))
+    kept = [value for weight, value in tensors if value.numel() == weight.numel()]
     return touched + 2 * _storage_bytes(kept)
-
-
-def _leaf_of(value: Any, elements: int) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() == elements
 
 
 def _take_workspaces(workload: Workload, case: Case, device: Accelerator) -> int:
@@ -314,7 +311,11 @@ def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
                 begun += 1
             if begun:
                 of_calls[begun - 1][thread].append(event)
-    return [_recorded(each) for each in of_calls]
+    found = []
+    for parts in of_calls:
+        changes = [event.cpu_memory_usage() for one in parts for event in one if str(event.kind()) == "memory_alloc"]
+        found.append(Recorded(peak_of(changes), sum(changes), kernels_in(parts)))
+    return found
 
 
 @contextmanager
@@ -327,12 +328,6 @@ def _profiled(*, memory: bool) -> Iterator[list[list[Any]]]:
         yield threads
     finally:
         threads += torch._C._autograd._disable_profiler_legacy()
-
-
-def _recorded(threads: Sequence[Sequence[Any]]) -> Recorded:
-    """Return what the events of a call say, by thread."""
-    changes = [event.cpu_memory_usage() for one in threads for event in one if str(event.kind()) == "memory_alloc"]
-    return Recorded(peak_of(changes), sum(changes), kernels_in(threads))
 
 
 def peak_of(changes: Iterable[int]) -> int:

@@ -303,12 +303,13 @@ class FitnessWatch:
         elif self._device.type == "cuda":
             with suppress(Exception):  # both need NVML, which not every installation has
                 temperature, clock = float(torch.cuda.temperature()), torch.cuda.clock_rate() * 1e6
+        frequency = kernel_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
         return Fitness(
             steal_share=steal,
             other_share=others,
             waited_share=waited,
             load=self._load,
-            frequency_hz=_cpu_frequency(),
+            frequency_hz=int(frequency) * 1e3 if frequency.isdigit() else None,
             temperature_celsius=temperature,
             accelerator_clock_hz=clock,
         )
@@ -336,11 +337,6 @@ def _waited_seconds() -> float | None:
     """
     fields = kernel_text("/proc/thread-self/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) > 1 else None
-
-
-def _cpu_frequency() -> float | None:
-    told = kernel_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
-    return int(told) * 1e3 if told.isdigit() else None
 
 
 PAIRS = 12

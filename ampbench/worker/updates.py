@@ -56,8 +56,6 @@ RECOVERED = 0.1
 BLAMED = 0.01
 """The relative error of an update from which it is told what it comes of, where weights are stored in fp32, too."""
 
-Updated = tuple[Update | None, tuple[float | None, float | None]]
-"""What an optimizer's step changes (None: no optimizer is named); bias and noise of gradients over batches."""
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 Tensors = Mapping[str, torch.Tensor]
 
@@ -175,7 +173,10 @@ def _snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
     state, resident = {}, set()
     for name, parameter in parameters.items():
         own = step.optimizer.state.get(parameter, {})
-        state[name] = {key: _on_cpu(value) for key, value in own.items()}
+        state[name] = {
+            key: value.detach().cpu() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+            for key, value in own.items()
+        }
         resident |= {
             key
             for key, value in own.items()
@@ -192,10 +193,6 @@ def _snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
             for group in step.optimizer.param_groups
         ],
     )
-
-
-def _on_cpu(value: Any) -> Any:
-    return value.detach().cpu() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
 def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
@@ -230,7 +227,9 @@ def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> 
     if snapshot.undefined:
         return Intended(snapshot, kept, undefined=snapshot.undefined)
     refused = ""
-    for dtype, stored in (("fp64", gradients.stored), ("fp32", _in_fp32(gradients.stored))):
+    single = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+    in_fp32 = {name: single.get(dtype, dtype) for name, dtype in gradients.stored.items()}
+    for dtype, stored in (("fp64", gradients.stored), ("fp32", in_fp32)):
         sizes, finite = {}, True
         try:
             blocks = _blocks(gradients.make, stored, snapshot, where)
@@ -248,12 +247,6 @@ def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> 
             return replace(intended, undefined=f"the step changes no parameter in {dtype}")
         return replace(intended, sizes=sizes)
     return Intended(snapshot, kept, undefined=refused)
-
-
-def _in_fp32(stored: Mapping[str, torch.dtype]) -> dict[str, torch.dtype]:
-    """Return dtypes with fp32 in place of fp64."""
-    single = {torch.float64: torch.float32, torch.complex128: torch.complex64}
-    return {name: single.get(dtype, dtype) for name, dtype in stored.items()}
 
 
 def measure_update(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
@@ -313,8 +306,10 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     return made(nonfinite=0, counted_state=counted, **update)
 
 
-def updated_by(intended: Intended, gradients: Gradients, device: Device) -> Updated:
-    """Return what an optimizer's step changes with these gradients, and bias and noise of these over batches."""
+def updated_by(
+    intended: Intended, gradients: Gradients, device: Device
+) -> tuple[Update | None, tuple[float | None, float | None]]:
+    """Return the change of the weights by these gradients (None: no optimizer is named); bias and noise of these."""
     keep = fp64_device(device)
     update = measure_update(intended, gradients, device, keep) if intended.snapshot.named else None
     return update, batch_bias(intended, gradients, keep)

@@ -177,7 +177,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for leaf in (value if isinstance(value, list | tuple) else [value])
             if isinstance(leaf, torch.Tensor)
         ]
-        if any(leaf.layout is not torch.strided or not leaf.numel() for _, leaf in tensors) or _masked(given):
+        masked = any(one.name in _CAUSAL and value for one, value in given)
+        if masked or any(leaf.layout is not torch.strided or not leaf.numel() for _, leaf in tensors):
             return
         for one, leaf in tensors:
             address = _address(leaf)
@@ -205,10 +206,6 @@ def _uses_whole(func: Any) -> bool:
     name = func._schema.name.removeprefix("aten::")
     optimizes = name.startswith(("_foreach_", "_fused_")) and name != "_fused_sdp_choice"
     return torch.Tag.pointwise in func.tags or optimizes or name in _WHOLE
-
-
-def _masked(given: Iterable[tuple[Any, Any]]) -> bool:
-    return any(one.name in _CAUSAL and value for one, value in given)
 
 
 def _least(

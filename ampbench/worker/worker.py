@@ -347,13 +347,14 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     timed.digest = timed.digest or weights_digest(workload)
     telemetry = None if watching is None else watching.telemetry([span for one in timings for span in one.spans])
     fitness = watch.seen(telemetry)
+    cpu_samples = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
     return Round(
         case_id=case.case_id,
         round=asked.round,
         server=asked.server,
         control=asked.control,
         samples=[timing.samples for timing in timings],
-        cpu_samples=_cpu_samples(timings),
+        cpu_samples=cpu_samples if len(cpu_samples) == len(timings) else None,
         steps_per_sample=[timing.steps_per_sample for timing in timings],
         warmup_steps=[timing.warmup_steps for timing in timings],
         items_per_step=items_per_step(workload),
@@ -403,12 +404,6 @@ def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
         "warm_seconds": sum(timing.warm_seconds for timing in timings),
         "steady": all(steady) if steady else None,
     }
-
-
-def _cpu_samples(timings: Sequence[Timing]) -> list[list[float]] | None:
-    """Return the CPU seconds of every sample; None unless they are known of all."""
-    known = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
-    return known if len(known) == len(timings) else None
 
 
 def cannot_run(case: Case) -> str:

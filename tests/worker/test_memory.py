@@ -267,10 +267,6 @@ def test_on_a_cpu_nothing_is_reserved_and_no_workspace_taken(measure: Measure) -
     assert (found.reserved_bytes, found.workspace_bytes) == (None, None)
 
 
-def test_pure_half_halves_the_parameters(measure: Measure) -> None:
-    assert measure("norms", "bf16_pure").parameter_bytes * 2 == measure("norms").parameter_bytes
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast"])
 def test_the_same_case_has_the_same_peak_every_time(measure: Measure, precision: str) -> None:
     assert len({measure("norms", precision, "training").peak_bytes for _ in range(3)}) == 1

@@ -283,10 +283,6 @@ def test_a_trial_that_raises_leaves_no_trace(case: MakeCase, classifier: Workloa
     assert all(torch.equal(value, before[key]) for key, value in step.module.state_dict().items())
 
 
-def test_eager_needs_no_preparation(case: MakeCase, classifier: Workload) -> None:
-    assert build_step(classifier, case(), Cpu()).prepare_path("eager") is None
-
-
 def test_the_first_batch_comes_first_after_tracing(case: MakeCase) -> None:
     batches = [torch.full((2, 3), float(n)) for n in range(3)]
     step = build_step(Workload(module=torch.nn.ReLU(), inputs=batches), case(path="traced"), Cpu())
