@@ -32,6 +32,7 @@ from ampbench.drive.planning import GIVEN, find_workloads
 from ampbench.drive.rounds import MOST_ROUNDS, Progress
 from ampbench.drive.servers import InProcess
 from ampbench.errors import UsageError, WorkloadError, first_line
+from ampbench.judge.verdict import undecided
 from ampbench.records.case import AUTOCAST_DEVICES, WorkloadSource
 from ampbench.records.kinds import verb_of
 from ampbench.records.run import MEASURE, Selection, Settings
@@ -179,7 +180,8 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
     command = [MEASURE, *selection.workloads]
     with session.begin(prepared, folder, "", command) as writer, _watching() as show:
-        session.measure(prepared, writer, lambda step: show(_line(step)))
+        open_cases = lambda: undecided(read_run(writer.path))  # noqa: E731
+        session.measure(prepared, writer, lambda step: show(_line(step)), open_cases)
     stored = read_run(writer.path)
     failures = list(stored.failures.values())
     if failures and not stored.cases.keys() - stored.failures.keys() - stored.skips.keys():

@@ -6,10 +6,23 @@ Nobody waits: time is a number that steps, readings and a host's work move on. A
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ampbench.records.case import DeviceState
+from ampbench.records.case import DeviceDescription, DeviceState, Environment
 from ampbench.worker.telemetry import NoSourceError, Reading, Sampler, Watched
 
 FULL_HZ = 2e9
+_ALL = {"fp32": "native", "bf16": "native", "fp16": "native"}
+H100 = DeviceDescription(type="cuda", available=True, tf32=True, memory_bytes=80 << 30, arithmetic=_ALL)
+A770 = DeviceDescription(
+    type="xpu", available=True, tf32=True, float64=False, memory_bytes=16 << 30, arithmetic=_ALL
+)  # fmt: skip
+
+
+def machine_with(device: DeviceDescription) -> Environment:
+    """Return a machine that has a CPU and `device`."""
+    return Environment(
+        host="h", system="s", cpu="c", cpu_count=2, python_version="3.11", torch_version="2.15", numpy_version="2",
+        threads=2, devices=[DeviceDescription(type="cpu", available=True), device],
+    )  # fmt: skip
 
 
 @dataclass

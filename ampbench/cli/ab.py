@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
-WINDOW_SECONDS = 1.0
-"""The shortest sample of an accelerator that has warmed up (`worker.timing`): for less it is timed in bursts."""
 ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
 
 
@@ -61,8 +59,7 @@ def command(
         Option(
             "--min-run-time",
             metavar="SECONDS",
-            help=f"Timing per case, arm and block, {DURATION}; on an accelerator, less than 1 warms it up less. "
-            "Default: 0.15 to 0.3, the fewer the cases the more.",
+            help=f"Timing per case, arm and block, {DURATION}. Default: 0.15 to 0.3, the fewer the cases the more.",
         ),
     ] = "",
     budget: Annotated[
@@ -108,7 +105,7 @@ def command(
     count = blocks or (CONTROL_BLOCKS if itself else MOST_BLOCKS)
     most = typed("--budget", parse_seconds, budget) if budget else None
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
-    settings = replace(settings, rounds=count, burst=seconds is not None and seconds < WINDOW_SECONDS)
+    settings = replace(settings, rounds=count)
 
     from ampbench.ab import session
     from ampbench.cli.progress import block_progress

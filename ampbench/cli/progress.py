@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ampbench.cli.printing import print_note
 from ampbench.core.units import counted, format_duration
-from ampbench.drive.rounds import OVERHEAD_SECONDS, WARMED, Progress, Schedule, Turn, Watch
+from ampbench.drive.rounds import OVERHEAD_SECONDS, WARMED, Progress, Schedule, Turn, Watch, is_accelerated, is_burst
 from ampbench.records.measured import Failure
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import ROUND
@@ -56,10 +56,11 @@ class Pace:
 
 
 class TimeLeft:
-    """Estimates the time left of a run. A network takes no more than its budget."""
+    """Estimates the time left of a run, from the last turn of each kind, within its budgets (`drive.rounds.drive`)."""
 
     def __init__(self, schedule: Schedule, settings: Settings):
-        self._networks = [list(chain.from_iterable(rounds)) for rounds in schedule]
+        self._legs = [list(chain.from_iterable(rounds)) for rounds in schedule]
+        self._accelerated = is_accelerated(turn.planned for turns in self._legs for turn in turns)
         self._budget = settings.budget_seconds or math.inf
         self._least = {ROUND.name: OVERHEAD_SECONDS + WARMED * settings.min_run_seconds}
         self._pace, self._began = Pace(), 0.0
@@ -67,21 +68,25 @@ class TimeLeft:
     def note(self, step: Progress) -> None:
         """Note when a turn began, or how long it took."""
         if step.entry is not None:
-            self._pace.took[step.turn.task.name, step.turn.planned.case.case_id] = step.spent - self._began
+            self._pace.took[_kind(step.turn)] = step.spent - self._began
         self._began = step.spent
 
     def after(self, step: Progress) -> float | None:
         """Return the seconds left after a step; None as long as nothing is known."""
         if not self._pace.took:
             return None
-        now, *later = self._networks[step.network :]
-        left = min(self._seconds(now[step.done :]), max(self._budget - step.spent, 0.0))
-        return left + sum(min(self._seconds(turns), self._budget) for turns in later)
+        now, *later = self._legs[step.leg :]
+        now, left = now[step.done :], max(self._budget - step.spent, 0.0)
+        if self._accelerated:
+            turns = [*now, *chain.from_iterable(later)]
+            return max(self._seconds(turn for turn in turns if not turn.round), min(self._seconds(turns), left))
+        return min(self._seconds(now), left) + sum(min(self._seconds(turns), self._budget) for turns in later)
 
     def line(self, step: Progress) -> str:
         """Return where a run stands: "network 1 of 2, about 12 s left: round 1: mlp fp32 inference"."""
         seconds = self.after(step)
-        place = f"network {step.network + 1} of {len(self._networks)}" if len(self._networks) > 1 else ""
+        networks = len({turns[0].planned.case.network for turns in self._legs})
+        place = f"network {step.leg % networks + 1} of {networks}" if networks > 1 else ""
         about = f"about {format_duration(seconds)} left" if seconds else ""
         before = ", ".join(filter(None, [place, about]))
         doing = f"round {step.turn.round + 1}" if step.turn.task == ROUND else step.turn.task.name
@@ -89,7 +94,11 @@ class TimeLeft:
         return f"{before and f'{before}: '}{doing}: {case.workload} {case.precision} {case.phase}"
 
     def _seconds(self, turns: Iterable[Turn]) -> float:
-        return self._pace.total(((turn.task.name, turn.planned.case.case_id) for turn in turns), self._least)
+        return self._pace.total(map(_kind, turns), self._least)
+
+
+def _kind(turn: Turn) -> tuple[str, str]:
+    return "burst" if is_burst(turn) else turn.task.name, turn.planned.case.case_id
 
 
 @contextmanager

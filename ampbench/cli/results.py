@@ -8,8 +8,8 @@ from rich.text import Text
 from ampbench.cli.printing import OutputFormat, print_text
 from ampbench.core.metrics import COLUMNS
 from ampbench.core.units import counted
-from ampbench.drive.rounds import Table, table_of
 from ampbench.judge import frame
+from ampbench.records.case import Table, table_of
 from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry

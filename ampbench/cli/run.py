@@ -104,7 +104,7 @@ def command(
         str,
         Option(
             metavar="SECONDS",
-            help=f"Time of one network, {DURATION}. Default: 30 on a CPU; of all together 5m on an accelerator.",
+            help=f"Time of one network, {DURATION}; of all with an accelerator. Default: 30; 5m with an accelerator.",
         ),
     ] = "",
     rounds: Annotated[
@@ -138,8 +138,9 @@ def command(
 ) -> int:
     """Measure speed, memory and divergence in every precision; end with the table and the advice.
 
-    One network after the other is measured whole, in as many rounds as its budget holds. Without workloads, the default
-    suite: every family, in a few minutes.
+    One network after the other is measured whole, in as many rounds as its budget holds. On an accelerator, every case
+    has a short round first; longer ones follow where a speedup is undecided. Without workloads, the default suite:
+    every family, in a few minutes.
 
     \b
     Examples:
@@ -230,6 +231,7 @@ def _run(
         if not (yes or _may_begin(prepared)):
             return INTERRUPTED
         from ampbench.judge.pairing import not_the_commits
+        from ampbench.judge.verdict import undecided
         from ampbench.studies.ceilings import ceilings_known  # NumPy: not for a mistake
 
         if writer is None:
@@ -248,7 +250,7 @@ def _run(
         ended, problem = "interrupted", None
         with progress(prepared.schedule, prepared.settings, lambda: store.read_run(writer.path)) as watch:
             try:
-                ended = session.measure(prepared, writer, watch)
+                ended = session.measure(prepared, writer, watch, lambda: undecided(store.read_run(writer.path)))
             except NothingToRunError as error:
                 problem = error
     with stored_already(f"ampbench show {run_words(writer.path, results)}"):
@@ -283,7 +285,7 @@ def _may_begin(prepared: "Scheduled") -> bool:
     """Say how long what is scheduled takes, where that is long; return False for a no on the terminal."""
     from ampbench.drive.rounds import estimate
 
-    seconds = estimate(prepared.schedule, prepared.settings)
+    _, seconds = estimate(prepared.schedule, prepared.settings)
     if seconds >= LONG_SECONDS:
         print_note(_how_long(prepared))
     if seconds < ASK_SECONDS or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -293,16 +295,21 @@ def _may_begin(prepared: "Scheduled") -> bool:
 
 
 def _how_long(prepared: "Scheduled") -> str:
-    """Return how long what is scheduled takes: "2 networks, 12 cases, 30 s each: about 1 min"."""
-    from ampbench.drive.rounds import estimate
+    """Return the length of the schedule: "2 networks, 12 cases, 30 s each: about 1 min"."""
+    from ampbench.drive.rounds import estimate, is_accelerated
 
     schedule, settings = prepared.schedule, prepared.settings
-    cases = {turn.planned.case.case_id for rounds in schedule for turns in rounds for turn in turns}
-    each, about = counted(settings.rounds, "round"), "at least"
+    cases = {turn.planned.case.case_id: turn.planned.case for leg in schedule for turns in leg for turn in turns}
+    first, seconds = estimate(schedule, settings)
+    accelerated = is_accelerated(turn.planned for rounds in schedule for turns in rounds for turn in turns)
+    each, about = counted(settings.rounds, "round"), f"at least {format_duration(seconds)}"
     if settings.budget_seconds is not None:
-        each, about = f"{format_duration(settings.budget_seconds)} each", "about"
-    counts = f"{counted(len(schedule), 'network')}, {counted(len(cases), 'case')}"
-    return f"{counts}, {each}: {about} {format_duration(estimate(schedule, settings))}"
+        budget = format_duration(settings.budget_seconds)
+        each, about = f"{budget} {'in all' if accelerated else 'each'}", f"about {format_duration(seconds)}"
+    if accelerated:
+        about += f", a first table of every case after {format_duration(first)}"
+    networks = {(case.device, case.network) for case in cases.values()}
+    return f"{counted(len(networks), 'network')}, {counted(len(cases), 'case')}, {each}: {about}"
 
 
 def _import_the_rest() -> None:

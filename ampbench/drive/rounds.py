@@ -20,7 +20,7 @@ from ampbench.core.units import counted
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Ahead, Channel, OpenChannel, Pool
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.records.case import Case
+from ampbench.records.case import Table, table_of
 from ampbench.records.measured import (
     NO_ROOM_OR_TIME,
     Divergence,
@@ -62,7 +62,9 @@ def control_case(plan: Iterable[PlannedCase]) -> PlannedCase | None:
 
 
 Schedule = list[list[list[Turn]]]
-"""The turns of each round of each network."""
+"""The turns of each round of each leg: of a network or, where an accelerator is measured, of a part of its rounds."""
+FIRST_SUSTAINED = 3
+"""Sustained rounds of a network before the next network has its own: with fewer, a speedup has no interval."""
 
 
 def make_schedule(
@@ -73,14 +75,13 @@ def make_schedule(
     Networks come one after the other. Memory and divergence passes precede a network's first round; divergence passes
     share a worker, so that one reference serves them all. Rounds and memory passes on a CPU each get a process of
     their own (torch's allocation record is exact in the first session of a process alone); on an accelerator one
-    process serves a round of all cases, so that its context is paid for once. The order within a round is drawn from
-    `settings.schedule_seed`: tables in random order, and the precisions of a table next to each other in random order,
-    so that what disturbs the machine for some seconds disturbs all that are compared.
-
-    With a budget a network that has begun before gets the rounds that it began, any other more than the budget holds.
+    process serves all rounds of a server, because a new one would pay for a new device context. Cases that are compared
+    with each other (device, phase, group, path) are measured next to each other in every round, in random order; the
+    control (`control_case`) is measured twice in every round. Where an accelerator is measured, every network has its
+    first round, a burst, before any has another.
     """
     control = control_case(plan)
-    schedule = []
+    networks = []
     for cases in networks_of(plan):
         rounds = []
         for number in range(_most_rounds(cases, settings, done)):
@@ -88,8 +89,18 @@ def make_schedule(
             turns = [*(passes(cases) if number == 0 else ()), *_round(cases, control, number, draw)]
             left = [turn for turn in turns if turn.key not in done and turn.planned.case.case_id not in ended]
             rounds.append(with_processes(left))
-        schedule.append([turns for turns in rounds if turns])
-    return [rounds for rounds in schedule if rounds]
+        networks.append(rounds)
+    if is_accelerated(plan):
+        most = max(map(len, networks), default=0)
+        spans = [(0, 1), (1, 1 + FIRST_SUSTAINED), *((first, first + 1) for first in range(1 + FIRST_SUSTAINED, most))]
+        networks = [rounds[first:last] for first, last in spans for rounds in networks]
+    legs = [[turns for turns in rounds if turns] for rounds in networks]
+    return [rounds for rounds in legs if rounds]
+
+
+def is_accelerated(plan: Iterable[PlannedCase]) -> bool:
+    """Return whether a case of `plan` that can run is measured on an accelerator."""
+    return any(planned.case.device != "cpu" and not planned.skip for planned in plan)
 
 
 def networks_of(plan: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
@@ -106,24 +117,20 @@ def _most_rounds(cases: Sequence[PlannedCase], settings: Settings, done: Iterabl
         return settings.rounds
     ids = {planned.case.case_id for planned in cases}
     begun = [number for task, case_id, number, _ in done if task == ROUND.name and case_id in ids]
-    fitting = 1 + int(settings.budget_seconds / (settings.min_run_seconds * len(cases)))
-    return 1 + max(begun) if begun else min(settings.rounds, fitting)
+    shortest = settings.min_run_seconds if cases[0].case.device == "cpu" else WINDOW_SECONDS
+    fitting = 1 + int(settings.budget_seconds / (shortest * len(cases)))
+    return 1 + max(begun) if begun and not is_accelerated(cases) else min(settings.rounds, fitting)
 
 
 def budgeted(settings: Settings, plan: Iterable[PlannedCase]) -> Settings:
-    """Return `settings` with the budget of a network of `plan` where it is to be the device's own (0 seconds).
+    """Return `settings` with the default budget where it is to be the device's own (0 seconds)."""
+    seconds = ACCELERATOR_SECONDS if is_accelerated(plan) else CPU_SECONDS
+    return settings if settings.budget_seconds != 0 else structs.replace(settings, budget_seconds=seconds)
 
-    A budget that is too short for a sustained round of each case of an accelerator has bursts.
-    """
-    if settings.budget_seconds is None:
-        return settings
-    networks = networks_of(plan)
-    sustained = structs.replace(settings, burst=False)
-    rounds = [sum(turn_seconds(Turn(ROUND, one), sustained) for one in cases) for cases in networks]
-    accelerated = [seconds for seconds, cases in zip(rounds, networks, strict=True) if cases[0].case.device != "cpu"]
-    own = ACCELERATOR_SECONDS / len(networks) if accelerated else CPU_SECONDS
-    seconds = settings.budget_seconds or own
-    return structs.replace(settings, budget_seconds=seconds, burst=max(accelerated, default=0.0) > seconds)
+
+def is_burst(turn: Turn) -> bool:
+    """Return whether a turn is a first round on an accelerator, which is timed for tenths of a second."""
+    return turn.task == ROUND and turn.round == 0 and turn.planned.case.device != "cpu"
 
 
 def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Request:
@@ -132,12 +139,11 @@ def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Req
     place = random.Random(f"{settings.schedule_seed}/{case.case_id}/{turn.round}/{turn.control}").getrandbits(48)
     own = {
         "placement_seed": place,
-        "builds": settings.builds,
+        "builds": settings.builds if case.device == "cpu" else 1,  # a device's allocator decides where a build is
         "min_run_seconds": settings.min_run_seconds,
         "round": turn.round,
         "server": server,
         "control": turn.control,
-        "burst": settings.burst,
     }
     return ask(
         turn.task,
@@ -156,15 +162,6 @@ def passes(cases: Iterable[PlannedCase]) -> list[Turn]:
     """Return the memory and divergence passes of a network's `cases`."""
     ordered = sorted(cases, key=lambda planned: (planned.case.phase, planned.case.group))
     return [Turn(task, planned) for task in (MEMORY, DIVERGENCE) for planned in ordered]
-
-
-Table = tuple[str, str, str, str]
-"""What the cases have in common whose speeds are compared with each other: device, group, phase, path."""
-
-
-def table_of(case: Case) -> Table:
-    """Return the table that `case` is in."""
-    return case.device, case.group, case.phase, case.path
 
 
 def _round(cases: Iterable[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Turn]:
@@ -199,20 +196,22 @@ def _may_share(last: Turn | None, turn: Turn) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands: `turn` has just been had (`entry`) or is about to begin (None).
+    """Where a run stands: `turn` has just ended with `entry`, or is about to begin (None).
 
-    `network` is the place of its network in the schedule, `done` how many of the network's turns are done and `spent`
-    the seconds since it began.
+    `leg` is the number of its leg in the schedule, `done` how many turns of the leg are done, and `spent` the seconds
+    since the leg or, where an accelerator is measured, the run began.
     """
 
     turn: Turn
-    network: int
+    leg: int
     done: int
     spent: float
     entry: Entry | None = None
 
 
 Watch = Callable[[Progress], None]
+OpenCases = Callable[[], Container[str]]
+"""Returns the ids of the cases of the tables in which a speedup is still undecided."""
 
 
 def drive(
@@ -225,47 +224,58 @@ def drive(
     clock: Callable[[], float] = time.monotonic,
     together: int = 1,
     begun: Iterable[Channel] = (),
+    undecided: OpenCases | None = None,
 ) -> None:
-    """Do the turns of `schedule`, network by network, each round of a network by another server.
+    """Do the turns of `schedule`, leg by leg, each round of a leg by another server.
 
-    The first `SHARED` servers serve a round of every network; further ones end with their round. A network has no
-    further round once another as long as its longest would go over `settings.budget_seconds`, one at least.
+    The first `SHARED` servers serve a round of every leg; further ones end with their round. A leg has no further round
+    once another as long as its longest would go over `settings.budget_seconds`, one at least. Where an accelerator is
+    measured, all legs share the budget, a first round of every network is measured in any case, and later ones of the
+    cases that are `undecided`, where the budget ends them.
 
-    At most so many servers start `together`, none while anything is done (`Ahead`); those `begun` come first. `write`
+    At most `together` servers start at once, none while anything is done (`Ahead`); those `begun` come first. `write`
     gets every entry as soon as it is known. A case that failed is not asked for again; what remains of it counts as
     done. What a killed worker leaves unanswered is asked once more, as `Pool` does. KeyboardInterrupt passes on, the
     channels closed.
     """
     shared = SHARED if settings.isolation else 0
+    accelerated = is_accelerated(turn.planned for rounds in schedule for turns in rounds for turn in turns)
+    budget, began = settings.budget_seconds or math.inf, clock()
     further = itertools.count(shared)
     lanes = map(str, range(shared + sum(map(len, schedule))))
     failed: set[str] = set()
     opened: set[int] = set()
     with Ahead(open_channel, together, begun) as ahead, Pool(dict.fromkeys(lanes, ahead.open)) as pool:
-        for network, rounds in enumerate(schedule):
-            began, done, longest = clock(), 0, 0.0
-            for number, turns in enumerate(rounds):
-                if number and clock() - began + longest > (settings.budget_seconds or math.inf):
+        for leg, rounds in enumerate(schedule):
+            began = began if accelerated else clock()
+            done, longest = 0, 0.0
+            for place, turns in enumerate(rounds):
+                number, open_turns = turns[0].round if accelerated else place, turns
+                if number and accelerated and undecided is not None and settings.budget_seconds:
+                    wanted = undecided()
+                    open_turns = with_processes([turn for turn in turns if turn.planned.case.case_id in wanted])
+                    longest = sum(turn_seconds(turn, settings) for turn in open_turns)
+                if not open_turns or (number and clock() - began + longest > budget):
                     break
                 server = number if number < shared else next(further)
                 if server not in opened:
                     opened.add(server)
-                    ahead.expect(len(rounds) - number)
+                    ahead.expect(len(rounds) - place)
                 timing = clock()
-                for turn in turns:
+                for turn in open_turns:
                     if turn.planned.case.case_id not in failed:
-                        watch(Progress(turn, network, done, clock() - began))
+                        watch(Progress(turn, leg, done, clock() - began))
                         ahead.settle()
-                        reply = pool.serve(request_of(turn, settings, first_server + server), str(server))
-                        entry = kept(write, outcome_of(turn, reply))
+                        request = request_of(turn, settings, first_server + server, burst=is_burst(turn))
+                        entry = kept(write, outcome_of(turn, pool.serve(request, str(server))))
                         if isinstance(entry, Failure | Skip):
                             failed.add(turn.planned.case.case_id)
-                        watch(Progress(turn, network, done + 1, clock() - began, entry))
+                        watch(Progress(turn, leg, done + 1, clock() - began, entry))
                     done += 1
                     if turn.task != ROUND:
                         timing = clock()
                 longest = max(longest, clock() - timing)
-                if server >= shared or network == len(schedule) - 1:
+                if server >= shared or leg == len(schedule) - 1:
                     pool.close(str(server))
                 else:  # the memory of its last worker is the next network's
                     pool.serve(ask(REST, Nothing()), str(server))
@@ -306,45 +316,53 @@ def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
 
 
 OVERHEAD_SECONDS = 0.15
-"""What a round or pass costs beyond the case's own work: a fork and its builds (benchmarks/self)."""
+"""What a round or pass on a CPU costs beyond the case's own work: a fork and its builds (benchmarks/self)."""
 SERVER_SECONDS = 3.0
 """What starting a server costs: importing torch and torchvision."""
-
 WARMED = 1.5
 """The time of a round, warm-up included, at most, times its timing budget (`worker.timing`)."""
-WARM_SECONDS, HALF_WINDOW_SECONDS = 2.0, 0.5
-"""An accelerator is warmed for two windows of a second at least, before each further build for half a window."""
-
-
+WARM_SECONDS, WINDOW_SECONDS = 2.0, 1.0
+"""An accelerator is warmed for two windows of a second at least, then timed for one at least (`worker.timing`)."""
+FRESH_SECONDS = 2.0
+"""What a new worker costs on an accelerator, reckoned, not run on hardware: its context 0.5 s and, at the mean 87M
+parameters of the suite's large networks, 0.6 s to draw them, 0.4 s to hash them and 0.5 s for a reference."""
+HANDLED_SECONDS = 0.2
+"""What a round or pass costs on an accelerator beyond timing, reckoned likewise: 0.1 s to copy weights to the device
+(0.35 GB at 5 GB/s) and to copy and restore state there, and 0.1 s for each kernel's first launch."""
 CPU_SECONDS, ACCELERATOR_SECONDS = 30.0, 300.0
 """The budget where none is given: of each network on a CPU, of all where an accelerator is measured."""
 MOST_ROUNDS = 1000
 """Rounds of a network at most where its budget ends them."""
 SHARED = 8
-"""How many servers stay open for the next networks; each takes the memory of torch's import."""
+"""How many servers stay open for the next legs; each takes the memory of torch's import."""
 
 
-def estimate(schedule: Schedule, settings: Settings) -> float:
-    """Return the seconds that `schedule` takes within its budgets, without a budget at least.
+def estimate(schedule: Schedule, settings: Settings) -> tuple[float, float]:
+    """Return the seconds until every network had its first round, and until the end of `schedule`, at least.
 
-    A round is assumed to need no more than its timing budget and its warm-up (`WARMED`). A network ends with its
-    budget, but has its first round.
+    A round is assumed to need no more than its timing budget and its warm-up (`WARMED`). Without an accelerator a
+    network ends with its budget, but has its first round, and both numbers are the same.
     """
+    budget = settings.budget_seconds or math.inf
+    legs = [[sum(turn_seconds(turn, settings) for turn in turns) for turns in rounds] for rounds in schedule]
+    if is_accelerated(turn.planned for rounds in schedule for turns in rounds for turn in turns):
+        first = sum(seconds[0] for seconds, rounds in zip(legs, schedule, strict=True) if not rounds[0][0].round)
+        first += SERVER_SECONDS
+        return first, max(first, min(sum(map(sum, legs)) + SERVER_SECONDS * max(map(len, schedule)), budget))
     total = SERVER_SECONDS * (1 if settings.budget_seconds else max(map(len, schedule), default=0))
-    for rounds in schedule:
-        first, *others = (sum(turn_seconds(turn, settings) for turn in turns) for turns in rounds)
-        total += max(first, min(first + sum(others), settings.budget_seconds or math.inf))
-    return total
+    total += sum(max(first, min(first + sum(others), budget)) for first, *others in legs)
+    return total, total
 
 
 def turn_seconds(turn: Turn, settings: Settings) -> float:
     """Return how long a turn will take at least; a pass is taken to cost as much as a round without its timing."""
-    if turn.planned.case.device == "cpu" or settings.burst:
-        return OVERHEAD_SECONDS + (WARMED if turn.task == ROUND else WARMED - 1) * settings.min_run_seconds
-    if turn.task != ROUND:
-        return OVERHEAD_SECONDS
-    timed = max(1.0, settings.min_run_seconds / settings.builds) * settings.builds
-    return OVERHEAD_SECONDS + WARM_SECONDS + timed + HALF_WINDOW_SECONDS * (settings.builds - 1)
+    short = (WARMED if turn.task == ROUND else WARMED - 1) * settings.min_run_seconds
+    if turn.planned.case.device == "cpu":
+        return OVERHEAD_SECONDS + short
+    handled = HANDLED_SECONDS + FRESH_SECONDS * turn.fresh
+    if turn.task != ROUND or is_burst(turn):
+        return handled + short
+    return handled + WARM_SECONDS + max(WINDOW_SECONDS, settings.min_run_seconds)
 
 
 Part = tuple[int, int]

@@ -13,7 +13,7 @@ from msgspec import structs
 from ampbench import __version__
 from ampbench.core.precisions import BUILT_IN, PRECISIONS
 from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
-from ampbench.drive.rounds import Part, Schedule, TurnKey, Watch, budgeted, drive, make_schedule, take_shard
+from ampbench.drive.rounds import OpenCases, Part, Schedule, TurnKey, Watch, budgeted, drive, make_schedule, take_shard
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource, compile_mode
@@ -146,8 +146,8 @@ def prepare(
         )
 
 
-def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
-    """Measure what is scheduled, every entry to `writer` at once, and return how the session ended.
+def measure(prepared: Scheduled, writer: RunWriter, watch: Watch, undecided: OpenCases | None = None) -> str:
+    """Measure the schedule as `drive` does, write every entry at once, and return how the session ended.
 
     An interruption ends the session with a footer that says so, and so does a server that cannot start any more, which
     is raised; nothing measured is lost.
@@ -162,6 +162,7 @@ def measure(prepared: Scheduled, writer: RunWriter, watch: Watch) -> str:
             first_server=prepared.first_server,
             together=TOGETHER if prepared.settings.isolation else 1,
             begun=prepared.begun,
+            undecided=undecided,
         )
     except (KeyboardInterrupt, NothingToRunError) as error:
         writer.append(Footer(ended="interrupted", finished_at=now()))

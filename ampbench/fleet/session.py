@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from ampbench.drive.rounds import SERVER_SECONDS, Table, TurnKey, kept, table_of
+from ampbench.drive.rounds import SERVER_SECONDS, TurnKey, kept
 from ampbench.drive.session import now
 from ampbench.errors import NothingToRunError
 from ampbench.fleet.node import Order, Work, done_in
-from ampbench.records.case import Case, kind_of
+from ampbench.records.case import Case, Table, kind_of, table_of
 from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import EACH, Entry, Fleet, Footer, Header
 from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND

@@ -104,9 +104,6 @@ MISSING = "none"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that decide the number of torch's threads (torch.set_num_threads' documentation)."""
 
-TIMED = "timing"
-"""Of an accelerator: in bursts or sustained; the former is faster where a clock falls under load."""
-
 ISOLATION = ("all in one process", "a process each")
 """How cases are measured: what else a process holds weighs on their times."""
 
@@ -172,9 +169,6 @@ class EnvironmentDifferences:
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
         apart = [ISOLATION[one.settings.isolation] for one in (baseline, candidate)]
         self._compare("isolation", apart[0], apart[1], matters=True)
-        if self._of_device.keys() - {"cpu"}:
-            timed = ["in bursts" if one.settings.burst else "sustained" for one in (baseline, candidate)]
-            self._compare(TIMED, timed[0], timed[1], matters=True)
         for name, field in _INSTALLATION.items():
             self._compare(name, getattr(before, field), getattr(after, field))
         self._compare("CPU instructions", " ".join(before.cpu_flags), " ".join(after.cpu_flags))
@@ -200,8 +194,7 @@ class EnvironmentDifferences:
         """Return the differences for which times of `device` cannot be compared."""
         here = self._of_device.get(device, [])
         every = [one for known in self._of_device.values() for one in known]
-        concern = [one for one in self.found if one.matters and not (device == "cpu" and one.name == TIMED)]
-        return [one for one in concern if one in here or one not in every]
+        return [one for one in self.found if one.matters and (one in here or one not in every)]
 
     def same(self, device: str) -> bool:
         """Return whether numbers of `device` that luck has no part in must be the same to the last bit.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ampbench.core import stats
+from ampbench.records.case import Table, table_of
 from ampbench.records.labels import Pending
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, WAITED_SHARE, Round, Telemetry
 from ampbench.store import StoredRun, once, read_run
@@ -144,6 +145,7 @@ class MeasuredRun:
         self._averaging = averaging
         self._values: list[stats.Floats] = []
         self._means: list[float | None] = []
+        self._sustained: list[bool] = []
         self._items: dict[str, float] = {}
         self._weights: dict[str, str] = {}
         self._timed: dict[str, int] = {}
@@ -187,6 +189,7 @@ class MeasuredRun:
             for one in rounds
         ]
         self._values.append(np.array(rows, dtype=np.float64))
+        self._sustained += [one.windows is not None for one in rounds]
         if self._averaging:
             self._means += map(_mean, rounds)
         self._items.update((one.case_id, one.items_per_step) for one in rounds)
@@ -197,17 +200,50 @@ class MeasuredRun:
 
     @cached_property
     def rounds(self) -> Rounds:
-        """The rounds, as arrays."""
+        """The rounds that count (`_counted`), as arrays."""
         places = np.fromiter(map(self.places.__getitem__, self._timed), np.int64, len(self._timed))
-        values = np.concatenate([np.empty((0, len(fields(Rounds)))), *self._values]).T.copy()
+        values = np.concatenate([np.empty((0, len(fields(Rounds)))), *self._values])[self._counted].T.copy()
         owners, blocks, roles = values[:3].astype(np.int64)
         return Rounds(places[owners], blocks, roles, *values[3:])
 
     @cached_property
     def means(self) -> stats.Floats:
-        """The mean over all samples of each round, NaN if unknown."""
+        """The mean over all samples of each round that counts, NaN if unknown."""
         known = self._means or list(map(_mean, self.stored.rounds))
-        return stats.numbers(known) if known else np.full(len(self.rounds.seconds), np.nan)
+        return stats.numbers(known)[self._counted] if known else np.full(len(self.rounds.seconds), np.nan)
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """How each timed case was timed on an accelerator, by its id: "sustained" or "in bursts".
+
+        Speeds are compared within a table, so its cases count as sustained once all that did not fail are.
+        """
+        cases, sustained = self.stored.cases, set[str]()
+        if any(self._sustained):
+            owners = np.concatenate([values[:, 0] for values in self._values]).astype(np.int64)
+            ids = list(self._timed)
+            sustained = {ids[owner] for owner in set(owners[self._sustained].tolist())}
+        tables: dict[Table, list[str]] = {}
+        for case_id in self._timed:
+            tables.setdefault(table_of(cases[case_id]), []).append(case_id)
+        failures = self.stored.failures
+        return {
+            case_id: "sustained" if all(each in sustained or each in failures for each in members) else "in bursts"
+            for members in tables.values()
+            for case_id in members
+        }
+
+    @cached_property
+    def _counted(self) -> stats.Booleans:
+        """Which rounds count: where a table has both kinds, those that its cases count as (`kinds`)."""
+        sustained = np.array(self._sustained, dtype=bool)
+        if not sustained.any() or sustained.all():
+            return np.ones(len(sustained), dtype=bool)
+        owners = np.concatenate([values[:, 0] for values in self._values]).astype(np.int64)
+        kinds = np.array([self.kinds[case_id] == "sustained" for case_id in self._timed])
+        on_cpu = np.array([self.stored.cases[case_id].device == "cpu" for case_id in self._timed])
+        counted: stats.Booleans = on_cpu[owners] | (kinds[owners] == sustained)
+        return counted
 
     @cached_property
     def seconds(self) -> dict[str, float]:

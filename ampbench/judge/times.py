@@ -23,7 +23,7 @@ from ampbench.judge.deciding import (
 from ampbench.judge.exact import ThresholdOf, other_numbers
 from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding, incomparable
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of, unfit_rounds
-from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Remark
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Difference, Remark
 
 TIME = "seconds_median"
 SLOW_SHARE_CHANGE = 0.1
@@ -105,8 +105,13 @@ def time_findings(
     """
     unjudged = [finding for pair in pairs if (finding := _without_rounds(pair, baseline, candidate))]
     pairs = [pair for pair in pairs if None not in _raw(pair, baseline, candidate)]
-    obstacles = {device: differences.obstacles(device) for device in {pair.baseline.device for pair in pairs}}
-    cells = [pair for pair in pairs if not obstacles[pair.baseline.device]]
+    obstacles = {pair.baseline_id: differences.obstacles(pair.baseline.device) for pair in pairs}
+    for pair in pairs:
+        kinds = [run.kinds[case_id] for run, case_id in ((baseline, pair.baseline_id), (candidate, pair.candidate_id))]
+        if pair.baseline.device != "cpu" and kinds[0] != kinds[1]:
+            timing = Difference(name="timing", baseline=kinds[0], candidate=kinds[1], matters=True)
+            obstacles[pair.baseline_id].append(timing)
+    cells = [pair for pair in pairs if not obstacles[pair.baseline_id]]
     thresholds = np.array([_threshold(pair, baseline, threshold_of) for pair in cells])
     allowed = np.array([_mean_threshold(pair, baseline, threshold_of) for pair in cells])
     ours = _Side(baseline, [pair.baseline_id for pair in cells])
@@ -136,7 +141,7 @@ def time_findings(
             _raw(pair, baseline, candidate),
         )
         for pair in pairs
-        if (obstacle := obstacles[pair.baseline.device])
+        if (obstacle := obstacles[pair.baseline_id])
     ]
     what = "blocks" if interleaved else "rounds"
     for cell, (pair, decision) in enumerate(zip(cells, decisions, strict=True)):

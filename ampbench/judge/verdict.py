@@ -50,6 +50,17 @@ def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRu
     return {case_id: found[case_id] for case_id in stored.cases}
 
 
+def undecided(stored: "StoredRun") -> set[str]:
+    """Return the ids of the cases of the tables in which more rounds may decide a speedup that counts."""
+    tables = _tables(stored, Budget(), ()).values()
+    return {verdict.case_id for take in tables if any(map(_is_open, take.verdicts)) for verdict in take.verdicts}
+
+
+def _is_open(verdict: Verdict) -> bool:
+    more = verdict.speed.cause in (Cause.FEW_ROUNDS, Cause.OPEN, Cause.BUSY, Cause.CONTROL)
+    return more and verdict.status in (Status.OK, Status.UNDECIDED) and not _no_faster(verdict)
+
+
 def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
     """Return the studies of trainings in a run's folder."""
     from ampbench.store import runs_beside

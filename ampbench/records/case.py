@@ -259,6 +259,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return "/".join(parts)
 
 
+Table = tuple[str, str, str, str]
+"""What the cases have in common whose speeds are compared with each other: device, group, phase, path."""
+
+
+def table_of(case: Case) -> Table:
+    """Return the table that `case` is in."""
+    return case.device, case.group, case.phase, case.path
+
+
 _SHOWN = 100
 """As many characters of an expression are shown where it is none."""
 

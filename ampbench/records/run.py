@@ -60,8 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
 
     A network has as many of the `rounds` as `budget_seconds` hold, one at least; None: all of them; 0, which no header
-    has: what `drive.rounds.budgeted` gives. With `burst` a round on an accelerator is its fastest sample, as on a CPU,
-    not windows of a second.
+    has: what `drive.rounds.budgeted` gives.
     """
 
     rounds: RoundCount = 4
@@ -74,7 +73,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int = 0
     schedule_seed: int = 0
     isolation: bool = True
-    burst: bool = False
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -269,7 +269,7 @@ def do_round(work: Work, asked: RoundAsked) -> Round:
     work.forget_references()  # what the passes kept must not weigh on what is timed
     timed = work.kept(Timed)
     if timed.workload is not workload or timed.case_id != case.case_id:
-        timed = Timed(workload, case.case_id)
+        timed = Timed(workload, case.case_id, digest=timed.digest if timed.workload is workload else "")
         work.keep(timed)
     return measure_round(workload, case, asked, work.device, timed)
 

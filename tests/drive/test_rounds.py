@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ampbench.drive.planning import PlannedCase
+from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.rounds import (
     ACCELERATOR_SECONDS,
     CPU_SECONDS,
+    HANDLED_SECONDS,
     MOST_ROUNDS,
     OVERHEAD_SECONDS,
     SERVER_SECONDS,
@@ -31,12 +32,13 @@ from ampbench.drive.rounds import (
 )
 from ampbench.drive.servers import ServerChannel
 from ampbench.errors import NothingToRunError
-from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.measured import NO_ROOM_OR_TIME, Divergence, Failure, MemoryPass, ReferenceStep, Round, Skip
-from ampbench.records.run import Entry, Settings
-from ampbench.records.wire import MEMORY, ROUND, Reply, Request, Task, answer, reply_with
+from ampbench.records.run import Entry, Selection, Settings
+from ampbench.records.wire import MEMORY, ROUND, Reply, Request, RoundAsked, Task, answer, reply_with
 from ampbench.store import RunWriter, read_run
 from ampbench.workloads.index import WORKLOADS, source
+from tests.scripted_accelerator import A770, H100, machine_with
 from tests.scripted_channel import asked_in, got
 from tests.stored_runs import make_case, make_header
 
@@ -93,8 +95,9 @@ def test_networks_come_one_after_the_other_each_with_its_passes_first(device: st
         for each, recipe in zip(PLAN, [*[""] * 3, *["adamw-lm"] * 3], strict=True)
     ]
     schedule = make_schedule(plan, SETTINGS)
-    assert [len(rounds) for rounds in schedule] == [4, 4]
-    for workload, (first, *others) in zip(("w", "v"), schedule, strict=True):
+    assert [len(rounds) for rounds in schedule] == ([4, 4] if device == "cpu" else [1, 1, 3, 3])
+    legs = schedule if device == "cpu" else [[*schedule[0], *schedule[2]], [*schedule[1], *schedule[3]]]
+    for workload, (first, *others) in zip(("w", "v"), legs, strict=True):
         assert [turn.task.name for turn in first[:12]] == ["memory"] * 6 + ["divergence"] * 6
         assert {turn.task for turns in (first[12:], *others) for turn in turns} == {ROUND}
         assert {turn.planned.case.workload for turns in (first, *others) for turn in turns} == {workload}
@@ -113,7 +116,7 @@ def test_divergences_share_a_process_within_a_group() -> None:
 
 def test_rounds_on_a_cpu_are_isolated_and_on_an_accelerator_share_a_context() -> None:
     plan = [planned(name, device=device) for device in ("cpu", "cuda") for name in ("fp32", "bf16_pure")]
-    rounds = [turn for _, turns, *_ in make_schedule(plan, SETTINGS) for turn in turns]
+    rounds = [turn for turn in every(make_schedule(plan, SETTINGS)) if turn.round == 1]
     assert all(turn.fresh for turn in rounds if turn.planned.case.device == "cpu")
     assert [turn.fresh for turn in rounds if turn.planned.case.device == "cuda"] == [True, False]
 
@@ -442,20 +445,56 @@ def test_a_network_that_was_begun_with_a_budget_gets_the_rest_of_its_rounds() ->
     assert untouched == second
 
 
-def test_the_budget_of_a_device_is_for_a_network_on_a_cpu_and_for_all_on_an_accelerator() -> None:
+def test_without_a_budget_a_network_has_thirty_seconds_on_a_cpu_and_all_share_five_minutes_on_an_accelerator() -> None:
     settings = Settings(rounds=MOST_ROUNDS, budget_seconds=0.0)
     cuda = [dataclasses.replace(each, case=structs.replace(each.case, device="cuda")) for each in NETWORKS]
-    assert budgeted(settings, NETWORKS) == structs.replace(settings, budget_seconds=CPU_SECONDS)
-    assert budgeted(settings, cuda) == structs.replace(settings, budget_seconds=ACCELERATOR_SECONDS / 2)
-    short = structs.replace(settings, budget_seconds=10.0)
-    assert budgeted(short, cuda) == structs.replace(short, burst=True), "a sustained round of two cases takes 12 s"
+    assert budgeted(settings, NETWORKS).budget_seconds == CPU_SECONDS
+    assert budgeted(settings, cuda).budget_seconds == ACCELERATOR_SECONDS
     assert budgeted(SETTINGS, cuda) == SETTINGS
+
+
+@pytest.mark.parametrize(("device", "count"), [(H100, 87), (A770, 66)], ids=["H100", "A770"])
+def test_a_card_has_a_table_of_every_case_after_90_seconds_and_ends_within_five_minutes(
+    device: DeviceDescription, count: int
+) -> None:
+    plan = make_plan(Selection(), machine_with(device), lambda *_: None)
+    settings = budgeted(Settings(rounds=MOST_ROUNDS, budget_seconds=0.0), plan)
+    schedule = make_schedule(plan, settings)
+    tables, end = estimate(schedule, settings)
+    assert tables == pytest.approx(90, abs=12)
+    assert tables < end <= 300
+
+    clock, turns = Clock(), {}
+    for turn in every(schedule):
+        turns[turn.key] = turn_seconds(turn, settings)
+
+    def answer(request: Request) -> Reply:
+        asked = asked_in(request) if request.task == "round" else RoundAsked()
+        clock.now += turns.get((request.task, getattr(request.case, "case_id", ""), asked.round, asked.control), 0.0)
+        return good(request)
+
+    decided = {planned.case.case_id for planned in plan if planned.case.network.startswith("mlp")}
+    left = {planned.case.case_id for planned in plan} - decided
+    seen: list[tuple[Progress, float]] = []
+    drive(
+        schedule, settings, Script(answer).open, lambda _: None, lambda step: seen.append((step, clock.now)),
+        clock=clock, undecided=lambda: left,
+    )  # fmt: skip
+    rounds = [(step.entry, at) for step, at in seen if isinstance(step.entry, Round)]
+    bursts = {entry.case_id: at for entry, at in rounds if not entry.round}
+    assert len(bursts) == count
+    assert min(bursts.values()) < 30
+    assert max(bursts.values()) <= tables
+    assert 280 < clock.now <= 300
+    later = {entry.case_id for entry, _ in rounds if entry.round}
+    assert later
+    assert not later & decided
 
 
 def test_a_session_takes_its_budgets_but_a_first_round_in_any_case() -> None:
     def seconds(rounds: int = MOST_ROUNDS, budget_seconds: float | None = None) -> float:
         settings = Settings(rounds=rounds, budget_seconds=budget_seconds)
-        return estimate(make_schedule(NETWORKS, settings), settings)
+        return estimate(make_schedule(NETWORKS, settings), settings)[1]
 
     assert seconds(budget_seconds=30.0) == pytest.approx(2 * 30.0 + SERVER_SECONDS)
     assert seconds(budget_seconds=0.001) == pytest.approx(seconds(1))
@@ -511,15 +550,16 @@ def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path, chan
     assert {one.case_id for one in stored.rounds} == {planned.case.case_id for planned in DRIVEN} - {bad}
 
 
-def test_a_round_on_an_accelerator_is_expected_to_take_its_warming_and_a_window_a_build() -> None:
-    cpu, gpu = make_case(), make_case(device="cuda")
+def test_a_round_on_an_accelerator_is_short_at_first_and_then_has_its_warming_and_a_window() -> None:
     settings = Settings(builds=3, min_run_seconds=0.08)
 
-    def seconds(case: Case, task: Task[Any, Any] = ROUND, **changes: Any) -> float:
-        planned = PlannedCase(case=case, source=source(WORKLOADS["mlp"]))
-        return turn_seconds(Turn(task, planned), structs.replace(settings, **changes)) - OVERHEAD_SECONDS
+    def seconds(device: str, number: int = 0, task: Task[Any, Any] = ROUND, **changes: Any) -> float:
+        planned = PlannedCase(case=make_case(device=device), source=source(WORKLOADS["mlp"]))
+        beyond = OVERHEAD_SECONDS if device == "cpu" else HANDLED_SECONDS
+        turn = Turn(task, planned, number, fresh=False)
+        return turn_seconds(turn, structs.replace(settings, **changes)) - beyond
 
-    assert seconds(gpu) == pytest.approx(2 + 3 * 1 + 2 * 0.5)
-    assert seconds(gpu, min_run_seconds=6.0) == pytest.approx(2 + 6 + 2 * 0.5)
-    assert seconds(gpu, burst=True) == seconds(cpu) == pytest.approx(1.5 * 0.08)
-    assert seconds(gpu, MEMORY) == 0.0
+    assert [seconds("cuda"), seconds("cpu"), seconds("cpu", 1)] == pytest.approx([1.5 * 0.08] * 3)
+    assert seconds("cuda", 1) == pytest.approx(2 + 1)
+    assert seconds("cuda", 1, min_run_seconds=6.0) == pytest.approx(2 + 6)
+    assert seconds("cuda", task=MEMORY) == pytest.approx(0.5 * 0.08)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.rounds import parse_shard, shared_out, table_of, take_shard
+from ampbench.drive.rounds import parse_shard, shared_out, take_shard
 from ampbench.errors import NothingToRunError, UsageError
-from ampbench.records.case import WorkloadSource
+from ampbench.records.case import WorkloadSource, table_of
 from ampbench.records.run import Shard
 from tests.stored_runs import make_case
 

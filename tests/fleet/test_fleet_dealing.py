@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.drive.rounds import SERVER_SECONDS, table_of
+from ampbench.drive.rounds import SERVER_SECONDS
 from ampbench.fleet.session import OVERHEAD_SHARE, Deal
+from ampbench.records.case import table_of
 from tests.stored_runs import make_case
 
 ROUNDS = 3

@@ -13,7 +13,7 @@ from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import DeviceDescription, DeviceState, WorkloadSource
 from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure
-from ampbench.records.run import DIRTY, Arm, Header, Imported, Settings
+from ampbench.records.run import DIRTY, Arm, Header, Imported
 from ampbench.show.comparison import reason
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import make_case, make_header
@@ -199,15 +199,6 @@ def test_settings_of_arms_are_named_and_threads_among_them_are_no_obstacle():
         ("setting threads", False),
     }
     assert not found.same("cpu")
-
-
-def test_bursts_keep_times_on_an_accelerator_apart_from_what_goes_on_and_nothing_else():
-    burst = make_header(settings=Settings(burst=True))
-    found = differences(burst, devices=("cpu", "cuda"))
-    told = [(one.baseline, one.candidate) for one in found.obstacles("cuda")]
-    assert told == [("sustained", "in bursts")]
-    assert not found.obstacles("cpu")
-    assert not differences(burst).found
 
 
 READ = {"seconds_median": 1e-3, "peak_memory_bytes": 4096.0, "grad_rel_l2": 1e-3}

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from ampbench.judge.compare import compare
 from ampbench.judge.frame import run_rows
 from ampbench.judge.rounds import MeasuredRun, Outcome, Role, grid, power_error
-from ampbench.records.measured import Telemetry
+from ampbench.records.changes import ChangeCode
+from ampbench.records.measured import Round, Telemetry
 from ampbench.store import read_run
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
-from tests.stored_runs import COMPLETE, make_divergence, make_memory, make_round, write_run
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 
 def test_a_run_read_from_its_file_is_the_same_as_one_read_whole(tmp_path):
@@ -42,6 +44,31 @@ def test_rounds_become_a_table_by_their_numbers_or_by_their_order():
     np.testing.assert_array_equal(ordered, [[1.0, np.nan], [3.0, 2.0]])
     assert grid(rounds, rounds.seconds, Role.CONTROL, [0], None).shape == (1, 0)
     assert grid(rounds, rounds.seconds, Role.OWN, [], None).shape == (0, 0)
+
+
+def test_the_bursts_of_an_accelerator_count_until_every_case_of_a_table_has_sustained_rounds():
+    """A speedup of a sustained time over a burst would be of no step: a clock falls under load."""
+    fp32, bf16 = (make_case(name, device="cuda") for name in ("fp32", "bf16_pure"))
+    bursts = [make_round(case, 1e-3) for case in (fp32, bf16)]
+    sustained = [make_round(case, 2e-3, number=1, windows=[[2e-3]]) for case in (fp32, bf16)]
+    stored = make_run(Times((fp32, []), (bf16, [])))
+
+    def seconds(*rounds: Round) -> list[float]:
+        found = MeasuredRun.of(replace(stored, rounds=list(rounds)))
+        assert set(found.kinds.values()) == {"in bursts" if len(rounds) < 4 else "sustained"}
+        return list(found.seconds.values())
+
+    assert seconds(*bursts) == seconds(*bursts, sustained[0]) == [1e-3, 1e-3]
+    assert seconds(*bursts, *sustained) == [2e-3, 2e-3]
+
+
+def test_a_burst_is_not_compared_with_sustained_rounds():
+    case = make_case("fp32", device="cuda")
+    burst, sustained = (make_run(Times((case, [])), header=make_header(run=name)) for name in ("burst", "sustained"))
+    burst.rounds[:] = [make_round(case, 1e-3)]
+    sustained.rounds[:] = [make_round(case, 2e-3, windows=[[2e-3]])]
+    (found,) = [one for one in compare(burst, sustained).findings if one.metric == "seconds_median"]
+    assert (found.code, found.facts) == (ChangeCode.OTHER_MACHINE, {"timing": "in bursts → sustained"})
 
 
 def test_a_file_is_read_with_means_only_where_they_are_asked_for(tmp_path):

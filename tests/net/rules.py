@@ -22,7 +22,7 @@ SEEN = (
 LOADED = (".loaded", ".no_grad", ".missed", ".trained", ".foreign")
 
 
-ASKED = ("header.asked", "header.settings.heap")
+ASKED = ("header.asked", "header.settings.heap", "header.settings.burst")
 UNREAD = ("rss_peak_bytes", "used_bytes", "reading_seconds", "warm_clock_hz", "involuntary_switches")
 
 
@@ -219,9 +219,12 @@ RULES: tuple[Rule, ...] = (
         cells=66,
     ),
     Rule(
-        "how an accelerator is timed is called so",
-        lambda one: one.table == "differences" and one.key in ("timing", "what an accelerator's rounds are"),
-        cells=8,
+        "whether rounds of an accelerator are bursts shows in the rounds, case by case, and no setting has it",
+        lambda one: (
+            one.key == "header.settings.burst"
+            or (one.table == "differences" and one.key == "what an accelerator's rounds are")
+        ),
+        cells=244,
     ),
     Rule(
         "columns of what one step sees: errors over what rows differ by, scale, range and running statistics",
