@@ -86,12 +86,6 @@ def test_machines_of_another_kind_share_nothing(tmp_path: Path) -> None:
     assert_whole(runs, cluster, times=2)
 
 
-def test_the_plan_is_told_once_by_lanes_that_have_the_same(tmp_path: Path) -> None:
-    cluster = cluster_of(*(Machine(f"m{number}") for number in range(5)))
-    fleet_session(cluster, tmp_path, SPREAD).run()
-    assert sum(work.plan for _, work in cluster.asked) == 1
-
-
 def test_another_lane_goes_on_with_what_a_dead_one_had_begun_and_repeats_nothing(tmp_path: Path) -> None:
     cluster = cluster_of(Machine("a", dies=60.0), Machine("b"))
     session = fleet_session(cluster, tmp_path, SPREAD)
@@ -162,7 +156,7 @@ def test_a_complete_fleet_that_is_resumed_asks_for_nothing(tmp_path: Path) -> No
     cluster = cluster_of(Machine("a"))
     session = fleet_session(cluster, tmp_path, EACH, earlier=list(runs_of(tmp_path).values()))
     assert session.run() == "complete"
-    assert [work for _, work in cluster.asked if not work.plan] == []
+    assert cluster.asked == []
 
 
 def test_another_torch_on_the_same_machine_is_measured_anew_on_resume(
@@ -189,8 +183,9 @@ def test_a_case_that_fails_on_a_lane_is_not_tried_on_another(tmp_path: Path) -> 
 
 
 def test_what_cannot_run_is_told_once_for_machines_that_share(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a"), Machine("b"))
-    cluster.plan[3] = replace(cluster.plan[3], skip="no loss")
+    plan = make_plan(CASES)
+    plan[3] = replace(plan[3], skip="no loss")
+    cluster = ScriptedCluster([Machine("a"), Machine("b")], plan, SETTINGS)
     fleet_session(cluster, tmp_path, SPREAD).run()
     told = [skip for run in runs_of(tmp_path).values() for skip in run.skips.values()]
     assert [(one.case_id, one.reason) for one in told] == [(cluster.plan[3].case.case_id, "no loss")]
