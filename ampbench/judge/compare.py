@@ -350,8 +350,6 @@ def _caveats(paired: Paired, baseline: MeasuredRun, candidate: StoredRun) -> lis
         if other_code := not_the_commits(stored.header):
             caveats.append(state(Caveat.OTHER_CODE, side=side, why=other_code))
     for pair in paired.pairs:
-        if why := baseline.alone.get(pair.baseline_id):
-            caveats.append(state(Caveat.ALONE, pair.baseline_id, why=why))
         before, after = baseline.stored.memory.get(pair.baseline_id), candidate.memory.get(pair.candidate_id)
         if before and after and before.attention is not None and after.attention is not None:
             ours, theirs = kernels_said(before.attention), kernels_said(after.attention)

@@ -151,8 +151,6 @@ class MeasuredRun:
         self._timed: dict[str, int] = {}
         self.differing: set[str] = set()
         """The cases whose rounds, with the control, differ in their weights."""
-        self.alone: dict[str, str] = {}
-        """Why cases were measured one lane at a time, by case: one of `records.measured.ALONE`."""
 
     @staticmethod
     @once
@@ -193,7 +191,6 @@ class MeasuredRun:
         if self._averaging:
             self._means += map(_mean, rounds)
         self._items.update((one.case_id, one.items_per_step) for one in rounds)
-        self.alone.update((one.case_id, one.alone) for one in rounds if one.alone)
         for case_id, digest in dict.fromkeys([(one.case_id, one.weights_digest) for one in rounds]):
             if self._weights.setdefault(case_id, digest) != digest:
                 self.differing.add(case_id)

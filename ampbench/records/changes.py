@@ -252,8 +252,6 @@ class Caveat(StrEnum):
     INCOMPLETE = "incomplete"
     OTHER_CODE = "other-code"
     """Not all that was measured is that of the commit."""
-    ALONE = "alone"
-    """The lanes had the accelerator one at a time."""
     OTHER_KERNELS = "other-kernels"
     """Attention runs in other kernels than it did."""
 

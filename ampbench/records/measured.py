@@ -102,10 +102,6 @@ CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLE
 """Causes of failures; "unknown" if another program measured and did not say."""
 NO_ROOM_OR_TIME = (OUT_OF_MEMORY, "memory limit", "time-out")
 """Causes for which a divergence pass leaves its errors undefined, and the case goes on to its rounds."""
-TOO_LITTLE_FREE, BUSY = "too little free", "device busy"
-ALONE = (TOO_LITTLE_FREE, OUT_OF_MEMORY, BUSY)
-"""Why lanes use an accelerator in turns: less is free beside the other lanes than the case's peak, a lane that fits
-alone ran out of memory, or the device serves one process only."""
 STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.task_names))
 """Where a case can fail: the names of all tasks (`records.wire.Task`)."""
 MATMUL, CONV, ATTENTION = MULTIPLYING = "matmul", "conv", "attention"
@@ -185,7 +181,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     which is then one step. `comes_compiled`: the user's code compiled the network, or a part of it; `no_grad`: it
     refuses inference mode. `fp32_products` maps "matmul" and "conv" to the dtype that factors of fp32 products were
     rounded to (None: weights are in half). `free_bytes` of an accelerator's memory were free after the last build
-    (None: unknown). `alone` says why, in an A/B session, other lanes kept off the accelerator (one of `ALONE`).
+    (None: unknown).
 
     On an accelerator a round warms up for `warm_seconds`, `steady` if time and clock came to rest; `windows[b]` are
     over a second or more, of which `samples[b]` are parts. `burst_seconds` is the fastest sample, warming included.
@@ -212,7 +208,6 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fp32_products: dict[str, str] | None = None
     cpu_samples: list[list[Seconds]] | None = None
     free_bytes: Count | None = None
-    alone: Annotated[str, one_of("", *ALONE)] = ""
     fitness: Fitness = Fitness()
     warm_seconds: Seconds | None = None
     steady: bool | None = None

@@ -45,7 +45,6 @@ from ampbench.records.changes import (
     Traces,
 )
 from ampbench.records.labels import case_labels, few, gathered
-from ampbench.records.measured import BUSY, OUT_OF_MEMORY, TOO_LITTLE_FREE
 from ampbench.records.rules import DTYPES, NOT_THERE, RuleChange, short_name, worded
 from ampbench.records.run import short_commit
 from ampbench.show.document import Block, Column, Document, Section, cut, finite, picked, records, table
@@ -121,15 +120,9 @@ CAVEATS: Mapping[StrEnum, str] = MappingProxyType(
         Caveat.CUT: "the {side}'s file {why}",
         Caveat.INCOMPLETE: "the {side} is not complete: {why}",
         Caveat.OTHER_CODE: "the {side}: {why}",
-        Caveat.ALONE: "measured one lane at a time: {alone}",
         Caveat.OTHER_KERNELS: "attention runs by {after} in the candidate, by {before} in the baseline",
     }
 )
-_ALONE = {
-    TOO_LITTLE_FREE: "too little of the device's memory was free",
-    OUT_OF_MEMORY: "one ran out of the device's memory",
-    BUSY: "the device served one alone",
-}
 _MOVED = {"output": "the {} output", "gradients": "the gradients", "loss": "the loss"}
 
 
@@ -234,8 +227,7 @@ def caveat_lines(caveats: Iterable[Statement], names: Mapping[str, str]) -> list
     """Return a line for each caveat; equal caveats of several cases share a line. Cases go by `names`."""
     texts = []
     for caveat in caveats:
-        alone = _ALONE.get(str(caveat.facts.get("why")), "")
-        texts.append((caveat.subject, spelled(CAVEATS[caveat.code], {**caveat.facts, "alone": alone})))
+        texts.append((caveat.subject, spelled(CAVEATS[caveat.code], caveat.facts)))
     return [
         *(text for case_id, text in texts if not case_id),
         *gathered((names.get(case_id, case_id), text) for case_id, text in texts if case_id),

@@ -4,12 +4,13 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from msgspec import structs
 
 from ampbench.ab.blocks import BlockSession, Lane, Look, Stage, joined
-from ampbench.judge.deciding import CONFIRMATION_BLOCKS
+from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.records.measured import Failure, Fitness, Round
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
@@ -195,149 +196,35 @@ def test_joined_rounds_have_all_builds_and_the_fitness_of_the_whole() -> None:
     assert joined([part(1.0, None), part(1.0, 0.1)]).fitness.steal_share is None
 
 
-GIB = 1 << 30
+@pytest.mark.parametrize("lost", [False, True])
+def test_on_an_accelerator_a_lane_has_the_device_alone_for_its_round(lost: bool) -> None:
+    """Beside the contexts of other lanes a large case found no room, and a device may serve one process only."""
+    found = Session()
+    case = planned("fp32", device="cuda")
+    holding: set[str] = set()
+    order: list[str] = []
 
+    def answer(lane: str, request: Request) -> Reply:
+        if request.task == "rest":
+            holding.discard(lane)
+            return reply_with(Nothing())
+        assert not holding
+        holding.add(lane)
+        order.append(lane)
+        if lost and lane == "candidate":
+            return Reply(
+                failure=Failure(case_id=request.case.case_id, stage="round", cause="out of memory", message="no")
+            )
+        return good(request)
 
-class Card:
-    """An accelerator's memory: every worker of a lane that was asked for a round takes a context, until it rests.
-
-    A step takes `steps` bytes by the case's id while it runs. `exclusive`: it serves one process.
-    """
-
-    context = GIB
-
-    def __init__(self, memory: int, steps: dict[str, int], exclusive: bool = False):
-        self.memory, self.steps, self.exclusive = memory, steps, exclusive
-        self.holding: set[str] = set()
-        self.beside: list[tuple[str, str, int]] = []  # case, lane and how many other contexts there were
-
-    def answer(self, lane: str) -> Callable[[Request], Reply]:
-        def answer(request: Request) -> Reply:
-            if request.task == "rest":
-                assert request.fresh
-                self.holding.discard(lane)
-                return reply_with(Nothing())
-            case_id = request.case.case_id
-            if self.exclusive and self.holding - {lane}:
-                message = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
-                return Reply(failure=Failure(case_id=case_id, stage="round", cause="exception", message=message))
-            self.holding.add(lane)
-            self.beside.append((case_id, lane, len(self.holding) - 1))
-            free = self.memory - self.context * len(self.holding)
-            if self.steps[case_id] > free:
-                self.holding.discard(lane)  # a worker that failed is gone
-                return Reply(failure=Failure(case_id=case_id, stage=request.task, cause="out of memory", message="no"))
-            reply = good(request)
-            if request.task == "memory":
-                self.holding.discard(lane)  # its pool ends before another opens
-                return reply_with(
-                    structs.replace(got("memory", reply), source="allocator", peak_bytes=self.steps[case_id])
-                )
-            if request.task == "round":
-                return reply_with(structs.replace(got("round", reply), free_bytes=free))
-            self.holding.discard(lane)
-            return reply
-
-        return answer
-
-
-class OnCard(Session):
-    """A session on a card: a small case and a large one, whose step takes so many bytes; `told` is what a user was."""
-
-    def __init__(self, memory: int, large: int, exclusive: bool = False, **changes: object):
-        small, big = (planned(name, device="cuda") for name in ("fp32", "bf16_pure"))
-        self.small, self.big = small.case.case_id, big.case.case_id
-        self.card = Card(memory, {self.small: GIB // 8, self.big: large}, exclusive)
-        self.told: list[str] = []
-        super().__init__(tell=self.told.append, **changes)
-        cases = {each.case.case_id: each for each in (small, big)}
-        self.session._lanes = [replace(lane, cases=cases) for lane in self.session._lanes]
-        self.session._open = list(cases)
-        for name, script in self.scripts.items():
-            script.answer = self.card.answer(name)
-            close = script.close
-            script.close = lambda name=name, close=close: (self.card.holding.discard(name), close())
-
-
-def alone_by_case(found: OnCard) -> dict[str, set[str]]:
-    return {
-        case_id: {each.alone for name in found.scripts for each in found.rounds(name) if each.case_id == case_id}
-        for case_id in (found.small, found.big)
-    }
-
-
-def test_lanes_that_find_room_on_an_accelerator_take_turns_build_by_build() -> None:
-    found = OnCard(memory=8 * GIB, large=4 * GIB, blocks=8)
-    found.session.measure_passes()
+    found.session._lanes = [replace(lane, cases={case.case.case_id: case}) for lane in found.session._lanes]
+    found.session._open = [case.case.case_id]
+    for name, script in found.scripts.items():
+        script.answer = partial(answer, name)
     assert found.session.measure_rounds() == "complete"
-    assert alone_by_case(found) == {found.small: {""}, found.big: {""}}
-    assert found.told == []
-    assert not any(request.task == "rest" for script in found.scripts.values() for request in script.asked)
-
-
-def test_a_lane_that_runs_out_of_memory_beside_the_others_is_measured_alone_and_so_are_they() -> None:
-    found = OnCard(memory=6 * GIB, large=4 * GIB, blocks=8)  # three contexts leave 3 GiB
-    assert found.session.measure_rounds() == "complete"
-    (line,) = found.told
-    assert "ran out of memory beside the others, and alone has room" in line
-    assert alone_by_case(found) == {found.small: {""}, found.big: {"out of memory"}}
-    for name in found.scripts:
-        assert Counter(each.case_id for each in found.rounds(name)) == {found.small: 8, found.big: 8}
-        assert all(len(each.samples) == SETTINGS.builds for each in found.rounds(name))
-    assert not any(isinstance(entry, Failure) for entries in found.written.values() for entry in entries)
-
-
-def test_what_a_pass_says_a_step_takes_spares_the_lanes_from_running_out() -> None:
-    found = OnCard(memory=6 * GIB, large=4 * GIB, blocks=8)
-    found.session._free = 3 * GIB  # as an earlier case has shown
-    found.session.measure_passes()
-    assert found.session.measure_rounds() == "complete"
-    assert alone_by_case(found) == {found.small: {""}, found.big: {"too little free"}}
-    assert "its step takes 4.00 GiB, and beside the contexts of all 3.00 GiB are free" in found.told[0]
-    assert {others for case_id, _, others in found.card.beside if case_id == found.big} == {0}
-
-
-def test_free_memory_is_known_once_all_lanes_have_a_context() -> None:
-    found = OnCard(memory=6 * GIB, large=2 * GIB, blocks=1)
-    found.session.measure_rounds()
-    assert found.session._free == 3 * GIB
-
-
-def test_alone_every_lane_has_all_its_builds_before_the_next_and_the_lanes_are_in_random_order() -> None:
-    found = OnCard(memory=6 * GIB, large=4 * GIB, blocks=32)
-    found.session.measure_rounds()
-    turns = [lane for case_id, lane, others in found.card.beside if case_id == found.big and others == 0]
-    blocks = [turns[place - 9 : place] for place in range(len(turns), 8, -9)][:31]  # of three lanes' three builds each
-    assert all(len(set(block[lane : lane + 3])) == 1 for block in blocks for lane in (0, 3, 6))
-    assert {frozenset(block) for block in blocks} == {frozenset(found.scripts)}
-    assert len({tuple(block[::3]) for block in blocks}) == 6
-    assert {each.round for each in found.rounds("baseline") if each.alone} == set(range(32))
-
-
-def test_a_device_that_serves_one_process_has_the_lanes_one_at_a_time() -> None:
-    found = OnCard(memory=8 * GIB, large=GIB, exclusive=True, blocks=8)
-    assert found.session.measure_rounds() == "complete"
-    assert alone_by_case(found) == {found.small: {"device busy"}, found.big: {"device busy"}}
-    (line,) = found.told
-    assert line.endswith("the device serves one process at a time")
-
-
-def test_a_lane_that_has_no_room_alone_either_has_failed_as_ever() -> None:
-    found = OnCard(memory=6 * GIB, large=7 * GIB, blocks=8)
-    assert found.session.measure_rounds() == "complete"
-    failed = [entry for entries in found.written.values() for entry in entries if isinstance(entry, Failure)]
-    assert {(entry.case_id, entry.cause) for entry in failed} <= {(found.big, "out of memory")}
-    assert found.told == []
-    assert Counter(each.case_id for each in found.rounds("baseline")) == {found.small: 8}
-
-
-def test_a_change_of_a_case_that_is_measured_alone_is_confirmed_alone() -> None:
-    found = OnCard(
-        memory=6 * GIB, large=4 * GIB, look=lambda done: Look(fired={found.big} if done == 8 else ()), blocks=8
-    )
-    found.session.measure_rounds()
-    fresh = [each for each in found.rounds("candidate") if each.confirmation]
-    assert [each.alone for each in fresh] == ["out of memory"] * CONFIRMATION_BLOCKS
+    assert len({tuple(order[place : place + 3]) for place in range(0, len(order), 3)}) > 1 or lost
+    counts = {name: len(found.rounds(name)) for name in found.scripts}
+    assert set(counts.values()) == ({0, 1} if lost else {LOOKS[-1]})
 
 
 def test_out_of_memory_on_a_cpu_fails_the_case_at_once() -> None:

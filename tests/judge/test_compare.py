@@ -138,24 +138,6 @@ def test_a_run_that_is_cut_or_not_complete_is_noted():
     assert "the baseline is not complete: out of time" in notes(compare(late, stored))
 
 
-@pytest.mark.parametrize(
-    ("alone", "said"),
-    [
-        ("too little free", "too little of the device's memory was free"),
-        ("out of memory", "one ran out of the device's memory"),
-        ("device busy", "the device served one alone"),
-    ],
-)
-def test_cases_whose_lanes_had_the_device_one_at_a_time_are_told(alone, said):
-    ours, theirs = (run((FP32, noisy(1e-3)), (BF16, noisy(1e-3)), header=header) for header in arms())
-    assert not any("one lane at a time" in note for note in notes(compare(ours, theirs)))
-    ours = replace(
-        ours, rounds=[structs.replace(one, alone=alone if one.case_id == BF16.case_id else "") for one in ours.rounds]
-    )
-    line = f"linear_chain bf16_autocast: measured one lane at a time: {said}"
-    assert [note for note in notes(compare(ours, theirs)) if "one lane" in note] == [line]
-
-
 def test_attention_that_runs_by_another_kernel_is_told():
     ours, same, theirs = (
         replace(
