@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 import torch
 
+from ampbench import cells
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.stats import fingerprint
 from ampbench.drive.planning import PlannedCase, check_selection, default_device
@@ -31,7 +32,6 @@ from ampbench.errors import AmpbenchError, UsageError
 from ampbench.records.case import DEVICES, PHASES
 from ampbench.records.measured import Divergence
 from ampbench.records.run import Selection, Settings
-from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
 from ampbench.workloads.index import WORKLOADS, class_name
 

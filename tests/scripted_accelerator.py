@@ -94,9 +94,6 @@ class ScriptedAccelerator:
     def reserved_bytes(self) -> int | None:
         return None
 
-    def free_bytes(self) -> int | None:
-        return None
-
     def drop_workspaces(self) -> None:
         pass
 

@@ -104,13 +104,6 @@ def _machine_findings(root: Path, now: Watched) -> Iterator[Spoiler]:
             "steal", now.steal_words, "steps take longer by an amount that no repetition on this machine averages out",
             "use a dedicated host or instance, or measure at another time",
         )  # fmt: skip
-    load = float((_read(root / "proc/loadavg").split() or ["0"])[0])
-    if load > 0.5 * cpu_count:
-        yield Spoiler(
-            "load", f"the load of the last minute is {load:.1f} on {cpu_count} CPUs",
-            "threads of a step wait for a processor that another process has",
-            "wait until the load has gone; fewer --threads leave room for other work",
-        )  # fmt: skip
     governors = {_read(path).strip() for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")}
     if slow := sorted(governors - {"performance", ""}):
         yield Spoiler(

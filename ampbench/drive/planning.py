@@ -36,11 +36,13 @@ from ampbench.workloads.index import (
     FAMILIES,
     LIBRARIES,
     LIMITS,
+    OPTIMIZER_FAMILY,
     PRESETS,
     WORKLOADS,
     is_pattern,
     is_users,
     library_source,
+    own_source,
     resolve_parameters,
 )
 from ampbench.workloads.index import source as builtin_source
@@ -53,10 +55,6 @@ GIVEN: dict[str, WorkloadSource] = {}
 EVERY = "all"
 """What names every precision, those that the device emulates, too."""
 ENTRY_POINTS = "ampbench.workloads"
-ENTRY_FAMILY = "precision"
-"""The family of a source that is no workload but the entry point of a precision."""
-OPTIMIZER_FAMILY = "optimizer"
-"""The family of a source that is no workload but a recipe, its name, whose optimizer is a class that is not torch's."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_FROZEN_TRAINING = "--path compiled-freezing folds weights into the code, which is for inference: they cannot train"
 NO_GRAPHS = "--path compiled-reduce-overhead needs CUDA graphs; on a cpu it is the same as --path compiled"
@@ -290,17 +288,6 @@ def _named_by(source: WorkloadSource, environment: Environment, describe: Descri
         return [source]
     found = describe(source, {})
     return [source] if found.unavailable else [library_source(library, one.name) for one in found.networks]
-
-
-def own_source(name: str) -> WorkloadSource | None:
-    """Return where the entry point of a user's own precision is, None where there is none of this name."""
-    if name in PRECISIONS:
-        return None
-    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=precisions.ENTRY_POINTS)}
-    if name not in entries:
-        return None
-    module, _, attribute = entries[name].value.partition(":")
-    return WorkloadSource(name=name, family=ENTRY_FAMILY, module=module, function=attribute, builtin=False)
 
 
 def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Describe) -> None:

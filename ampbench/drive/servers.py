@@ -29,6 +29,7 @@ from ampbench.records.case import Environment
 from ampbench.records.measured import KILLED
 from ampbench.records.wire import (
     ENVIRONMENT,
+    MARK,
     READY,
     SERVER_VARIABLES,
     Nothing,
@@ -52,8 +53,6 @@ ENDING_SECONDS = 1.0
 """How long a process that ends may take to be gone."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a command as Ctrl-C does."""
-MARK = "AMPBENCH_SERVER"
-"""The environment variable by which all that descends from a server is known, whatever else it has changed."""
 
 
 class Channel(Protocol):

@@ -18,7 +18,7 @@ import torch
 from msgspec import structs
 from rich.text import Text
 
-from ampbench import live
+from ampbench import cells, live
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.comparison import Comparison
 from ampbench.convert import pytest_benchmark as pytest_json
@@ -42,7 +42,6 @@ from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import judged_error
 from ampbench.show.terminal import document_lines, make_console, print_lines
 from ampbench.store import StoredRun, find_run, gathered, read_run
-from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device
 from ampbench.worker.timing import plan_samples, time_build

@@ -180,8 +180,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     inputs, targets and, in inference, weights and buffers that a step changed: they are restored before every sample,
     which is then one step. `comes_compiled`: the user's code compiled the network, or a part of it; `no_grad`: it
     refuses inference mode. `fp32_products` maps "matmul" and "conv" to the dtype that factors of fp32 products were
-    rounded to (None: weights are in half). `free_bytes` of an accelerator's memory were free after the last build
-    (None: unknown).
+    rounded to (None: weights are in half).
 
     On an accelerator a round warms up for `warm_seconds`, `steady` if time and clock came to rest; `windows[b]` are
     over a second or more, of which `samples[b]` are parts. `burst_seconds` is the fastest sample, warming included.
@@ -207,7 +206,6 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     no_grad: bool = False
     fp32_products: dict[str, str] | None = None
     cpu_samples: list[list[Seconds]] | None = None
-    free_bytes: Count | None = None
     fitness: Fitness = Fitness()
     warm_seconds: Seconds | None = None
     steady: bool | None = None

@@ -213,6 +213,8 @@ DIVERGENCE = Task("divergence", Nothing, Divergence, "ampbench.worker.worker:do_
 ROUND = Task("round", RoundAsked, Round, "ampbench.worker.worker:do_round", flags=True)
 
 
+MARK = "AMPBENCH_SERVER"
+"""The environment variable of all processes that descend from a server, whatever else they change."""
 READY = "ready"
 """The first word of every server that is ready, of whatever version."""
 _NOT_FINITE = re.compile(r"got `null` - at `\$\.(?P<field>.+)`")

@@ -48,10 +48,6 @@ class Cpu:
     def synchronize(self) -> None:
         """Do nothing: calls on the CPU are synchronous."""
 
-    def free_bytes(self) -> int | None:
-        """Return None: its memory is everybody's."""
-        return None
-
     def release(self) -> None:
         """Collect garbage."""
         gc.collect()
@@ -100,12 +96,6 @@ class Accelerator:
         if self.type == "cuda":
             self.synchronize()
             getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
-
-    def free_bytes(self) -> int | None:
-        """Return what the driver says is free, of all processes' memory; None where it does not say."""
-        with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
-            return int(torch.accelerator.get_memory_info()[0])
-        return None
 
     def release(self) -> None:
         """Collect garbage and return cached blocks to the driver."""

@@ -17,7 +17,6 @@ import torch
 
 from ampbench.core.precisions import BUILT_IN, PRECISIONS, Precision, meet
 from ampbench.core.recipes import find_recipe
-from ampbench.drive.planning import ENTRY_FAMILY, OPTIMIZER_FAMILY, own_source
 from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean, first_line, nearest, text_of
 from ampbench.records.case import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.wire import Description
@@ -110,10 +109,10 @@ def describe_workload(
         described: Description = known.describe(source.function, parameters, preset)
         return described
     before = users_switches()
-    precisions = () if source.family == OPTIMIZER_FAMILY else meet_precisions(source)
-    if source.family == OPTIMIZER_FAMILY:
+    precisions = () if source.family == index.OPTIMIZER_FAMILY else meet_precisions(source)
+    if source.family == index.OPTIMIZER_FAMILY:
         check_class(find_recipe(source.name))
-    if source.family in (ENTRY_FAMILY, OPTIMIZER_FAMILY):
+    if source.family in (index.ENTRY_FAMILY, index.OPTIMIZER_FAMILY):
         return Description(
             parameters={}, has_loss=False, items_per_step=0.0, version=0, channels_last=False, precisions=precisions
         )
@@ -146,7 +145,7 @@ def find_own(source: WorkloadSource, precision: str) -> None:
     """Make a user's own precision known by its name: of the file of `source`, else by an entry point."""
     if precision not in PRECISIONS:
         meet_precisions(source)
-    if precision not in PRECISIONS and (entry := own_source(precision)) is not None:
+    if precision not in PRECISIONS and (entry := index.own_source(precision)) is not None:
         meet_precisions(entry)
 
 
@@ -164,7 +163,7 @@ def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
         raise
     except Exception as error:
         raise _not_imported(source, error) from error
-    named = source.family == ENTRY_FAMILY
+    named = source.family == index.ENTRY_FAMILY
     values = [getattr(module, source.function, None)] if named else vars(module).values()
     found = [value for value in values if isinstance(value, Precision)]
     if named and not found:
@@ -215,7 +214,7 @@ def _not_imported(source: WorkloadSource, error: Exception) -> WorkloadError:
     if isinstance(error, ModuleNotFoundError) and error.name == source.module:
         near = [f"{library}:{source.function}" for library in nearest(source.module, [*index.LIBRARIES])]
         hint = f"; {did_you_mean(near)}" if near else ""
-    what = "precision" if source.family == ENTRY_FAMILY else "workload"
+    what = "precision" if source.family == index.ENTRY_FAMILY else "workload"
     return WorkloadError(f"{what} {source.name} cannot be imported: {_said(error, source)}{hint}")
 
 

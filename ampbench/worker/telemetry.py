@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from ampbench.core.units import format_bytes
-from ampbench.drive.servers import MARK
 from ampbench.errors import first_line
 from ampbench.records.case import DeviceState
 from ampbench.records.measured import HEAT, POWER_BRAKE, POWER_CAP, SLOWDOWN, Telemetry
+from ampbench.records.wire import MARK
 
 PERIOD_SECONDS = 0.05
 """How often a sensor is read: NVML refreshes clocks and power every 20 to 100 ms, so more often tells no more."""

@@ -367,7 +367,6 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         comes_compiled=any(map(is_compiled, workload.module.modules())),
         no_grad=case.phase == "inference" and workload.module in REFUSING,
         fp32_products=fp32_products(case, device),
-        free_bytes=device.free_bytes(),
         fitness=fitness,
         telemetry=telemetry,
         state_on_host=timed.on_host,

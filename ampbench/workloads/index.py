@@ -1,8 +1,10 @@
 """The workloads by name, without torch: the built-in ones, their parameters and presets, and libraries of others."""
 
+import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ampbench.core import precisions
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import PHASES, ParameterValue, WorkloadSource
 
@@ -258,6 +260,23 @@ def library_source(library: Library, network: str) -> WorkloadSource:
     """Return where a worker finds a network of a library, or all that a pattern names."""
     name = f"{library.name}:{network}"
     return WorkloadSource(name=name, family=library.name, module=library.module, function=network, builtin=False)
+
+
+ENTRY_FAMILY = "precision"
+"""The family of a source that is no workload but the entry point of a precision."""
+OPTIMIZER_FAMILY = "optimizer"
+"""The family of a source that is no workload but a recipe, its name, whose optimizer is a class that is not torch's."""
+
+
+def own_source(name: str) -> WorkloadSource | None:
+    """Return where the entry point of a user's own precision is, None where there is none of this name."""
+    if name in precisions.PRECISIONS:
+        return None
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=precisions.ENTRY_POINTS)}
+    if name not in entries:
+        return None
+    module, _, attribute = entries[name].value.partition(":")
+    return WorkloadSource(name=name, family=ENTRY_FAMILY, module=module, function=attribute, builtin=False)
 
 
 def is_users(source: WorkloadSource) -> bool:

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from ampbench.drive import servers
-from ampbench.records.wire import FORKING_VARIABLES
+from ampbench.records.wire import FORKING_VARIABLES, MARK
 from tests.forked_servers import ForkedServer, _adopting, folders_of, fork_for_each
 
 CHAIN = "AMPBENCH_TEST_CHAIN"
 """The environment variable by which the processes of a chain of sessions are known."""
-TOLD = {CHAIN: 32, servers.MARK: 16}
+TOLD = {CHAIN: 32, MARK: 16}
 """By the variable, how many characters it has."""
 IMPORTED = (
     *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.results", "ampbench.cli.report", "ampbench.report.page"),

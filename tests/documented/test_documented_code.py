@@ -17,7 +17,7 @@ import ampbench
 from ampbench import live
 from ampbench.cli.main import main
 from ampbench.core import precisions
-from ampbench.drive import planning
+from ampbench.drive.planning import ENTRY_POINTS
 from ampbench.judge.gate import read_policy
 from ampbench.settings import read_toml
 from ampbench.store import list_runs
@@ -150,7 +150,7 @@ def test_toml_is_read_by_what_it_is_for(fence: Fence, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text(fence.text)
     if project := read_toml(tmp_path / "pyproject.toml").get("project"):
-        assert project["entry-points"].keys() <= {planning.ENTRY_POINTS, precisions.ENTRY_POINTS}
+        assert project["entry-points"].keys() <= {ENTRY_POINTS, precisions.ENTRY_POINTS}
     elif "tool" in read_toml(tmp_path / "pyproject.toml"):
         assert main(["run", "--help"]) == 0  # refuses what a settings file may not say
     else:

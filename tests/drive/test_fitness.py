@@ -68,8 +68,6 @@ TWO = {"proc/cpuinfo": CPU_INFO.format(flags="")}
 @pytest.mark.parametrize(
     ("files", "name", "text"),
     [
-        (TWO | {"proc/loadavg": "1.10 0 0 1/84 3"}, "load", "1.1 on 2 CPUs"),
-        (TWO | {"proc/loadavg": "0.90 0 0 1/84 3"}, None, ""),
         ({f"{CPUS}/cpu0/cpufreq/scaling_governor": "powersave\n"}, "CPU governor", "powersave"),
         ({f"{CPUS}/cpu0/cpufreq/scaling_governor": "performance\n"}, None, ""),
         ({f"{CPUS}/intel_pstate/no_turbo": "0\n"}, "turbo", "echo 1"),
@@ -101,14 +99,14 @@ def test_a_whole_machine_is_inspected_the_gravest_first(tmp_path: Path) -> None:
     stat = "7 (cc1plus) R 1 2 3 4 5 6 7 8 9 10 {} 0 0 0"
     files = GROUPS | {
         "proc/stat": STAT, "proc/cpuinfo": CPU_INFO.format(flags="hypervisor"), "proc/7/stat": stat.format(100),
-        "proc/loadavg": "9.50 0 0 1/84 3", "sys/fs/cgroup/box/cpu.max": "50000 100000\n",
+        "sys/fs/cgroup/box/cpu.max": "50000 100000\n",
     }  # fmt: skip
     later = {"proc/stat": "cpu  12393 7 5792 219519 998 3 130 233 11 0\n", "proc/7/stat": stat.format(140)}
     findings = inspected(tmp_path, files, later)
-    names = ["other processes", "steal", "load", "CPU quota", "virtual machine"]
+    names = ["other processes", "steal", "CPU quota", "virtual machine"]
     assert [finding.name for finding in findings] == names
     assert "cc1plus (40% of one CPU)" in findings[0].what
-    assert "0.5 of 2 CPUs" in findings[3].what
+    assert "0.5 of 2 CPUs" in findings[2].what
 
 
 def test_what_this_process_and_those_that_it_started_do_is_nobody_elses(tmp_path: Path) -> None:

@@ -219,6 +219,11 @@ RULES: tuple[Rule, ...] = (
         cells=66,
     ),
     Rule(
+        "each lane has an accelerator alone, and nothing asks what a round left free of its memory",
+        lambda one: one.key == "rounds[].free_bytes",
+        cells=24,
+    ),
+    Rule(
         "whether rounds of an accelerator are bursts shows in the rounds, case by case, and no setting has it",
         lambda one: (
             one.key == "header.settings.burst"

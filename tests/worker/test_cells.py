@@ -3,10 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from ampbench import cells
 from ampbench.drive.planning import PlannedCase
 from ampbench.errors import UsageError
 from ampbench.records.run import Selection, Settings
-from ampbench.worker import cells, machine
+from ampbench.worker import machine
 
 BROKEN = """
 import torch

@@ -35,7 +35,6 @@ class FakeAccelerator:
     def __init__(self, type: str):
         self.type, self.clock, self.calls = type, 0.0, []
         self.allocated, self.peak = 1000, 1000
-        self.memory = (7000, 8000)
 
     def current_accelerator(self, check_available: bool = False) -> object:
         return SimpleNamespace(type=self.type)
@@ -54,9 +53,6 @@ class FakeAccelerator:
 
     def reset_peak_memory_stats(self) -> None:
         self.calls.append("reset")
-
-    def get_memory_info(self) -> tuple[int, int]:
-        return self.memory
 
     def empty_cache(self) -> None:
         self.calls.append("empty")
@@ -155,20 +151,6 @@ def test_a_round_on_an_accelerator_has_its_samples_from_the_events(
     assert all(
         steps >= 5 for steps in found.steps_per_sample
     )  # 10 ms a sample: ten thousand times an event's microsecond
-
-
-def test_a_round_tells_what_it_left_free_of_the_accelerators_memory(
-    fake: FakeAccelerator, on_fake: Workload, case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned, asked = case(device=fake.type), RoundAsked(min_run_seconds=0.01, builds=1)
-    assert measure_round(on_fake, planned, asked, Accelerator(fake.type), Timed()).free_bytes == 7000
-
-    def refuse() -> None:
-        raise RuntimeError("the device does not tell")
-
-    monkeypatch.setattr(fake, "get_memory_info", refuse)
-    assert measure_round(on_fake, planned, asked, Accelerator(fake.type), Timed()).free_bytes is None
-    assert Cpu().free_bytes() is None
 
 
 def test_memory_on_an_accelerator_is_the_peak_above_what_was_there(

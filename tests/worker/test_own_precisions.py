@@ -10,7 +10,6 @@ import torch
 
 import ampbench
 from ampbench.core.precisions import FP64, PRECISIONS, Precision, meet
-from ampbench.drive import planning
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.worker.divergence import measure_divergence
@@ -19,6 +18,7 @@ from ampbench.worker.reference import References
 from ampbench.worker.sources import describe_workload, find_own, meet_precisions
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
+from ampbench.workloads import index
 
 MakeCase = Callable[..., Case]
 
@@ -75,7 +75,7 @@ def test_a_worker_finds_it_where_its_workload_is_or_by_an_entry_point(
     find_own(builtin, "bf16_mine")
     assert PRECISIONS["bf16_mine"].storage == "bfloat16"
     del PRECISIONS["bf16_mine"]
-    assert planning.own_source("bf16_mine") == WorkloadSource(
+    assert index.own_source("bf16_mine") == WorkloadSource(
         name="bf16_mine", family="precision", module=Path(module).stem, function="mine", builtin=False
     )
 

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from ampbench import cells
 from ampbench.drive.servers import ask_environment
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.records.run import Selection
 from ampbench.records.wire import Reply, Request
-from ampbench.worker import cells
 from ampbench.worker.environment import read_environment
 from ampbench.worker.worker import Worker
 

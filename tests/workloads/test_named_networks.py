@@ -15,10 +15,10 @@ from msgspec import structs
 from torch import nn
 from torch.nn import functional as F
 
+from ampbench.cells import plan_cells
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Selection
-from ampbench.worker.cells import plan_cells
 from ampbench.worker.data import Generator, weights_digest
 from ampbench.worker.divergence import measure_divergence
 from ampbench.worker.machine import Cpu
