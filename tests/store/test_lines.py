@@ -280,7 +280,6 @@ def records_within(records: Iterable[type]) -> set[type]:
         ),
         (make_case("bf16_pure", phase="lunch"), "Expected `str` matching"),
         (make_case("bf16_pure", path="winding"), "Expected `str` matching"),
-        (make_round(CASE, alone="no such word"), "Expected `str` matching"),
         (
             ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, samples=[[]])]),
             "Expected `array` of length >= 1",
