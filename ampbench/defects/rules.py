@@ -556,27 +556,6 @@ def encoder_padding_mask(device: str) -> Answer:
     return expected, f"the encoder is within {error_seen:.3f} of fp32", error_seen < 0.1
 
 
-@defect("#82783", "#108178", "#191796", matters=(INFERENCE,), raises=RuntimeError)
-def encoder_fast_path(device: str) -> Answer:
-    """TransformerEncoderLayer in eval mode under autocast raises 'expected scalar type Half but found Float'.
-
-    In eval mode an encoder layer takes a fast path: under autocast it has to run there, too, or take the other one.
-    Why: outside autocast the same layer runs, and so it does under autocast without the fast path.
-    Remedy: torch.backends.mha.set_fastpath_enabled(False).
-    """
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, device=device).eval()
-    words = torch.randn(2, 4, 8, device=device)
-    padding = torch.tensor([[False] * 4, [False, False, True, True]], device=device)
-    expected = "the encoder layer is within 0.1 of fp32"
-    with torch.inference_mode():
-        exact = layer(words, src_key_padding_mask=padding)[0]
-        with torch.autocast(device, dtype=torch.bfloat16):
-            mixed = layer(words, src_key_padding_mask=padding)[0]
-    error_seen = (mixed.double() - exact.double()).abs().max().item()
-    return expected, f"the encoder layer is within {error_seen:.3f} of fp32", error_seen < 0.1
-
-
 @defect("#40427", "KohakuBlueleaf/LyCORIS#123", fake=True, raises=RuntimeError)
 def inverse_after_product(device: str) -> Answer:
     """inv of a product under autocast raises 'Low precision dtypes not supported' on CUDA and XPU.

@@ -3,7 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING
 
-from ampbench.defects import CPU_CUDA, TRAINING, Answer, defect
+from ampbench.defects import TRAINING, Answer, defect
 
 if TYPE_CHECKING:
     import torch
@@ -122,26 +122,6 @@ def unscale_fp16_weights(device: str) -> Answer:
         except ValueError as error:
             results.append(f"ValueError: {error}")
     return "SGD: the weight is 0.5; fused SGD: the weight is 0.5", f"SGD: {results[0]}; fused SGD: {results[1]}"
-
-
-@defect("flagos-ai/Torch-FL#235", matters=(TRAINING,), devices=CPU_CUDA)
-def found_inf_two_dtypes(device: str) -> Answer:
-    """An infinite gradient is forgotten where finite gradients of another dtype are looked at after it.
-
-    Why: one infinite gradient skips the step of all weights of the optimizer.
-    Remedy: give weights of each dtype an optimizer of their own.
-    """
-    first = torch.nn.Parameter(torch.ones(1, device=device))
-    second = torch.nn.Parameter(torch.ones(1, device=device, dtype=torch.float64))
-    optimizer = torch.optim.SGD([first, second], lr=0.5)
-    scaler = torch.amp.GradScaler(device, init_scale=8.0)
-    scaler.scale(torch.zeros((), device=device))
-    first.grad = torch.full_like(first, float("inf"))
-    second.grad = torch.full_like(second, 8.0)
-    scaler.step(optimizer)
-    scaler.update()
-    expected = "the weights are 1.0 and 1.0, the scale 4.0"
-    return expected, f"the weights are {first.item()} and {second.item()}, the scale {scaler.get_scale()}"
 
 
 @defect("#44511", "#67590", "huggingface/transformers#11144", matters=(TRAINING,))

@@ -1,5 +1,7 @@
 """Convolutional networks: one documented layer, stacks of our own, and torchvision's classifiers."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, device, nn, optim
 from torch.nn import functional as F
@@ -54,7 +56,7 @@ def simple_conv(generator: Generator, *, image: int, batch_size: int) -> Workloa
     )
 
 
-def conv_stack(generator: Generator, *, depth: int, width: int, classes: int, image: int, batch_size: int) -> Workload:
+def conv_stack(generator: Generator, *, depth: int, width: int, **sizes: int) -> Workload:
     """`depth` 3x3 convolutions of `width` channels with ReLU, then the mean over the image and a classifier.
 
     Source of the pattern: Simonyan and Zisserman, "Very deep convolutional networks", ICLR 2015.
@@ -63,15 +65,13 @@ def conv_stack(generator: Generator, *, depth: int, width: int, classes: int, im
         layers: list[nn.Module] = []
         for level in range(depth):
             layers += [nn.Conv2d(3 if level == 0 else width, width, 3, padding=1), nn.ReLU()]
-        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, sizes["classes"]))
     head = f"{len(module) - 1}.weight"
     fill(generator, module, gains={"0": 1.0, "*": HE}, rules={head: classifier(POOLED_GAIN)}, centred=False)
-    return _classification(generator, module, classes, image, batch_size)
+    return _classification(generator, module, sizes)
 
 
-def depthwise_stack(
-    generator: Generator, *, depth: int, width: int, classes: int, image: int, batch_size: int
-) -> Workload:
+def depthwise_stack(generator: Generator, *, depth: int, width: int, **sizes: int) -> Workload:
     """A strided stem and `depth` pairs of depthwise 3x3 and pointwise convolutions, each normalised and rectified.
 
     Source of the pattern: Howard et al., "MobileNets", 2017.
@@ -81,11 +81,11 @@ def depthwise_stack(
         for _ in range(depth):
             layers += _normalised(nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False))
             layers += _normalised(nn.Conv2d(width, width, 1, bias=False))
-        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, sizes["classes"]))
     gains = {str(at): AFTER_RELU for at, layer in enumerate(layers) if isinstance(layer, nn.Conv2d) and at > 0}
     shifts = {str(at): ACTIVE for at, layer in enumerate(layers) if isinstance(layer, nn.BatchNorm2d)}
     fill(generator, module, gains=gains, shifts=shifts, rules={f"{len(module) - 1}.weight": classifier(POOLED_GAIN)})
-    return _classification(generator, module, classes, image, batch_size)
+    return _classification(generator, module, sizes)
 
 
 class UNet(nn.Module):
@@ -136,39 +136,35 @@ def unet(generator: Generator, *, width: int, classes: int, image: int, batch_si
     )
 
 
-def resnet18(generator: Generator, *, classes: int, image: int, batch_size: int) -> Workload:
+def resnet18(generator: Generator, **sizes: int) -> Workload:
     """torchvision's ResNet-18, cross entropy, SGD with momentum."""
-    from torchvision import models
-
-    with device("meta"):
-        module = models.resnet18(num_classes=classes)
-    return _resnet(generator, module, classes, image, batch_size)
+    return _resnet(generator, "resnet18", sizes)
 
 
-def resnet50(generator: Generator, *, classes: int, image: int, batch_size: int) -> Workload:
+def resnet50(generator: Generator, **sizes: int) -> Workload:
     """torchvision's ResNet-50, cross entropy, SGD with momentum."""
-    from torchvision import models
-
-    with device("meta"):
-        module = models.resnet50(num_classes=classes)
-    return _resnet(generator, module, classes, image, batch_size)
+    return _resnet(generator, "resnet50", sizes)
 
 
-def mobilenet_v3_large(generator: Generator, *, classes: int, image: int, batch_size: int) -> Workload:
+def mobilenet_v3_large(generator: Generator, **sizes: int) -> Workload:
     """torchvision's MobileNetV3-Large without dropout, whose masks would differ between precisions; SGD."""
     from torchvision import models
 
     with device("meta"):
-        module = models.mobilenet_v3_large(num_classes=classes, dropout=0.0)
+        module = models.mobilenet_v3_large(num_classes=sizes["classes"], dropout=0.0)
     _fill_mobilenet(generator, module)
-    return _classification(generator, module, classes, image, batch_size)
+    return _classification(generator, module, sizes)
 
 
-def _resnet(generator: Generator, module: nn.Module, classes: int, image: int, batch_size: int) -> Workload:
-    """Return the workload of a torchvision ResNet on the meta device, filled."""
+def _resnet(generator: Generator, name: str, sizes: Mapping[str, int]) -> Workload:
+    """Return the workload of a residual network of torchvision."""
+    from torchvision import models
+
+    with device("meta"):
+        module: nn.Module = models.get_model(name, num_classes=sizes["classes"])
     gains, shifts = resnet_gains(module)
     fill(generator, module, gains=gains, shifts=shifts, rules={"fc.weight": classifier(POOLED_GAIN)})
-    return _classification(generator, module, classes, image, batch_size)
+    return _classification(generator, module, sizes)
 
 
 def resnet_gains(module: nn.Module, within: str = "") -> tuple[dict[str, float], dict[str, float]]:
@@ -231,12 +227,13 @@ def _fill_mobilenet(generator: Generator, module: nn.Module) -> None:
     fill(generator, module, gains=gains, shifts=shifts, rules=rules)
 
 
-def _classification(generator: Generator, module: nn.Module, classes: int, image: int, batch_size: int) -> Workload:
+def _classification(generator: Generator, module: nn.Module, sizes: Mapping[str, int]) -> Workload:
     """Return `module`, a classifier of RGB images, with random ones, cross entropy and SGD with momentum."""
+    batch_size, image = sizes["batch_size"], sizes["image"]
     return Workload(
         module=module,
         inputs=generator.uniform("inputs", (batch_size, 3, image, image)),
-        targets=generator.integers("targets", (batch_size,), classes),
+        targets=generator.integers("targets", (batch_size,), sizes["classes"]),
         loss=class_loss,
         optimizer=momentum,
     )

@@ -307,15 +307,7 @@ class SpeechEncoder(nn.Module):
 
 
 def transformer_encoder(
-    generator: Generator,
-    *,
-    depth: int,
-    width: int,
-    heads: int,
-    sequence_length: int,
-    classes: int,
-    batch_size: int,
-    outliers: int = 0,
+    generator: Generator, *, depth: int, width: int, heads: int, outliers: int = 0, **sizes: int
 ) -> Workload:
     """Pre-norm encoder on embedded tokens, so that a layer norm reads its inputs; cross entropy, AdamW.
 
@@ -323,18 +315,12 @@ def transformer_encoder(
     width, `outliers` channels hold massive activations.
     """
     with device("meta"):
-        module = Encoder(depth, width, heads, classes)
+        module = Encoder(depth, width, heads, sizes["classes"])
     gains = {"*.query_key_value": SHARPNESS, "*.down": 0.5 * GELU_VARIANCE**-0.5}
     signs = _outlier_signs(generator, width, outliers)
     fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)} | _norms(signs, 1.0))
-    return Workload(
-        module=module,
-        inputs=_outlying(generator.uniform("inputs", (batch_size, sequence_length, width)), signs, 1.0),
-        targets=generator.integers("targets", (batch_size, sequence_length), classes),
-        loss=class_loss,
-        optimizer=adamw,
-        items_per_step=batch_size * sequence_length,
-    )
+    inputs = generator.uniform("inputs", (sizes["batch_size"], sizes["sequence_length"], width))
+    return _tagger(generator, module, _outlying(inputs, signs, 1.0), sizes["classes"])
 
 
 def decoder_lm(generator: Generator, **sizes: int) -> Workload:
@@ -453,22 +439,13 @@ def _norms(signs: Tensor | None, gain: float) -> dict[str, Rule]:
     return {"norm.weight": last, "*.attention_norm.weight": block, "*.feed_norm.weight": block}
 
 
-def gru(
-    generator: Generator,
-    *,
-    features: int,
-    depth: int,
-    width: int,
-    sequence_length: int,
-    classes: int,
-    batch_size: int,
-) -> Workload:
+def gru(generator: Generator, *, features: int, depth: int, width: int, **sizes: int) -> Workload:
     """Gated recurrent units on frames, a class for every frame; cross entropy, AdamW.
 
     Inputs are (batch_size, sequence_length, features), outputs logits (batch_size, sequence_length, classes).
     """
     with device("meta"):
-        module = Recurrent(features, depth, width, classes)
+        module = Recurrent(features, depth, width, sizes["classes"])
     rules: dict[str, Rule] = {
         "gru.weight_ih_l0": kernel(1.0),
         "gru.weight_ih_*": kernel(2.0),  # reads states, of RMS about a half
@@ -477,35 +454,33 @@ def gru(
         "head.weight": classifier(2.0),
     }
     fill(generator, module, rules=rules)
+    inputs = generator.uniform("inputs", (sizes["batch_size"], sizes["sequence_length"], features))
+    return _tagger(generator, module, inputs, sizes["classes"])
+
+
+def _tagger(generator: Generator, module: nn.Module, inputs: Tensor, classes: int) -> Workload:
+    """Return the workload of a network that gives a class to each vector of `inputs` (batch, vectors, width)."""
     return Workload(
         module=module,
-        inputs=generator.uniform("inputs", (batch_size, sequence_length, features)),
-        targets=generator.integers("targets", (batch_size, sequence_length), classes),
+        inputs=inputs,
+        targets=generator.integers("targets", tuple(inputs.shape[:2]), classes),
         loss=class_loss,
         optimizer=adamw,
-        items_per_step=batch_size * sequence_length,
+        items_per_step=inputs.shape[0] * inputs.shape[1],
     )
 
 
 def speech_encoder(
-    generator: Generator,
-    *,
-    features: int,
-    depth: int,
-    width: int,
-    heads: int,
-    sequence_length: int,
-    classes: int,
-    batch_size: int,
+    generator: Generator, *, features: int, sequence_length: int, classes: int, **sizes: int
 ) -> Workload:
     """A conformer on log-mel features, with a fourth of their frames; connectionist temporal classification, AdamW.
 
     Inputs are (batch_size, sequence_length, features), outputs logits (batch_size, sequence_length / 4, classes), whose
     class 0 is the blank. Targets are (batch_size, sequence_length / 16) of the others.
     """
-    frames = sequence_length // SUBSAMPLED
+    frames, batch_size = sequence_length // SUBSAMPLED, sizes["batch_size"]
     with device("meta"):
-        module = SpeechEncoder(features, depth, width, heads, classes, frames)
+        module = SpeechEncoder(features, sizes["depth"], sizes["width"], sizes["heads"], classes, frames)
     behind_relu = rectified(0.0, 1.0)[1] ** -0.5
     gains = {
         "subsample.2": behind_relu,

@@ -58,23 +58,6 @@ def own_dtype_in_backward() -> AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def entering_the_fast_path() -> Iterator[None]:
-    """Have the encoder layer not know of autocast, and its fast path refuse what autocast gives."""
-    real, is_on = torch._transformer_encoder_layer_fwd, torch.is_autocast_enabled
-
-    def fast(*args: Any) -> Any:
-        if is_on("cpu"):
-            raise RuntimeError("expected scalar type BFloat16 but found Float")
-        return real(*args)
-
-    with (
-        mock.patch.object(torch, "is_autocast_enabled", return_value=False),
-        mock.patch.object(torch, "_transformer_encoder_layer_fwd", fast),
-    ):
-        yield
-
-
-@contextlib.contextmanager
 def fp32_statistics_when_fake() -> Iterator[None]:
     """Have native_layer_norm promise fp32 statistics."""
     real = torch.native_layer_norm
@@ -98,7 +81,6 @@ PLANTED: dict[str, Plant] = {
     "backward-thread-dtype": own_dtype_in_backward,
     "batch-norm-no-affine": refusing(F, "batch_norm", is_half, "expected scalar type BFloat16 but found Float"),
     "bce-under-autocast": refusing(F, "binary_cross_entropy", is_half, "binary_cross_entropy is unsafe to autocast"),
-    "encoder-fast-path": entering_the_fast_path,
     "fft-after-product": refusing(torch.fft, "rfft", is_half, "Unsupported dtype BFloat16"),
     "inverse-after-product": refusing(torch.linalg, "inv", is_half, "Low precision dtypes not supported"),
     "layer-norm-statistics": fp32_statistics_when_fake,

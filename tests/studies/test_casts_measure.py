@@ -11,7 +11,6 @@ import pytest
 import torch
 from msgspec import structs
 
-from ampbench.drive.servers import ServerChannel
 from ampbench.records import wire
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.casts import (
@@ -35,7 +34,7 @@ from ampbench.worker.worker import Worker
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
-from tests.scripted_channel import got, make_request
+from tests.scripted_channel import got
 from tests.traced_programs import CastLog
 
 MakeCase = Callable[..., Case]
@@ -131,12 +130,6 @@ def test_a_timed_pass_has_the_seconds_of_ops_casts_and_step(case: MakeCase, monk
     assert msgspec.json.decode(msgspec.json.encode(found), type=CastPass) == found
 
 
-def test_an_untimed_pass_has_no_seconds(case: MakeCase) -> None:
-    found = measure_casts(linear(), case("bf16_autocast"), UNTIMED)
-    assert (found.trace.timed, found.step_samples) == (False, [])
-    assert {operation.seconds for operation in found.trace.ops} == {None}
-
-
 def test_sources_are_told_where_asked_for(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
     reply = ask(case("bf16_autocast", batch_size=None), user("twice"), Tracing(time=False, sources=True))
     assert "networks_to_trace.py:11" in {
@@ -220,30 +213,6 @@ def test_steps_whose_ops_differ_are_said_to(case: MakeCase) -> None:
 
 def test_a_traced_path_is_traced_in_eager_mode(case: MakeCase) -> None:
     assert len(measure_casts(linear(), case("bf16_autocast", path="traced"), UNTIMED).trace.casts) == 3
-
-
-def test_a_forward_that_raises_is_the_cases_failure(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
-    failure = ask(case("bf16_autocast", workload="raises", batch_size=None), user("raises")).failure
-    assert (failure.stage, failure.cause) == ("casts", "exception")
-    assert failure.message.startswith("RuntimeError: no such luck (networks_to_trace.py, line ")
-    assert "in forward" in failure.frames[-1]
-
-
-def test_a_users_network_with_keyword_inputs_is_served(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
-    planned = case("bf16_autocast", "training", workload="twice", batch_size=None)
-    found = got("casts", ask(planned, user("twice"), QUICK))
-    assert found.case_id == planned.case_id
-    assert Counter(use.status for use in found.trace.weights if use.name == "linear.weight") == {"cast": 1, "reused": 1}
-
-
-def test_a_worker_process_answers_with_the_peak_of_a_memory_pass(
-    case: MakeCase, user: Callable[[str], WorkloadSource], channel: ServerChannel
-) -> None:
-    planned = case("bf16_autocast", "training", workload="twice", batch_size=None)
-    request = wire.ask(TASK, CHECKED, source=user("twice"), case=planned, threads=1)
-    found = got("casts", channel.serve(request))
-    memory = got("memory", channel.serve(make_request("memory", source=user("twice"), case=planned, threads=1)))
-    assert found.checked[0].peak_bytes_before == memory.peak_bytes
 
 
 # The graphs beside the eager step.
@@ -352,11 +321,6 @@ def test_scaled_training_is_checked_with_gradients_compared(case: MakeCase, clas
     found = measure_casts(classifier, case("fp16_autocast", "training"), CHECKED)
     (checked,) = found.checked
     assert (checked.change, checked.casts, checked.identical) == (PRE_CAST_INPUTS, 1, True)
-
-
-def test_without_autocast_there_is_nothing_to_check(case: MakeCase) -> None:
-    found = measure_casts(linear(), case("bf16_pure"), CHECKED)
-    assert (found.trace.casts, found.checked, found.notes) == ([], [], [])
 
 
 # Devices that are not here.
@@ -488,11 +452,3 @@ def test_a_recurrent_network_on_fake_tensors_casts_its_input_states_and_weights_
     assert next(row.outputs for row in found.trace.modules if row.kind == kind.__name__)[0] == "fp16"
     codes = [each.code for each in conclusions(planned, found)]
     assert (codes.count(Casts.AS_ONE), codes.count(Casts.APART)) == (1, 0)
-
-
-@pytest.mark.skipif(torch.xpu.is_available(), reason="xpu is not absent here")
-def test_an_absent_xpu_is_traced_too(case: MakeCase) -> None:
-    found = measure_casts(linear(), case("fp16_autocast", "training", device="xpu"), Tracing(check=True))
-    assert found.how == FAKE
-    assert {cast.to_dtype for cast in found.trace.casts if cast.what == "weight"} == {"fp16"}
-    assert "xpu is not on this machine" in found.notes[-1]

@@ -7,14 +7,11 @@ from msgspec import structs
 
 from ampbench.core import stats
 from ampbench.core.statement import Statement
-from ampbench.core.units import format_bandwidth
 from ampbench.records.case import DeviceDescription
 from ampbench.records.measured import CONV, MATMUL, Fitness
-from ampbench.show.document import records
 from ampbench.studies.ceilings import (
     COPY,
     READ,
-    STUDY,
     Attained,
     Attains,
     Ceiling,
@@ -24,11 +21,9 @@ from ampbench.studies.ceilings import (
     best,
     conclusions,
     datasheet_of,
-    device_ceilings,
     share,
     sizes,
 )
-from tests.report.studied_runs import ceilings_run
 from tests.studies.ceiling_records import A100, CEILINGS, CPU, ceiling
 
 
@@ -87,10 +82,6 @@ def test_what_fits_a_cache_moves_at_that_cache_s_speed() -> None:
     assert bandwidth_of(found, "cuda", 1000) is None  # type: ignore[arg-type]
 
 
-def test_what_was_not_measured_is_not_told_of() -> None:
-    assert list(told(CPU, [])) == list(told(CPU, [ceiling(MATMUL, "bf16", 1e11)])) == []
-
-
 def test_a_known_device_is_held_against_its_datasheet() -> None:
     found = [
         ceiling(MATMUL, "fp32", 1.95e13, device="cuda"),
@@ -110,32 +101,3 @@ def test_other_work_on_the_machine_is_told_of() -> None:
     busy = structs.replace(CEILINGS[0], fitness=Fitness(other_share=0.5))
     assert told(CPU, [busy, CEILINGS[1]])[Attains.DISTURBED, ""].facts == {"share": 0.5, "which": "matmul fp32"}
     assert told(CPU, [busy])[Attains.DISTURBED, ""].facts == {"share": 0.5}
-
-
-def test_machines_have_a_row_for_each_size_and_people_one_for_each_ceiling() -> None:
-    (found,) = device_ceilings([ceilings_run(*CEILINGS)])
-    (table,) = STUDY.tables
-    rows = table.rows(found)
-    assert len(rows) == sum(max(1, len(each.attained)) for each in CEILINGS)
-    told = records(table.columns, rows)
-    best_ = [row for row in told if row["ceiling"]]
-    assert [(row["operation"], row["dtype"]) for row in best_[:3]] == [
-        ("matmul", "fp32"), ("matmul", "bf16"), ("matmul", "fp16")
-    ]  # fmt: skip
-    assert (best_[0]["size"], best_[0]["per_second"]) == ("size 1", pytest.approx(2e11))
-    assert [row["to_fp32"] for row in told[:4]] == [None, 1.0, None, pytest.approx(4.0)]
-    (failed,) = [row for row in told if row["reason"] is not None]
-    assert (failed["operation"], failed["dtype"], failed["per_second"], failed["ceiling"]) == (
-        "conv",
-        "fp16",
-        None,
-        True,
-    )
-    assert len([*filter(table.views[0].only, rows)]) == len(CEILINGS)
-
-
-@pytest.mark.parametrize(
-    ("value", "said"), [(None, "–"), (5e10, "50.0 GB/s"), (512, "512 B/s"), (3.35e12, "3.35 TB/s")]
-)
-def test_bandwidths_are_in_decimal_units_as_in_datasheets(value: float | None, said: str) -> None:
-    assert format_bandwidth(value) == said

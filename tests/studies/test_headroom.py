@@ -19,10 +19,9 @@ from ampbench.records.ranges import (
     SeenGradient,
     Swallowed,
 )
-from ampbench.show.document import Section, records
-from ampbench.show.studies import SCREEN, WIDTH, Subject, _on_screen, section
+from ampbench.show.document import records
+from ampbench.show.studies import section
 from ampbench.show.study_words import lines
-from ampbench.show.terminal import block_lines
 from ampbench.studies import headroom, origin
 from ampbench.studies.headroom import GRADIENTS, MODULE_COLUMNS, SEEN, VALUES, Headroom, fits
 from ampbench.studies.origin import Origin
@@ -42,10 +41,6 @@ def facts(found: RangePass, code: Headroom, subject: str = "fp16") -> dict[str, 
 
 def modules(found: RangePass, dtype: str = "fp16") -> dict[str, str]:
     return {row["module"]: row[f"{dtype}_would"] for row in records(MODULE_COLUMNS, headroom.modules(found))}
-
-
-def titles(made: Section) -> list[str]:
-    return [block.title for block in made.blocks if block.headers]
 
 
 def gradients_of(elements: int, flushed: int = 0, nonfinite: int = 0) -> list[SeenGradient]:
@@ -192,14 +187,6 @@ def test_how_the_whole_step_ended_is_told(low: LowRun, codes: list[Headroom]):
     assert list(about(passed(values("a", 1.0), low=low), low.precision)) == codes
 
 
-def test_empty_passes_say_that_there_is_nothing_to_say():
-    for study, empty in ((headroom.STUDY, passed()), (origin.STUDY, OriginPass(case_id="case"))):
-        made = section(study, CASE, empty)
-        assert len(made.blocks) == 1
-        assert titles(made) == []
-    assert modules(passed(values("a", float("nan")), values("b"))) == {}
-
-
 def test_a_row_tells_how_values_fit_into_each_format():
     (row,) = records(VALUES, fits(passed(values("fc", 131072.0, 1e-9, 0.0, float("inf"), 2.0**-15))))
     assert (row["module"], row["what"], row["elements"], row["zeros"], row["nonfinite"]) == ("fc", ACTIVATION, 5, 1, 1)
@@ -219,21 +206,6 @@ def test_predictions_and_what_was_seen_have_a_row_per_precision_and_module():
     assert [row["overflow_predicted"] for row in rows] == [ACTIVATION, ""]
     assert [row["overflow_seen"] for row in rows] == [True, None]
     assert [row["note"] for row in rows] == ["", "it draws"]
-
-
-def test_a_thousand_modules_are_cut_to_the_worst_unless_all_are_asked_for():
-    names = [f"layers.{place}.attention.projection" for place in range(1000)]
-    low = LowRun(precision="fp16_pure", modules=[error(name, flushed=1) for name in names])
-    found = passed(*(values(name, float(place + 1)) for place, name in enumerate(names)), low=low)
-    for study, record in ((headroom.STUDY, found), (origin.STUDY, OriginPass(case_id="case", modules=low.modules))):
-        shown = _on_screen(study, Subject("case", record, CASE), SCREEN)
-        assert sum(len(block_lines(block, WIDTH)) + bool(block.rows) for block in shown.blocks) < SCREEN
-        tables = [block for block in shown.blocks if block.rows]
-        assert [block.note.rpartition("; ")[2] for block in tables] == [
-            f"{len(block.rows)} of 1,000" for block in tables
-        ]
-        whole = [block for block in section(study, CASE, record).blocks if block.rows]
-        assert {len(block.rows) for block in whole} == {1000}
 
 
 # Origin
@@ -284,12 +256,3 @@ def test_modules_kept_in_fp32_alone_say_what_reaches_the_output():
     assert ablated(None, a=None, b=3e-3)[Origin.KEPT] == {"module": "b", "error": 3e-3}
     for nothing in (ablated(None, a=None), ablated(0.0, a=0.0)):
         assert nothing.keys().isdisjoint({Origin.KEPT, Origin.SPREAD})
-
-
-def test_modules_are_ranked_and_have_their_places_in_the_order_of_running():
-    (block,) = [one for one in section(origin.STUDY, CASE, FAILING).blocks if one.headers]
-    assert [row[0] for row in block.rows] == ["3", "4", "5", "2", "0", "1"]
-    assert [row[-1] for row in block.rows] == ["", "given inf", "", "", "", "it draws"]
-    rows = records(origin.COLUMNS, origin.worst_first(FAILING))
-    assert [row["place"] for row in rows] == [3, 4, 5, 2, 0, 1]
-    assert (rows[1]["overflowed"], rows[1]["inputs_overflowed"], rows[5]["note"]) == (50, 7, "it draws")

@@ -26,8 +26,7 @@ from ampbench.studies.input_storage import (
     conclusions,
     situation,
 )
-from ampbench.studies.paired import Timing, step_seconds
-from ampbench.studies.study import options_of
+from ampbench.studies.paired import Timing
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_case, make_header
 from tests.studies.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs
@@ -153,14 +152,3 @@ def test_machines_have_a_row_for_each_dtype_and_each_input() -> None:
     assert [(row["dtype"], row["casts"], row["identical"]) for row in rows] == [("fp32", 4, True), ("bf16", 5, False)]
     assert [row["seconds"] for row in rows] == pytest.approx([2.0035e-3, 1.0035e-3])
     assert (rows[0]["copy_seconds"], uses[0]["situation"]) == (None, LOSSY)
-
-
-def test_a_step_is_worth_the_median_of_its_builds_fastest_samples() -> None:
-    assert step_seconds([[3.0, 1.0], [2.5], [2.0, 9.0]]) == 2.0
-    assert step_seconds([[1.0], [3.5]]) is None
-    assert step_seconds([]) is None
-
-
-def test_the_fields_of_what_is_asked_for_are_the_options() -> None:
-    (seconds,) = options_of(STUDY)
-    assert (seconds.name, seconds.default, seconds.seconds) == ("seconds", "4", True)

@@ -98,10 +98,6 @@ def test_where_not_even_all_kept_meets_the_budget_two_trials_are_enough() -> Non
     assert (search.kept, search.minimal, len(search.tried)) == (None, False, 2)
 
 
-def test_a_space_without_modules_is_searched_with_one_trial() -> None:
-    assert len(Tried([], lambda _: 2.0).tried) == 1
-
-
 @pytest.mark.parametrize("most", range(1, 16))
 def test_when_trials_run_out_the_smallest_set_so_far_is_returned(most: int) -> None:
     share = breaks(20, [3], [11], [19])
@@ -129,12 +125,6 @@ def test_where_there_is_no_room_to_keep_much_a_smaller_set_is_found() -> None:
     assert (search.kept, search.minimal) == ({3, 7}, True)
 
 
-def test_where_there_is_room_for_nothing_the_search_ends() -> None:
-    search = Tried(range(30), lambda kept: None if kept else 2.0)
-    assert search.kept is None
-    assert len(search.tried) < 10
-
-
 def test_what_luck_in_rounding_lets_through_is_left_out_in_the_end() -> None:
     """Less is enough by luck: {5, 1} meets the budget although {5, 1, 0} does not."""
 
@@ -144,14 +134,6 @@ def test_what_luck_in_rounding_lets_through_is_left_out_in_the_end() -> None:
     search = Tried(range(6), share)
     assert search.minimal
     assert is_minimal(search, share)
-
-
-def test_exceptions_of_trials_pass_through() -> None:
-    def share(_: Units) -> float:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Tried(range(4), share)
 
 
 def test_what_overflows_is_suspected_first_then_what_errs_most() -> None:

@@ -17,10 +17,9 @@ from msgspec import structs
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import find_workloads
 from ampbench.records.case import Case
-from ampbench.records.measured import Failure, Fitness
+from ampbench.records.measured import Fitness
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views import explanation
 from ampbench.show.study_words import lines as words
 from ampbench.studies.keep_fp32 import (
     Keep,
@@ -28,21 +27,17 @@ from ampbench.studies.keep_fp32 import (
     Searched,
     TimedSet,
     Timing,
-    Trial,
     code,
     conclusions,
     islands,
     kept_sets,
-    kept_units,
     share_of,
     units_of,
 )
 from ampbench.studies.paired import Timing as Times
-from tests.report.materials import page_of, part_of, rendered_by
-from tests.report.ranged_runs import FP16, TIMED, TRIED, keeping_run, tried
+from tests.report.ranged_runs import FP16, TRIED, keeping_run, tried
 from tests.report.ranged_runs import searched as on_page
 from tests.scripted_channel import got, make_request
-from tests.stored_runs import make_case
 from tests.studies.keep_searches import CASE, SPACE, TRIALS, searched, space_of, timed, trial
 
 NET = space_of(
@@ -116,10 +111,6 @@ def test_the_worst_of_errors_and_updates_decides(limits: Limits, errs: dict[str,
     assert share_of(limits, trial(0, **errs)) == pytest.approx(share)
 
 
-def test_a_step_that_raises_meets_nothing() -> None:
-    assert share_of(SPACE.limits, Trial(case_id="", output_rel_l2=0.0, error="RuntimeError: no")) == math.inf
-
-
 def test_sets_stand_by_size_with_what_they_err_and_cost() -> None:
     rows = kept_sets(searched("norm"))
     assert [(row.units, row.found, row.meets, row.refuted) for row in rows] == [
@@ -136,11 +127,6 @@ def test_a_set_that_misses_the_budget_on_another_batch_does_not_meet_it() -> Non
     rows = kept_sets(searched(trials=[*TRIALS, trial(4, "norm", error=3e-3, batch=2)]))
     assert [(row.trial.batch, row.meets, row.refuted) for row in rows][1] == (0, False, True)
     assert len(rows) == len(TRIALS)
-
-
-def test_the_units_that_are_kept_are_those_of_the_set() -> None:
-    assert [unit.kind for unit in kept_units(searched("body", "norm"))] == ["Conv2d", "BatchNorm2d", "LayerNorm"]
-    assert kept_units(searched()) == kept_units(searched(kept=None)) == []
 
 
 def concluded(record: Searched) -> dict[Keep, Mapping[str, Any]]:
@@ -160,13 +146,6 @@ def test_what_is_kept_what_that_errs_and_what_it_costs_is_concluded() -> None:
     assert told[Keep.TIME]["ratio"] == pytest.approx(1.04)
     assert told[Keep.FASTER]["ratio"] == pytest.approx(1.04 / 1.62)
     assert told[Keep.PEAK] == {"kept": (1 << 20) + 512, "none": 1 << 20, "all": 2 << 20}
-
-
-def test_that_no_single_module_can_be_left_out_is_said_in_these_words() -> None:
-    assert "no single module can be left out (4 trials)" in words(conclusions(CASE, searched("norm")))
-    spent = searched("norm", minimal=False)
-    assert Keep.SPENT in concluded(spent)
-    assert not any("no single module" in line for line in words(conclusions(CASE, spent)))
 
 
 def test_every_error_says_what_it_is_against() -> None:
@@ -204,11 +183,6 @@ def test_the_closest_is_that_whose_worst_error_is_the_fewest_times_its_limit() -
     told = list(conclusions(CASE, searched(kept=None, trials=trials, limits=TRAINING)))
     assert [(each.code, each.facts.get("names")) for each in told][1] == (Keep.CLOSEST, "all")
     assert [each.facts["error"] for each in told if each.code is Keep.ERROR] == [1e-4, 0.3]
-
-
-def test_where_every_trial_fails_the_first_error_is_told() -> None:
-    trials = [trial(0), Trial(case_id="", number=1, kept=[""], error="RuntimeError: no")]
-    assert concluded(searched(kept=None, trials=trials))[Keep.CLOSEST] == {"names": "none", "why": "RuntimeError: no"}
 
 
 def test_where_only_the_whole_network_meets_the_budget_it_is_to_run_in_fp32() -> None:
@@ -369,10 +343,6 @@ def test_a_pure_network_is_kept_before_it_is_moved_and_gives_back_its_own_dtype(
     ]
 
 
-def test_a_network_that_is_to_run_in_fp32_needs_no_code() -> None:
-    assert lines("fp16_autocast", "") == lines("bf16_pure", "") == []
-
-
 def test_nothing_to_keep_is_nothing_to_paste() -> None:
     assert code(CASE, searched()) == ""
     assert code(CASE, searched(kept=None)) == ""
@@ -435,42 +405,8 @@ def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
     assert json.loads(ran.stdout) == pytest.approx(tried.output_rel_l2, rel=1e-6)
 
 
-OTHER = make_case("bf16_pure", phase="training", input_dtype="bf16")
-
-
 def page(*found: Any, **options: Any) -> Material:
     return material_of([], explanations=[keeping_run(*found, **options)])
-
-
-def test_the_page_has_the_code_and_folds_the_sets_that_were_not_timed() -> None:
-    told = rendered_by(explanation, page(on_page(*TIMED))).select_one("details.keep-fp32")
-    assert 'ampbench.keep_fp32(model, "layer.2")' in told.select_one("pre.code").get_text()
-    (folded,) = [details for details in told.select("details") if "Other sets" in details.summary.get_text()]
-    assert [row.get_text(" ", strip=True).split()[:4] for row in folded.select("tbody tr")] == [
-        ["layer.1,", "layer.2", "2", "1.5e-03"]
-    ]
-
-
-def test_the_page_is_headed_by_the_modules_to_keep() -> None:
-    heading = page_of(page(on_page(*TIMED))).h1.get_text()
-    assert heading == "linear_chain fp16_autocast: keep 1 of 4 modules in fp32: layer.2"
-
-
-def test_a_page_has_code_to_paste_of_searches_that_keep_modules() -> None:
-    part = part_of("keep-fp32", page(on_page(*TIMED), on_page(case=OTHER, kept=[]), cases=(FP16, OTHER)))
-    assert [detail.code is not None for detail in part.details] == [True, False]
-
-
-def test_a_search_that_broke_off_is_told_and_one_that_failed_says_why() -> None:
-    begun = keeping_run(cases=(FP16,))
-    assert "the search did not end: 4 trials made" in str(
-        part_of("keep-fp32", material_of([], explanations=[begun])).finding
-    )
-    begun.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="trial", cause="out of memory", message="")
-    failed = rendered_by(explanation, material_of([], explanations=[begun]))
-    assert failed.select_one("ul.failures").get_text().strip() == "linear_chain fp16_autocast: out of memory"
-    untried = rendered_by(explanation, page(trials=[]))
-    assert "not reached before the run ended" in untried.select_one("ul.failures").get_text()
 
 
 def test_hostile_names_stay_text_in_code_too() -> None:

@@ -144,19 +144,3 @@ def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_training(tmp
     assert [(case.precision, case.phase) for case in run.cases.values()] == [("bf16_autocast", "training")]
     assert [request.task for request in channel.asked] == ["origin"]
     assert list(run.of(OriginPass)) == list(run.cases)
-
-
-def test_origins_are_found_in_every_precision_and_phase_asked_for(tmp_path: Path) -> None:
-    run = found(tmp_path, seeing(), precisions=LOW, phases=["inference", "training"])
-    assert len(run.of(OriginPass)) == 2 * len(LOW)
-    assert {case.input_dtype for case in run.cases.values()} == {"fp32", "fp16", "bf16"}
-    assert {case.precision for case in run.cases.values()} == set(LOW)
-
-
-@pytest.mark.parametrize(("explain", "stage"), [(watched, "ranges"), (found, "origin")])
-def test_a_reply_without_anything_is_a_failure_that_says_so(
-    explain: Callable[..., StoredRun], stage: str, tmp_path: Path
-) -> None:
-    run = explain(tmp_path, seeing(lambda _: Reply()))
-    (failure,) = run.failures.values()
-    assert (failure.stage, failure.message) == (stage, "the worker gave no result")

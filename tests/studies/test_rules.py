@@ -1,18 +1,11 @@
 """Where a probe disagrees with documents, and what changed between two: rows, statements, parts of a page."""
 
-from contextlib import closing
-
 import pytest
 from msgspec import structs
 
-from ampbench.drive.servers import ServerChannel
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleProbe
-from ampbench.records.run import Settings
-from ampbench.records.wire import Nothing
-from ampbench.show import studies
 from ampbench.studies.rules import (
     DISAGREEMENTS,
-    STUDY,
     RulesCode,
     Torch,
     alike,
@@ -22,10 +15,8 @@ from ampbench.studies.rules import (
     torches,
     unobserved,
 )
-from ampbench.studies.work import filled
 from tests.report.traced_runs import probed
 from tests.rule_probes import call, observation, probe, trial
-from tests.stored_runs import holding
 
 REFERENCE, PAGE = "xpu_reference", "pytorch_page"
 BOTH = ["float16", "bfloat16"]
@@ -215,52 +206,9 @@ def test_a_device_that_could_not_be_probed_says_why():
     ]
 
 
-def test_a_run_shows_disagreements_then_what_they_mean_and_every_op():
-    (section,) = studies.document(STUDY, probed(), [], everything=True).sections()
-    assert [block.rows for block in section.blocks if block.rows] == [
-        [["xpu", "rms_norm", "contradicted", "lower", "float32", "bf16"]],
-        [["contradicted", DISAGREEMENTS["contradicted"]]],
-        [["rms_norm", "xpu", "lower", "–", "yes", "float32", "bf16"]],
-    ]
-
-
-def test_documents_that_differ_are_both_named():
-    documented = {REFERENCE: "float32", PAGE: "unlisted"}
-    run = holding(probed(), probe(observation(observed="banned", documented=documented)))
-    (section,) = studies.document(STUDY, run, []).sections()
-    (row, *_) = next(block.rows for block in section.blocks if block.rows)
-    assert row[3] == "float32 (XPU reference), unlisted (PyTorch page)"
-
-
-def test_an_op_is_a_row_for_machines_with_the_kinds_of_disagreement():
-    document = studies.document(STUDY, probed(), [])
-    (row,) = document.rows()
-    assert (row["op"], row["device"], row["dtype"]) == ("aten::rms_norm", "xpu", "bfloat16")
-    assert (row[REFERENCE], row["observed"], row["disagreements"]) == ("lower_precision", "float32", "contradicted")
-    assert document.data()["probes"][0]["observations"][0]["op"] == "aten::rms_norm"
-
-
 def test_of_several_probes_of_a_torch_and_a_device_the_last_counts():
     runs = [probed("unlisted"), probed("float32"), probed("banned", "2.11.0")]
     assert [(each.name, each.probes[0].observations[0].observed) for each in torches(runs)] == [
         ("torch 2.15.0", "float32"),
         ("torch 2.11.0", "banned"),
     ]
-
-
-DYING = """
-import os
-import ampbench.studies.rules_measure as measure
-whole = measure.probe_rules
-measure.probe_rules = lambda device: os.abort() if device == "xpu" else whole(device, ["bfloat16"], ops=["aten::prelu"])
-"""
-
-
-def test_a_worker_that_aborts_is_the_error_of_its_device_and_of_no_other(tmp_path):
-    (tmp_path / "dying_probe.py").write_text(DYING)
-    settings = Settings(timeout_seconds=60)
-    with closing(ServerChannel(preload=["dying_probe"], paths=[tmp_path])) as channel:
-        blanks = (RuleProbe(device=device, dtypes=[]) for device in ("cpu", "xpu"))
-        lived, died = (filled(channel, STUDY, settings, Nothing(), blank) for blank in blanks)
-    assert [(one.name, one.observed) for one in lived.observations] == [("aten::prelu", "lower_precision")]
-    assert (died.dtypes, died.error) == ([], "crash: ended by signal SIGABRT")

@@ -7,12 +7,10 @@ from msgspec import structs
 
 from ampbench.core.statement import Statement
 from ampbench.records.measured import Fitness
-from ampbench.show.document import records
 from ampbench.studies.paired import Timing
 from ampbench.studies.scope import (
     FORWARD,
     FORWARD_AND_LOSS,
-    STUDY,
     UNCACHED_LOOP,
     WHOLE_LOOP,
     WITH_BACKWARD,
@@ -21,7 +19,6 @@ from ampbench.studies.scope import (
     casts_text,
     conclusions,
 )
-from ampbench.studies.study import options_of
 from tests.studies.planted_scopes import CASE, run, scope_pass, timed
 
 
@@ -103,18 +100,3 @@ def test_an_error_that_is_undefined_where_the_recommended_scope_has_one_is_told(
 )
 def test_casts_per_step_are_as_short_as_can_be(casts: list[int], text: str) -> None:
     assert casts_text(casts) == text
-
-
-def test_machines_have_a_row_for_each_scope() -> None:
-    found = scope_pass(backward=run(WITH_BACKWARD, error="no", samples=[], casts=[], dtypes={}))
-    rows = {row["scope"]: row for each in STUDY.tables for row in records(each.columns, each.rows(found))}
-    assert rows[WHOLE_LOOP]["ratio"] == pytest.approx(0.9)
-    assert rows[WHOLE_LOOP]["later_casts"] == 9
-    assert rows[FORWARD]["loss_dtype"] == "bf16"
-    assert rows[FORWARD_AND_LOSS]["ratio"] is rows[FORWARD_AND_LOSS]["ratio_low"] is None
-    assert rows[WITH_BACKWARD]["reason"] == "no"
-
-
-def test_the_options_are_the_fields_of_what_is_asked_for() -> None:
-    steps, seconds = options_of(STUDY)
-    assert (steps.name, steps.default, steps.least, steps.most, seconds.default) == ("steps", 8, 2, 1000, "20")

@@ -153,11 +153,6 @@ def test_every_scope_is_timed_as_often_as_the_others(monkeypatch: pytest.MonkeyP
     assert all(seconds > 0 for run in found.scopes for build in run.samples for seconds in build)
 
 
-def test_samples_are_seconds_of_a_step_and_not_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scopes, "side_by_side", lambda builds, *_: [[[3.0, 6.0]] for _ in builds])
-    assert {tuple(run.samples[0]) for run in measure(mlp(), steps=3).scopes} == {(1.0, 2.0)}
-
-
 class Watching(torch.optim.SGD):
     """Notes whether autocast, and its cache, is on when it is at work."""
 
@@ -261,12 +256,6 @@ def test_without_room_for_all_scopes_memory_is_not_measured(monkeypatch: pytest.
     assert found.notes == ["memory was not measured: there is no room for it"]
     assert found.memory_source is None
     assert all(run.peak_bytes == run.alive_bytes == [] and run.samples for run in found.scopes)
-
-
-def test_a_loss_that_is_not_finite_is_none() -> None:
-    workload = dataclasses.replace(mlp(), loss=lambda output, targets: F.cross_entropy(output, targets) * torch.inf)
-    found = measure(workload, steps=2)
-    assert all(run.loss_rel_error is None and run.error == "" for run in found.scopes)
 
 
 def test_gradscaler_has_settled_before_the_first_step() -> None:

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from ampbench.core.precisions import LOW, PRECISIONS, Precision
-from ampbench.core.recipes import rate_share
 from ampbench.store import gathered
 from ampbench.studies import training_measure as measure
 from ampbench.studies.training import SETTINGS, ArmAsked, Training, TrainingAsked, learned, trainings_of
@@ -65,14 +64,6 @@ def trained(
 @pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
 def test_the_same_training_twice_is_the_same_to_the_last_bit(precision: str) -> None:
     assert trained(network(), precision) == trained(network(), precision)
-
-
-def test_a_training_leaves_the_workload_as_it_was() -> None:
-    workload = network()
-    before = {name: tensor.clone() for name, tensor in workload.module.state_dict().items()}
-    trained(workload, "bf16_autocast")
-    assert all(torch.equal(before[name], tensor) for name, tensor in workload.module.state_dict().items())
-    assert workload.module.training
 
 
 class Watched(nn.Module):
@@ -132,12 +123,6 @@ def test_scores_are_of_held_out_data_and_improve() -> None:
     assert all(score.decisions == 8 for score in found.scores)
     assert found.scores[-1].loss < found.scores[0].loss
     assert found.scores[-1].correct > found.scores[0].correct
-
-
-def test_without_held_out_data_the_training_batches_are_scored() -> None:
-    found = trained(network(held_out=None))
-    assert found.scores == []
-    assert found.fits[-1].decisions == 32
 
 
 def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_fits_with_those_of_its_batches(
@@ -370,23 +355,11 @@ def test_that_memory_ran_out_in_half_is_raised() -> None:
         trained(network(Large(8, 3)), "bf16_pure")
 
 
-def test_one_step_is_a_training_too() -> None:
-    found = trained(network(), "bf16_pure", steps=1)
-    assert (len(found.losses), [score.step for score in found.scores]) == (1, [0, 1])
-
-
 def test_one_batch_is_trained_on_over_and_over_which_is_said() -> None:
     one = network(inputs=torch.randn(8, 8), targets=torch.randint(0, 3, (8,)), held_out=None, optimizer=None)
     found = trained(one, steps=5)
     assert found.notes[:2] == [ONE_BATCH, UNNAMED]
     assert found.losses[-1] < found.losses[0]
-
-
-def test_a_loss_that_is_no_classifiers_has_no_decisions() -> None:
-    regression = {"loss": nn.functional.mse_loss, "targets": [torch.ones(8, 3)] * 4}
-    found = trained(network(nn.Linear(8, 3), held_out=(torch.ones(4, 8), torch.ones(4, 3)), **regression))
-    assert (found.scores[-1].correct, found.scores[-1].decisions) == (None, None)
-    assert found.scores[-1].loss is not None
 
 
 def test_losses_of_long_trainings_are_means_of_at_most_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,15 +390,6 @@ def by_hand(workload: Workload, dtype: torch.dtype, rates: list[float]) -> tuple
 def plain(lr: float = 0.1, **changes: Any) -> Workload:
     torch.manual_seed(3)
     return network(nn.Linear(8, 3), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr), **changes)
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_schedule_takes_the_learning_rate_down_to_next_to_nothing(schedule: str) -> None:
-    shares = {
-        "linear": [1 - step / STEPS for step in range(STEPS)],
-        "cosine": [0.5 + 0.5 * math.cos(math.pi * step / STEPS) for step in range(STEPS)],
-    }[schedule]
-    assert [rate_share(schedule, step, STEPS) for step in range(STEPS)] == pytest.approx(shares)
 
 
 def test_a_training_under_a_recipe_follows_its_schedule() -> None:

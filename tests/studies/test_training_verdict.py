@@ -24,7 +24,6 @@ from ampbench.studies.training import (
     Training,
     Trouble,
     conclusions,
-    heading,
     learned,
     metrics_of,
     trained_cases,
@@ -130,17 +129,6 @@ def test_a_training_that_raises_regresses_with_what_it_raised():
     assert (broke["what"], broke["error"], broke["seeds"]) == (Trouble.RAISED, "RuntimeError: no bf16 here", 3)
 
 
-def test_trainings_that_give_up_at_several_steps_name_the_earliest():
-    stored = study(NULL | {"fp16_pure": [None, None, None]})
-    rows = stored.several_of(Training)[case_of("fp16_pure").case_id]
-    rows[:] = [
-        structs.replace(one, ended_at=at, losses=[1.0, None, *[1.0] * (at - 2), None])
-        for one, at in zip(rows, (20, 9, 11), strict=True)
-    ]
-    broke = facts(only(stored), Learns.BROKE)
-    assert (broke["what"], broke["step"], broke["seeds"]) == (Trouble.LOSS, 10, 3)
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -174,11 +162,6 @@ def test_where_no_verdict_is_possible_there_is_no_interval(seeds: int, digests: 
     one = only(study(finals, seeds=seeds, **digests))
     assert [(row.first.low, row.first.high) for row in one.rows] == [(None, None)] * 4
     assert one.rows[-1].first.difference == pytest.approx(-0.025, abs=1e-3)
-
-
-def test_two_seeds_are_enough_for_a_verdict():
-    two = {name: values[:2] for name, values in (NULL | {"bf16_pure": moved([-20, -21, -19])}).items()}
-    assert told(study(two, seeds=2))["bf16_pure"][0] is ChangeStatus.REGRESSED
 
 
 SKIPPING = [(step, 2.0**-step) for step in range(STEPS + 1)]
@@ -243,23 +226,11 @@ def test_a_training_loss_that_ends_worse_at_the_same_score_is_no_training_as_in_
     assert facts(one, Learns.APART)["by"] == pytest.approx(40)
 
 
-def test_a_training_loss_that_ends_lower_is_no_worse():
-    one = only(with_ends(0.05, 0.052, 0.048))
-    assert one.judged[0].fit.verdict is ChangeStatus.IMPROVED
-    assert codes(one)[0] == (Learns.TRAINS, "bf16_pure")
-
-
 @pytest.mark.parametrize("ends", [(0.14, 0.11, 0.06), (0.105, 0.115, 0.1)])
 def test_whether_a_precision_trains_as_fp32_is_open_where_its_losses_do_not_tell(ends: tuple[float, ...]):
     one = only(with_ends(*ends))
     assert (one.judged[0].fit.verdict, one.judged[0].trains) == (ChangeStatus.INCONCLUSIVE, None)
     assert [code for code, _ in codes(one)[:4]] == [Learns.OPEN, Learns.WITHIN, Learns.APART, Learns.SEEDS]
-
-
-@pytest.mark.parametrize(("end", "verdict"), [(0.102, ChangeStatus.UNCHANGED), (0.108, ChangeStatus.REGRESSED)])
-def test_five_percent_of_the_training_loss_is_what_a_precision_may_lose(end: float, verdict: ChangeStatus):
-    one = only(with_ends(end, end, end))
-    assert (one.judged[0].fit.verdict, one.fit.margin) == (verdict, 0.05)
 
 
 def test_where_fp32s_training_loss_hardly_falls_the_margin_is_a_tenth_of_that():
@@ -349,11 +320,6 @@ def test_what_is_not_decided_is_inconclusive_and_how_many_seeds_would_decide_is_
     assert facts(one, Learns.APART)["by"] == pytest.approx(1 / 3)
     one = only(study(NULL | {"bf16_pure": GOOD[:1], "fp16_pure": GOOD[:1]}))
     assert codes(one)[:2] == [(code, "fp16_pure and bf16_pure") for code in (Learns.OPEN, Learns.ONE_START)]
-
-
-def test_a_study_that_was_interrupted_says_from_how_many_seeds_it_is():
-    one = only(study({"fp32": GOOD[:1], "fp64": GOOD[:1]}, asked=4))
-    assert heading(one).endswith(" · 1 of 4 seeds")
 
 
 def test_losses_decide_where_nothing_is_classified_and_less_is_better():

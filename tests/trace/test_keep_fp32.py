@@ -98,30 +98,6 @@ def test_outputs_go_back_to_the_dtype_around_where_asked(inside):
         assert back(a.half(), a.half()).dtype is torch.float16
 
 
-def test_a_decorator_with_options_serves_as_one_without():
-    @ampbench.keep_fp32(cast_back=True)
-    def squared(batch):
-        return {"out": (batch @ batch, batch.argmax())}
-
-    with autocast():
-        out = squared(torch.randn(4, 4))["out"]
-    assert out[0].dtype is BF16
-    assert out[1].dtype is torch.int64
-    assert squared.__name__ == "squared"
-
-
-def test_a_decorated_method_is_bound_to_its_object():
-    class Scaled:
-        factor = 2.0
-
-        @ampbench.keep_fp32
-        def apply(self, batch):
-            return (batch @ batch) * self.factor
-
-    with autocast():
-        assert Scaled().apply(torch.randn(2, 2)).dtype is torch.float32
-
-
 @pytest.mark.parametrize("function", [product, ampbench.keep_fp32(plain_product)])
 def test_kept_functions_are_pickled_by_name_or_made_anew(function):
     again = pickle.loads(pickle.dumps(function))

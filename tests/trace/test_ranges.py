@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
-from ampbench.errors import UsageError
 from ampbench.trace.ranges import SMALL, Counts, count_magnitudes, count_together, normalises_together, watch_ranges
 from tests.traced_programs import conv_net, encoder
 
@@ -363,27 +362,6 @@ def test_gradients_of_a_graph_that_outlives_the_block_are_not_counted():
     assert not rows(seen, "gradient")
 
 
-def test_a_compiled_module_is_refused():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    model[0].compile()
-    with pytest.raises(UsageError, match="0 is compiled"), watch_ranges(model):
-        pass
-
-
-@pytest.mark.slow
-def test_a_resnet_50_trains_bit_identically():
-    models = pytest.importorskip("torchvision.models")
-    torch.manual_seed(0)
-    model, x = models.resnet50(weights=None), torch.randn(2, 3, 64, 64)
-    other = copy.deepcopy(model)
-    plain = training(model, x, sgd(model), batches=1)
-    optimizer = sgd(other)
-    with watch_ranges(other, optimizer) as seen:
-        watched = training(other, x, optimizer, batches=1)
-    assert all(torch.equal(left, right) for left, right in zip(plain, watched, strict=True))
-    assert len(rows(seen, "update")) == len(list(other.parameters()))
-
-
 def test_watching_leaves_no_hook_behind():
     from torch.nn.modules import module
 
@@ -479,19 +457,6 @@ def test_what_a_sparse_tensor_does_not_store_is_zero():
     rows = torch.sparse_coo_tensor([[1, 1]], torch.ones(2, 3), (4, 3), check_invariants=True)
     assert count_magnitudes(rows) == plain(rows.to_dense().flatten().tolist())
     assert count_magnitudes(torch.zeros(3).to_sparse()) == plain([0.0] * 3)
-
-
-def test_counts_add_up():
-    first, second = torch.tensor([0.0, 3.0, math.nan]), torch.tensor([2.0**-149, -7.0])
-    counts = count_magnitudes(first)
-    counts.add(count_magnitudes(second))
-    counts.add(count_magnitudes(torch.tensor([math.inf])))
-    assert counts == Counts(6, 1, 2, 7.0, Counter({1: 1, -149: 1, 2: 1}), Counter({-149: 1}))
-
-
-def test_of_nothing_finite_there_is_no_largest():
-    assert count_magnitudes(torch.tensor([math.nan, -math.inf])).largest is None
-    assert count_magnitudes(torch.zeros(3)).largest == 0.0
 
 
 class ForImages(nn.LayerNorm):
