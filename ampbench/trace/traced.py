@@ -4,9 +4,7 @@ A trace is made here for whoever runs it, and run once to see which dtypes come 
 cast inside them. The autograd graph, what a backward pass will do, is read from the `grad_fn` chain before it runs.
 """
 
-import heapq
 import inspect
-import itertools
 import math
 import warnings
 from collections import Counter
@@ -374,29 +372,13 @@ def autograd_graph(output: torch.Tensor, model: torch.nn.Module) -> GraphTrace:
 
 
 def _in_order(root: Any) -> list[Any]:
-    """Return the nodes as autograd's engine takes them: ready ones that were made last come first."""
-    waiting: Counter[Any] = Counter({root: 0})
-    found = [root]
-    for node in found:
-        for following in _following(node):
-            if following not in waiting:
-                found.append(following)
-            waiting[following] += 1
-    number = itertools.count()
-    ready = [(-root._sequence_nr(), next(number), root)]
-    nodes = []
-    while ready:
-        _, _, node = heapq.heappop(ready)
-        nodes.append(node)
-        for following in _following(node):
-            waiting[following] -= 1
-            if not waiting[following]:
-                heapq.heappush(ready, (-following._sequence_nr(), next(number), following))
-    return nodes
-
-
-def _following(node: Any) -> list[Any]:
-    return [following for following, _ in node.next_functions if following is not None]
+    """Return the nodes as autograd's engine takes them: those that were made last come first."""
+    nodes, known = [root], {root}
+    for node in nodes:
+        new = [following for following, _ in node.next_functions if following is not None and following not in known]
+        known.update(new)
+        nodes += dict.fromkeys(new)
+    return sorted(nodes, key=lambda node: -node._sequence_nr())
 
 
 def trace_frozen(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region) -> Any:

@@ -13,7 +13,6 @@ found in fp64 and rounded to `BITS`, so that digests are equal on every machine.
 
 import contextlib
 import fnmatch
-import hashlib
 import mmap
 import os
 import pickle
@@ -252,10 +251,10 @@ def make_benign(module: nn.Module, generator: Generator, inputs: Callable[[], An
     running = [one for one in module.modules() if isinstance(one, _BatchNorm) and one.running_mean is not None]
     if not running:
         return
-    known = KEPT.get(key)
+    known = kept_statistics(key)
     if known is None:
         known = [(mean.numpy(), variance.numpy()) for mean, variance in _statistics(module, running, inputs())]
-        KEPT.put(key, known)
+        keep_statistics(key, known)
     for layer, (mean, variance) in zip(running, known, strict=True):
         assert layer.running_mean is not None
         assert layer.running_var is not None
@@ -315,53 +314,25 @@ def _settled_statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
     return ((mean / step).round() * step).float(), variance.float()
 
 
-class _Kept:
-    """A table in memory that a process shares with all that it, or one that imported this before, forks later.
-
-    One process writes at a time, as a server has one worker at a time. What no longer fits makes room by dropping all.
-    """
-
-    def __init__(self, size: int):
-        self._memory = mmap.mmap(-1, size)
-        self._size = size
-
-    def get(self, key: str) -> Any:
-        """Return what was put under `key`, None where nothing is."""
-        wanted, end = _digest(key), self._used()
-        start = 8
-        while start < end:
-            found, length = (
-                self._memory[start : start + 16],
-                int.from_bytes(self._memory[start + 16 : start + 24], "little"),
-            )
-            start += 24
-            if found == wanted:
-                return pickle.loads(self._memory[start : start + length])
-            start += length
-        return None
-
-    def put(self, key: str, value: Any) -> None:
-        """Keep `value`, unless it is larger than the table."""
-        record = pickle.dumps(value)
-        record = _digest(key) + len(record).to_bytes(8, "little") + record
-        start = self._used()
-        if start + len(record) > self._size:
-            start = 8
-            self._memory[:8] = start.to_bytes(8, "little")
-        if start + len(record) <= self._size:
-            self._memory[start : start + len(record)] = record
-            self._memory[:8] = (start + len(record)).to_bytes(8, "little")  # last: a writer may be killed
-
-    def _used(self) -> int:
-        return max(8, int.from_bytes(self._memory[:8], "little"))
+_KEPT = mmap.mmap(-1, 1 << 25)
+"""The running statistics of one network, which a process shares with all that are forked of it: a server measures one
+network after the other. The largest networks have some hundred kilobytes; eight bytes hold the length."""
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.blake2b(key.encode(), digest_size=16).digest()
+def kept_statistics(key: str) -> Any:
+    """Return what `keep_statistics` was last given, None for another key."""
+    length = int.from_bytes(_KEPT[:8], "little")
+    known, found = pickle.loads(_KEPT[8 : 8 + length]) if length else ("", None)
+    return found if known == key else None
 
 
-KEPT = _Kept(1 << 25)
-"""Running statistics by network; the largest networks have some hundred kilobytes."""
+def keep_statistics(key: str, found: Any) -> None:
+    """Keep the statistics of a network in place of those of the one before, unless they are larger than the memory."""
+    record = pickle.dumps((key, found))
+    _KEPT[:8] = bytes(8)
+    if 8 + len(record) <= len(_KEPT):
+        _KEPT[8 : 8 + len(record)] = record
+        _KEPT[:8] = len(record).to_bytes(8, "little")  # last: a writer may be killed
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

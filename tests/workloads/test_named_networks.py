@@ -117,14 +117,11 @@ def test_statistics_are_found_once_for_a_network(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(first.last.running_var, again.last.running_var)
 
 
-def test_what_is_kept_for_forked_processes_makes_room_by_dropping_all() -> None:
-    kept = named._Kept(1000)
-    kept.put("a", b"1" * 300)
-    kept.put("b", b"2" * 300)
-    assert (kept.get("a"), kept.get("b"), kept.get("c")) == (b"1" * 300, b"2" * 300, None)
-    kept.put("c", b"3" * 500)
-    kept.put("too large", b"4" * 1000)
-    assert [kept.get(key) for key in ("a", "b", "too large")] == [None] * 3
+def test_the_statistics_of_the_last_network_are_kept_for_forked_processes_if_they_fit() -> None:
+    named.keep_statistics("a", b"1")
+    assert (named.kept_statistics("a"), named.kept_statistics("b")) == (b"1", None)
+    named.keep_statistics("too large", bytes(1 << 25))
+    assert [named.kept_statistics(key) for key in ("a", "too large")] == [None, None]
 
 
 def test_a_name_is_one_network_a_pattern_all_that_match() -> None:
