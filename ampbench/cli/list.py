@@ -228,7 +228,6 @@ def _run(path: Path) -> dict[str, Any]:
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
     explains = stored.header.explains
     said = ": ".join(filter(None, [_explained(stored), outcomes_said(counts)]))
-    said = f"{said}; lines are missing" if stored.lacks else said
     of_devices = () if not explains or KINDS[explains].of_cases else stored.found.get(KINDS[explains].found.line, ())
     devices = dict.fromkeys([*(case.device for case in stored.cases.values()), *of_devices])
     return row | {
@@ -240,7 +239,7 @@ def _run(path: Path) -> dict[str, Any]:
         "workloads": list(dict.fromkeys(case.workload for case in stored.cases.values())),
         "explains": explains or None,
         "cases": len(stored.cases),
-        "outcome": ": ".join(filter(None, [stored.misnamed, "" if stored.complete else stored.ending, said])),
+        "outcome": ": ".join(filter(None, ["" if stored.complete else stored.ending, said])),
     }
 
 

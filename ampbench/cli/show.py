@@ -78,8 +78,6 @@ def command(
         print_document(found, format)
     else:
         _print(stored, chosen_cases, format, budget, run_words(stored.path, results), verbose)
-    if stored.misnamed:
-        print_note(f"{stored.path} {stored.misnamed}")
     if stored.cut:
         how = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}"
         go_on = how if stored.header.goes_on else ""

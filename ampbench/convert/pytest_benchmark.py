@@ -24,6 +24,7 @@ from ampbench.convert.formats import defined, listed, read_json
 from ampbench.core import stats
 from ampbench.core.metrics import METRICS
 from ampbench.errors import StoreError, UsageError
+from ampbench.records.bounds import check_time
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Round
 from ampbench.records.run import DIRTY, SCHEMA, Entry, Footer, Header
@@ -130,8 +131,10 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
     if environment is None:
         raise StoreError(f"its machine_info has no {KEY}, so the environment is not known: the plug-in writes it")
     for what, text in (("datetime", document.datetime), ("commit's time", commit.time)):
-        if text and (wrong := lines.wrong_time(text)):
-            raise StoreError(f"its {what} {wrong}")
+        try:
+            check_time(what, text or document.datetime)
+        except ValueError as error:
+            raise StoreError(f"its {error}") from None
     started = datetime.fromisoformat(document.datetime)
     started = started if started.tzinfo else started.replace(tzinfo=UTC)
     known = commit.id not in (UNVERSIONED, "unknown", "")
@@ -160,11 +163,9 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
 def _record(line: dict[str, Any], name: str) -> Any:
     """Return the record in `line`, read as strictly as a line of a run file."""
     try:
-        kind, record = lines.decode(msgspec.json.encode(line))
-        lines.check_values(kind, record)
+        return lines.decode(msgspec.json.encode(line))[1]
     except lines.LineError as error:
         raise StoreError(f"{name}: {error}") from None
-    return record
 
 
 def run_json(stored: StoredRun, rows: Sequence[Row]) -> str:

@@ -145,7 +145,6 @@ class Note(StrEnum):
 
     EMULATED = "emulated"
     DEVICE = "device"
-    INCOMPLETE = "incomplete"
     IMPORTED = "imported"
     OTHER_CODE = "other-code"
     CONTROL = "control"

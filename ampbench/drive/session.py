@@ -22,7 +22,6 @@ from ampbench.records.measured import Skip
 from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings, Shard
 from ampbench.records.wire import DESCRIBE, DIVERGENCE, MEMORY, ROUND, DescribeAsked, Description, ask
 from ampbench.store import RunWriter, StoredRun, new_run_id
-from ampbench.store.lines import wrong_time
 from ampbench.workloads.index import LIBRARIES, WORKLOADS, is_users
 
 MEMORY_SHARE = 0.85
@@ -353,7 +352,11 @@ def commit_time(commit: str | None) -> str | None:
         return None
     # a signature that git is set to show would stand before the time
     told = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix(DIRTY), "--")
-    return None if told is None or wrong_time(told) else told
+    try:
+        datetime.fromisoformat(told or "")
+    except ValueError:
+        return None
+    return told
 
 
 def _git(*arguments: str) -> str | None:

@@ -241,7 +241,6 @@ def _why(why: Callable[[StoredRun], str]) -> Callable[[StoredRun, Sequence[Row]]
 NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Iterable[Held]]]] = (
     (Note.EMULATED, Severity.PROBLEM, partial(_devices, emulated=True)),
     (Note.DEVICE, Severity.INFO, partial(_devices, emulated=False)),
-    (Note.INCOMPLETE, Severity.PROBLEM, _why(lambda stored: stored.lost)),
     (Note.IMPORTED, Severity.PROBLEM, _imported),
     (Note.OTHER_CODE, Severity.PROBLEM, _why(lambda stored: not_the_commits(stored.header))),
     (Note.CONTROL, Severity.INFO, _control),

@@ -1,11 +1,12 @@
 """Bounds of the numbers and words in stored records, as types of fields: a value outside is damage.
 
-JSON has no numbers that are not finite. What must hold between fields of a record is checked in its `__post_init__`.
+JSON has no numbers that are not finite.
 """
 
-from typing import Annotated, ClassVar
+from datetime import datetime
+from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 """Counts and bytes: integers of JSON are exact up to 64 bits."""
@@ -42,14 +43,9 @@ def one_of(*words: str) -> Meta:
     return Meta(pattern=rf"^({'|'.join(words)})\Z")
 
 
-class Parts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A record with fields that are parts of others: `PARTS` holds pairs of names, part and whole."""
-
-    PARTS: ClassVar[tuple[tuple[str, str], ...]] = ()
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for a part that is more than its whole."""
-        for part, whole in self.PARTS:
-            of, all_of = getattr(self, part), getattr(self, whole)
-            if of is not None and all_of is not None and of > all_of:
-                raise ValueError(f"{part}, {of:,}, are more than {whole}, {all_of:,}")
+def check_time(name: str, text: str) -> None:
+    """Raise `ValueError` where the field `name` holds no time in ISO 8601."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{name} is no time: {text!r}") from None

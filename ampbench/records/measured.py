@@ -8,13 +8,13 @@ from typing import Annotated
 
 import msgspec
 
+from ampbench.core.metrics import METRICS
 from ampbench.records.bounds import (
     Cosine,
     Count,
     ErrorSize,
     KeptShare,
     Magnitude,
-    Parts,
     Positive,
     RoundCount,
     Seconds,
@@ -22,6 +22,7 @@ from ampbench.records.bounds import (
     Signed,
     Steps,
     StepSeconds,
+    check_time,
     one_of,
 )
 from ampbench.records.kinds import KINDS
@@ -217,7 +218,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     finished_at: str
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for missing samples, and for CPU times of other samples."""
+        """Raise `ValueError` for missing samples, CPU times of other samples, and an end that is no time."""
+        check_time("finished_at", self.finished_at)
         if not (self.samples and all(self.samples)):
             raise ValueError(f"a round without samples of {self.case_id}")
         if self.windows is not None and not (self.windows and all(self.windows)):
@@ -226,7 +228,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"CPU times that do not match the samples, in a round of {self.case_id}")
 
 
-class MemoryPass(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Peak memory of one step in bytes, and its work, from an untimed pass; None: unknown, or not in this phase.
 
     `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and everything else alive at the peak;
@@ -242,10 +244,6 @@ class MemoryPass(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     mode of `WITH_GRAPHS` recorded no graph, or not all.
     """
 
-    PARTS = (
-        *((f"{part}_bytes", "peak_bytes") for part in ("parameter", "buffer", "input", "gradient", "optimizer")),
-        ("master_bytes", "parameter_bytes"),
-    )
     case_id: str
     source: Annotated[str, one_of(*MEMORY_SOURCES)]
     peak_bytes: Count
@@ -275,13 +273,12 @@ class MemoryPass(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return (self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes) / self.parameter_count
 
 
-class Score(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The score of a network on held-out data after `step` steps of training.
 
     `loss` is None if it is not finite. `correct` of `decisions` are the targets' (None: no classifier).
     """
 
-    PARTS = (("correct", "decisions"),)
     step: Count
     loss: Signed | None = None
     correct: Count | None = None
@@ -326,6 +323,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     metric: str
     value: Signed
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for an unknown metric."""
+        if self.metric not in METRICS:
+            raise ValueError(f"an unknown metric, {self.metric}")
+
 
 LOSS_NOT_FINITE = "the loss is not finite"
 """A note of a divergence."""
@@ -343,7 +345,7 @@ LOWEST_BIN, BINS = -13, 26
 """The first bin of `Update.sizes`, and how many there are: up to 2**12 times half a unit in the last place."""
 
 
-class Update(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How one optimizer step changes the stored weights, ΔL, against the intended change Δ* in fp64.
 
     Both begin after `steps` fp32 steps (0: at the workload's own weights and `Workload.optimizer_state`), with weights,
@@ -362,7 +364,6 @@ class Update(Parts, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `energies[b]` is their share of |Δ*|²; the first and the last bin hold all beyond, too.
     """
 
-    PARTS = (("swallowed", "moving"),)
     steps: Steps
     undefined: str = ""
     storage: str = ""
@@ -436,10 +437,9 @@ ENDS = ("proven", "refuted", "time", "decisions", "batches", "failed")
 """Why further batches ended: the agreement is decided, time is up, there are enough or no decisions, or one failed."""
 
 
-class FurtherDecisions(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A classifier's decisions on further batches, in forward passes: `agreeing` of `decisions` are the reference's."""
 
-    PARTS = (("agreeing", "decisions"),)
     batches: Count
     agreeing: Count
     decisions: Count
@@ -466,13 +466,7 @@ class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     grad_sketch: str | None = None
 
 
-_COUNTED = (
-    ("nonfinite", "elements"), ("nan", "nonfinite"), ("reference_nan", "reference_nonfinite"),
-    ("reference_nonfinite", "elements"),
-)  # fmt: skip
-
-
-class OutputDivergence(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How far the outputs of a step are from the reference's; None: undefined, as `undefined` says of `rel_l2`.
 
     Of the `elements`, `reference_nonfinite` are not finite in the reference (`reference_nan` NaN), `nonfinite` are not
@@ -483,11 +477,6 @@ class OutputDivergence(Parts, frozen=True, kw_only=True, forbid_unknown_fields=T
     `further` those of further batches (None: not needed).
     """
 
-    PARTS = (
-        *_COUNTED,
-        ("argmax_agreeing", "argmax_decisions"),
-        ("fp32_nonfinite", "elements"),
-    )
     rel_l2: ErrorSize | None = None
     max_abs: Magnitude | None = None
     cosine: Cosine | None = None
@@ -535,7 +524,7 @@ class OutputDivergence(Parts, frozen=True, kw_only=True, forbid_unknown_fields=T
         return max(defined, key=lambda each: each.rel_l2 or 0.0, default=None)
 
 
-class GradientDivergence(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """How far the gradients of a step are from the reference's; None: undefined, as `undefined` says of `rel_l2`.
 
     Counts are as in `OutputDivergence`; `flushed` of the `elements` are zero only here. `worst_parameter` has the
@@ -544,10 +533,6 @@ class GradientDivergence(Parts, frozen=True, kw_only=True, forbid_unknown_fields
     by the square root of two; both relative to the gradients' norm (None: one batch). Empty in inference.
     """
 
-    PARTS = (
-        *_COUNTED,
-        ("flushed", "elements"),
-    )
     rel_l2: ErrorSize | None = None
     undefined: str = ""
     elements: Count | None = None

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Parts, Steps, one_of
+from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps, one_of
 from ampbench.records.measured import Recipe
 
 ROOT = "the network itself"
@@ -49,13 +49,12 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     together: list[Count] | None = None
 
 
-class Swallowed(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class Swallowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Elements of a parameter that fp32 steps `moved`, and those that would not change when stored in `dtype`.
 
     The step's change in fp32 was added to the parameter rounded to `dtype`, and rounded again.
     """
 
-    PARTS = (("swallowed", "moved"),)
     parameter: str
     dtype: str
     moved: Count
@@ -107,16 +106,12 @@ class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return f"{self.operation} in {where} makes the first value that is not finite{gradient}{largest}"
 
 
-class SeenGradient(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class SeenGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A parameter's gradients in low-precision steps, the loss scale divided out.
 
     Of `elements`, `flushed` are zero and `nonfinite` are not finite unlike in fp32.
     """
 
-    PARTS = (
-        ("flushed", "elements"),
-        ("nonfinite", "elements"),
-    )
     parameter: str
     elements: Count
     flushed: Count

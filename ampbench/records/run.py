@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ampbench.records.bounds import Count, RoundCount, Seconds, one_of
+from ampbench.records.bounds import Count, RoundCount, Seconds, check_time, one_of
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
@@ -124,9 +124,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The first line of a run file.
 
     `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `explains` is a name of
-    `records.kinds.KINDS`, for which the record in `asked` holds the options; "": the run measures. `follows` is the run
-    that was the latest by name when this one began, if a clock that went back makes this one look older. `precisions`
-    are the user's own. `arm`, `imported`, `shard` and `fleet` are set for such runs; `merged` are the ids of the runs
+    `records.kinds.KINDS`, for which the record in `asked` holds the options; "": the run measures. `precisions` are
+    the user's own. `arm`, `imported`, `shard` and `fleet` are set for such runs; `merged` are the ids of the runs
     it is made of.
     """
 
@@ -146,11 +145,16 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     imported: Imported | None = None
     explains: str = ""
     asked: dict[str, Any] | None = None
-    follows: str | None = None
     precisions: list[OwnPrecision] = []
     shard: Shard | None = None
     fleet: Fleet | None = None
     merged: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what is no time."""
+        check_time("started_at", self.started_at)
+        if self.committed_at is not None:
+            check_time("committed_at", self.committed_at)
 
     @property
     def goes_on(self) -> bool:
@@ -177,6 +181,10 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     ended: Annotated[str, one_of(*ENDINGS)]
     finished_at: str
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what is no time."""
+        check_time("finished_at", self.finished_at)
 
 
 Entry = msgspec.Struct

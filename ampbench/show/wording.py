@@ -94,7 +94,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
     Note.EMULATED: "this {device} emulates {halves}: {halves} times say nothing about other devices",
     Note.DEVICE: "{why}",
-    Note.INCOMPLETE: "this run {why}",
     Note.IMPORTED: "imported from {program}: {file}{readings:only|; numbers without rounds are the program's own}",
     Note.OTHER_CODE: "{why}",
     Note.CONTROL: "control: {cases} measured twice differs by {apart:share}; ignore smaller differences",

@@ -4,7 +4,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import chain, pairwise
 from pathlib import Path
@@ -19,15 +18,11 @@ from ampbench.records.kinds import deed_of
 from ampbench.records.labels import few
 from ampbench.records.run import COMPRESSED, LATEST, SPREAD, SUFFIX, Footer, Header, Shard, is_path
 from ampbench.store.run_file import (
-    CLOCKS_APART,
     StoredRun,
-    begun_at,
     gathered,
-    lacking,
     new_run_id,
     read_header,
     read_run,
-    round_key,
     run_id,
 )
 
@@ -130,9 +125,9 @@ def check_runs(results: Path | str) -> None:
 def find_run(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> Path:
     """Return the file of the run called `name`: an id, its beginning or its last part, `latest`, or a path.
 
-    `latest` is the run that measured and began last; `doubt` receives unreadable files that may be later, and clocks
-    that make that hard to tell. Raises `UnknownNameError` with the nearest ids for an unknown name, `UsageError` for a
-    path without a run file and for a name of several runs, and what `check_runs` does.
+    `latest` is the last run that measured, by its id; `doubt` receives unreadable files that may be later. Raises
+    `UnknownNameError` with the nearest ids for an unknown name, `UsageError` for a path without a run file and for a
+    name of several runs, and what `check_runs` does.
     """
     if is_path(name):
         return _file_at(name)
@@ -204,8 +199,8 @@ def _of_fleet(id: str, results: Path | str) -> list[Path]:
 
 
 def _latest(paths: Sequence[Path], doubt: Doubt) -> Path:
-    """Return the file, of `paths` sorted by id, of the run that measured and began last."""
-    measured: dict[Path, Header] = {}
+    """Return the last file, of `paths` sorted by id, of a run that measured."""
+    measured: Path | None = None
     unreadable: list[str] = []  # and later than all that measured
     for path in paths:
         try:
@@ -214,23 +209,15 @@ def _latest(paths: Sequence[Path], doubt: Doubt) -> Path:
             unreadable.append(str(error))
             continue
         if not header.explains:
-            measured[path] = header
+            measured = path
             unreadable.clear()
-    if not measured:
+    if measured is None:
         if unreadable:
             raise StoreError(f"no run can be read: {unreadable[-1]}")
         raise NothingToRunError(f"no run in {paths[0].parent} has measured: do so with `ampbench run`")
     for problem in reversed(unreadable):
         doubt(f"latest leaves out what cannot be read: {problem}")
-    newest = last = list(measured)[-1]
-    followers = {header.follows: path for path, header in measured.items() if header.follows}
-    while follower := followers.pop(run_id(last), None):
-        last = follower
-    if last != newest:
-        doubt(f"latest is {run_id(last)}: it was begun after {run_id(newest)}, by a clock that had gone back")
-    elif (begun := begun_at(run_id(newest))) and begun > datetime.now(UTC) + CLOCKS_APART:
-        doubt(f"latest is {run_id(newest)}, by a clock that was ahead of this one: runs begun since look older")
-    return last
+    return measured
 
 
 def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
@@ -251,11 +238,10 @@ def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
 
 def _problem(file: Path) -> str | None:
     try:
-        stored = read_run(file, on_rounds=lambda _: None)
+        read_run(file, on_rounds=lambda _: None)
     except StoreError as error:
         return str(error)
-    what = stored.misnamed or stored.lost
-    return f"{file} {what}" if what else None
+    return None
 
 
 def _runs_in(holder: Path) -> list[Path]:
@@ -310,9 +296,7 @@ def _united(lanes: Sequence[StoredRun]) -> StoredRun:
     failures = dict(chain.from_iterable(lane.failures.items() for lane in lanes))
     done = {each.case_id for each in run.rounds}
     left = {case_id: failure for case_id, failure in failures.items() if failure.final or case_id not in done}
-    run = replace(run, cases=dict(cases), failures=left, cut=any(lane.cut for lane in lanes))
-    known = {round_key(each.case_id, each.round, each.control, each.confirmation) for each in run.rounds}
-    return replace(run, lacks=lacking(run, known))
+    return replace(run, cases=dict(cases), failures=left, cut=any(lane.cut for lane in lanes))
 
 
 def _joined(runs: Sequence[StoredRun], header: Header) -> StoredRun:
@@ -348,8 +332,6 @@ def _require_complete(run: StoredRun) -> None:
         raise UsageError(f"run {run.header.run} is no shard: ampbench run --shard I/N measures one")
     if run.cut or run.ended != "complete":
         raise UsageError(f"{_named(run)} broke off: ampbench run --resume {run.path} measures the rest")
-    if run.lost:
-        raise UsageError(f"{_named(run)} {run.lost}: measure it anew")
 
 
 def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[StoredRun]]) -> None:
@@ -432,7 +414,6 @@ def _together(members: Sequence[StoredRun], command: list[str]) -> StoredRun:
         command=command,
         sources=list(dict.fromkeys(source for header in headers for source in header.sources)),
         environment=structs.replace(first.environment, host=host),
-        follows=None,
         shard=None,
         merged=[header.run for header in headers],
     )

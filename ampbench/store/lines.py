@@ -8,17 +8,14 @@ its field (`records.bounds`) is damage, and refused when a file is read and when
 import functools
 import gc
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from ampbench.core.metrics import METRICS
 from ampbench.errors import escaped
 from ampbench.records import kinds
-from ampbench.records.bounds import Cosine, KeptShare, Magnitude, Seconds, Share, Signed
 from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.run import CORE, SCHEMA, Entry, Header
 
@@ -33,32 +30,6 @@ def no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-_OF_UNITS: Mapping[str, Any] = {"s": Seconds, "cosine": Cosine, "dB": Signed, "share": Share, "kept": KeptShare}
-"""Bounds of readings by the unit of their metric; of other units `Magnitude`."""
-_FIRST_YEAR, _LAST_YEAR = "1970", "2261"
-"""Between these a time fits 64-bit nanoseconds in every time zone."""
-
-
-def wrong_time(text: str) -> str:
-    """Return what is wrong with `text` as a time in ISO 8601; "" if nothing is."""
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return f"is no time: {text!r}"
-    return "" if _FIRST_YEAR <= text[:4] <= _LAST_YEAR else f"is no time that a clock shows: {text!r}"
-
-
-def wrong_reading(metric: str, value: float) -> str:
-    """Return what is wrong with another program's number; "" if nothing is."""
-    if metric not in METRICS:
-        return f"a reading of an unknown metric, {metric}"
-    try:
-        msgspec.convert(value, _OF_UNITS.get(METRICS[metric].unit, Magnitude))
-    except msgspec.ValidationError:
-        return f"its {metric} is {value:g}"
-    return ""
 
 
 class LineError(ValueError):
@@ -117,14 +88,6 @@ def decode(line: bytes) -> tuple[str, Any]:
         raise LineError(f"{DAMAGED_OR_NEWER if 'unknown field' in str(error) else 'damaged'}: {error}") from None
 
 
-def check_values(kind: str, record: Any) -> None:
-    """Raise `LineError` for an impossible time, or an impossible number of another program."""
-    if kind in ("round", "footer") and (wrong := wrong_time(record.finished_at)):
-        raise LineError(f"damaged: finished_at {wrong}")
-    if kind == "reading" and (wrong := wrong_reading(record.metric, record.value)):
-        raise LineError(f"damaged: {wrong}, of {record.case_id}")
-
-
 def decode_header(data: bytes) -> Header:
     """Return the header in a file's first line; `LineError` if there is none, or none of today's schema."""
     try:
@@ -142,9 +105,6 @@ def decode_header(data: bytes) -> Header:
     header: Header = decode(data)[1]
     if header.explains and header.explains not in KINDS:
         raise LineError(f"{DAMAGED_OR_NEWER}: unknown kind of run: {header.explains!r}")
-    for name, text in (("started_at", header.started_at), ("committed_at", header.committed_at)):
-        if text is not None and (wrong := wrong_time(text)):
-            raise LineError(f"damaged: {name} {wrong}")
     try:
         asked_in(header)
     except msgspec.MsgspecError as error:

@@ -16,19 +16,16 @@ import zlib
 from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import wraps
 from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any, Self, TypeVar, cast
 
-from msgspec import structs
-
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, verb_of
-from ampbench.records.labels import few
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
 from ampbench.records.run import COMPRESSED, SUFFIX, Entry, Footer, Header
 from ampbench.store import lines
@@ -36,9 +33,6 @@ from ampbench.store.lines import LineError
 
 CUT = "ends in a cut line, which was left out"
 """Of a run file that was killed while it was written to."""
-CLOCKS_APART = timedelta(minutes=1)
-"""Clocks of several machines, and runs begun at once, may name runs in another order than they began."""
-
 _LONGEST_LINE = 1 << 26
 """Three times the longest line: the trace of a step of a hundred thousand ops."""
 _AT_ONCE = 128
@@ -47,9 +41,6 @@ _LAST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failu
 """Lines of which the last of each case counts, and their fields of `StoredRun`."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-_TIME = re.compile(r"(\d{8}T\d{6})Z-")
-_AN_ID = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{6}")
-
 R = TypeVar("R")
 
 
@@ -65,22 +56,13 @@ def new_run_id(host: str, started: datetime | None = None) -> str:
     return f"{time:%Y%m%dT%H%M%SZ}-{name}-{secrets.token_hex(3)}"
 
 
-def begun_at(run: str) -> datetime | None:
-    """Return when a run began, by its id; None if that has no time."""
-    if time := _TIME.match(run):
-        with contextlib.suppress(ValueError):
-            return datetime.strptime(time[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
     """The contents of a run file. `cases` are by case id, in the order of the file, as are `rounds`.
 
     `memory`, `divergence`, `failures` and `skips` hold each case's last entry, `readings` values by metric and case id.
     `found` is what a run explains or studies, by the name of a line (`records.kinds`) and case id, or device: use `of`,
-    `several_of` or `every`. `cut`: the last line had no end, as a killed run leaves it, and was left out. `lacks` are
-    by case the lines that a complete run has lost ("round 2", "the memory pass").
+    `several_of` or `every`. `cut`: the last line had no end, as a killed run leaves it, and was left out.
     """
 
     path: Path
@@ -95,7 +77,6 @@ class StoredRun:
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     footers: list[Footer] = field(default_factory=list)
     cut: bool = False
-    lacks: dict[str, list[str]] = field(default_factory=dict)
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def of(self, record: type[R]) -> Mapping[str, R]:
@@ -125,24 +106,6 @@ class StoredRun:
         by_case: dict[str, Any] = {name: kept(getattr(self, name)) for name in _LAST.values()}
         found = {line: kept(held) if LINES[line].of == "case_id" else held for line, held in self.found.items()}
         return replace(self, **by_case, found=found)
-
-    @property
-    def misnamed(self) -> str:
-        """What is wrong with the file's name, in words after it; "": nothing.
-
-        A run may have any name but the id of another.
-        """
-        name, own = run_id(self.path), self.header.run
-        return f"is run {own} under the id of another" if name != own and _AN_ID.fullmatch(name) else ""
-
-    @property
-    def lost(self) -> str:
-        """The missing lines, in words after its name; "": none."""
-        if not self.lacks:
-            return ""
-        case_id, missing = next(iter(self.lacks.items()))
-        others = f", and something of {len(self.lacks) - 1} more cases" if len(self.lacks) > 1 else ""
-        return f"says that it is complete, but lines are missing: {few(missing)} of {case_id}{others}"
 
     @property
     def explained(self) -> list[str]:
@@ -238,7 +201,6 @@ def _admit(line: bytes, known: Known) -> tuple[str, Any]:
     Raises `LineError` for a damaged line, and for one that may not follow.
     """
     kind, record = lines.decode(line)
-    lines.check_values(kind, record)
     if kind == "header":
         raise LineError("a second header: two files were put together")
     row, case_id = LINES.get(kind), getattr(record, "case_id", None)
@@ -297,7 +259,7 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
         if on_rounds and run.rounds:
             on_rounds(run.rounds.copy())
             run.rounds.clear()
-    return replace(run, cut=cut, lacks=lacking(run, known)), known, size
+    return replace(run, cut=cut), known, size
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
@@ -340,27 +302,6 @@ def _header(path: Path, line: bytes) -> Header:
         raise StoreError(f"{path}, line 1: {error}") from None
 
 
-def lacking(stored: StoredRun, known: Container[tuple[Any, ...]]) -> dict[str, list[str]]:
-    """Return by case the rounds and passes that a run which measured to its end should hold and does not.
-
-    `known` are the keys of its rounds. With a budget a first round is enough. Runs of `ab` have as many rounds as they
-    needed, imported ones those of their program.
-    """
-    header = stored.header
-    if header.explains or header.arm is not None or header.imported is not None or stored.ended != "complete":
-        return {}
-    lacks: dict[str, list[str]] = {}
-    rounds = header.settings.rounds if header.settings.budget_seconds is None else 1
-    for case_id in stored.cases:
-        keys = (round_key(case_id, number) for number in range(rounds))
-        missing = [f"round {key[2]}" for key in keys if key not in known]
-        for what, passes in (("memory", stored.memory), ("divergence", stored.divergence)):
-            missing += [] if case_id in passes else [f"the {what} pass"]
-        if missing and case_id not in stored.failures and case_id not in stored.skips:
-            lacks[case_id] = missing
-    return lacks
-
-
 class CannotBeError(StoreError):
     """An entry that could not be read again, for the reason `why`; `line` is the name of its line."""
 
@@ -401,13 +342,13 @@ class RunWriter:
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
         """Begin `runs/<header.run>.jsonl` in the folder `results` with the header and the cases, in one write.
 
-        The header names the run that it follows if the clock has gone back since. Raises `StoreError` if the folder
+        Raises `StoreError` if the folder
         cannot be written (its cause is then the `OSError`) or the file exists.
         """
         path = Path(results) / "runs" / f"{header.run}{SUFFIX}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            writer = cls._begin(path, structs.replace(header, follows=_followed(header.run, path.parent)), cases)
+            writer = cls._begin(path, header, cases)
             _sync_folder(path.parent)
         except FileExistsError:
             if not path.parent.is_dir():
@@ -605,11 +546,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _followed(run: str, folder: Path) -> str | None:
-    """Return the id of the latest run in the folder by name, if `run`, which begins now, looks older."""
-    names = (run_id(file) for file in folder.iterdir() if file.name.endswith((SUFFIX, COMPRESSED)))
-    latest = max((name for name in names if name != run and begun_at(name)), default="")
-    own, other = begun_at(run), begun_at(latest)
-    return latest if own and other and other > own + CLOCKS_APART else None

@@ -33,7 +33,7 @@ from ampbench.core.precisions import BASELINE, SCALED, rank
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, all_of, counted
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.bounds import Count, ErrorSize, Magnitude, Parts, Positive, Signed, Steps
+from ampbench.records.bounds import Count, ErrorSize, Magnitude, Positive, Signed, Steps
 from ampbench.records.case import Case, Environment
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.kinds import TRAINING
@@ -62,14 +62,13 @@ UNSCALED, DEFAULT = "no scaling", "default"
 """The settings of GradScaler without it, and as PyTorch makes it."""
 
 
-class GradientLook(Parts, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class GradientLook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The gradients of one step beside those in fp32 of the same weights and batch, the loss scale divided out.
 
     Of the `nonzero` elements that are not zero in fp32 `flushed` are zero in the training. `rel_l2` is the relative L2
     error of all (None: undefined).
     """
 
-    PARTS = (("flushed", "nonzero"),)
     step: Count
     nonzero: Count
     flushed: Count

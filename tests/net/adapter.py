@@ -50,7 +50,7 @@ def of_run(path: Path) -> Tables:
     """Return the tables of a stored run: its records and frame, and its advice or, of a study, its own table."""
     stored = store.read_run(path)
     records = sorted(map(as_before, summary({part: getattr(stored, part) for part in PARTS})), key=itemgetter(0))
-    tables: Tables = {"records": [*records, ("lacks", {"cases": len(stored.lacks)})]}
+    tables: Tables = {"records": records}
     if stored.header.explains:
         return tables | _study(stored)
     loaded = ampbench.load(path).drop(columns=list(SENTENCES)).astype(object)

@@ -22,7 +22,7 @@ SEEN = (
 LOADED = (".loaded", ".no_grad", ".missed", ".trained", ".foreign")
 
 
-ASKED = ("header.asked", "header.settings.heap", "header.settings.burst")
+ASKED = ("header.asked", "header.settings.heap", "header.settings.burst", "lacks")
 UNREAD = ("rss_peak_bytes", "used_bytes", "reading_seconds", "warm_clock_hz", "involuntary_switches")
 
 
@@ -377,5 +377,10 @@ RULES: tuple[Rule, ...] = (
         "a run has a budget for each network, and no time after which nothing begins",
         lambda one: one.key == "header.settings.max_seconds",
         cells=8,
+    ),
+    Rule(
+        "a file whose lines were taken out is not looked for, and a run does not say which one it follows",
+        lambda one: one.key in ("lacks", "header.follows"),
+        cells=144,
     ),
 )

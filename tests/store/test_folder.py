@@ -2,7 +2,6 @@ import errno
 import gzip
 import os
 import re
-import shutil
 import socket
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from ampbench.store import (
     list_runs,
     measured_files,
     measures,
-    read_header,
     read_run,
     run_files,
     run_id,
@@ -242,34 +240,6 @@ def test_where_no_file_can_be_read_the_newest_says_why(tmp_path):
         find_run("latest", tmp_path)
 
 
-def test_after_the_clock_went_back_latest_is_the_run_begun_last_and_says_so(results):
-    assert doubts_of(results) == (results / "runs" / f"{THIRD}.jsonl", [])
-    behind = [f"20250101T00000{number}Z-bench-abc12{number}" for number in range(3)]
-    for run in behind:
-        write_run(results, [make_case()], SKIP, COMPLETE, run=run)
-        latest, (said,) = doubts_of(results)
-        assert latest.stem == run
-        assert said == f"latest is {run}: it was begun after {THIRD}, by a clock that had gone back"
-    write_run(results, [make_case()], COMPLETE, run="20250101T000009Z-bench-abc129", explains=CASTS)
-    assert doubts_of(results)[0].stem == behind[-1]
-    write_run(results, [make_case()], SKIP, COMPLETE, run="20260201T000000Z-bench-abc12f")
-    assert doubts_of(results) == (results / "runs" / "20260201T000000Z-bench-abc12f.jsonl", [])
-
-
-def test_runs_begun_within_a_minute_of_each_other_follow_none(results):
-    path = write_run(results, [make_case()], run="20260131T125930Z-other-abc123")
-    assert read_header(path).follows is None
-    path = write_run(results, [make_case()], run="20260131T125830Z-other-abc123")
-    assert read_header(path).follows == THIRD
-
-
-def test_a_latest_run_dated_in_the_future_is_doubted(results):
-    write_run(results, [make_case()], SKIP, COMPLETE, run=FUTURE)
-    latest, (said,) = doubts_of(results)
-    assert latest.stem == FUTURE
-    assert said == f"latest is {FUTURE}, by a clock that was ahead of this one: runs begun since look older"
-
-
 def bind(path):
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
@@ -315,15 +285,3 @@ def test_runs_that_is_a_file_is_said(tmp_path):
     with pytest.raises(StoreError, match=said):
         find_run("latest", tmp_path)
     assert check_results(tmp_path) == [(tmp_path / "runs", said)]
-
-
-def test_a_run_may_have_any_name_but_that_of_another(results):
-    path = results / "runs" / f"{THIRD}.jsonl"
-    copied = shutil.copy(path, results / "runs" / "before-the-change.jsonl")
-    assert read_run(Path(copied)).misnamed == ""
-    assert not any(problem for _, problem in check_results(results))
-    path.rename(path.with_name(f"{FUTURE}.jsonl"))
-    found = dict(check_results(results))
-    assert [problem for problem in found.values() if problem] == [
-        f"{path.with_name(f'{FUTURE}.jsonl')} is run {THIRD} under the id of another"
-    ]

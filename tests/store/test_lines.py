@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from msgspec import structs
 from msgspec.structs import replace
 
+from ampbench.core.metrics import METRICS
 from ampbench.errors import StoreError
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, named
-from ampbench.records.measured import Failure, Fitness, GradientDivergence, OutputDivergence, Reading, Score
-from ampbench.records.ranges import LowRun, ModuleError, OriginPass, SeenGradient, Swallowed
+from ampbench.records.measured import Failure, Fitness, Reading
+from ampbench.records.ranges import LowRun, ModuleError, OriginPass
 from ampbench.records.run import CORE, Footer, Header
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
 from ampbench.studies.keep_fp32 import KeepSearch, Limits, SearchSpace, Trial
 from ampbench.studies.scope import FORWARD, ScopePass, ScopeRun
-from ampbench.studies.training import GradientLook
-from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round, write_run
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 PRIMITIVES = {
     bool: st.booleans(),
@@ -36,6 +36,9 @@ PRIMITIVES = {
 }
 
 RECORDS = [lines.record_of(line) for line in (*CORE, *LINES)]
+CHECKED = dict.fromkeys(("started_at", "committed_at", "finished_at"), st.datetimes().map(str))
+CHECKED["metric"] = st.sampled_from(sorted(METRICS))
+"""Values of fields that a record checks itself."""
 ASKED = [named(row.study).asked for row in KINDS.values()]
 """What the header may hold beside its own fields."""
 
@@ -63,7 +66,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if origin in (dict, Mapping):
         return st.dictionaries(*map(values_of, arguments), max_size=2)
     hints = get_type_hints(hint, include_extras=True)
-    strategies = {name: values_of(hints[name]) for name in hint.__struct_fields__}
+    strategies = {name: CHECKED[name] if name in CHECKED else values_of(hints[name]) for name in hint.__struct_fields__}
     return st.fixed_dictionaries(strategies).map(partial(record_of, hint))
 
 
@@ -106,11 +109,11 @@ def test_a_line_names_its_kind_and_nothing_else():
         b'{"rounds":{}}',
         b'{"round":null}',
         b'{"round":{}}',
-        b'{"footer":{"ended":"complete","finished_at":""},"skip":null}',
-        b'{"footer":{"ended":"complete","finished_at":"","finished":""}}',
-        b'{"footer":{"ended":1,"finished_at":""}}',
-        b'{"footer":{"ended":"complete","finished_at":""}} {}',
-        b'{"footer":{"ended":"compl\xff\xfete","finished_at":""}}',
+        b'{"footer":{"ended":"complete","finished_at":"2026-01-31"},"skip":null}',
+        b'{"footer":{"ended":"complete","finished_at":"2026-01-31","finished":""}}',
+        b'{"footer":{"ended":1,"finished_at":"2026-01-31"}}',
+        b'{"footer":{"ended":"complete","finished_at":"2026-01-31"}} {}',
+        b'{"footer":{"ended":"compl\xff\xfete","finished_at":"2026-01-31"}}',
         b'{"footer":{"ended":"complete"}}',
     ],
 )
@@ -261,23 +264,15 @@ def records_within(records: Iterable[type]) -> set[type]:
         (replace(make_round(CASE), seconds=-1.0), "`float` >= 0.0"),
         (make_round(CASE, fitness=Fitness(steal_share=1.5)), "`float` <= 1"),
         (make_round(CASE, fitness=Fitness(other_share=-0.5)), "`float` >= 0.0"),
-        (make_round(CASE, finished_at="9999-12-31T23:59:59-14:00"), "finished_at is no time that a clock"),
-        (make_round(CASE, finished_at=""), "finished_at is no time: ''"),
         (make_divergence(CASE, output_rel_l2=-1.0), "`float` >= 0.0"),
         (make_divergence(CASE, grad_rel_l2=1e308), "`float` <= 1e+150"),
         (make_divergence(CASE, output_cosine=-1.5), "`float` >= -1"),
         (make_divergence(CASE, output_nonfinite=-1), "`int` >= 0"),
-        (Reading(case_id=CASE.case_id, metric="seconds_median", value=-1e-3), "its seconds_median is -0.001"),
-        (Reading(case_id=CASE.case_id, metric="argmax_agreement", value=1.25), "its argmax_agreement is 1.25"),
         (replace(MEMORY, rss_bytes=-12_900), "`int` >= 0"),
         (replace(MEMORY, source="guess"), "Expected `str` matching"),
         (Failure(case_id=CASE.case_id, stage="round", cause="bad luck", message=""), "Expected `str` matching"),
         (Failure(case_id=CASE.case_id, stage="lunch", cause="crash", message=""), "Expected `str` matching"),
         (Footer(ended="fine", finished_at=COMPLETE.finished_at), "Expected `str` matching"),
-        (
-            Footer(ended="complete", finished_at="0001-01-01T00:00:00+14:00"),
-            "finished_at is no time that a clock shows",
-        ),
         (make_case("bf16_pure", phase="lunch"), "Expected `str` matching"),
         (make_case("bf16_pure", path="winding"), "Expected `str` matching"),
         (
@@ -308,16 +303,11 @@ def test_what_cannot_be_is_neither_written_nor_read(record: Any, said: str, tmp_
 @pytest.mark.parametrize(
     ("record", "changes", "said"),
     [
-        (
-            OutputDivergence(argmax_decisions=8),
-            {"argmax_agreeing": 9},
-            "argmax_agreeing, 9, are more than argmax_decisions, 8",
-        ),
-        (GradientDivergence(elements=8), {"flushed": 9}, "flushed, 9, are more than"),
-        (MEMORY, {"parameter_bytes": 101}, "parameter_bytes, 101, are more than peak_bytes, 100"),
-        (MEMORY, {"optimizer_bytes": 1 << 20}, "optimizer_bytes, 1,048,576, are more than peak_bytes, 100"),
-        (SeenGradient(parameter="p", elements=2, flushed=0, nonfinite=0), {"flushed": 3}, "flushed, 3, are more than"),
         (LowRun(precision="fp16_pure"), {"precision": "fp8"}, "an unknown precision, 'fp8'"),
+        (make_round(CASE), {"finished_at": ""}, "finished_at is no time: ''"),
+        (COMPLETE, {"finished_at": "noon"}, "finished_at is no time: 'noon'"),
+        (make_header(), {"committed_at": "gpg: Good"}, "committed_at is no time: 'gpg: Good'"),
+        (Reading(case_id="c", metric="seconds_median", value=1.0), {"metric": "speed"}, "an unknown metric, speed"),
         (make_round(CASE), {"samples": []}, "a round without samples"),
         (make_round(CASE), {"windows": [[1e-3], []]}, "a round whose windows are empty"),
         (make_round(CASE, windows=[[1e-3]]), {"windows": []}, "a round whose windows are empty"),
@@ -332,17 +322,6 @@ def test_a_record_that_contradicts_itself_is_neither_made_nor_read(record: Any, 
         msgspec.convert(structs.asdict(record) | changes, type(record))
 
 
-@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "1969-07-20T20:17:40Z"])
-@pytest.mark.parametrize("name", ["started_at", "committed_at"])
-def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: str, tmp_path: Any) -> None:
-    with pytest.raises(StoreError, match=f"{name} is no time that a clock shows"):
-        RunWriter.create(tmp_path, make_header(**{name: moment}))
-    path = tmp_path / f"{RUN}.jsonl"
-    path.write_bytes(lines.encode(make_header(**{name: moment})))
-    with pytest.raises(StoreError, match=f"line 1: damaged: {name} is no time that a clock shows"):
-        read_header(path)
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -350,16 +329,12 @@ def test_a_header_with_a_time_that_no_clock_shows_is_refused(name: str, moment: 
         make_round(CASE, 1e6),
         make_round(CASE, fitness=Fitness(steal_share=1.0 + 2e-16, temperature_celsius=-40.0)),
         make_divergence(CASE, output_rel_l2=0.0, output_cosine=-1.0 - 1e-9, loss=-3.5, reference_loss=-1e200),
-        replace(MEMORY, parameter_bytes=100, gradient_bytes=100),
-        Swallowed(parameter="p", dtype="fp16", moved=3, swallowed=3),
         ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, alive_bytes=[-(1 << 40), 1 << 40])]),
-        Score(step=0, loss=-1.0, correct=None, decisions=4),
-        GradientLook(step=0, nonzero=2, flushed=2),
     ],
 )
 def test_what_is_rare_but_can_be_is_fine(record: Any) -> None:
     if type(record) in RECORDS:
-        lines.check_values(*lines.decode(lines.encode(record)))
+        assert lines.decode(lines.encode(record))[1] == record
 
 
 def test_a_round_that_is_there_already_is_refused_by_its_number(tmp_path: Any) -> None:
@@ -377,15 +352,6 @@ def test_a_round_that_is_there_already_is_refused_by_its_number(tmp_path: Any) -
     path.write_bytes(whole + whole.splitlines(keepends=True)[2])
     with pytest.raises(StoreError, match=f"^{path}, line 5: a second round 0 of {CASE.workload}"):
         read_run(path)
-
-
-@pytest.mark.parametrize(
-    ("metric", "fine", "wrong"),
-    [("output_cosine", -0.5, 1.5), ("output_rel_l2", 7.0, -0.5)],
-)
-def test_a_reading_is_within_what_its_unit_can_be(metric: str, fine: float, wrong: float) -> None:
-    assert lines.wrong_reading(metric, fine) == ""
-    assert lines.wrong_reading(metric, wrong) == f"its {metric} is {wrong:g}"
 
 
 @pytest.mark.parametrize("beginning", [b'{"header":', b'{"header":{"schema":1,"new":[', b"[", b'{"case":{"a":'])

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from ampbench.errors import StoreError
 from ampbench.records.measured import Failure, Reading, Skip
-from ampbench.records.run import Arm, Footer, Imported, Settings
-from ampbench.store import check_results, lines, once, read_header, read_run, run_file
+from ampbench.records.run import Footer, Imported
+from ampbench.store import lines, once, read_header, read_run, run_file
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 FP32, BF16 = make_case("fp32"), make_case("bf16_autocast")
@@ -104,7 +104,6 @@ OTHER = make_case("fp32", batch_size=9)
 @pytest.mark.parametrize(
     ("odd", "said"),
     [
-        (make_round(FP32, number=99, finished_at="1900-01-31T12:00:00Z"), "finished_at is no time that a clock shows"),
         (make_round(FP32, number=0), "a second round 0 of linear_chain"),
         (make_round(OTHER), "a round of a case that is not listed before it: linear_chain"),
         (make_memory(OTHER, 100), "a memory of a case that is not listed before it: linear_chain"),
@@ -203,7 +202,7 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
     ("content", "problem"),
     [
         (b'{"header":{"schema":8}}\n', "missing required field"),
-        (b'{"footer":{"ended":"complete","finished_at":""}}\n', "the file begins with a footer"),
+        (b'{"footer":{"ended":"complete","finished_at":"2026-01-31"}}\n', "the file begins with a footer"),
         pytest.param(
             b'{"header":{"asked":{"steps":' + b"[" * 100_000 + b"]" * 100_000 + b"}}}\n",
             "another program's file or a damaged one",
@@ -283,7 +282,7 @@ def test_a_run_is_read_from_a_pipe(path, tmp_path, compress):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"case_id": "CASE", "metric": "speed", "value": 1.0}, "a reading of an unknown metric, speed"),
+        ({"case_id": "CASE", "metric": "speed", "value": 1.0}, "damaged: an unknown metric, speed"),
         ({"case_id": "other", "metric": "seconds_median", "value": 1.0}, "a reading of a case that is not listed"),
         ({"case_id": "CASE", "metric": "seconds_median", "value": None}, "damaged: .*value"),
         ({"case_id": "CASE", "metric": "seconds_median"}, "damaged: .*value"),
@@ -304,43 +303,6 @@ def test_a_line_longer_than_any_of_a_run_is_refused_by_its_number(path, suffix, 
     monkeypatch.setattr(run_file, "_LONGEST_LINE", 4 << 20)
     with pytest.raises(StoreError, match=f"^{path}, line 10: damaged: longer than 4 MiB, which no line of a run is"):
         read_run(path)
-
-
-LACKING = {
-    2: ("memory", "the memory pass"), 3: ("divergence", "the divergence pass"), 4: ("round", "round 0"),
-    5: ("round", "round 1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("place", LACKING)
-def test_a_line_that_a_complete_run_has_lost_is_told(tmp_path, place):
-    measured = [make_memory(FP32, 100), make_divergence(FP32), make_round(FP32), make_round(FP32, number=1)]
-    header = {"settings": Settings(rounds=2)}
-    path = write_run(tmp_path, [FP32, BF16], *measured, FAILURE, COMPLETE, **header)
-    assert read_run(path).lacks == {}
-    content = path.read_bytes().splitlines(keepends=True)
-    assert content[place + 1].startswith(b'{"%s"' % LACKING[place][0].encode())
-    path.write_bytes(b"".join([*content[: place + 1], *content[place + 2 :]]))
-    for on_rounds in (None, lambda _: None):
-        stored = read_run(path, on_rounds)
-        assert stored.lacks == {FP32.case_id: [LACKING[place][1]]}
-        assert stored.lost == (
-            f"says that it is complete, but lines are missing: {LACKING[place][1]} of {FP32.case_id}"
-        )
-    assert check_results(tmp_path) == [(path, f"{path} {stored.lost}")]
-    path.write_bytes(path.read_bytes().replace(b'"complete"', b'"interrupted"'))
-    assert read_run(path).lacks == {}
-
-
-def test_runs_that_have_other_rounds_by_right_lack_none(tmp_path):
-    for number, header in enumerate(
-        (
-            {"explains": "casts"},
-            {"arm": Arm(session="s", name="baseline")},
-            {"imported": Imported(program="asv", file="x")},
-        )
-    ):
-        assert read_run(write_run(tmp_path / str(number), [FP32], COMPLETE, **header)).lacks == {}
 
 
 def test_a_disk_that_cannot_be_read_is_said_with_the_file(tmp_path, monkeypatch):

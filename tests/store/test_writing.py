@@ -3,12 +3,10 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from ampbench.errors import StoreError
 from ampbench.records.run import Arm
@@ -143,13 +141,6 @@ def test_a_run_that_cannot_be_begun_leaves_no_file(tmp_path, monkeypatch):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-@pytest.mark.parametrize("changes", [{"started_at": "yesterday"}, {"committed_at": ""}])
-def test_a_run_whose_times_could_not_be_read_is_not_begun(tmp_path, changes):
-    with pytest.raises(StoreError, match=f"cannot store a Header: damaged: {next(iter(changes))} is no time"):
-        RunWriter.create(tmp_path, make_header(**changes))
-    assert list((tmp_path / "runs").iterdir()) == []
-
-
 def test_a_file_in_the_place_of_the_folder_of_runs_is_named(tmp_path):
     (tmp_path / "runs").touch()
     said = f"cannot write {tmp_path / 'runs'}.*: {tmp_path / 'runs'} is no folder; choose another --results folder"
@@ -213,13 +204,3 @@ def test_a_run_of_any_kind_is_written_whole_with_all_that_was_found(kind, tmp_pa
     for line, held in stored.found.items():
         assert {**again.found[line]} == {**held}
     assert (again.failures, again.skips, again.footers) == (stored.failures, stored.skips, stored.footers)
-
-
-def test_runs_written_whole_were_begun_elsewhere_and_follow_none_that_is_written_before_them(tmp_path):
-    stored = read_run(STORED / "casts.jsonl")
-    earlier = replace(stored, header=structs.replace(stored.header, run="20250101T000000Z-bench-abc123"))
-    written = write_whole([stored, earlier], tmp_path)
-    assert {run: read_run(path).header.follows for run, path in written.items()} == {
-        stored.header.run: stored.header.follows,
-        earlier.header.run: stored.header.follows,
-    }
