@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.errors import NothingComparableError, NothingToRunError, UsageError
+from ampbench.errors import NothingToRunError, UsageError
 from ampbench.judge.compare import compare as compare_runs
 from ampbench.judge.compare import narrowed
 from ampbench.judge.gate import Policy, check_kinds, judge
@@ -91,15 +91,9 @@ class Comparison(Printed):
 
         return pd.DataFrame(records(show.finding_columns({}), self.compared.findings))
 
-    def gate(self, anchor: StoredRun | MeasuredRun | None = None) -> GateResult:
-        """Return whether the candidate may pass under the policy; an `anchor` is a further run to compare with."""
-        against: Compared | NothingComparableError | None = None
-        if anchor is not None:
-            try:
-                against = narrowed(compare_runs(anchor, self._candidate, self._policy.threshold_of), self._wanted)
-            except NothingComparableError as error:
-                against = error
-        return judge(self.whole, self._policy, against)
+    def gate(self) -> GateResult:
+        """Return whether the candidate may pass under the policy."""
+        return judge(self.whole, self._policy)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `ampbench compare --json` prints, None for undefined numbers."""

@@ -1,6 +1,5 @@
 """`ampbench ab`: two environments, commits or settings, measured in turns; and the machine against itself."""
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +28,6 @@ from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.core.units import parse_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, UsageError
 from ampbench.records.changes import ChangeCode
-from ampbench.records.run import is_path
 
 if TYPE_CHECKING:
     from ampbench.judge.gate import Policy
@@ -94,14 +92,8 @@ def command(
     itself = (baseline or [HERE]) == (candidate or [HERE])
     if itself and gate:
         raise UsageError("--gate judges a candidate: name one that differs, as in --baseline git:main")
-    from ampbench import store
 
     rules = judging.read(found=gate)
-    if gate and rules.anchor:  # refused before anything is measured, after which another run would be the latest
-        anchor = store.find_run(rules.anchor, results)
-        store.read_run(anchor)
-        if not is_path(rules.anchor):
-            rules = dataclasses.replace(rules, anchor=store.run_id(anchor))
     count = blocks or (CONTROL_BLOCKS if itself else MOST_BLOCKS)
     most = typed("--budget", parse_seconds, budget) if budget else None
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
@@ -130,15 +122,14 @@ def command(
             watch,
             print_note,
         )
-    runs = " ".join([files[0].stem, files[1].stem, *([rules.anchor] if gate and rules.anchor else [])])
+    runs = f"{files[0].stem} {files[1].stem}"
     again = f"ampbench {'gate' if gate else 'compare'} {runs}{results_words(results)}{judging.words}"
-    return _reported(files, rules, results, itself, gate, verbose, format, again)
+    return _reported(files, rules, itself, gate, verbose, format, again)
 
 
 def _reported(
     files: "tuple[Path, Path, str]",
     policy: "Policy",
-    results: Path,
     itself: bool,
     gate: bool,
     verbose: bool,
@@ -153,7 +144,7 @@ def _reported(
     from ampbench.judge.compare import judge_self
     from ampbench.judge.rounds import MeasuredRun
     from ampbench.show.comparison import control_document
-    from ampbench.store import find_run, read_run
+    from ampbench.store import read_run
 
     with stored_already(again):
         baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
@@ -165,8 +156,7 @@ def _reported(
         if itself:
             print_document(control_document(judge_self(whole, baseline.rounds)), format)
         elif gate:
-            anchor = MeasuredRun.read(find_run(policy.anchor, results)) if policy.anchor else None
-            code = print_comparison(comparison, format, verbose, comparison.gate(anchor))
+            code = print_comparison(comparison, format, verbose, comparison.gate())
         else:
             print_comparison(comparison, format, verbose)
     shows = "shows the verdicts on each case" if itself else "shows this again"

@@ -95,9 +95,6 @@ def gate(
     *,
     baseline: Annotated[str, Argument(metavar="BASE", help=f"A run: {A_RUN}.")],
     candidate: Annotated[str, Argument(metavar="CANDIDATE", help="The run to let pass or not.")],
-    anchor: Annotated[
-        str, Argument(metavar="[ANCHOR]", help="Another run to compare it with, such as the last release's.")
-    ] = "",
     judging: Annotated[Judging, Made(Judging)],
     results: Results = DEFAULT_RESULTS,
     keyword: Keyword = "",
@@ -109,7 +106,6 @@ def gate(
     \b
     Examples:
       ampbench gate main.jsonl latest
-      ampbench gate main.jsonl latest release-1.4.jsonl
       ampbench gate main.jsonl latest --metric memory,accuracy
     """
     policy = judging.read()
@@ -118,12 +114,11 @@ def gate(
     from ampbench.judge.rounds import MeasuredRun
     from ampbench.records.case import matches
 
-    names = [name for name in (baseline, candidate, anchor or policy.anchor) if name]
-    base, new, *others = [MeasuredRun.read(path) for path in [store.find_run(name, results, _refuse) for name in names]]
+    base, new = [MeasuredRun.read(store.find_run(name, results, _refuse)) for name in (baseline, candidate)]
     if keyword and not any(matches(keyword, case_id) for run in (base, new) for case_id in run.stored.cases):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
     comparison = Comparison(base, new, policy, keyword)
-    return print_comparison(comparison, format, verbose, comparison.gate(*others))
+    return print_comparison(comparison, format, verbose, comparison.gate())
 
 
 def _refuse(doubt: str) -> None:

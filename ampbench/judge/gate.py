@@ -32,7 +32,6 @@ from ampbench.records.changes import (
     rank,
 )
 from ampbench.records.rules import RuleChange
-from ampbench.records.run import is_path
 from ampbench.settings import read_toml
 from ampbench.studies.rules import rank as rule_rank
 
@@ -44,12 +43,11 @@ RULES = "rules"
 KINDS = (*METRIC_KINDS, RULES)
 """What can be left out of a gate: the kinds of metric, and the rules of autocast; outcomes cannot."""
 
-Text = Annotated[str, msgspec.Meta(min_length=1)]
 Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 Thresholds = Mapping[str, float]
 """Relative changes that count as none, by metric or by kind; a metric's own comes before its kind's."""
 
-_KEYS = ("only", "min_decided", "anchor", "thresholds", "rule", "ignore")
+_KEYS = ("only", "min_decided", "thresholds", "rule", "ignore")
 MIN_DECIDED = 0.5
 """The share of findings of each kind that must be decided: below half, a gate knows less than it does not know."""
 _NO_SHARE = 1e6
@@ -89,15 +87,13 @@ class Policy:
 
     `only` are the kinds that are asked for, each of which must then have numbers (none: all that there are numbers of);
     outcomes always count. `min_decided` is the share of the findings of each metric kind that must be decided.
-    `anchor` names a run that the candidate is compared with as well as with the baseline ("" for none). The last rule
-    that covers a case and says something about a metric comes before `thresholds`. How far the fp64 result may move is
-    said by its own name alone: a threshold of accuracy speaks of errors; so is what the mean of all samples may change
-    by, which is no less than the time's where it is not said. `path` is the file it was read from ("": none).
+    The last rule that covers a case and says something about a metric comes before `thresholds`. How far the fp64
+    result may move, and what the mean of all samples may change by, are set by their own names alone; the mean's
+    default is no less than the time's threshold. `path` is the file it was read from ("": none).
     """
 
     only: Sequence[str] = ()
     min_decided: float = MIN_DECIDED
-    anchor: str = ""
     thresholds: Thresholds = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     ignores: Sequence[Ignore] = ()
@@ -152,7 +148,7 @@ def kind_of(name: str) -> str:
 def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
     """Return the policy in the TOML file `path`.
 
-    A relative anchor that is a path counts from the file's folder. Raises `UsageError`, one line with file and key, for
+    Raises `UsageError`, one line with file and key, for
     whatever is wrong: a file that cannot be read, an unknown key, a value of the wrong type or out of range, an
     expression that is none, an ignore without a reason or end, or one that ended before `today`.
     """
@@ -164,11 +160,9 @@ def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
         rules = [_rule(one, number) for number, one in _numbered(values, "rule")]
         ignores = [_ignore(one, number, today or datetime.date.today()) for number, one in _numbered(values, "ignore")]
         _check_names("kind", only := _value(values, "only", Names, []), KINDS)
-        anchor = _value(values, "anchor", Text, "")
         return Policy(
             only=check_kinds(only),
             min_decided=_share("min_decided", values.get("min_decided", MIN_DECIDED), most=1.0),
-            anchor=str(path.parent / anchor) if is_path(anchor) else anchor,
             thresholds=_shares(values.get("thresholds", {}), "thresholds"),
             rules=tuple(rules),
             ignores=tuple(ignores),
@@ -284,31 +278,21 @@ ERROR = "output_rel_l2"
 """The metric that an ignore must cover to leave out a case's other weights."""
 
 
-def judge(
-    comparison: Comparison, policy: Policy, anchor: Comparison | NothingComparableError | None = None
-) -> GateResult:
-    """Return the verdict of `policy` on `comparison` and, where there is one, on that with the `anchor`.
-
-    An anchor that cannot be compared leaves the gate undecided. The order in which findings are given does not matter.
-    """
-    lost = isinstance(anchor, NothingComparableError)
-    last = _Weighed(comparison, policy)
-    weighed = [last, _Weighed(anchor, policy, anchor.baseline.run)] if isinstance(anchor, Comparison) else [last]
-    ignored = list({repr(one): one for each in weighed for one in each.ignored}.values())
-    left_out = {(one.case_id, one.metric) for one in ignored}
-    failed = []
+def judge(comparison: Comparison, policy: Policy) -> GateResult:
+    """Return the verdict of `policy` on `comparison`; the order in which findings are given does not matter."""
+    weighed = _Weighed(comparison, policy)
+    ignored, failed = list(weighed.ignored), []
+    left_out = {(entry.case_id, entry.metric) for entry in ignored}
     ours = {case.case_id: case_id for case_id, case in comparison.candidates.items()}  # findings go by the baseline's
-    for case_id in sorted({ours.get(each, each) for each in comparison.failed}):
+    for case_id in sorted({ours.get(name, name) for name in comparison.failed}):
         ignore = policy.ignore_of(OUTCOME, case_id)
         if ignore is None:
             failed.append(case_id)
         elif (case_id, OUTCOME) not in left_out:
             ignored.append(_ignored(case_id, OUTCOME, ignore))
-    newly = {one.case.case_id for one in last.regressions if one.metric == OUTCOME}
+    newly = {change.case.case_id for change in weighed.regressions if change.metric == OUTCOME}
     as_before = tuple(case_id for case_id in failed if case_id not in newly)
-    regressed = [point for each in weighed for point in each.regressed()]
-    undecided = [point for each in weighed for point in each.undecided(policy)]
-    undecided += [GatePoint(code=GateCode.ANCHOR, names=(str(anchor),))] if lost else []
+    regressed, undecided = weighed.regressed(), weighed.undecided(policy)
     failures = [GatePoint(code=GateCode.FAILED, names=as_before)] if as_before else []
     status, code = GateStatus.PASSED, 0
     if regressed:
@@ -317,40 +301,33 @@ def judge(
         status, code = GateStatus.UNDECIDED, NothingComparableError.exit_code
     elif failed:
         status, code = GateStatus.FAILED, CASE_FAILED
-    cases = sorted({one.case.case_id for each in weighed for one in each.comparison.findings})
-    rules = {one.rule_id for each in weighed for one in each.every_rule}
-    others = {*rules, *(case_id for each in weighed for case_id in each.missing)}
-    others |= {*comparison.only_candidate, *comparison.skipped}
-    settings = {"path": policy.path or None, "only": list(policy.kinds), "min_decided": policy.min_decided}
+    cases = sorted({change.case.case_id for change in comparison.findings})
+    others = {rule.rule_id for rule in (*comparison.rule_changes, *comparison.rules_unobserved)}
+    others |= {*weighed.missing, *comparison.only_candidate, *comparison.skipped}
     return GateResult(
         status=status,
         exit_code=code,
-        regressions=last.regressions,
-        anchor_regressions=weighed[1].regressions if weighed[1:] else (),
-        improved=last.improved,
-        inconclusive=last.inconclusive,
+        regressions=weighed.regressions,
+        improved=weighed.improved,
+        inconclusive=weighed.inconclusive,
         ignored=tuple(ignored),
-        unchanged=last.unchanged,
-        decided=last.decided,
-        missing=tuple(last.missing),
+        unchanged=weighed.unchanged,
+        decided=weighed.decided,
+        missing=tuple(weighed.missing),
         failed=tuple(failed),
-        rule_changes=last.rule_changes,
-        anchor_rule_changes=weighed[1].rule_changes if weighed[1:] else (),
-        rule_devices=last.rule_devices,
+        rule_changes=weighed.rule_changes,
+        rule_devices=weighed.rule_devices,
         why=(*regressed, *undecided, *failures),
-        notes=(*(note for each in weighed for note in each.notes(policy)), *policy.idle(cases, others)),
-        policy=settings | {"anchor": policy.anchor or None},
+        notes=(*weighed.notes(policy), *policy.idle(cases, others)),
+        policy={"path": policy.path or None, "only": list(policy.kinds), "min_decided": policy.min_decided},
     )
 
 
 class _Weighed:
-    """One comparison as the policy sees it: what counts, sorted, without what is ignored.
+    """A comparison as the policy sees it: what counts, sorted, without what is ignored."""
 
-    `against` is the run of the baseline where it is not the usual one.
-    """
-
-    def __init__(self, comparison: Comparison, policy: Policy, against: str = ""):
-        self.comparison, self.against = comparison, against
+    def __init__(self, comparison: Comparison, policy: Policy):
+        self.comparison = comparison
         gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.kinds)), key=rank)
         counting: list[Change] = []
         judged: list[Change] = []
@@ -374,10 +351,8 @@ class _Weighed:
         self.lost = [one for one in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(one)]
         self.kinds = {one.kind for one in gated if one.kind != OUTCOME and _is_gated(one)}
         with_rules = RULES in policy.kinds
-        self.every_rule = (*comparison.rule_changes, *comparison.rules_unobserved)
         self.rule_devices = tuple(comparison.rule_devices) if with_rules else ()
         self.missing_devices = comparison.rule_devices_missing if with_rules else ()
-        self.idle_rules = [one for one in comparison.rule_changes if with_rules and not one.alters]
         altering = sorted((one for one in comparison.rule_changes if with_rules and one.alters), key=rule_rank)
         self.rule_changes = self._not_ignored(altering, policy)
         self.unseen_rules = self._not_ignored(comparison.rules_unobserved if with_rules else (), policy)
@@ -399,24 +374,24 @@ class _Weighed:
     def regressed(self) -> list[GatePoint]:
         """Return what computes something else, what regressed of each kind, and the changed rules."""
         drifted = [one for one in self.regressions if one.metric == DRIFT]
-        points = [self._point(GateCode.OTHER_FUNCTION, changes=drifted)]
+        points = [_point(GateCode.OTHER_FUNCTION, changes=drifted)]
         for kind in (OUTCOME, *METRIC_KINDS):
             worse = [one for one in self.regressions if one.kind == kind and one.metric != DRIFT]
-            points.append(self._point(GateCode.FAILS if kind == OUTCOME else GateCode.REGRESSED, kind, changes=worse))
-        return _having([*points, self._point(GateCode.RULES_CHANGED, rules=self.rule_changes)])
+            points.append(_point(GateCode.FAILS if kind == OUTCOME else GateCode.REGRESSED, kind, changes=worse))
+        return _having([*points, _point(GateCode.RULES_CHANGED, rules=self.rule_changes)])
 
     def undecided(self, policy: Policy) -> list[GatePoint]:
         """Return the gated kinds of which less is decided than the policy asks for, or that have nothing to decide."""
         lacking = [kind for kind in policy.only if (not self.rule_devices if kind == RULES else kind not in self.kinds)]
-        points = [self._point(GateCode.NOTHING, kind) for kind in lacking]
+        points = [_point(GateCode.NOTHING, kind) for kind in lacking]
         for kind, cells in self.decided.items():
             if cells.decided < policy.min_decided * cells.findings:
                 open_ones = [one for one in (*self.inconclusive, *self.lost) if one.kind == kind] + self.skipped
-                point = self._point(GateCode.UNDECIDED, kind, changes=open_ones, names=self.lost_cases)
+                point = _point(GateCode.UNDECIDED, kind, changes=open_ones, names=self.lost_cases)
                 limit = policy.min_decided
                 points.append(replace(point, decided=cells.decided, findings=cells.findings, limit=limit))
         if not (points or self.comparable):
-            points = [self._point(GateCode.NOTHING, changes=self.lost, names=[*self.comparison.skipped.values()])]
+            points = [_point(GateCode.NOTHING, changes=self.lost, names=[*self.comparison.skipped.values()])]
         return points
 
     def notes(self, policy: Policy) -> list[GatePoint]:
@@ -427,16 +402,15 @@ class _Weighed:
         lost = [one for one in self.lost if one.code not in (ChangeCode.OTHER_WEIGHTS, ChangeCode.OTHER_FUNCTION)]
         absent = [kind for kind in METRIC_KINDS if not policy.only and kind not in self.kinds]
         points = [
-            self._point(GateCode.MISSING, names=self.missing),
-            self._point(GateCode.SKIPPED, changes=self.skipped),
-            self._point(GateCode.OTHER_NUMBERS, names=sorted(others)),
-            self._point(GateCode.LOST, changes=lost),
-            self._point(GateCode.RULES_UNSEEN, rules=self.unseen_rules),
-            self._point(GateCode.RULES_UNSEEN, names=self.missing_devices),
-            self._point(GateCode.NOT_GATED, names=absent if self.comparable and self.kinds else []),
-            self._point(GateCode.RULES_NOTED, rules=self.idle_rules),
+            _point(GateCode.MISSING, names=self.missing),
+            _point(GateCode.SKIPPED, changes=self.skipped),
+            _point(GateCode.OTHER_NUMBERS, names=sorted(others)),
+            _point(GateCode.LOST, changes=lost),
+            _point(GateCode.RULES_UNSEEN, rules=self.unseen_rules),
+            _point(GateCode.RULES_UNSEEN, names=self.missing_devices),
+            _point(GateCode.NOT_GATED, names=absent if self.comparable and self.kinds else []),
         ]
-        return [*([self._point(GateCode.CONTROL_FIRED)] if fired else []), *_having(points)]
+        return [*([_point(GateCode.CONTROL_FIRED)] if fired else []), *_having(points)]
 
     def _not_ignored(self, changes: Iterable[RuleChange], policy: Policy) -> tuple[RuleChange, ...]:
         counting = []
@@ -448,13 +422,14 @@ class _Weighed:
                 self.ignored.append(_ignored(one.rule_id, RULES, ignore, rule=one))
         return tuple(counting)
 
-    def _point(self, code: GateCode, kind: str = "", **of: Iterable[Any]) -> GatePoint:
-        subjects: dict[str, Any] = {name: tuple(values) for name, values in of.items()}
-        return GatePoint(code=code, kind=kind, against=self.against, **subjects)
-
 
 def _ignored(case_id: str, metric: str, ignore: Ignore, **of: Any) -> Ignored:
     return Ignored(case_id=case_id, metric=metric, until=ignore.until, reason=ignore.reason, **of)
+
+
+def _point(code: GateCode, kind: str = "", **of: Iterable[Any]) -> GatePoint:
+    subjects: dict[str, Any] = {name: tuple(values) for name, values in of.items()}
+    return GatePoint(code=code, kind=kind, **subjects)
 
 
 def _having(points: Iterable[GatePoint]) -> list[GatePoint]:

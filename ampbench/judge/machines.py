@@ -1,14 +1,11 @@
-"""Machines side by side: what each measured, how it compares with the others, and which is slower than its kind.
+"""Machines side by side: what each measured, and how it compares with the others.
 
-Every number is of one machine; ratios between machines are of two. Machines of one kind that measured the same are
-compared as two runs of one machine would be.
+Every number is of one machine; ratios between machines are of two.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from statistics import median
 
 import numpy as np
 from msgspec import structs
@@ -16,15 +13,11 @@ from scipy.special import stdtrit
 
 from ampbench.core import stats
 from ampbench.core.budget import Budget
-from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.core.units import counted
-from ampbench.errors import NothingComparableError
 from ampbench.judge import frame
-from ampbench.judge.compare import compare
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.verdict import takes_of, trainings_beside, verdicts_of
-from ampbench.records.case import kind_of
-from ampbench.records.changes import ChangeStatus, Comparison, Interval
+from ampbench.records.changes import Interval
 from ampbench.records.labels import few
 from ampbench.show.document import Document
 from ampbench.show.networks import Network, Place, network_names, side_by_side
@@ -84,7 +77,7 @@ def document(runs: Sequence[StoredRun], budget: Budget, *, everything: bool = Fa
     found = machines(runs, budget)
     rows = [row for machine in found for row in machine.rows]
     shown, places = networks(found), [machine.place for machine in found]
-    return side_by_side(places, shown, rows, alike(found), everything=everything)
+    return side_by_side(places, shown, rows, everything=everything)
 
 
 def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]) -> list[Machine]:
@@ -191,57 +184,6 @@ def _standings(tables: Sequence[_Table]) -> dict[str, str]:
     tied = [member for member in others if (low := _times_as_fast(first, member).low) is None or low <= 1]
     standings = {first[0].machine.name: TIED if tied else BEST}
     return standings | {table.machine.name: TIED for table, _ in tied}
-
-
-def alike(found: Sequence[Machine]) -> list[Statement]:
-    """Return which machines differ in time from others of their kind, by the tests of a comparison of two runs.
-
-    An odd one is slower, or faster, in a case at least than more than half of the others; of two, the slower. Its
-    times are so many times theirs (`ratio`, the median over the cases that differ), in `cases` of those compared.
-    """
-    kinds: dict[str, list[Machine]] = {}
-    for machine in found:
-        kinds.setdefault(kind_of(machine.stored.header.environment), []).append(machine)
-    return [statement for members in kinds.values() for statement in _odd(members)]
-
-
-def _odd(members: Sequence[Machine]) -> Iterator[Statement]:
-    """Yield which machines of one kind are odd ones."""
-    slower: dict[str, dict[str, tuple[list[float], int]]] = {machine.name: {} for machine in members}
-    faster: dict[str, dict[str, tuple[list[float], int]]] = {machine.name: {} for machine in members}
-    for one, other in combinations(members, 2):
-        ratios, of = _slower(one, other)
-        for first, second, own in ((other, one, ratios), (one, other, [1 / ratio for ratio in ratios])):
-            if longer := [ratio for ratio in own if ratio > 1]:
-                slower[first.name][second.name] = longer, of
-                faster[second.name][first.name] = [1 / ratio for ratio in longer], of
-    for code, known in ((Note.SLOWER_MACHINE, slower), (Note.FASTER_MACHINE, faster)):
-        for name, others in known.items():
-            if len(others) > (len(members) - 1) / 2 and (known is slower or len(members) > 2):
-                cases, of = max((len(ratios), of) for ratios, of in others.values())
-                ratio = median(ratio for ratios, _ in others.values() for ratio in ratios)
-                yield state(
-                    code, "", Severity.PROBLEM, machine=name, others=few(others), cases=cases, of=of, ratio=ratio
-                )
-
-
-def _slower(one: Machine, other: Machine) -> tuple[list[float], int]:
-    """Return by how much `other`'s times certainly differ from `one`'s, case by case, and how many were compared."""
-    try:
-        found = _compared(one, other)
-    except NothingComparableError:
-        return [], 0
-    timed = [finding for finding in found.findings if finding.metric == "seconds_median"]
-    differ = [finding for finding in timed if finding.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)]
-    ratios = [finding.candidate / finding.baseline for finding in differ if finding.baseline and finding.candidate]
-    return ratios, len(timed)
-
-
-def _compared(one: Machine, other: Machine) -> Comparison:
-    """Return the comparison of what two machines of a kind measured, as if it were one machine."""
-    header = other.stored.header
-    environment = structs.replace(header.environment, host=one.stored.header.environment.host)
-    return compare(one.stored, replace(other.stored, header=structs.replace(header, environment=environment)))
 
 
 def _names(runs: Sequence[StoredRun]) -> list[str]:

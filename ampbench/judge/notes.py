@@ -8,7 +8,7 @@ from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.judge import rounds as fitness
 from ampbench.judge.pairing import not_the_commits
-from ampbench.records.labels import Pending, device_statement, emulated_of, few, kernels_said, limited_power, remarks
+from ampbench.records.labels import Pending, emulated_of, few, kernels_said, limited_power, remarks
 from ampbench.records.measured import CONV, NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, Take, grouped, number, precision_label
 from ampbench.store import StoredRun
@@ -43,15 +43,12 @@ def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Statement]:
     return flaws + held
 
 
-def _devices(stored: StoredRun, rows: Sequence[Row], *, emulated: bool) -> Iterator[Held]:
-    environment = stored.header.environment
+def _emulated(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     for name in measured_devices(rows):
-        if (device := environment.device(name)) is not None:
+        if (device := stored.header.environment.device(name)) is not None:
             ran = {row["precision"] for row in rows if row["device"] == name and row["outcome"] == "ok"}
-            halves = emulated_of(device, ran)
-            if bool(halves) is emulated:
-                facts = {"halves": " and ".join(halves), "device": "CPU" if name == "cpu" else "device"}
-                yield THE_RUN, facts if emulated else {"why": device_statement(device, environment, ran)}
+            if halves := emulated_of(device, ran):
+                yield THE_RUN, {"halves": " and ".join(halves), "device": "CPU" if name == "cpu" else "device"}
 
 
 def _imported(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
@@ -145,13 +142,6 @@ def _switches(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
             yield [own[source.name]], {"switches": ", ".join(source.switches)}
 
 
-def _loaded(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    for source in stored.header.sources:
-        of = [row["case_id"] for row in rows if row["workload"] == source.name]
-        if source.loaded and of:
-            yield of[:1], {"dtypes": " and ".join(source.loaded)}
-
-
 def _misses(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     told = set()
     for row in rows:
@@ -205,14 +195,6 @@ def _others(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
         yield THE_RUN, {"processes": few(processes)}
 
 
-def _no_telemetry(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    devices = {row["case_id"]: row["device"] for row in rows}
-    told = [each for each in stored.rounds if each.case_id in devices and each.telemetry is not None]
-    for why in dict.fromkeys(each.telemetry.unavailable for each in told if each.telemetry is not None):
-        if why:
-            yield THE_RUN, {"device": few(devices[each.case_id] for each in told), "why": why}
-
-
 def _no_graphs(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     for row in rows:
         memory = stored.memory.get(row["case_id"])
@@ -239,8 +221,7 @@ def _why(why: Callable[[StoredRun], str]) -> Callable[[StoredRun, Sequence[Row]]
 
 
 NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Iterable[Held]]]] = (
-    (Note.EMULATED, Severity.PROBLEM, partial(_devices, emulated=True)),
-    (Note.DEVICE, Severity.INFO, partial(_devices, emulated=False)),
+    (Note.EMULATED, Severity.PROBLEM, _emulated),
     (Note.IMPORTED, Severity.PROBLEM, _imported),
     (Note.OTHER_CODE, Severity.PROBLEM, _why(lambda stored: not_the_commits(stored.header))),
     (Note.CONTROL, Severity.INFO, _control),
@@ -252,7 +233,6 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.CHANNELS_LAST, Severity.ADVICE, _contiguous),
     (Note.ATTENTION, Severity.ADVICE, _attention),
     (Note.NO_GRAD, Severity.ADVICE, _of_rounds(lambda each: each.no_grad)),
-    (Note.LOADED, Severity.INFO, _loaded),
     (Note.OPTIMIZER_MISSES, Severity.PROBLEM, _misses),
     (Note.SWITCHES, Severity.PROBLEM, _switches),
     (Note.PRESET, Severity.ADVICE, _preset),
@@ -262,7 +242,6 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.POWER_LIMIT, Severity.PROBLEM, _power),
     (Note.UNSETTLED, Severity.PROBLEM, _of_rounds(lambda each: each.steady is False)),
     (Note.OTHER_PROCESSES, Severity.PROBLEM, _others),
-    (Note.NO_TELEMETRY, Severity.INFO, _no_telemetry),
     (Note.NO_GRAPHS, Severity.PROBLEM, _no_graphs),
     (Note.UNSTEADY, Severity.PROBLEM, partial(_unquiet, device=True)),
     (Note.UNQUIET, Severity.PROBLEM, partial(_unquiet, device=False)),

@@ -7,10 +7,11 @@ of the same function.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
-from ampbench.core.units import counted, format_bytes, format_seconds
+from ampbench.core.units import counted, format_bytes
 from ampbench.records.cast_tables import bytes_moved, cast_users
 from ampbench.records.casts import CastTrace
 from ampbench.records.labels import few
@@ -21,55 +22,26 @@ _FLOATING = ("fp", "bf", "float", "bfloat", "complex")
 _LISTED = 4
 """The most changes of ops, of casts, and names that are listed; the rest is counted."""
 
-
-@dataclass(slots=True)
-class Row:
-    """The ops of one function in one module and phase, without casts, by name and dtypes in and out.
-
-    It hands on `returned` ("": nothing floating in the forward pass); `seconds` are of its casts, too.
-    """
-
-    ops: Counter[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=Counter)
-    returned: str = ""
-    seconds: float = 0.0
-
-    def beside(self, other: "Row") -> "Row":
-        """Return what this row does that `other` does not."""
-        returned = self.returned if other.returned not in ("", self.returned) else ""
-        return Row(self.ops - other.ops, returned, self.seconds)
-
-    def add(self, other: "Row") -> None:
-        """Add what another row that returns the same does."""
-        self.ops.update(other.ops)
-        self.returned = other.returned
-        self.seconds += other.seconds
-
-    def computed(self) -> tuple[str, ...]:
-        """Return the dtypes that ops compute in: their floating inputs' or, without any, what they give."""
-        found = (_floating(inputs) or _floating(outputs) or outputs for _, inputs, outputs in self.ops)
-        return tuple(dict.fromkeys(dtype for dtypes in found for dtype in dtypes))
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the ops, each once."""
-        return tuple(dict.fromkeys(name for name, _, _ in self.ops))
+Ops = Counter[tuple[str, tuple[str, ...], tuple[str, ...]]]
+"""How often ops ran, by name, dtypes in and dtypes out; without casts."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpChange:
     """What differs in `phase` in how `function` (or an op, where no Python function called it) runs, in all `modules`.
 
-    `before` and `after` hold the ops of one side only, the returned dtypes where they differ, and the total seconds.
+    `before` and `after` hold the ops of one side only.
     """
 
     function: str
     phase: str
-    before: Row
-    after: Row
+    before: Ops
+    after: Ops
     modules: list[str]
 
 
 class CastKind(NamedTuple):
-    """What casts of one kind have in common: `function` is what they were made for."""
+    """What casts of one kind have in common: `function` is the function that reads the copy."""
 
     what: str
     from_dtype: str
@@ -102,18 +74,30 @@ def compare_traces(before: CastTrace, after: CastTrace) -> TraceChanges:
     return TraceChanges(before, after, _op_changes(before, after), casts)
 
 
-def _table(trace: CastTrace) -> dict[tuple[str, str], dict[str, Row]]:
-    """Return what a trace does by function and phase, then by module."""
+def computed(ops: Ops) -> tuple[str, ...]:
+    """Return the dtypes that ops compute in: their floating inputs or, without any, their outputs."""
+    dtypes = (_floating(inputs) or _floating(outputs) or outputs for _, inputs, outputs in ops)
+    return tuple(dict.fromkeys(chain.from_iterable(dtypes)))
+
+
+def _returned(ops: Ops) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(_floating(outputs) for _, _, outputs in ops)))
+
+
+def names(ops: Ops) -> tuple[str, ...]:
+    """Return the names of ops, each once."""
+    return tuple(dict.fromkeys(name for name, _, _ in ops))
+
+
+def _table(trace: CastTrace) -> dict[tuple[str, str], dict[str, Ops]]:
+    """Return the ops of a trace by function and phase, then by module."""
     casts = {cast.index for cast in trace.casts}
-    table: dict[tuple[str, str], dict[str, Row]] = {}
+    table: dict[tuple[str, str], dict[str, Ops]] = {}
     for op in trace.ops:
-        row = table.setdefault((op.function or op.name, op.phase), {}).setdefault(op.module, Row())
         if op.index not in casts:
-            row.ops[op.name, op.inputs, op.outputs] += 1
-        row.seconds += op.seconds or 0.0
-        if op.phase == FORWARD and (dtypes := _floating(op.outputs)):
-            row.returned = dtypes[0]
-    return {key: {module: row for module, row in rows.items() if row.ops} for key, rows in table.items()}
+            modules = table.setdefault((op.function or op.name, op.phase), {})
+            modules.setdefault(op.module, Counter())[op.name, op.inputs, op.outputs] += 1
+    return table
 
 
 def _floating(dtypes: Iterable[str]) -> tuple[str, ...]:
@@ -125,24 +109,24 @@ def _op_changes(before: CastTrace, after: CastTrace) -> list[OpChange]:
     found: dict[tuple[object, ...], OpChange] = {}
     for function, phase in dict.fromkeys([*old, *new]):
         for module, was, now in _met(old.get((function, phase), {}), new.get((function, phase), {})):
-            lost, gained = was.beside(now), now.beside(was)
-            if lost.ops or gained.ops or lost.returned:
-                key = (function, phase, lost.computed(), gained.computed(), lost.returned, gained.returned)
-                change = found.setdefault(key, OpChange(function, phase, Row(), Row(), []))
+            lost, gained = was - now, now - was
+            if lost or gained:
+                key = (function, phase, computed(lost), computed(gained))
+                change = found.setdefault(key, OpChange(function, phase, Counter(), Counter(), []))
                 change.modules.append(module)
-                change.before.add(lost)
-                change.after.add(gained)
+                change.before.update(lost)
+                change.after.update(gained)
     return list(found.values())
 
 
-def _met(ours: dict[str, Row], theirs: dict[str, Row]) -> Iterator[tuple[str, Row, Row]]:
-    """Yield which row is which, with its module's path; a row that one side has not is empty there."""
-    others = iter([(module, row) for module, row in theirs.items() if module not in ours])
+def _met(ours: dict[str, Ops], theirs: dict[str, Ops]) -> Iterator[tuple[str, Ops, Ops]]:
+    """Yield the ops of each module on both sides; modules of one side only meet in their order."""
+    others = iter([(module, ops) for module, ops in theirs.items() if module not in ours])
     for module, was in ours.items():
-        path, now = (module, theirs[module]) if module in theirs else next(others, (module, Row()))
+        path, now = (module, theirs[module]) if module in theirs else next(others, (module, Counter()))
         yield path, was, now
     for module, now in others:
-        yield module, Row(), now
+        yield module, Counter(), now
 
 
 def _casts(trace: CastTrace) -> dict[CastKind, list[int]]:
@@ -173,7 +157,7 @@ def changed_names(changes: TraceChanges) -> set[str]:
     """Return the bare names of all functions and ops that do otherwise, or whose operands are cast otherwise."""
     sides = [side for change in changes.ops for side in (change.before, change.after)]
     functions = {change.function for change in changes.ops} | {kind.function for kind in changes.casts}
-    return set(map(bare_name, functions.union(*(side.names() for side in sides))))
+    return set(map(bare_name, functions.union(*map(names, sides))))
 
 
 def used_names(*traces: CastTrace) -> set[str]:
@@ -196,7 +180,7 @@ def change_sentences(changes: TraceChanges, first: Collection[str] = ()) -> list
     forward = {_way(change) for change in changes.ops if change.phase == FORWARD}
     listed = [change for change in changes.ops if change.phase != BACKWARD or _way(change) not in forward]
     listed.sort(key=lambda change: bare_name(change.function) not in first)
-    lines = [_op_line(change, timed=before.timed and after.timed) for change in listed[:_LISTED]]
+    lines = list(map(_op_line, listed[:_LISTED]))
     if rest := [bare_name(change.function) for change in listed[_LISTED:]]:
         lines.append(f"{counted(len(rest), 'more change')} of ops: {few(rest, _LISTED)}")
     if changes.casts:
@@ -214,28 +198,26 @@ def change_sentences(changes: TraceChanges, first: Collection[str] = ()) -> list
 
 def _way(change: OpChange) -> tuple[object, ...]:
     """Return what a function's forward and backward change have in common."""
-    return change.function, change.before.computed(), change.after.computed()
+    return change.function, computed(change.before), computed(change.after)
 
 
-def _op_line(change: OpChange, *, timed: bool) -> str:
-    """Return a change of ops as "linear: bf16 → fp32 in 25 modules, such as blocks.0 (traced: 1.00 ms → 2.00 ms)"."""
+def _op_line(change: OpChange) -> str:
+    """Return a change of ops as "linear: bf16 → fp32 in 25 modules, such as blocks.0"."""
     lost, gained = change.before, change.after
-    before, after = " and ".join(lost.computed()), " and ".join(gained.computed())
-    names = [few(side.names(), _LISTED) for side in (lost, gained)]
-    parts = [f"{before} → {after}"] if before != after else []
-    parts += [" → ".join(names)] if names[0] != names[1] else []
-    if gained.ops and not lost.ops:
-        parts = [f"{counted(gained.ops.total(), 'more op')} in {after} ({names[1]})"]
-    elif lost.ops and not gained.ops:
-        parts = [f"{counted(lost.ops.total(), 'op')} fewer in {before} ({names[0]})"]
-    if lost.returned and (lost.returned, gained.returned) != (before, after):
-        parts.append(f"returns {lost.returned} → {gained.returned}")
+    before, after = " and ".join(computed(lost)), " and ".join(computed(gained))
+    listed = [few(names(side), _LISTED) for side in (lost, gained)]
+    if not lost or not gained:
+        count = f"{counted(gained.total(), 'more op')}" if gained else f"{counted(lost.total(), 'op')} fewer"
+        parts = [f"{count} in {after or before} ({''.join(listed)})"]
+    else:
+        parts = [f"{before} → {after}"] if before != after else []
+        parts += [" → ".join(listed)] if listed[0] != listed[1] else []
+        parts = parts or [f"returns {' and '.join(_returned(lost))} → {' and '.join(_returned(gained))}"]
     modules = [module for module in change.modules if module]
     where = f" in {counted(len(modules), 'module')}, such as {modules[0]}" if len(modules) > 1 else ""
     if len(modules) == 1:
         where = f" in {'module ' if modules[0].isdigit() else ''}{modules[0]}"  # of an nn.Sequential: "20"
-    seconds = f" (traced: {format_seconds(lost.seconds)} → {format_seconds(gained.seconds)})" if timed else ""
-    return f"{bare_name(change.function)}: {', '.join(parts)}{where}{_phase(change)}{seconds}"
+    return f"{bare_name(change.function)}: {', '.join(parts)}{where}{_phase(change)}"
 
 
 def _phase(change: OpChange | CastKind) -> str:

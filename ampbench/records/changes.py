@@ -336,8 +336,6 @@ class GateCode(StrEnum):
     """Too few findings of a kind are decided."""
     NOTHING = "nothing"
     """There is no number of a kind that was asked for; of no kind: nothing at all can be compared."""
-    ANCHOR = "anchor"
-    """The anchor cannot be compared."""
     NOT_GATED = "not-gated"
     """There is no number of a kind that nobody asked for."""
     FAILED = "failed"
@@ -353,8 +351,6 @@ class GateCode(StrEnum):
     """The candidate lacks cases."""
     RULES_UNSEEN = "rules-unseen"
     """The candidate's probe did not observe rules that the baseline's did."""
-    RULES_NOTED = "rules-noted"
-    """What changed of autocast without altering a rule."""
     IDLE_RULE = "idle-rule"
     """A rule of the policy matches no case."""
     IDLE_IGNORE = "idle-ignore"
@@ -373,13 +369,12 @@ class GateStatus(StrEnum):
 class GatePoint:
     """A reason not to pass, or a note: its code, and the findings, cases (`names`) or rules that it speaks of.
 
-    `kind` is that of the findings, `against` the run of the anchor ("": the baseline). `decided`, `findings` and
-    `limit` are those of an undecided kind, `number` is that of a rule or ignore.
+    `kind` is the kind of the findings. `decided`, `findings` and `limit` belong to an undecided kind, `number` to a
+    rule or an ignore of the policy.
     """
 
     code: GateCode
     kind: str = ""
-    against: str = ""
     changes: Sequence[Change] = ()
     names: Sequence[str] = ()
     rules: Sequence[RuleChange] = ()
@@ -432,7 +427,6 @@ class GateResult:
     status: GateStatus
     exit_code: int
     regressions: Sequence[Change]
-    anchor_regressions: Sequence[Change]
     improved: Sequence[Change]
     inconclusive: Sequence[Change]
     ignored: Sequence[Ignored]
@@ -441,7 +435,6 @@ class GateResult:
     missing: Sequence[str]
     failed: Sequence[str]
     rule_changes: Sequence[RuleChange]
-    anchor_rule_changes: Sequence[RuleChange]
     rule_devices: Sequence[str]
     why: Sequence[GatePoint]
     notes: Sequence[GatePoint]

@@ -25,8 +25,7 @@ CHECK = "check"
 class Lines:
     """The lines of a run file called `line`: each is a record of the type that `record` names, as "module:Type".
 
-    They are of what their field `of` names, a case or a device; of each the last counts or, with `several`, all do;
-    with `once` there may be one only. They stand behind the line of the name `after` of the same ("": anywhere).
+    They are of what their field `of` names, a case or a device; of each the last counts or, with `several`, all do.
     A `beginning` says nothing without what comes after it.
     """
 
@@ -34,8 +33,6 @@ class Lines:
     record: str
     several: bool = False
     of: str = "case_id"
-    once: bool = False
-    after: str = ""
     beginning: bool = False
 
 
@@ -103,9 +100,9 @@ _ROWS = (
     Kind(
         KEEP_FP32, "explain", "what to keep in fp32 in",
         (
-            Lines("search", "ampbench.studies.keep_fp32:KeepSearch", after="space"),
-            Lines("space", "ampbench.studies.keep_fp32:SearchSpace", once=True, beginning=True),
-            Lines("trial", "ampbench.studies.keep_fp32:Trial", several=True, after="space"),
+            Lines("search", "ampbench.studies.keep_fp32:KeepSearch"),
+            Lines("space", "ampbench.studies.keep_fp32:SearchSpace", beginning=True),
+            Lines("trial", "ampbench.studies.keep_fp32:Trial", several=True),
         ),
         summary="A smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
         asks=("ampbench.studies.keep_fp32:Limits", "ampbench.studies.keep_fp32:TrialAsked",
@@ -137,7 +134,7 @@ _ROWS = (
     ),
     Kind(
         RULES, "explain", "autocast's rules on",
-        (Lines("rules", "ampbench.records.rules:RuleProbe", of="device", once=True),),
+        (Lines("rules", "ampbench.records.rules:RuleProbe", of="device"),),
         summary="What autocast does to each op, against what documents say of it.",
         resumed=True,
     ),

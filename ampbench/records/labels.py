@@ -11,7 +11,7 @@ from typing import Any
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.recipes import find_recipe
 from ampbench.core.statement import Flaw, Statement, state
-from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState, Environment
+from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState
 from ampbench.records.measured import Divergence, GradientDivergence, OutputDivergence, Recipe
 
 HALVES = ("bf16", "fp16")
@@ -211,20 +211,6 @@ def gathered(said: Iterable[tuple[str, str]]) -> list[str]:
     for name, sentence in said:
         by_sentence.setdefault(sentence, []).append(name)
     return [f"{few(named)}: {sentence}" for sentence, named in by_sentence.items()]
-
-
-def device_statement(device: DeviceDescription, environment: Environment, precisions: Iterable[str]) -> str:
-    """Say which device the numbers of `precisions` speak for, how it computes in half, and what is emulated of them."""
-    kinds = arithmetic(device)
-    halves = ", ".join(f"{dtype} {kinds[dtype]}" for dtype in HALVES if dtype in kinds)
-    name = device.name or (environment.cpu if device.type == "cpu" else device.type)
-    what = "this CPU" if device.type == "cpu" else f"this {device.type.upper()} device"
-    statement = f"These numbers speak for {what} ({name}{': ' if halves else ''}{halves})"
-    emulated = emulated_of(device, precisions)
-    if not emulated:
-        return f"{statement}."
-    elsewhere = "a GPU" if device.type == "cpu" else "a device that has it"
-    return f"{statement}; an emulated {' or '.join(emulated)} says nothing about {elsewhere}."
 
 
 def emulated_of(device: DeviceDescription, precisions: Iterable[str]) -> list[str]:

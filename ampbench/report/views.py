@@ -11,8 +11,8 @@ import msgspec
 from ampbench.core.precisions import BASELINE, PRECISIONS, ordered
 from ampbench.core.units import all_of, counted, format_percent
 from ampbench.judge import frame, notes
-from ampbench.judge.machines import alike, told_apart
 from ampbench.judge.machines import networks as on_machines
+from ampbench.judge.machines import told_apart
 from ampbench.judge.rounds import control_ratio
 from ampbench.records.kinds import KINDS, Kind
 from ampbench.records.labels import (
@@ -155,7 +155,7 @@ def networks(material: Material) -> View | None:
     if len(hosts) > 1:
         machines = told_apart([(shown.stored, shown.rows, shown.result.takes) for shown in material.shown])
         measured = on_machines(machines)
-        document = side_by_side([each.place for each in machines], measured, (), alike(machines))
+        document = side_by_side([each.place for each in machines], measured, ())
         blocks = [block for section in document.sections() for block in section.blocks]
     else:
         blocks = tables(measured)

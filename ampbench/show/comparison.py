@@ -45,7 +45,7 @@ from ampbench.records.changes import (
     Traces,
 )
 from ampbench.records.labels import case_labels, few, gathered
-from ampbench.records.rules import DTYPES, NOT_THERE, RuleChange, short_name, worded
+from ampbench.records.rules import DTYPES, RuleChange, short_name, worded
 from ampbench.records.run import short_commit
 from ampbench.show.document import Block, Column, Document, Section, cut, finite, picked, records, table
 from ampbench.show.wording import spelled, words
@@ -257,12 +257,6 @@ def drift_said(facts: Facts) -> str:
 
 _NAMED = 3
 """The most ops that a phrase on several names."""
-_OTHERS = {
-    "gone": ("op", "gone without an observed rule"),
-    "new": ("new op", "with a rule"),
-    "documented": ("op", "documented otherwise"),
-}
-"""Changes that alter no rule: how several are counted and called."""
 
 
 def rule_line(rule: RuleChange) -> str:
@@ -285,21 +279,6 @@ def rule_lines(changes: Iterable[RuleChange]) -> list[str]:
             key = (change.op, change.field, change.before, change.after, *sorted(change.dtypes))
             alike.setdefault(key, []).append(change)
     return [rule_line(replace(same[0], device=", ".join(rule.device for rule in same))) for same in alike.values()]
-
-
-def other_rule_lines(changes: Iterable[RuleChange]) -> list[str]:
-    """Return in phrases the changes that do not alter what autocast does to a program that ran before."""
-    names: dict[str, dict[str, None]] = {kind: {} for kind in _OTHERS}
-    for change in changes:
-        if not change.alters:
-            presence = "gone" if change.after == NOT_THERE else "new"
-            kind = presence if change.field == "op" else change.field.split()[0]
-            names[kind][short_name(change.op)] = None
-    return [
-        f"{counted(len(names[kind]), noun)} {more}: {few_phrases([*names[kind]])}"
-        for kind, (noun, more) in _OTHERS.items()
-        if names[kind]
-    ]
 
 
 def unseen_rule_lines(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> list[str]:
@@ -403,7 +382,7 @@ def conditions(comparison: Comparison) -> list[str]:
     skipped = Counter(comparison.skipped.values())
     lines += [f"skipped on both sides: {counted(count, 'case')} ({why})" for why, count in skipped.items()]
     lines += _alone("candidate", comparison.only_candidate)
-    return lines + [f"no change of a rule: {phrase}" for phrase in other_rule_lines(comparison.rule_changes)]
+    return lines
 
 
 def _alone(side: str, case_ids: Sequence[str]) -> list[str]:
@@ -631,8 +610,6 @@ def point_line(point: GatePoint, names: Mapping[str, str]) -> str:
                 which.append(f"the candidate lacks {counted(len(point.names), 'case')}")
         case GateCode.RULES_CHANGED:
             which = rule_lines(point.rules)
-        case GateCode.RULES_NOTED:
-            which = other_rule_lines(point.rules)
         case GateCode.RULES_UNSEEN:
             which = unseen_rule_lines(point.rules, point.names)
         case _:
@@ -640,7 +617,7 @@ def point_line(point: GatePoint, names: Mapping[str, str]) -> str:
     facts: dict[str, float | str] = {"count": len(changes or point.names or which), "which": few_phrases(which)}
     facts |= {"kind": point.kind, "decided": point.decided, "findings": point.findings, "number": point.number}
     facts |= {"limit": point.limit, "share": point.decided / point.findings if point.findings else 0.0}
-    return words(state(point.code, **facts, against=point.against or None))
+    return words(state(point.code, **facts))
 
 
 def gated_change(change: Change) -> str:
@@ -665,15 +642,13 @@ def gate_verdict(result: GateResult) -> str:
     """Return whether the candidate may pass, and how many findings have each verdict."""
     listed = {
         "regressed": result.regressions,
-        "regressed against the anchor": result.anchor_regressions,
         "improved": result.improved,
         "unchanged": result.unchanged,
         "inconclusive": result.inconclusive,
         "ignored": result.ignored,
     }
     counts = [f"{len(findings)} {word}" for word, findings in listed.items() if findings]
-    for changes, against in ((result.rule_changes, ""), (result.anchor_rule_changes, " against the anchor")):
-        counts += [f"{counted(len(rule_lines(changes)), 'change')} of rules{against}"] if changes else []
+    counts += [f"{counted(len(rule_lines(result.rule_changes)), 'change')} of rules"] if result.rule_changes else []
     if result.decided:
         shares = (f"{kind} {share.decided} of {share.findings}" for kind, share in result.decided.items())
         counts.append(f"decided: {', '.join(shares)}")
@@ -688,12 +663,12 @@ def _gate_data(comparison: Comparison, result: GateResult) -> dict[str, Any]:
     """Return the verdict of a gate as JSON has it: its points with their codes, and counts."""
     names = case_names(comparison)
     plain = ["status", "passed", "exit_code", "decided", "missing", "failed", "rule_devices", "policy"]
-    plain += ["rule_changes", "anchor_rule_changes"]
+    plain += ["rule_changes"]
     data = {name: msgspec.to_builtins(getattr(result, name), enc_hook=dict) for name in plain}
     for name, points in (("why", result.why), ("notes", result.notes)):
         data[name] = [
             {
-                **{key: getattr(point, key) for key in ("code", "kind", "against")},
+                **{key: getattr(point, key) for key in ("code", "kind")},
                 "count": len(point.changes or point.names or point.rules),
                 "text": point_line(point, names),
             }

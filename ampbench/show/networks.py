@@ -6,7 +6,7 @@ Of several machines, a row is of a network on a machine. Nothing is decided here
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import itemgetter
 from statistics import geometric_mean
 from typing import Any
@@ -15,7 +15,7 @@ from msgspec import structs
 
 from ampbench.core import stats
 from ampbench.core.precisions import BASELINE, rank
-from ampbench.core.statement import Answer, Flaw, Statement
+from ampbench.core.statement import Answer, Flaw
 from ampbench.core.units import format_error, times
 from ampbench.records.case import Case
 from ampbench.records.changes import VERDICT_COLUMNS, Status
@@ -33,7 +33,7 @@ from ampbench.show.rows import (
     precision_label,
     taken_of,
 )
-from ampbench.show.wording import BRIEFLY, briefly, verdict_words, words
+from ampbench.show.wording import BRIEFLY, briefly, verdict_words
 
 TABLES = 3
 """The most tables that one screen holds; a run of more is shown with one row for each."""
@@ -324,27 +324,24 @@ def side_by_side(
     places: Sequence[Place],
     networks: Sequence[Network],
     rows: Iterable[Row],
-    alike: Sequence[Statement] = (),
     *,
     everything: bool = False,
 ) -> Document:
     """Return what several machines measured: the machines, the cases without a result, then a row a network on each.
 
-    `rows` are all that they have, and `alike` names machines that are slower or faster than others of their kind.
+    `rows` are all rows of the machines.
     """
     shown = columns(machines=True, everything=everything)
     lines = lines_of(networks, everything=everything)
-    odd = [Block(words(statement)) for statement in alike]
     lost = missing(rows)
     return Document(
         sections=lambda: [
-            Section("machines", [table("", PLACES, places), *odd, *([lost] if lost.rows else [])]),
+            Section("machines", [table("", PLACES, places), *([lost] if lost.rows else [])]),
             Section("networks", tables(networks, shown, everything=everything)),
         ],
         data=lambda: {
             "machines": records(PLACES, places),
             "networks": records(shown, lines),
-            "alike": [asdict(statement) for statement in alike],
         },
         columns=[column.key for column in shown if column.key],
         rows=lambda: records(shown, lines),

@@ -28,7 +28,6 @@ _TRAINED = "{precision}{optimizer:if| with ||: }"
 _GROUPS = "{many:if| in |,|}{groups:if| of |counted;parameter group|}"
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
 
-_AGAINST = "{against:if| against the anchor ||}"
 
 TEMPLATES: Mapping[StrEnum, str] = {
     Flaw.REFERENCE_NAN: "{are} NaN in {dtype} already: the network, not a precision, makes them",
@@ -93,7 +92,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "{speed:times} the speed of {than} in {here}"
     ),
     Note.EMULATED: "this {device} emulates {halves}: {halves} times say nothing about other devices",
-    Note.DEVICE: "{why}",
     Note.IMPORTED: "imported from {program}: {file}{readings:only|; numbers without rounds are the program's own}",
     Note.OTHER_CODE: "{why}",
     Note.CONTROL: "control: {cases} measured twice differs by {apart:share}; ignore smaller differences",
@@ -110,7 +108,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "{held:only|; --set sdpa=math gives all precisions the same}"
     ),
     Note.NO_GRAD: "{workloads} does not run in torch.inference_mode: it ran in torch.no_grad",
-    Note.LOADED: "{workloads}: weights loaded in {dtypes}",
     Note.OPTIMIZER_MISSES: (
         "{workloads}: {optimizer} does not hold {missed} of {trained} trained weights{names:if| (||)}"
         "{foreign:if|, and holds || that are not the network's}"
@@ -128,7 +125,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.POWER_LIMIT: "{device} {why}: times hold under this limit",
     Note.UNSETTLED: "{cases}: time or clock still changed when the warm-up ended: times may be too short",
     Note.OTHER_PROCESSES: "{processes} used the accelerator during the measurement: end other work, then measure again",
-    Note.NO_TELEMETRY: "{device}: clock, power and temperature are not all known: {why}",
     Note.NO_GRAPHS: "{cases}: torch.compile recorded no graphs and launches kernels one by one: {why}",
     Note.UNSTEADY: (
         "the accelerator was not steady{causes:if|: ||}; let it cool, or end other work on it, and measure again, or "
@@ -144,47 +140,31 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "by {parameter}, {table}: {values}{first:if|; low precision pays from || on}"
         "{last:if|; low precision does not pay at ||}"
     ),
-    Note.SLOWER_MACHINE: (
-        "{machine} is slower than {others}, machines of the same kind: in {cases} of {of:counted;case} its times are "
-        "{ratio:times} theirs (median)"
-    ),
-    Note.FASTER_MACHINE: (
-        "{machine} is faster than {others}, machines of the same kind: in {cases} of {of:counted;case} its times are "
-        "{ratio:times} theirs (median)"
-    ),
 }
 """A fact is spelled by `_SPELLED`, by a format specification, or not at all: `{fact:if|before|how|behind}` is "" where
 there is none of that name, `{fact:only|words}` where it is none or false, `{fact:else|words}` where it is any."""
 
 OF_GATES: Mapping[StrEnum, str] = {
     GateCode.OTHER_FUNCTION: (
-        f"{{count:counted;case}} {{count:verb;computes;compute}} something else{_AGAINST}: {{which}}; where that is "
+        "{count:counted;case} {count:verb;computes;compute} something else: {which}; where that is "
         "meant, the policy can allow it (reference_drift in docs/gate.md)"
     ),
-    GateCode.REGRESSED: f"{{count:counted;{{kind}} regression}}{_AGAINST}: {{which}}",
-    GateCode.FAILS: (
-        f"{{count:counted;case}} that {{count:verb;was;were}} ok {{count:verb;fails;fail}} now{_AGAINST}: {{which}}"
-    ),
-    GateCode.RULES_CHANGED: f"{{count:counted;change}} of autocast's rules{_AGAINST}: {{which}}",
+    GateCode.REGRESSED: "{count:counted;{kind} regression}: {which}",
+    GateCode.FAILS: ("{count:counted;case} that {count:verb;was;were} ok {count:verb;fails;fail} now: {which}"),
+    GateCode.RULES_CHANGED: "{count:counted;change} of autocast's rules: {which}",
     GateCode.UNDECIDED: (
-        f"{{kind}} is undecided{_AGAINST}: {{decided}} of {{findings:counted;finding}} decided ({{share:percent}}), "
+        "{kind} is undecided: {decided} of {findings:counted;finding} decided ({share:percent}), "
         "the policy asks for {limit:percent}: {which}"
     ),
-    GateCode.NOTHING: f"no {{kind:else|gated number}}{{kind}} can be compared{_AGAINST}{{which:if|: ||}}",
-    GateCode.ANCHOR: "the anchor cannot be compared: {which}",
+    GateCode.NOTHING: "no {kind:else|gated number}{kind} can be compared{which:if|: ||}",
     GateCode.NOT_GATED: "not gated, as there are no numbers: {which}",
     GateCode.FAILED: "{count:counted;case} failed in the candidate: {which}",
-    GateCode.CONTROL_FIRED: f"the control fired{_AGAINST}: no time is judged",
-    GateCode.OTHER_NUMBERS: (
-        f"other weights, inputs or workload versions in {{count:counted;case}}{_AGAINST}: {{which}}"
-    ),
-    GateCode.LOST: f"{{count:counted;finding}} not comparable{_AGAINST}: {{which}}",
-    GateCode.SKIPPED: f"the candidate skipped {{count:counted;case}}{_AGAINST}: {{which}}",
-    GateCode.MISSING: (
-        "the candidate lacks {count:counted;case} of the {against:if|anchor ||}{against:else|baseline}: {which}"
-    ),
-    GateCode.RULES_UNSEEN: f"{{which}}{_AGAINST}",
-    GateCode.RULES_NOTED: f"not judged{_AGAINST}: {{which}}",
+    GateCode.CONTROL_FIRED: "the control fired: no time is judged",
+    GateCode.OTHER_NUMBERS: ("other weights, inputs or workload versions in {count:counted;case}: {which}"),
+    GateCode.LOST: "{count:counted;finding} not comparable: {which}",
+    GateCode.SKIPPED: "the candidate skipped {count:counted;case}: {which}",
+    GateCode.MISSING: "the candidate lacks {count:counted;case} of the baseline: {which}",
+    GateCode.RULES_UNSEEN: "{which}",
     GateCode.IDLE_RULE: "rule {number} of the policy matches no case that is compared",
     GateCode.IDLE_IGNORE: "ignore {number} of the policy ({which}) matches no case: it may have done its work",
 }

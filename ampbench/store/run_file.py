@@ -13,8 +13,7 @@ import re
 import secrets
 import tempfile
 import zlib
-from collections import ChainMap
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import wraps
@@ -186,39 +185,19 @@ def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: Stored
     return run
 
 
-Known = MutableMapping[tuple[Any, ...], None]
-"""The content of a file so far: a key for each case, round and line of a kind that may come once, or before others."""
+def _admit(line: bytes, known: set[str]) -> tuple[str, Any]:
+    """Return the kind and the record of the next line; the ids in `known` are those of the cases before it.
 
-
-def round_key(case_id: str | None, number: int, control: bool = False, confirmation: bool = False) -> tuple[Any, ...]:
-    """Return the key of a round in what is known of a file."""
-    return "round", case_id, number, control, confirmation
-
-
-def _admit(line: bytes, known: Known) -> tuple[str, Any]:
-    """Return the kind and the record of the next line, and add it to `known`.
-
-    Raises `LineError` for a damaged line, and for one that may not follow.
+    Raises `LineError` for a damaged line, a second header and an entry of an unlisted case.
     """
     kind, record = lines.decode(line)
     if kind == "header":
         raise LineError("a second header: two files were put together")
-    row, case_id = LINES.get(kind), getattr(record, "case_id", None)
-    if kind != "case" and case_id is not None and ("case", case_id) not in known:
+    case_id = getattr(record, "case_id", None)
+    if kind == "case":
+        known.add(record.case_id)
+    elif case_id is not None and case_id not in known:
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
-    of = getattr(record, row.of) if row else case_id
-    key = round_key(of, record.round, record.control, record.confirmation) if kind == "round" else (kind, of)
-    if key in known and kind == "case":
-        raise LineError(f"a case listed twice: {of}")
-    if key in known and kind == "round":
-        which = f"{'control ' if record.control else ''}round {record.round}"
-        raise LineError(f"a second {which} of {of}: lines were appended twice")
-    if row and row.once and key in known:
-        raise LineError(f"a second {kind} of {of}")
-    if row and row.after and (row.after, of) not in known:
-        raise LineError(f"a {kind} without a {row.after} before it: {of}")
-    if row or kind in ("case", "round"):
-        known[key] = None
     return kind, record
 
 
@@ -238,9 +217,9 @@ def read_header(path: Path | str) -> Header:
     return _header(Path(path), next(_read_lines(Path(path)), b""))
 
 
-def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[StoredRun, Known, int]:
-    """Return the run in a file, what is known of the file, and the bytes of its whole lines."""
-    known: Known = {}
+def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[StoredRun, int]:
+    """Return the run in a file, and the bytes of its whole lines."""
+    known: set[str] = set()
     cut, read = False, _read_lines(path)
     with lines.no_garbage_collection():
         line = next(read, b"")
@@ -259,7 +238,7 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
         if on_rounds and run.rounds:
             on_rounds(run.rounds.copy())
             run.rounds.clear()
-    return replace(run, cut=cut), known, size
+    return replace(run, cut=cut), size
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
@@ -334,9 +313,9 @@ class RunWriter:
     `create` begins a file, `reopen` continues one.
     """
 
-    def __init__(self, path: Path, header: Header, known: Known, descriptor: int, size: int = 0):
-        self.path = path
-        self._header, self._known, self._descriptor, self._size = header, known, descriptor, size
+    def __init__(self, path: Path, header: Header, descriptor: int, size: int = 0, cases: Iterable[str] = ()):
+        self.path, self._cases = path, set(cases)
+        self._header, self._descriptor, self._size = header, descriptor, size
 
     @classmethod
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
@@ -364,12 +343,12 @@ class RunWriter:
 
         The lines are made first: only a kill between two system calls leaves the file empty.
         """
-        writer = cls(path, header, {}, -1)
+        writer = cls(path, header, -1)
         begun = writer._encoded([header, *entries])
         writer._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         try:
             _lock(path, writer._descriptor)
-            writer._write(*begun)
+            writer._write(begun)
         except BaseException:
             writer.close()
             path.unlink(missing_ok=True)
@@ -389,7 +368,7 @@ class RunWriter:
             _lock(path, descriptor)
             if _is_compressed(os.pread(descriptor, 2, 0)):
                 raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
-            stored, known, size = _read(path, None)
+            stored, size = _read(path, None)
             os.ftruncate(descriptor, size)
         except BaseException as error:
             if descriptor >= 0:
@@ -397,7 +376,7 @@ class RunWriter:
             if isinstance(error, OSError):
                 raise StoreError(f"cannot resume {path}: {error.strerror}") from None
             raise
-        return cls(path, stored.header, known, descriptor, size), stored
+        return cls(path, stored.header, descriptor, size, stored.cases), stored
 
     def append(self, *entries: Entry) -> None:
         """Write `entries`, a line each; when this returns, they are on the disk.
@@ -406,7 +385,7 @@ class RunWriter:
         read again; the file then holds what it held before. Raises it, too, if the file was deleted, replaced or
         changed by others.
         """
-        self._write(*self._encoded(entries))
+        self._write(self._encoded(entries))
 
     def check(self, entry: Entry) -> None:
         """Raise `CannotBeError` for an entry for which `append` would."""
@@ -424,24 +403,23 @@ class RunWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _encoded(self, records: Iterable[Header | Entry]) -> tuple[bytes, Known]:
-        """Return the lines of `records`, sure to be readable again, and their keys."""
-        new: Known = {}
-        encoded, known = [], ChainMap(new, self._known)
+    def _encoded(self, records: Iterable[Header | Entry]) -> bytes:
+        """Return the lines of `records`, sure to be readable again."""
+        encoded = []
         for record in records:
             line = lines.encode(record)
             try:
                 if record is self._header:
                     lines.decode_header(line)
                 else:
-                    _admit(line, known)
+                    _admit(line, self._cases)
             except LineError as error:
                 message = f"{self.path}: cannot store a {type(record).__name__}: {error}"
                 raise CannotBeError(message, str(error), lines.line_of(type(record))) from None
             encoded.append(line)
-        return b"".join(encoded), new
+        return b"".join(encoded)
 
-    def _write(self, data: bytes, new: Known) -> None:
+    def _write(self, data: bytes) -> None:
         self._require_own()
         try:
             view = memoryview(data)
@@ -455,7 +433,6 @@ class RunWriter:
                 raise StoreError(f"cannot write {self.path}: {error.strerror}; {self._advice}") from error
             raise
         self._size += len(data)
-        self._known.update(new)
 
     def _require_own(self) -> None:
         """Raise `StoreError` if the file at the path is not the one written here, as it was written."""

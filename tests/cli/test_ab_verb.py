@@ -4,21 +4,18 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ampbench.ab import session
 from ampbench.judge.compare import judge_self
 from ampbench.records.changes import Comparison
 from ampbench.records.run import Arm
 from ampbench.show.comparison import control_document
 from tests.ab.test_arms import git
 from tests.judge.test_compare import against_itself
-from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
+from tests.stored_runs import make_case, write_run
 
 Run = Callable[..., Any]
 NETWORKS = Path(__file__).parents[2] / "benchmarks" / "self" / "networks.py"
@@ -54,29 +51,6 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
     assert said in found.err
     assert found.err.count("\n") == 1
     assert not (tmp_path / "results").exists()
-
-
-def test_the_latest_run_as_an_anchor_is_the_one_before_the_session(
-    ampbench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = make_case()
-
-    def write(run: str, peak: int) -> Path:
-        return write_run(tmp_path / "results", [case], make_round(case), make_memory(case, peak), COMPLETE, run=run)
-
-    def measured(*_: object) -> tuple[Path, Path, str]:
-        arms = [write(f"20260102T000000Z-bench-{arm * 6}", 2000) for arm in "bc"]
-        return arms[0], arms[1], "complete"
-
-    write("20260101T000000Z-bench-aaaaaa", 1000)
-    prepared = SimpleNamespace(notes=())
-    monkeypatch.setattr(session, "prepare", lambda *_: nullcontext(prepared))
-    monkeypatch.setattr(session, "timed_for", lambda *_: prepared)
-    monkeypatch.setattr(session, "measure", measured)
-    (tmp_path / "ampbench-gate.toml").write_text("anchor = 'latest'\n")
-    found = ampbench("ab", "--candidate", "X=1", "--gate", "--metric", "memory")
-    assert (found.code, "1 memory regression against the anchor 20260101" in found.out) == (1, True)
-    assert "cccccc 20260101T000000Z-bench-aaaaaa --metric memory shows this again" in found.err
 
 
 def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:

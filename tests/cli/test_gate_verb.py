@@ -293,8 +293,7 @@ def test_two_runs_of_rules_pass_where_no_rule_changed(ampbench: Run) -> None:
 def test_an_upgrade_that_changes_a_rule_fails_and_names_it(ampbench: Run) -> None:
     said = ampbench("gate", OLD, NEW)
     assert said.code == 1
-    *notes, why, verdict = last_lines(said.out)
-    assert [note.partition(":")[2].partition(" without ")[0] for note in notes[:1]] == [" not judged: 8 ops gone"]
+    why, verdict = last_lines(said.out)
     assert why == (
         "why: 3 changes of autocast's rules: rms_norm on cuda, xpu: unlisted → float32; "
         "cholesky on cpu: there, float32 → not there; qr on cpu: there, float32 → not there"
@@ -332,7 +331,6 @@ def test_every_format_tells_of_the_rules(ampbench: Run) -> None:
         "before": "unlisted",
         "after": "float32",
     }
-    assert gate["anchor_rule_changes"] == []
     said = ampbench("gate", OLD, NEW, "--format", "csv")
     assert list(csv.DictReader(io.StringIO(said.out))) == []
     assert "why: 3 changes of autocast's rules: rms_norm on cuda, xpu: " in said.err

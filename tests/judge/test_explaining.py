@@ -34,9 +34,8 @@ def op(index, dtype, function="rms_norm", module="a", name="", **fields):
     )
 
 
-def blocks(dtype, count=25, seconds=None):
-    ops = [op(index, dtype, module=f"blocks.{index}.norm", seconds=seconds) for index in range(count)]
-    return CastTrace(ops=ops, timed=seconds is not None)
+def blocks(dtype, count=25):
+    return CastTrace(ops=[op(index, dtype, module=f"blocks.{index}.norm") for index in range(count)])
 
 
 def said(before, after, first=()):
@@ -50,11 +49,11 @@ def cast(index, name="0.weight", **fields):
     )  # fmt: skip
 
 
-def test_a_function_is_said_with_its_dtypes_modules_and_traced_time():
+def test_a_function_is_said_with_its_dtypes_and_modules():
     (sentence,) = said(blocks("bf16"), blocks("fp32"))
     assert sentence == "rms_norm: bf16 → fp32 in 25 modules, such as blocks.0.norm"
-    (sentence,) = said(blocks("bf16", 1, seconds=1e-3), blocks("fp32", 1, seconds=2e-3))
-    assert sentence == "rms_norm: bf16 → fp32 in blocks.0.norm (traced: 1.00 ms → 2.00 ms)"
+    (sentence,) = said(blocks("bf16", 1), blocks("fp32", 1))
+    assert sentence == "rms_norm: bf16 → fp32 in blocks.0.norm"
 
 
 def test_what_is_the_same_in_both_phases_is_said_once():

@@ -1,4 +1,4 @@
-"""Machines side by side: what to take where, what is best, and which of several of a kind is odd."""
+"""Machines side by side: what to take where, and what is best."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from ampbench.core.budget import Budget
-from ampbench.core.statement import Answer, Note
-from ampbench.judge.machines import ALONE, BEST, TIED, Machine, alike, document, machines, networks
+from ampbench.core.statement import Answer
+from ampbench.judge.machines import ALONE, BEST, TIED, Machine, document, machines, networks
 from ampbench.records.case import Case
 from ampbench.records.run import SPREAD, Fleet, Settings
 from ampbench.store import StoredRun
@@ -94,26 +94,6 @@ def test_devices_of_one_run_are_machines_of_their_own() -> None:
     assert [machine.name for machine in found] == ["both · cpu", "both · cuda"]
     own = {machine: standing for (name, machine), standing in standings(found).items() if name == "a"}
     assert own == {"both · cuda": BEST, "both · cpu": ""}
-    assert alike(found) == []
-
-
-def test_a_slow_machine_among_others_of_its_kind_is_named() -> None:
-    found = machines([run_of("one", 1e-3), run_of("odd", 1.3e-3), run_of("two", 1e-3)], Budget())
-    (statement,) = alike(found)
-    assert statement.code is Note.SLOWER_MACHINE
-    assert statement.facts["ratio"] == pytest.approx(1.3, rel=0.05)
-    told = {name: fact for name, fact in statement.facts.items() if name != "ratio"}
-    assert told == {"machine": "odd", "others": "one, two", "cases": 8, "of": 8}
-
-
-def test_machines_of_one_kind_that_take_as_long_are_not_told_apart() -> None:
-    assert alike(machines([run_of("one", 1e-3), run_of("two", 1e-3), run_of("three", 1e-3)], Budget())) == []
-
-
-def test_of_two_the_slower_is_named_and_another_kind_is_never_compared() -> None:
-    (statement,) = alike(machines([run_of("one", 1.3e-3), run_of("two", 1e-3)], Budget()))
-    assert statement.facts["machine"] == "one"
-    assert alike(machines([run_of("one", 1.3e-3), run_of("two", 1e-3, threads=7)], Budget())) == []
 
 
 def test_lanes_that_shared_their_cases_are_one_machine() -> None:

@@ -67,7 +67,7 @@ def texts(run: StoredRun) -> Sequence[str]:
 
 def test_every_note_is_in_the_table_once_and_has_words() -> None:
     codes = [code for code, _, _ in NOTES]
-    elsewhere = (Note.SKIPPED, Note.PENDING, Note.SWEEP, Note.SLOWER_MACHINE, Note.FASTER_MACHINE)
+    elsewhere = (Note.SKIPPED, Note.PENDING, Note.SWEEP)
     assert sorted([*codes, *elsewhere]) == sorted(Note)
     assert set(Note) <= set(TEMPLATES)
 
@@ -125,7 +125,7 @@ def test_what_no_reader_may_miss_is_a_problem_and_the_rest_is_none() -> None:
     assert problems == {Note.EMULATED: True, Note.IMPORTED: True, Note.CONTROL: False, Note.UNQUIET: True}
     native = structs.replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
     codes = [note.code for note in notes(replace(run, header=environment(make_header(), devices=[native])))]
-    assert codes == [Note.DEVICE, Note.CONTROL]
+    assert codes == [Note.CONTROL]
 
 
 def test_a_network_that_comes_compiled_is_called_so() -> None:

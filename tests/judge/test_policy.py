@@ -16,7 +16,6 @@ TODAY = datetime.date(2026, 1, 31)
 EVERYTHING = """
 only = ["accuracy", "time"]
 min_decided = 0.75
-anchor = "release-1"
 [thresholds]
 time = "5%"
 memory = 0.01
@@ -61,7 +60,6 @@ def test_an_empty_policy_is_the_default_one(tmp_path: Path) -> None:
 def test_every_key_is_read(tmp_path: Path) -> None:
     policy = read(EVERYTHING, tmp_path)
     assert (policy.only, policy.min_decided) == (("time", "accuracy"), 0.75)
-    assert policy.anchor == "release-1"
     assert dict(policy.thresholds) == {"time": 0.05, "memory": 0.01, "output_rel_l2": 0.1}
     assert [rule.thresholds for rule in policy.rules] == [{"time": 0.1}, {"seconds_median": 0.2}]
     assert policy.ignores[0].until == datetime.date(2026, 12, 31)
@@ -71,8 +69,7 @@ def test_the_example_of_the_documentation_is_a_policy_with_every_key(tmp_path: P
     page = (Path(__file__).parents[2] / "docs" / "gate.md").read_text()
     example = page.partition("```toml\n")[2].partition("```")[0]
     policy = read(example, tmp_path)
-    unset = [name for name in ("min_decided", "anchor") if getattr(policy, name) == getattr(Policy(), name)]
-    assert not unset
+    assert policy.min_decided != Policy().min_decided
     assert policy.thresholds
     assert len(policy.rules) == 2
     assert len(policy.ignores) == 2
@@ -132,13 +129,6 @@ def test_what_matches_no_case_is_said(tmp_path: Path) -> None:
     assert [(one.code, one.number) for one in idle] == [(GateCode.IDLE_RULE, 1), (GateCode.IDLE_RULE, 2)]
 
 
-def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path) -> None:
-    assert read("anchor = 'runs/one.jsonl'", tmp_path).anchor == str(tmp_path / "runs/one.jsonl")
-    assert read("anchor = 'one.jsonl'", tmp_path).anchor == str(tmp_path / "one.jsonl")
-    assert read("anchor = 'one.jsonl.gz'", tmp_path).anchor == str(tmp_path / "one.jsonl.gz")
-    assert read("anchor = '/kept/one.jsonl'", tmp_path).anchor == "/kept/one.jsonl"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -160,8 +150,6 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
         ("only = 'time'", "only: Expected `array`, got `str`"),
         ("only = []", "only: Expected `array` of length >= 1"),
         ("only = [['time']]", "only: Expected `str`, got `array` - at `$[0]`"),
-        ("anchor = 3", "anchor: Expected `str`, got `int`"),
-        ("anchor = ''", "anchor: Expected `str` of length >= 1"),
         ("max_inconclusive = 0.1", "unknown key 'max_inconclusive'"),
         ("min_decidd = 0.1", "unknown key 'min_decidd': did you mean min_decided?"),
         ("min_decided = 1", 'min_decided = 1 may mean 1% or 100%: write it in percent, as in "5%"'),
@@ -194,7 +182,6 @@ def test_an_anchor_that_is_a_path_counts_from_the_policys_folder(tmp_path: Path)
         (IGNORE.replace("2026-12-31", "2026-12-31T00:00:00"), "ignore 1: until must be the last day that it holds"),
         (IGNORE.replace("cases = 'mlp'", ""), "ignore 1: name its cases or metrics"),
         ("only = [", "not valid TOML: "),
-        ("anchor = 'a'\nanchor = 'b'", "not valid TOML: "),
     ],
 )
 def test_a_mistake_is_one_line_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
@@ -202,7 +189,7 @@ def test_a_mistake_is_one_line_with_file_and_key(text: str, message: str, tmp_pa
 
 
 def test_a_syntax_error_is_told_with_its_line(tmp_path: Path) -> None:
-    assert "line 2" in refused("anchor = 'a'\nonly = = 3", tmp_path)
+    assert "line 2" in refused("min_decided = 1\nonly = = 3", tmp_path)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:

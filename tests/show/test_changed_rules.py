@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ampbench.records.rules import RuleChange
-from ampbench.show.comparison import other_rule_lines, rule_lines
+from ampbench.show.comparison import rule_lines
 
 BOTH = ["float16", "bfloat16"]
 RMS = RuleChange(op="aten::rms_norm", device="cuda", dtypes=BOTH, field="observed", before="unlisted", after="float32")
@@ -20,21 +20,6 @@ def test_a_rule_that_is_registered_and_observed_now_is_one_sentence_for_all_devi
     both = [replace(one, device=device) for one in (RMS, REGISTERED) for device in ("cuda", "xpu")]
     assert rule_lines(both) == ["rms_norm on cuda, xpu: unlisted → float32"]
     assert rule_lines([REGISTERED, GONE]) == ["rms_norm on cuda, registered: no → yes"]
-
-
-def test_what_alters_no_rule_is_counted_by_kind_each_op_once():
-    changes = [
-        replace(GONE, device="xpu"),
-        GONE,
-        RMS,
-        replace(GONE, op="aten::fresh", before="not there", after="there, float32"),
-        replace(RMS, field="documented by pytorch_page"),
-    ]
-    assert other_rule_lines(changes) == [
-        "1 op gone without an observed rule: sum.dimname",
-        "1 new op with a rule: fresh",
-        "1 op documented otherwise: rms_norm",
-    ]
 
 
 def test_a_changed_rule_is_called_by_its_op_and_device():

@@ -264,7 +264,6 @@ def test_what_is_no_rule_is_not_counted_among_the_rules_that_changed():
     other = replace(RULES[0], field="documented by pytorch_page")
     only = replace(same(), findings=[], means=[], rule_changes=[*RULES, other], rule_devices=["cpu", "cuda", "xpu"])
     assert "rules of autocast changed (1):" in lines(only)
-    assert ["no change of a rule: 1 op documented otherwise: rms_norm"] in blocks(only)["how it was measured"].rows
     assert printed(only).endswith("1 change of autocast's rules on cpu, cuda, xpu")
 
 

@@ -22,7 +22,6 @@ from ampbench.records.ranges import LowRun, ModuleError, OriginPass
 from ampbench.records.run import CORE, Footer, Header
 from ampbench.store import RunWriter, lines, read_header, read_run
 from ampbench.store.lines import LineError, no_garbage_collection
-from ampbench.studies.keep_fp32 import KeepSearch, Limits, SearchSpace, Trial
 from ampbench.studies.scope import FORWARD, ScopePass, ScopeRun
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
@@ -195,22 +194,6 @@ def test_a_reading_that_is_not_finite_is_refused():
         lines.decode(lines.encode(reading))
 
 
-def test_a_search_follows_its_space(tmp_path):
-    case = make_case()
-    space = SearchSpace(case_id=case.case_id, units=[], limits=Limits(max_error=1.0))
-    trial = Trial(case_id=case.case_id)
-    ended = KeepSearch(case_id=case.case_id, kept=None)
-    with RunWriter.create(tmp_path, make_header(explains="keep-fp32"), [case]) as writer:
-        for entries, message in (
-            ([trial], "a trial without a space before it"),
-            ([ended], "a search without a space before it"),
-            ([space, space], "a second space of"),
-        ):
-            with pytest.raises(StoreError, match=message):
-                writer.append(*entries)
-        writer.append(space, trial, ended)
-
-
 CASE = make_case()
 MEMORY = make_memory(CASE, 100)
 
@@ -335,23 +318,6 @@ def test_a_record_that_contradicts_itself_is_neither_made_nor_read(record: Any, 
 def test_what_is_rare_but_can_be_is_fine(record: Any) -> None:
     if type(record) in RECORDS:
         assert lines.decode(lines.encode(record))[1] == record
-
-
-def test_a_round_that_is_there_already_is_refused_by_its_number(tmp_path: Any) -> None:
-    path = write_run(tmp_path, [CASE], make_round(CASE), make_round(CASE, number=1))
-    whole = path.read_bytes()
-    others = [make_round(CASE, control=True), make_round(CASE, confirmation=True), make_round(CASE, number=2)]
-    with RunWriter.reopen(path)[0] as writer:
-        for number in (0, 1):
-            with pytest.raises(StoreError, match=f"a second round {number} of {CASE.workload}.*appended twice"):
-                writer.append(make_round(CASE, 2e-3, number))
-        writer.append(*others)
-        with pytest.raises(StoreError, match="a second control round 0 of"):
-            writer.append(others[0])
-    assert len(read_run(path).rounds) == 5
-    path.write_bytes(whole + whole.splitlines(keepends=True)[2])
-    with pytest.raises(StoreError, match=f"^{path}, line 5: a second round 0 of {CASE.workload}"):
-        read_run(path)
 
 
 @pytest.mark.parametrize("beginning", [b'{"header":', b'{"header":{"schema":1,"new":[', b"[", b'{"case":{"a":'])

@@ -104,10 +104,8 @@ OTHER = make_case("fp32", batch_size=9)
 @pytest.mark.parametrize(
     ("odd", "said"),
     [
-        (make_round(FP32, number=0), "a second round 0 of linear_chain"),
         (make_round(OTHER), "a round of a case that is not listed before it: linear_chain"),
         (make_memory(OTHER, 100), "a memory of a case that is not listed before it: linear_chain"),
-        (FP32, "a case listed twice: linear_chain"),
         (make_header(), "a second header: two files were put together"),
         (make_round(FP32, number=99, samples=[[1e-3, math.nan]]), r"got `null` - at `\$\.round\.samples\[0\]\[1\]`"),
         (make_round(FP32, number=99, samples=[[1e7]]), "Expected `float` <= 1000000.0"),

@@ -119,20 +119,6 @@ def test_words_that_mean_nothing_are_neither_read_nor_written(
         writer.append(odd)
 
 
-def test_a_second_probe_of_a_device_is_neither_read_nor_written(header: Header, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="line 4: a second rules of xpu"):
-        read_run(written(tmp_path / "twice.jsonl", header, XPU, CPU, XPU))
-    with RunWriter.create(tmp_path, header) as writer:
-        with pytest.raises(StoreError, match="a second rules of xpu"):
-            writer.append(XPU, XPU)
-        writer.append(XPU)
-        with pytest.raises(StoreError, match="a second rules of xpu"):
-            writer.append(XPU)
-    again, _ = RunWriter.reopen(writer.path)
-    with again, pytest.raises(StoreError, match="a second rules of xpu"):
-        again.append(XPU)
-
-
 def test_a_field_that_there_is_not_is_damage(header: Header, tmp_path: Path) -> None:
     path = written(tmp_path / "odd.jsonl", header, XPU)
     lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -164,7 +164,6 @@ def test_where_a_run_can_be_written_is_known_before_and_nothing_is_made_there(tm
         (make_round(CASE, samples=[[float("nan")]]), "Expected `float`, got `null`"),
         (make_round(CASE, items_per_step=float("inf")), "items_per_step"),
         (make_round(make_case("fp16_pure")), "a case that is not listed"),
-        (CASE, "a case listed twice"),
         (make_header(), "a second header"),
     ],
 )
