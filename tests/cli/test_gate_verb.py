@@ -134,14 +134,11 @@ def test_the_policy_of_the_current_folder_is_taken(measured: Run, ampbench: Run,
         ([], 0),
         (["--policy", "2%.toml"], 1),
         (["--metric", "memory, accuracy", "--policy", "2%.toml"], 0),
-        (["cccccc"], 0),
-        (["cccccc", "--policy", "12%.toml"], 1),
     ],
 )
 def test_what_is_typed_wins_over_the_file(given: list[str], code: int, measured: Run, ampbench: Run) -> None:
     base, new = measured("base"), measured("new", 1.1)
-    measured("old", 0.95)
-    for name, limit in {"ampbench-gate": "20%", "2%": "2%", "12%": "12%"}.items():
+    for name, limit in {"ampbench-gate": "20%", "2%": "2%"}.items():
         Path(f"{name}.toml").write_text(f'[thresholds]\ntime = "{limit}"\n')
     assert ampbench("gate", base, new, *given).code == code
 
