@@ -1,7 +1,7 @@
 """`ampbench compare`, `gate` and `trend`: two stored runs or many, and what became of every metric of every case."""
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,11 +42,13 @@ class Judging:
 
         Where there is none, it is the default one. Raises `UsageError` for a wrong file or kind of metric.
         """
+        from msgspec import structs
+
         from ampbench.judge.gate import FILE_NAME, Policy, check_kinds, read_policy
 
         path = Path(self.policy or FILE_NAME)
         policy = read_policy(path) if self.policy or (found and path.is_file()) else Policy()
-        return replace(policy, only=check_kinds(self.metric)) if self.metric else policy
+        return structs.replace(policy, only=check_kinds(self.metric)) if self.metric else policy
 
     @property
     def words(self) -> str:

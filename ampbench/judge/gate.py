@@ -7,15 +7,16 @@ is read, printed or raised here.
 import datetime
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import structs
 
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
+from ampbench.records.bounds import one_of
 from ampbench.records.case import Case, matches
 from ampbench.records.changes import (
     OUTCOME,
@@ -43,27 +44,27 @@ RULES = "rules"
 KINDS = (*METRIC_KINDS, RULES)
 """What can be left out of a gate: the kinds of metric, and the rules of autocast; outcomes cannot."""
 
-Names = Annotated[list[str], msgspec.Meta(min_length=1)]
-Thresholds = Mapping[str, float]
+Kinds = Annotated[Sequence[Annotated[str, one_of(*KINDS)]], msgspec.Meta(min_length=1)]
+Metrics = Sequence[Annotated[str, one_of(*KINDS, OUTCOME, *GATED)]]
+Thresholds = Mapping[Annotated[str, one_of(*METRIC_KINDS, *GATED)], float | str]
 """Relative changes that count as none, by metric or by kind; a metric's own comes before its kind's."""
 
-_KEYS = ("only", "min_decided", "thresholds", "rule", "ignore")
 MIN_DECIDED = 0.5
 """The share of findings of each kind that must be decided: below half, a gate knows less than it does not know."""
-_NO_SHARE = 1e6
-"""What is neither a share nor a percentage that anyone means; integers of TOML may have thousands of digits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Thresholds for the cases whose id matches the expression `cases`."""
 
-    cases: str
-    thresholds: Thresholds
+    cases: Annotated[str, msgspec.Meta(min_length=1)]
+    thresholds: Annotated[Thresholds, msgspec.Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what is no expression."""
+        _check_expression(self.cases)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ignore:
+class Ignore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Findings that a gate leaves out until the end of the day `until`, with the `reason`.
 
     `cases` is an expression as after -k, which a changed rule matches by its op and device ("rms_norm/cuda"); `metrics`
@@ -71,9 +72,15 @@ class Ignore:
     """
 
     cases: str = ""
-    metrics: Sequence[str] = ()
+    metrics: Metrics = ()
     until: datetime.date
-    reason: str
+    reason: Annotated[str, msgspec.Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what is no expression, and without cases and metrics."""
+        if not (self.cases or self.metrics):
+            raise ValueError("name its cases or metrics; to gate nothing, run no gate")
+        _check_expression(self.cases)
 
     def covers(self, metric: str, case_id: str) -> bool:
         """Return whether the finding on `metric` of the case is left out."""
@@ -81,8 +88,13 @@ class Ignore:
         return chosen and matches(self.cases, case_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"rules": "rule", "ignores": "ignore"},
+):
     """What a gate lets pass.
 
     `only` are the kinds that are asked for, each of which must then have numbers (none: all that there are numbers of);
@@ -92,9 +104,9 @@ class Policy:
     default is no less than the time's threshold. `path` is the file it was read from ("": none).
     """
 
-    only: Sequence[str] = ()
-    min_decided: float = MIN_DECIDED
-    thresholds: Thresholds = field(default_factory=dict)
+    only: Kinds = ()
+    min_decided: float | str = MIN_DECIDED
+    thresholds: Thresholds = {}
     rules: Sequence[Rule] = ()
     ignores: Sequence[Ignore] = ()
     path: str = ""
@@ -110,12 +122,12 @@ class Policy:
         for table in (*rules, self.thresholds):
             for name in (metric, *([] if metric in (DRIFT, MEAN) else [kind_of(metric)])):
                 if name in table:
-                    return table[name]
+                    return float(table[name])
         return None
 
     def ignore_of(self, metric: str, case_id: str) -> Ignore | None:
         """Return the first ignore that covers the finding on `metric` of a case; None where it is judged."""
-        return next((one for one in self.ignores if one.covers(metric, case_id)), None)
+        return next((ignore for ignore in self.ignores if ignore.covers(metric, case_id)), None)
 
     def with_time_threshold(self, threshold: float) -> "Policy":
         """Return the policy with one `threshold` for the time of every case."""
@@ -123,8 +135,8 @@ class Policy:
         def without_time(thresholds: Thresholds) -> Thresholds:
             return {name: value for name, value in thresholds.items() if kind_of(name) != "time"}
 
-        rules = [replace(rule, thresholds=without_time(rule.thresholds)) for rule in self.rules]
-        return replace(self, thresholds={**without_time(self.thresholds), "time": threshold}, rules=rules)
+        rules = [structs.replace(rule, thresholds=without_time(rule.thresholds)) for rule in self.rules]
+        return structs.replace(self, thresholds={**without_time(self.thresholds), "time": threshold}, rules=rules)
 
     def idle(self, cases: Iterable[str], others: Iterable[str]) -> Iterator[GatePoint]:
         """Yield each rule that covers none of the ids `cases`, and each ignore that covers neither these nor `others`.
@@ -135,9 +147,9 @@ class Policy:
         for number, rule in enumerate(self.rules, start=1):
             if not any(matches(rule.cases, case_id) for case_id in known):
                 yield GatePoint(code=GateCode.IDLE_RULE, number=number)
-        for number, one in enumerate(self.ignores, start=1):
-            if not any(matches(one.cases, case_id) for case_id in every):
-                yield GatePoint(code=GateCode.IDLE_IGNORE, number=number, names=(one.reason,))
+        for number, ignore in enumerate(self.ignores, start=1):
+            if not any(matches(ignore.cases, case_id) for case_id in every):
+                yield GatePoint(code=GateCode.IDLE_IGNORE, number=number, names=(ignore.reason,))
 
 
 def kind_of(name: str) -> str:
@@ -148,26 +160,26 @@ def kind_of(name: str) -> str:
 def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
     """Return the policy in the TOML file `path`.
 
-    Raises `UsageError`, one line with file and key, for
-    whatever is wrong: a file that cannot be read, an unknown key, a value of the wrong type or out of range, an
-    expression that is none, an ignore without a reason or end, or one that ended before `today`.
+    Raises `UsageError`, one line with file and key, for whatever is wrong: a file that cannot be read, an unknown key,
+    a value of the wrong type or out of range, an expression that is none, an ignore without a reason or end, or one
+    that ended before `today`.
     """
     if not path.is_file():
         raise UsageError(f"there is no policy file {path}")
-    values = read_toml(path)
-    with _within(f"{path}: "):
-        _check_names("key", values, _KEYS)
-        rules = [_rule(one, number) for number, one in _numbered(values, "rule")]
-        ignores = [_ignore(one, number, today or datetime.date.today()) for number, one in _numbered(values, "ignore")]
-        _check_names("kind", only := _value(values, "only", Names, []), KINDS)
-        return Policy(
-            only=check_kinds(only),
-            min_decided=_share("min_decided", values.get("min_decided", MIN_DECIDED), most=1.0),
-            thresholds=_shares(values.get("thresholds", {}), "thresholds"),
-            rules=tuple(rules),
-            ignores=tuple(ignores),
-            path=str(path),
+    try:
+        policy = msgspec.convert(read_toml(path) | {"path": str(path)}, Policy)
+        for ignore in policy.ignores:
+            if ignore.until < (today or datetime.date.today()):
+                raise ValueError(f"an ignore expired on {ignore.until} ({ignore.reason}): remove it or renew it")
+        return structs.replace(
+            policy,
+            only=check_kinds(policy.only),
+            min_decided=parse_share(policy.min_decided, most=1.0),
+            thresholds=_shares(policy.thresholds),
+            rules=tuple(structs.replace(rule, thresholds=_shares(rule.thresholds)) for rule in policy.rules),
         )
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
@@ -179,97 +191,35 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in chosen)
 
 
-def parse_share(value: object, most: float = math.inf) -> float:
-    """Return the share that 0.05, "0.05" or "5%" stands for; `UsageError` for anything else, or beyond `most`.
+def parse_share(value: float | str, most: float = math.inf) -> float:
+    """Return the share that 0.05, "0.05" or "5%" stands for; `ValueError` for anything else, or beyond `most`.
 
     A number from 1 on is refused: 5 might be 5% or 500%.
     """
-    text = "" if isinstance(value, bool) else str(value).strip()
+    text = str(value).strip()
     try:
         number = float(text.removesuffix("%"))
     except ValueError:
         number = math.nan
-    if not 0 <= number < _NO_SHARE:
-        raise UsageError(f'must be a share such as 0.05 or "5%", 0 or more, not {value!r:.100}')
+    if not 0 <= number < math.inf:
+        raise ValueError(f'must be a share such as 0.05 or "5%", 0 or more, not {value!r:.100}')
     if not text.endswith("%") and number >= 1:
-        raise UsageError(f'= {value} may mean {number:g}% or {number:.0%}: write it in percent, as in "5%"')
+        raise ValueError(f'{number:g} may mean {number:g}% or {number:.0%}: write it in percent, as in "5%"')
     share = number / 100 if text.endswith("%") else number
     if share > most:
-        raise UsageError(f"must be at most {most:.0%}, not {value!r}")
+        raise ValueError(f"must be at most {most:.0%}, not {value!r}")
     return share
 
 
-@contextmanager
-def _within(where: str) -> Iterator[None]:
-    """Have errors say `where` in a policy they are."""
-    try:
-        yield
-    except (UsageError, msgspec.ValidationError) as error:
-        raise UsageError(f"{where}{error}") from None
-
-
-def _check_names(what: str, names: Iterable[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise UnknownNameError(what, name, known)
-
-
-def _value(values: Mapping[str, Any], key: str, kind: Any, default: Any) -> Any:
-    with _within(f"{key}: "):
-        return msgspec.convert(values[key], kind) if key in values else default
-
-
-def _numbered(values: Mapping[str, Any], key: str) -> Iterable[tuple[int, dict[str, Any]]]:
-    return enumerate(_value(values, key, list[dict[str, Any]], []), start=1)
+def _shares(thresholds: Thresholds) -> dict[str, float | str]:
+    return {name: parse_share(value) for name, value in thresholds.items()}
 
 
 def _check_expression(text: str) -> None:
     try:
         matches(text, "")
     except UsageError as error:
-        raise UsageError(f"cases = {str(error).removeprefix('-k ')}") from None
-
-
-def _share(key: str, value: object, most: float = math.inf) -> float:
-    with _within(f"{key} "):
-        return parse_share(value, most)
-
-
-def _shares(values: object, where: str) -> Thresholds:
-    with _within(f"{where}: "):
-        table = msgspec.convert(values, dict[str, Any])
-        _check_names("key", table, (*METRIC_KINDS, *GATED))
-        return {key: _share(key, value) for key, value in table.items()}
-
-
-def _rule(values: dict[str, Any], number: int) -> Rule:
-    with _within(f"rule {number}: "):
-        _check_names("key", values, ("cases", "thresholds"))
-        if not values.get("cases"):
-            raise UsageError("name its cases; thresholds for all belong into [thresholds]")
-        thresholds = _shares(values.get("thresholds", {}), "thresholds")
-        if not thresholds:
-            raise UsageError('thresholds are missing, as in thresholds = { time = "10%" }')
-        rule = msgspec.convert(values | {"thresholds": thresholds}, Rule)
-        _check_expression(rule.cases)
-        return rule
-
-
-def _ignore(values: dict[str, Any], number: int, today: datetime.date) -> Ignore:
-    with _within(f"ignore {number}: "):
-        _check_names("key", values, ("cases", "metrics", "until", "reason"))
-        if not values.get("reason"):
-            raise UsageError("reason is missing: say why these findings do not count")
-        if type(values.get("until")) is not datetime.date:  # a date and time is a date to isinstance
-            raise UsageError("until must be the last day that it holds, without quotes, as in until = 2026-12-31")
-        if not (values.get("cases") or values.get("metrics")):
-            raise UsageError("name its cases or metrics; to gate nothing, run no gate")
-        ignore = msgspec.convert(values, Ignore)
-        _check_expression(ignore.cases)
-        _check_names("metric", ignore.metrics, (*KINDS, OUTCOME, *GATED))
-        if ignore.until < today:
-            raise UsageError(f"expired on {ignore.until} ({ignore.reason}): remove it or renew it")
-        return ignore
+        raise ValueError(f"cases = {str(error).removeprefix('-k ')}") from None
 
 
 REGRESSED = 1
@@ -384,11 +334,11 @@ class _Weighed:
         """Return the gated kinds of which less is decided than the policy asks for, or that have nothing to decide."""
         lacking = [kind for kind in policy.only if (not self.rule_devices if kind == RULES else kind not in self.kinds)]
         points = [_point(GateCode.NOTHING, kind) for kind in lacking]
+        limit = float(policy.min_decided)
         for kind, cells in self.decided.items():
-            if cells.decided < policy.min_decided * cells.findings:
+            if cells.decided < limit * cells.findings:
                 open_ones = [one for one in (*self.inconclusive, *self.lost) if one.kind == kind] + self.skipped
                 point = _point(GateCode.UNDECIDED, kind, changes=open_ones, names=self.lost_cases)
-                limit = policy.min_decided
                 points.append(replace(point, decided=cells.decided, findings=cells.findings, limit=limit))
         if not (points or self.comparable):
             points = [_point(GateCode.NOTHING, changes=self.lost, names=[*self.comparison.skipped.values()])]
