@@ -180,7 +180,7 @@ def compare(
         (pair for pair in paired.pairs if not measures or pair.baseline_id in changed), ours, theirs, rules
     )
     if not (measures or explained or devices or checks):
-        raise NothingComparableError(_nothing_explained(ours, theirs))
+        raise NothingComparableError(_nothing_in_common(ours, theirs))
     return Comparison(
         baseline=_side(ours),
         candidate=_side(theirs),
@@ -326,6 +326,17 @@ def _skipped_alike(paired: Paired, baseline: MeasuredRun, candidate: MeasuredRun
     return found
 
 
+def _nothing_in_common(*runs: StoredRun) -> str:
+    said = []
+    for stored in runs:
+        example, explains = next(iter(stored.cases), None), stored.header.explains
+        what = f"{deed_of(explains)} and has" if explains else "has"
+        cases = f"{counted(len(stored.cases), 'case')}, such as {example}" if example else "no case"
+        traced = f", {len(stored.of(CastPass)):,} traced" if stored.of(CastPass) else ""
+        said.append(f"{stored.header.run} {what} {cases}{traced}")
+    return f"the runs have no case, no trace and no probed rules in common: {'; '.join(said)}"
+
+
 def _side(stored: StoredRun) -> Side:
     header = stored.header
     return Side(
@@ -356,15 +367,6 @@ def _caveats(paired: Paired, baseline: MeasuredRun, candidate: StoredRun) -> lis
             if ours != theirs:
                 caveats.append(state(Caveat.OTHER_KERNELS, pair.baseline_id, before=ours, after=theirs))
     return caveats
-
-
-def _nothing_in_common(*runs: StoredRun) -> str:
-    said = []
-    for stored in runs:
-        example, explains = next(iter(stored.cases), None), stored.header.explains
-        what = f"{deed_of(explains)} and has" if explains else "has"
-        said.append(f"{stored.header.run} {what} {f'{len(stored.cases)}, such as {example}' if example else 'none'}")
-    return f"the runs have no case in common: {'; '.join(said)}"
 
 
 def explanation(
@@ -427,13 +429,3 @@ def _explained(
                 lines += [] if trace else [f"not traced in the {name}: {' '.join(why.split())}"]
             found[pair.baseline_id] = Explanation(Traces.NOT_TRACED, lines)
     return found
-
-
-def _nothing_explained(*runs: StoredRun) -> str:
-    """Say why runs of which one only explains cannot be compared."""
-    said = []
-    for stored in runs:
-        header = stored.header
-        traced = f"traced {counted(len(stored.of(CastPass)), 'case')}" if stored.of(CastPass) else "traced no case"
-        said.append(f"{header.run} {deed_of(header.explains)} and {traced}")
-    return f"the runs have no traced case and no probed rules in common: {'; '.join(said)}"

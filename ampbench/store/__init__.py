@@ -22,7 +22,6 @@ from ampbench.store.run_file import CUT as CUT
 from ampbench.store.run_file import CannotBeError as CannotBeError
 from ampbench.store.run_file import RunWriter as RunWriter
 from ampbench.store.run_file import StoredRun as StoredRun
-from ampbench.store.run_file import encode_run as encode_run
 from ampbench.store.run_file import gathered as gathered
 from ampbench.store.run_file import new_run_id as new_run_id
 from ampbench.store.run_file import once as once

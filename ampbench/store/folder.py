@@ -374,12 +374,8 @@ def _difference(ours: Header, theirs: Header) -> str:
     one, other = _common(ours), _common(theirs)
     apart = [name for name in one if one[name] != other[name]]
     simple = [name for name in apart if isinstance(one[name], str | int | None)]
-    told = [f"{name} {one[name] or 'none'}, there {other[name] or 'none'}" for name in simple]
-    if ours.environment.host == theirs.environment.host:  # another machine has other folders
-        files = {source.name: source.module for source in ours.sources}
-        both = [(files.get(source.name, source.module), source) for source in theirs.sources]
-        told += [f"file of {of.name} {file}, there {of.module}" for file, of in both if file != of.module]
-    return few(told or [f"they differ in the {name}" for name in apart])
+    values = [f"{name} {one[name] or 'none'}, there {other[name] or 'none'}" for name in simple]
+    return few(values or [f"they differ in the {name}" for name in apart])
 
 
 def _common(header: Header) -> dict[str, Any]:

@@ -497,12 +497,6 @@ def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Pat
     return written
 
 
-def encode_run(header: Header, entries: Iterable[Entry], path: Path) -> bytes:
-    """Return the content of a run file, compressed if its name ends in .gz; the same bytes for the same run."""
-    data = b"".join(map(lines.encode, [header, *entries]))
-    return gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
-
-
 def _lock(path: Path, descriptor: int) -> None:
     """Lock the file against other writers until it is closed; `StoreError` if another writes it."""
     try:

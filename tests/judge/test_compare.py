@@ -30,7 +30,7 @@ def test_runs_without_a_common_case_raise_and_both_are_named_with_an_example():
             run((FP32, noisy(1e-3)), header=make_header(run="one")), run((BF16, [1e-3]), header=make_header(run="two"))
         )
     assert caught.value.exit_code == 4
-    assert f"one has 1, such as {FP32.case_id}; two has 1, such as {BF16.case_id}" in str(caught.value)
+    assert f"one has 1 case, such as {FP32.case_id}; two has 1 case, such as {BF16.case_id}" in str(caught.value)
 
 
 def test_a_run_compared_with_itself_has_changed_in_nothing_and_says_that_it_is_itself():

@@ -1,6 +1,5 @@
 """What is compared number by number: memory, accuracy, and what fp64 gave held against what fp64 gave."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -14,10 +13,9 @@ from ampbench.core.metrics import DRIFT
 from ampbench.core.stats import sketch_of
 from ampbench.judge import exact
 from ampbench.judge.compare import compare
-from ampbench.records.case import WorkloadSource
 from ampbench.records.changes import OUTCOME, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Skip, Update
-from ampbench.show.comparison import change_text, conditions, drift_said, limit_text, reason, remarks, verdict
+from ampbench.show.comparison import change_text, conditions, drift_said, reason, remarks
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import change_divergence, make_header, make_memory
 
@@ -194,13 +192,6 @@ def test_a_threshold_of_zero_is_taken_at_its_word():
     assert found.status is ChangeStatus.REGRESSED
 
 
-def test_a_change_that_is_not_zero_is_never_written_as_zero():
-    found = error("output_rel_l2", {}, {"output_rel_l2": 4e-3 * (1 + 2e-7)})
-    assert found.status is ChangeStatus.REGRESSED
-    assert reason(found) == "the same code should give equal numbers"
-    assert change_text(found) == "+2e-05%"
-
-
 def test_a_parameter_that_an_arm_sets_changes_no_environment():
     ours, theirs = arms(depth="5")
     deeper = structs.replace(FP32, parameters={"depth": 5, "width": 512})
@@ -241,27 +232,6 @@ def test_a_share_of_flushed_gradients_has_an_absolute_floor(flushed, verdict):
     assert found.status is verdict
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (0, 10_000, "from none, threshold 10%"),
-        (1_000, 10_000, "+900%, threshold 10%"),
-        (0, 50, "from none, differences up to 0.01% count as none"),
-        (20_000, 20_050, "+0.2%, threshold 10%"),
-    ],
-)
-def test_more_flushed_gradients_are_told_beside_those_before_and_not_what_rounding_costs(before, after, said):
-    sides = [{"grad_flushed": flushed} for flushed in (before, after)]
-    found = error("grad_flushed_share", *sides, ELSEWHERE, grad_elements=1_000_000)
-    assert f"{change_text(found)}, {reason(found)}" == said
-
-
-@pytest.mark.parametrize(("after", "limit"), [(3.62e-3, "9.09%"), (3.5e-3, "10%"), (3.9e-3, "10%")])
-def test_a_fall_beyond_the_threshold_is_told_with_one_that_it_is_beyond(after, limit):
-    found = error("output_rel_l2", {"output_rel_l2": 4e-3}, {"output_rel_l2": after}, ELSEWHERE)
-    assert limit_text(found) == limit
-
-
 def test_an_error_that_became_undefined_because_something_is_not_finite_is_a_regression_and_back_an_improvement():
     broken = {"output_rel_l2": None, "output_nonfinite": 7}
     worse, better = error("output_rel_l2", {}, broken), error("output_rel_l2", broken, {})
@@ -277,22 +247,6 @@ def test_an_error_that_is_undefined_for_another_reason_is_incomparable():
 
 def test_an_error_that_neither_side_has_is_no_finding():
     assert error("grad_rel_l2", {}, {}) is None
-
-
-def test_other_weights_of_another_file_are_told_with_the_files_and_so_is_their_memory():
-    headers = []
-    for folder in ("a", "b"):
-        source = WorkloadSource(
-            name=FP32.workload, family="user", module=f"/home/{folder}/m.py", function="make", builtin=False
-        )
-        headers.append(make_header(run=folder, sources=[source]))
-    baseline = make_run(TIMES, header=headers[0])
-    candidate = make_run(TIMES, header=headers[1], peak_bytes=2_940_000, weights_digest="cc")
-    found = {one.metric: one for one in compare(baseline, candidate).findings}
-    assert reason(found["output_rel_l2"]) == "other weights, of another file (a/m.py → b/m.py)"
-    assert remarks(found["peak_memory_bytes"]) == [
-        "other weights, of another file (a/m.py → b/m.py): the memory may differ"
-    ]
 
 
 def test_cases_skipped_on_both_sides_for_one_reason_are_told_together_and_have_no_verdict():
@@ -372,10 +326,6 @@ def test_outcomes_are_compared_and_no_time_of_a_case_that_is_not_ok_on_both_side
     assert said in reason(found)
 
 
-def test_a_case_that_is_ok_on_both_sides_has_no_finding_on_its_outcome():
-    assert finding(OUTCOME, make_run(TIMES), make_run(TIMES)) is None
-
-
 def test_a_baseline_that_failed_late_hides_no_regression_of_what_it_had_counted():
     ours, theirs = make_run(TIMES), make_run(TIMES, peak_bytes=2_000_000)
     ours.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="killed", message="signal 9")
@@ -437,11 +387,6 @@ def test_errors_against_different_references_are_incomparable_and_no_regression(
     assert error("output_rel_l2", failed, failed).status is ChangeStatus.UNCHANGED
 
 
-def test_a_number_that_is_missing_says_why():
-    found = error("output_rel_l2", {}, {"output_rel_l2": None, "output_undefined": "the output is empty"})
-    assert reason(found) == "the candidate has no number: the output is empty"
-
-
 def kept(value, **told):
     return {"update": Update(steps=20, kept=value, rel_l2=0.5, **told), "grad_elements": 1_000_000}
 
@@ -468,12 +413,6 @@ MIRRORED = {
     ChangeStatus.IMPROVED: ChangeStatus.REGRESSED,
     ChangeStatus.UNCHANGED: ChangeStatus.UNCHANGED,
 }
-
-
-def test_updates_that_one_run_did_not_measure_are_no_number_there():
-    found = compare(make_run(TIMES, grad_elements=10), make_run(TIMES, **kept(0.5))).findings
-    (lost,) = [one for one in found if one.metric == "update_kept"]
-    assert (lost.status, lost.code) == (ChangeStatus.INCOMPARABLE, ChangeCode.NOT_MEASURED)
 
 
 def test_parameters_that_are_no_longer_finite_are_a_regression_and_the_update_has_no_number():
@@ -552,11 +491,6 @@ def test_of_files_without_a_sketch_the_norms_tell_at_least_how_far():
     assert not found({"output_reference_norm": 5.0}, {"output_reference_norm": 5.0 * (1 + 1e-9)}).get(DRIFT)
 
 
-def test_little_is_told_in_parts_of_the_norm():
-    drift = found({"output_reference_norm": 5.0}, {"output_reference_norm": 5.0 * (1 + 3e-6)})[DRIFT]
-    assert drift_said(drift.facts) == "the fp64 output moved by at least 0.0003%"
-
-
 def test_outputs_of_other_shapes_have_no_distance():
     drift = found(gave(X), gave(X, output_shapes=[[8, 125], [8, 125]]))[DRIFT]
     assert drift_said(drift.facts) == "the output's shape is 8x125 and 8x125, was 8x250"
@@ -613,13 +547,3 @@ def test_what_is_not_finite_is_told_of_another_function_too():
     assert found(gave(X), gave(-X))["output_nonfinite"].status is ChangeStatus.UNCHANGED
     back = found(gave(X, X, output_rel_l2=None, output_nonfinite=7), gave(-X, -X))
     assert back["output_nonfinite"].code is ChangeCode.OTHER_FUNCTION
-
-
-def test_a_comparison_says_first_what_computes_something_else():
-    both = Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3)))
-    baseline = make_run(both, header=A, peak_bytes=1_000_000, **gave(X))
-    comparison = compare(baseline, make_run(both, header=B, peak_bytes=9_000_000, **gave(0.9 * X)))
-    assert [one.metric for one in comparison.findings[:3]] == [DRIFT, DRIFT, "peak_memory_bytes"]
-    assert verdict(comparison).startswith("2 cases compute something else, 2 regressed (memory 2), ")
-    single = verdict(dataclasses.replace(comparison, findings=comparison.findings[:1]))
-    assert single == "1 case computes something else"

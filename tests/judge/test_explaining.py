@@ -13,7 +13,7 @@ from ampbench.records.casts import Cast, CastPass, CastTrace, Operation
 from ampbench.records.changes import ChangeStatus, Traces
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleChange
-from ampbench.show.comparison import explanation_lines, rule_line
+from ampbench.show.comparison import explanation_lines
 from ampbench.store import gathered
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.rule_probes import observation, probe
@@ -133,13 +133,6 @@ def test_a_rule_that_changed_and_makes_no_difference_to_the_step_is_named_as_suc
     same = CastPass(case_id=CASE.case_id, how="device", trace=blocks("fp32"))
     found = explanation(CASE, same, same, [RMS_NORM, replace(RMS_NORM, op="aten::softmax.int")])
     assert (found.traces, found.rules, found.idle) == (Traces.SAME, [], [RMS_NORM])
-
-
-def test_a_changed_rule_is_one_line_with_the_dtypes_it_is_about():
-    assert rule_line(RMS_NORM) == "rms_norm on cuda: unlisted → float32"
-    one = replace(RMS_NORM, dtypes=["float16"], field="registered", before="no", after="yes")
-    assert rule_line(one) == "rms_norm on cuda to fp16, registered: no → yes"
-    assert rule_line(replace(RMS_NORM, after="lower_precision")).endswith("unlisted → lower")
 
 
 def traced(case, dtype="bf16", count=2):
@@ -271,17 +264,21 @@ def test_what_is_observed_comes_before_what_is_only_registered():
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [
-        (explaining(traced(FP32)), slower()[0], "explains casts and traced 1 case; base measures and traced no case"),
-        (explaining(rules("unlisted"), cases=[], kind="rules"), slower()[0], "the runs have no case in common"),
+        (
+            explaining(traced(FP32)),
+            slower()[0],
+            "explains casts and has 2 cases, such as .*, 1 traced; base has 2 cases",
+        ),
+        (explaining(rules("unlisted"), cases=[], kind="rules"), slower()[0], "the runs have no case, no trace"),
         (
             explaining(rules("unlisted"), cases=[], kind="rules"),
             explaining(traced(FP32)),
-            "explains rules and has none; .* explains casts and has 2, such as",
+            "explains rules and has no case; .* explains casts and has 2 cases, such as",
         ),
         (
             explaining(rules("unlisted"), cases=[], kind="rules"),
             explaining(rules("unlisted", "cuda"), cases=[], kind="rules"),
-            "the runs have no case in common",
+            "the runs have no case, no trace",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from ampbench.errors import StoreError
 from ampbench.judge.frame import FUNCTIONS, Frame, run_rows
 from ampbench.judge.rounds import MeasuredRun, control_ratio
 from ampbench.records.changes import VERDICT_COLUMNS
-from ampbench.records.measured import Failure, OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip, Update
+from ampbench.records.measured import Failure, OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip
 from ampbench.records.run import Footer
 from ampbench.show.rows import described, grouped
 from ampbench.store import StoredRun, read_run
@@ -207,13 +207,6 @@ def test_without_three_common_rounds_the_interval_of_a_speedup_is_what_both_time
     assert row["speedup_high"] == pytest.approx(baseline["seconds_high"] / row["seconds_low"])
 
 
-def test_two_rounds_give_a_speedup_no_interval(tmp_path):
-    row = rows_of(tmp_path, [FP32, BF16], *drifting_rounds([2.0, 2.1])).loc[BF16.case_id]
-    assert row["speedup_vs_fp32"] == pytest.approx(2.05, abs=0.1)
-    assert math.isnan(row["speedup_low"])
-    assert math.isnan(row["speedup_high"])
-
-
 def test_the_busy_share_is_the_devices_work_by_the_time_of_a_step_and_never_over_one(tmp_path):
     cases = [make_case(name) for name in ("fp32", "bf16_autocast", "fp16_autocast", "tf32")]
     rounds = [make_round(case, 0.010, number=number) for case in cases[:3] for number in range(3)]
@@ -221,15 +214,6 @@ def test_the_busy_share_is_the_devices_work_by_the_time_of_a_step_and_never_over
     found = rows_of(tmp_path, cases, *rounds, *busy)["busy_share"].tolist()
     assert found[:2] == [pytest.approx(0.4), 1.0]
     assert all(map(math.isnan, found[2:])), "not known, or no time to hold it against"
-
-
-def test_the_kernels_of_attention_are_told_with_how_often_each_ran(tmp_path):
-    fixed, unknown = make_case(sdpa="math"), make_case("tf32")
-    told = ((FP32, {"math": 2, "flash": 1000}), (BF16, {}), (fixed, {"math": 1}), (unknown, None))
-    entries = [make_memory(case, 1, attention=kernels) for case, kernels in told]
-    frame = rows_of(tmp_path, [case for case, _ in told], *entries)
-    assert frame["attention"].tolist() == ["flash 1,000, math 2", "none", "math 1", None]
-    assert frame["sdpa"].tolist() == [None, None, "math", None]
 
 
 def test_memory_is_compared_only_with_memory_counted_the_same_way(tmp_path):
@@ -290,13 +274,6 @@ def test_there_is_no_share_without_work_or_where_one_dtypes_ceiling_is_unknown(t
     assert math.isnan(row["flops_per_step"]) == (flops is None)
 
 
-def test_work_is_a_whole_number_in_plain_rows(tmp_path):
-    path = write_run(tmp_path, [FP32, BF16], make_memory(FP32, 1, flops={"fp32": 10**9}), make_round(FP32))
-    one, other = run_rows(read_run(path))
-    assert (one["flops_per_step"], type(one["flops_per_step"])) == (10**9, int)
-    assert other["flops_per_step"] is None
-
-
 def test_what_one_norm_hides_is_derived_from_outputs_and_predictions(tmp_path):
     outputs = [
         OutputError(
@@ -342,52 +319,6 @@ def test_the_noisiest_output_is_no_classifiers(tmp_path):
     assert (row["output_over_spread"], row["output_spread_name"]) == (50.0, None)
     row = rows_of(tmp_path / "class", [BF16], change_divergence(found, outputs=outputs[2:])).iloc[0]
     assert (math.isnan(row["output_over_spread"]), row["output_spread_name"]) == (True, None)
-
-
-def test_a_lone_output_has_no_name_and_an_undefined_pool_no_worst(tmp_path):
-    lone = [OutputError(name="", elements=8, rel_l2=0.1)]
-    row = rows_of(tmp_path, [BF16], make_divergence(BF16, output_rel_l2=0.1, outputs=lone)).iloc[0]
-    assert (row["output_worst_rel_l2"], row["output_worst_name"]) == (0.1, None)
-    nothing = rows_of(tmp_path / "nan", [BF16], make_divergence(BF16, output_nonfinite=1, outputs=lone)).iloc[0]
-    assert math.isnan(nothing["output_worst_rel_l2"])
-
-
-def test_divergence_is_derived_from_the_raw_numbers(tmp_path):
-    divergence = make_divergence(
-        BF16,
-        output_rel_l2=1e-3,
-        output_max_abs=0.5,
-        output_cosine=0.999,
-        output_nonfinite=2,
-        output_floor_rel_l2=5e-4,
-        output_fp32_rel_l2=1e-6,
-        argmax_agreeing=31,
-        argmax_decisions=32,
-        loss=2.5,
-        reference_loss=2.75,
-        grad_rel_l2=0.01,
-        grad_worst_parameter="0.weight",
-        grad_flushed=5,
-        grad_elements=100,
-        param_rel_l2=1e-4,
-    )
-    row = rows_of(tmp_path, [FP32, BF16], make_round(BF16), divergence).loc[BF16.case_id]
-    expected = {
-        "output_rel_l2": 1e-3,
-        "output_max_abs": 0.5,
-        "output_cosine": 0.999,
-        "output_sqnr_db": 60.0,
-        "output_nonfinite": 2,
-        "output_floor_ratio": 2.0,
-        "output_fp32_ratio": 1000.0,
-        "argmax_agreement": 31 / 32,
-        "loss_abs_error": 0.25,
-        "grad_rel_l2": 0.01,
-        "grad_flushed_share": 0.05,
-        "param_rel_l2": 1e-4,
-    }
-    assert {name: row[name] for name in expected} == pytest.approx(expected)
-    assert row["grad_worst_parameter"] == "0.weight"
 
 
 def test_what_was_not_measured_or_has_no_denominator_is_undefined(tmp_path):
@@ -476,11 +407,6 @@ def frame_of(stored: StoredRun) -> pd.DataFrame:
     return Frame(MeasuredRun.of(stored)).to_pandas()
 
 
-def test_loading_and_a_stored_run_give_the_same_frame(tmp_path):
-    path = write_run(tmp_path, [FP32, BF16], make_round(FP32), make_memory(BF16, 5), make_round(FP32, number=1))
-    pd.testing.assert_frame_equal(ampbench.load(path)[list(COLUMNS)], frame_of(read_run(path)))
-
-
 def test_rows_of_a_run_are_those_of_its_frame(tmp_path):
     readings = [Reading(case_id=TF32.case_id, metric="seconds_median", value=1e-3)]
     entries = [
@@ -548,43 +474,3 @@ def test_how_many_rounds_are_behind_a_reading_is_not_known(tmp_path):
     path = write_run(tmp_path, [FP32, BF16], make_round(FP32), reading(BF16, "seconds_median", 1e-3))
     counts = [row["rounds"] for row in run_rows(read_run(path))]
     assert [(count, type(count)) for count in counts] == [(1, int), (None, type(None))]
-
-
-def test_nor_is_it_where_an_imported_case_has_no_time(tmp_path):
-    path = write_run(tmp_path, [FP32, BF16], reading(FP32, "peak_memory_bytes", 64.0), COMPLETE)
-    rows = run_rows(read_run(path))
-    assert [(row["outcome"], row["rounds"]) for row in rows] == [("ok", None), ("skipped", 0)]
-
-
-def test_a_case_that_failed_keeps_its_readings(tmp_path):
-    failure = Failure(case_id=FP32.case_id, stage="round", cause="unknown", message="no value")
-    path = write_run(tmp_path, [FP32], reading(FP32, "peak_memory_bytes", 64.0), failure)
-    (row,) = run_rows(read_run(path))
-    assert (row["outcome"], row["reason"], row["peak_memory_bytes"]) == ("failed", "unknown: no value", 64)
-
-
-def test_a_speedup_is_against_what_torch_ships_too_where_that_was_measured(tmp_path):
-    shipped = make_case("default")
-    entries = [make_round(case, seconds) for case, seconds in ((FP32, 4.0), (shipped, 2.0), (BF16, 1.0))]
-    frame = rows_of(tmp_path / "a", [FP32, shipped, BF16], *entries)
-    assert frame["speedup_vs_default"].tolist() == [0.5, 1.0, 2.0]
-    assert rows_of(tmp_path / "b", [FP32], entries[0])["speedup_vs_default"].isna().all()
-
-
-def test_what_a_step_changes_is_told_in_columns_and_undefined_where_it_was_not_measured(tmp_path):
-    update = Update(
-        steps=20, rel_l2=0.5, kept=0.75, noise=0.4, moving=200, swallowed=50, swallowed_energy=0.2,
-        worst_parameter="fc.weight", worst_kept=-0.25,
-    )  # fmt: skip
-    told = {"update": update, "grad_bias": 0.02, "grad_noise": 0.5, "param_nonfinite": 0}
-    case, other = (make_case(precision, phase="training") for precision in ("bf16_pure", "fp32"))
-    rows = rows_of(tmp_path, [case, other], make_divergence(case, **told), make_divergence(other))
-    row, without = rows.loc[case.case_id], rows.loc[other.case_id]
-    assert {name: row[f"update_{name}"] for name in ("rel_l2", "kept", "noise", "swallowed_share", "worst_kept")} == {
-        "rel_l2": 0.5, "kept": 0.75, "noise": 0.4, "swallowed_share": 0.25, "worst_kept": -0.25,
-    }  # fmt: skip
-    assert (row["update_swallowed_energy"], row["update_worst_parameter"]) == (0.2, "fc.weight")
-    assert row["grad_bias_ratio"] == pytest.approx(0.04)
-    assert row["param_nonfinite"] == 0
-    assert math.isnan(without["update_kept"])
-    assert without["update_worst_parameter"] is None

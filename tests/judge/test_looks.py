@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
@@ -455,14 +454,6 @@ def built() -> Callable[..., Workload]:
         return build_workload(source(spec), dict(spec.preset(preset)), 0)
 
     return build
-
-
-def test_the_median_change_of_a_bin_is_within_it() -> None:
-    ratios = np.exp2(np.random.default_rng(0).uniform(-3, 3, 10_000))
-    sizes = np.bincount((np.floor(np.log2(ratios)) + 13).astype(int), minlength=BINS)
-    update = Update(**WELL | {"sizes": sizes.tolist()})
-    for factor in (0.3, 1.0, 4.0):
-        assert below(update.sizes, factor) == pytest.approx((ratios * factor < 1).mean(), abs=0.01)
 
 
 @pytest.mark.parametrize("decisions", [1, 8, 100, 1024, 32_000])

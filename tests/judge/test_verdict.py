@@ -10,7 +10,6 @@ import torch
 from ampbench.core.budget import Budget
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Refusal, Statement, Undecided
-from ampbench.core.units import times
 from ampbench.judge import frame
 from ampbench.judge.verdict import BACKOFF, INIT_SCALE, across_tables, choose, takes_of, verdicts_of
 from ampbench.records.changes import Cause, Status
@@ -257,10 +256,6 @@ def test_groups_keep_their_order_and_rows_that_of_the_precisions() -> None:
     groups = grouped(rows)
     assert [(group.workload, group.batch_size) for group in groups] == [("second", 8), ("second", None), ("net", 8)]
     assert [each["precision"] for each in list(groups.values())[-1]] == ["fp32", "bf16_autocast"]
-
-
-def test_ratios_align_on_two_decimals_unless_that_says_nothing() -> None:
-    assert [times(value) for value in (1.0, 12.345, 0.017, 0.00123)] == ["1.00x", "12.35x", "0.02x", "<0.01x"]
 
 
 def hints(found: Take, code: Hint) -> list[dict[str, Any]]:

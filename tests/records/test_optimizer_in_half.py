@@ -132,15 +132,6 @@ def test_the_default_eps_is_zero_in_fp16_alone():
     assert bf16.keys().isdisjoint({Arithmetic.INFINITE, Arithmetic.DIVIDED})
 
 
-def test_a_fused_step_rounds_no_eps_and_nothing_is_said_of_it():
-    parameter = stored(torch.ones(2), "fp16")
-    optimizer = torch.optim.AdamW([parameter], fused=True)
-    parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    assert bool(parameter.isfinite().all())
-    assert Arithmetic.INFINITE not in told(parameter, optimizer, "fp16")
-
-
 @pytest.mark.parametrize("momentum", [0.1, 0.01])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_running_statistics_stop_about_half_a_unit_over_the_momentum_away(dtype, momentum):
@@ -183,11 +174,6 @@ def test_of_an_optimizer_that_is_not_torch_s_nothing_is_said():
     assert remarks_of(recipe, "bf16") == remarks_of(recipe, "fp16") == []
     assert told(parameter, torch.optim.Adagrad([parameter]), "bf16") == {}
     assert told(parameter, torch.optim.RMSprop([parameter], centered=True), "fp16") == {}
-
-
-def test_plain_sgd_has_nothing_to_lose_by_its_settings():
-    parameter = stored(torch.ones(3), "bf16")
-    assert told(parameter, torch.optim.SGD([parameter], lr=1e-5, momentum=0.9, weight_decay=1e-4), "bf16") == {}
 
 
 def test_settings_are_read_from_the_optimizer_and_momenta_from_the_network():

@@ -54,10 +54,6 @@ def test_reading_a_folder_writes_nothing_into_it(results, capsys):
     assert contents() == before
 
 
-def test_a_folder_without_runs_lists_none(tmp_path):
-    assert list_runs(tmp_path / "missing") == []
-
-
 @pytest.mark.parametrize(
     ("name", "run"),
     [
@@ -105,11 +101,6 @@ def test_a_results_folder_is_no_run_and_is_named_with_its_option(results, monkey
         find_run(name, results.name)
     with pytest.raises(UsageError, match="empty/ is a folder, not a run file"):
         find_run(f"{results.name}/empty/", results.name)
-
-
-def test_a_path_that_is_not_there_is_refused(results):
-    with pytest.raises(UsageError, match=r"there is no run file other\.jsonl"):
-        find_run("other.jsonl", results)
 
 
 def test_a_folder_without_runs_says_how_to_measure_one(tmp_path):
@@ -188,14 +179,6 @@ def test_compressed_runs_are_listed_loaded_and_found_by_id_and_one_that_is_there
     for name in (SECOND, "1f9", "20260131T12"):
         assert find_run(name, compressed).name == f"{SECOND}.jsonl.gz"
     assert find_run("latest", compressed).name == f"{THIRD}.jsonl"
-
-
-def test_probes_kept_beside_the_runs_and_a_folder_of_run_files_are_checked_too(results):
-    kept = results / "rules" / "torch-2.13.0.jsonl"
-    kept.parent.mkdir()
-    kept.write_text("nonsense\n")
-    assert [path for path, problem in check_results(results) if problem] == [kept]
-    assert [path for path, problem in check_results(kept.parent) if problem] == [kept]
 
 
 def test_a_check_looks_into_every_file_the_compressed_ones_too(compressed):

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from ampbench.errors import UsageError
-from ampbench.records.case import Case, WorkloadSource
+from ampbench.records.case import Case
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Settings, Shard
 from ampbench.store import StoredRun, read_run, write_whole
@@ -131,22 +131,6 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path, change: 
     one, two, three = shards(tmp_path)
     with pytest.raises(UsageError, match=said):
         merged([one, without(two, **change), three], [])
-
-
-def test_a_workload_of_another_file_is_refused_on_one_machine_alone(tmp_path: Path) -> None:
-    def parts(*hosts: str) -> list[StoredRun]:
-        source = WorkloadSource(name="net", family="user", module="", function="net", builtin=False)
-        folders = [tmp_path / host / str(place) for place, host in enumerate(hosts)]
-        of = [structs.replace(source, module=f"{folder}.py") for folder in folders]
-        return [
-            measured(folder, number, host=host, sources=[each])
-            for number, folder, host, each in zip(PLACES, folders, hosts, of, strict=True)
-        ]
-
-    with pytest.raises(UsageError, match=r"does not belong to .*: file of net \S+0.py, there \S+1.py"):
-        merged(parts("bench", "bench", "bench"), [])
-    (run,) = merged(parts("a", "b", "c"), [])
-    assert len(run.cases) == 5
 
 
 def test_another_torch_is_told_with_both_versions(tmp_path: Path) -> None:
