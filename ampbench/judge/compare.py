@@ -334,7 +334,7 @@ def _nothing_in_common(*runs: StoredRun) -> str:
         cases = f"{counted(len(stored.cases), 'case')}, such as {example}" if example else "no case"
         traced = f", {len(stored.of(CastPass)):,} traced" if stored.of(CastPass) else ""
         said.append(f"{stored.header.run} {what} {cases}{traced}")
-    return f"the runs have no case, no trace and no probed rules in common: {'; '.join(said)}"
+    return f"the runs have nothing in common that can be compared: {'; '.join(said)}"
 
 
 def _side(stored: StoredRun) -> Side:

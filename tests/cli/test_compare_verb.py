@@ -69,7 +69,11 @@ def test_every_format_is_written_to_stdout(ampbench, folder, format, begins):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("1-before", "3-other"), 4, "no case in common: 1-before has 2, such as linear_chain"),
+        (
+            ("1-before", "3-other"),
+            4,
+            "nothing in common that can be compared: 1-before has 2 cases, such as linear_chain",
+        ),
         (("1-before", "4-none"), 2, "unknown run '4-none'"),
         (("1-before", "2-after", "--metric", "tme"), 2, "unknown kind 'tme': did you mean time?"),
         (("1-before", "2-after", "-k", "resnet"), 5, "no case of both runs matches -k 'resnet'"),

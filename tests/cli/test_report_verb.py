@@ -102,7 +102,7 @@ def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:
         (["missing.jsonl"], 2, "there is no run file missing.jsonl"),
         (["--site", "site", "-o", "page.html"], 2, "--site and -o contradict each other"),
         (["--site", "site", "2-aftr"], 2, "unknown run '2-aftr'"),
-        (["3-other", "--baseline", "1-before"], 4, "no case in common"),
+        (["3-other", "--baseline", "1-before"], 4, "nothing in common that can be compared"),
         (["--results", "empty"], 2, "there is no results folder empty"),
         (["--site", "site", "--results", "empty"], 2, "there is no results folder empty"),
     ],
