@@ -163,7 +163,6 @@ class Note(StrEnum):
     RANDOM_WEIGHTS = "random-weights"
     NO_CEILING = "no-ceiling"
     ABOVE_CEILING = "above-ceiling"
-    POWER_LIMIT = "power-limit"
     UNSETTLED = "unsettled"
     OTHER_PROCESSES = "other-processes"
     NO_GRAPHS = "no-graphs"

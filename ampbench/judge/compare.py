@@ -46,7 +46,6 @@ from ampbench.judge.trace_changes import (
     changed_names,
     compare_traces,
     concerned_rules,
-    used_names,
 )
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass
@@ -377,9 +376,7 @@ def explanation(
     Where no change was `measured`, there is nothing to be explained, and the line is "the same: …".
     """
     changes = compare_traces(before.trace, after.trace)
-    rules = list(rules)
     concerned = concerned_rules(changed_names(changes), rules, case.device)
-    used = concerned_rules(used_names(before.trace, after.trace), rules, case.device)
     lines = change_sentences(changes, [bare_name(rule.op) for rule in concerned])
     if changes.nothing:
         same = f"{counted(len(after.trace.ops), 'op')}, {counted(len(after.trace.casts), 'cast')}"
@@ -391,7 +388,7 @@ def explanation(
     if faked:
         lines.append(f"{faked[0] if len(faked) == 1 else 'both sides'} ran on fake tensors, not on hardware")
     traces = Traces.SAME if changes.nothing else Traces.CHANGED
-    return Explanation(traces, lines, concerned, [rule for rule in used if rule not in concerned])
+    return Explanation(traces, lines, concerned)
 
 
 COMPARED = ("", CASTS, CHECK, RULES)

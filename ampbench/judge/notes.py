@@ -8,7 +8,7 @@ from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.judge import rounds as fitness
 from ampbench.judge.pairing import not_the_commits
-from ampbench.records.labels import Pending, emulated_of, few, kernels_said, limited_power, remarks
+from ampbench.records.labels import Pending, emulated_of, few, kernels_said, remarks
 from ampbench.records.measured import CONV, NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, Take, grouped, number, precision_label
 from ampbench.store import StoredRun
@@ -181,13 +181,6 @@ def _above_ceiling(_: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     yield above, {"share": max(above.values(), default=0.0)}
 
 
-def _power(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    for name in measured_devices(rows):
-        device = stored.header.environment.device(name)
-        if device is not None and device.state is not None and (limited := limited_power(device.state)):
-            yield THE_RUN, {"device": name, "why": limited}
-
-
 def _others(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     shown_ids = {row["case_id"] for row in rows}
     told = [each.telemetry for each in stored.rounds if each.case_id in shown_ids and each.telemetry is not None]
@@ -239,7 +232,6 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.RANDOM_WEIGHTS, Severity.PROBLEM, _random_weights),
     (Note.NO_CEILING, Severity.INFO, _ceilings_lacking),
     (Note.ABOVE_CEILING, Severity.PROBLEM, _above_ceiling),
-    (Note.POWER_LIMIT, Severity.PROBLEM, _power),
     (Note.UNSETTLED, Severity.PROBLEM, _of_rounds(lambda each: each.steady is False)),
     (Note.OTHER_PROCESSES, Severity.PROBLEM, _others),
     (Note.NO_GRAPHS, Severity.PROBLEM, _no_graphs),
@@ -283,7 +275,7 @@ def skipped(reason: str, names: Sequence[str]) -> Statement:
 
 
 def sweep_notes(advice: Mapping[Group, Take], swept: Iterable[str]) -> list[Statement]:
-    """Return for each swept parameter and table the take at each value, and from where low precision pays."""
+    """Return for each swept parameter and table the take at each value."""
     notes = []
     for parameter in swept:
         tables: dict[str, list[tuple[str, Take]]] = {}
@@ -293,30 +285,9 @@ def sweep_notes(advice: Mapping[Group, Take], swept: Iterable[str]) -> list[Stat
                 tables.setdefault(table, []).append((value, advised))
         for table, taken in tables.items():
             values = ", ".join(f"{value} {advised.precision or 'no advice'}" for value, advised in taken)
-            facts = {"parameter": parameter, "table": table, "values": values} | _pays_from(taken)
+            facts = {"parameter": parameter, "table": table, "values": values}
             notes.append(state(Note.SWEEP, "", Severity.ADVICE, **facts))
     return notes
-
-
-def _pays_from(taken: Sequence[tuple[str, Take]]) -> dict[str, str]:
-    """Return the value of a sweep from which low precision pays, and the last at which it does not.
-
-    Nothing if that is open: a value is no number or comes twice, a take that counts is uncertain, or low precision pays
-    at a value and not at a larger one.
-    """
-    try:
-        by_number = {float(value): (value, advised) for value, advised in taken}
-    except ValueError:
-        return {}
-    ordered = [by_number[value] for value in sorted(by_number)]
-    pays = [advised.precision is not None and not advised.stays for _, advised in ordered]
-    first = pays.index(True) if any(pays) else len(ordered)
-    counting = ordered[max(first - 1, 0) :] if any(pays) else ordered
-    certain = all(each.precision and each.certain for _, each in counting)
-    if len(taken) < 2 or len(ordered) < len(taken) or not all(pays[first:]) or not certain:
-        return {}
-    last = {"last": ordered[first - 1][0]} if first else {}
-    return last | ({"first": ordered[first][0]} if first < len(ordered) else {})
 
 
 def swept_value(group: Group, parameter: str) -> str | None:

@@ -12,8 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ampbench.core.units import counted, format_bytes
-from ampbench.records.cast_tables import bytes_moved, cast_users
-from ampbench.records.casts import CastTrace
+from ampbench.records.casts import CastTrace, bytes_moved, cast_users
 from ampbench.records.labels import few
 from ampbench.records.rules import RuleChange
 
@@ -158,11 +157,6 @@ def changed_names(changes: TraceChanges) -> set[str]:
     sides = [side for change in changes.ops for side in (change.before, change.after)]
     functions = {change.function for change in changes.ops} | {kind.function for kind in changes.casts}
     return set(map(bare_name, functions.union(*map(names, sides))))
-
-
-def used_names(*traces: CastTrace) -> set[str]:
-    """Return the bare names of all functions and ops of traces."""
-    return {bare_name(name) for trace in traces for op in trace.ops for name in (op.name, op.function) if name}
 
 
 def bare_name(name: str) -> str:

@@ -268,13 +268,12 @@ class Traces(StrEnum):
 class Explanation(NamedTuple):
     """What the traces of a case say: which dtypes and casts differ (`lines`), and which rules of autocast changed.
 
-    `rules` are those of ops in which the traces differ, `idle` those of other ops of the case.
+    `rules` are the changed rules of ops in which the traces differ.
     """
 
     traces: Traces
     lines: Sequence[str]
     rules: Sequence[RuleChange] = ()
-    idle: Sequence[RuleChange] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -403,8 +403,7 @@ def explanation_lines(comparison: Comparison, case_id: str) -> list[str]:
         return []
     versions = comparison.baseline.torch_version, comparison.candidate.torch_version
     between = f" between torch {versions[0]} and {versions[1]}" if all(versions) else ""
-    rules = [(rule, "") for rule in explained.rules] + [(rule, "; this step is the same") for rule in explained.idle]
-    return [*explained.lines, *(f"autocast's rule for {rule_line(rule)}{between}{more}" for rule, more in rules)]
+    return [*explained.lines, *(f"autocast's rule for {rule_line(rule)}{between}" for rule in explained.rules)]
 
 
 def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:

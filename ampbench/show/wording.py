@@ -122,7 +122,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "{cases}: above the measured peak ({share:share}), so the peak or the FLOP count is wrong; measure the "
         "ceilings again: ampbench study ceilings"
     ),
-    Note.POWER_LIMIT: "{device} {why}: times hold under this limit",
     Note.UNSETTLED: "{cases}: time or clock still changed when the warm-up ended: times may be too short",
     Note.OTHER_PROCESSES: "{processes} used the accelerator during the measurement: end other work, then measure again",
     Note.NO_GRAPHS: "{cases}: torch.compile recorded no graphs and launches kernels one by one: {why}",
@@ -136,10 +135,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
     Note.SKIPPED: "{names} not run: {why}",
     Note.PENDING: "missing: {names}: {why} ({cases:counted;case})",
-    Note.SWEEP: (
-        "by {parameter}, {table}: {values}{first:if|; low precision pays from || on}"
-        "{last:if|; low precision does not pay at ||}"
-    ),
+    Note.SWEEP: "by {parameter}, {table}: {values}",
 }
 """A fact is spelled by `_SPELLED`, by a format specification, or not at all: `{fact:if|before|how|behind}` is "" where
 there is none of that name, `{fact:only|words}` where it is none or false, `{fact:else|words}` where it is any."""

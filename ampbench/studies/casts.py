@@ -21,8 +21,16 @@ from ampbench.core.units import UNDEFINED, one_of
 from ampbench.errors import UsageError
 from ampbench.records import casts as terms
 from ampbench.records.case import PATHS, Case
-from ampbench.records.cast_tables import (
+from ampbench.records.casts import (
     CAST_COLUMNS,
+    Cast,
+    CastPass,
+    CastTrace,
+    GraphCast,
+    GraphTrace,
+    ModuleCalls,
+    Operation,
+    Tracing,
     bytes_moved,
     cache_bytes,
     cast_users,
@@ -31,7 +39,6 @@ from ampbench.records.cast_tables import (
     op_rows,
     savings,
 )
-from ampbench.records.casts import Cast, CastPass, CastTrace, GraphCast, GraphTrace, ModuleCalls, Operation, Tracing
 from ampbench.records.kinds import CASTS, named
 from ampbench.records.labels import few
 from ampbench.records.rules import FAKE

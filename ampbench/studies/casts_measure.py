@@ -25,8 +25,7 @@ import ampbench.worker
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, in_one_line
 from ampbench.records.case import Case
-from ampbench.records.cast_tables import KEEP, savings
-from ampbench.records.casts import AUTOGRAD, COMPILED, TRACED, CastPass, CastTrace, GraphTrace, Tracing
+from ampbench.records.casts import AUTOGRAD, COMPILED, KEEP, TRACED, CastPass, CastTrace, GraphTrace, Tracing, savings
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.trace.dtypes import is_present, stood_in
 from ampbench.trace.ledger import trace_casts

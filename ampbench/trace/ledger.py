@@ -19,7 +19,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampbench.records.case import AUTOCAST_DEVICES
-from ampbench.records.cast_tables import cache_bytes
 from ampbench.records.casts import (
     ACTIVATION,
     AUTOCAST,
@@ -38,6 +37,7 @@ from ampbench.records.casts import (
     Operation,
     Promotion,
     WeightUse,
+    cache_bytes,
 )
 from ampbench.trace.calls import (
     Call,
@@ -490,7 +490,7 @@ class CastLedger:
         """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
         import pandas as pd  # half a second that a worker need not wait for
 
-        from ampbench.records.cast_tables import OP_COLUMNS, op_rows
+        from ampbench.records.casts import OP_COLUMNS, op_rows
 
         return pd.DataFrame(op_rows(self.trace), columns=OP_COLUMNS).astype({"seconds": float})
 

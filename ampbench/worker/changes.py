@@ -15,15 +15,17 @@ from torch.utils import _pytree as pytree
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import in_one_line
 from ampbench.records.case import Case
-from ampbench.records.cast_tables import KEEP, STORE, savings
 from ampbench.records.casts import (
     INPUT,
+    KEEP,
     NO_GRAD,
     PRE_CAST_INPUTS,
     PRE_CAST_WEIGHTS,
+    STORE,
     WEIGHT,
     CastTrace,
     CheckedSaving,
+    savings,
 )
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import trace_casts

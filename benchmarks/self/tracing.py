@@ -13,8 +13,7 @@ from torchvision.models import resnet50
 
 import ampbench
 from ampbench.core.units import format_seconds
-from ampbench.records.cast_tables import savings
-from ampbench.records.casts import CastPass
+from ampbench.records.casts import CastPass, savings
 from ampbench.studies.casts import by_op, by_origin, by_weight
 from ampbench.trace.ledger import CastLedger
 

@@ -72,7 +72,7 @@ def test_every_format_is_written_to_stdout(ampbench, folder, format, begins):
         (
             ("1-before", "3-other"),
             4,
-            "nothing in common that can be compared: 1-before has 2 cases, such as linear_chain",
+            "nothing in common that can be compared: 1-before has 2 cases, such as",
         ),
         (("1-before", "4-none"), 2, "unknown run '4-none'"),
         (("1-before", "2-after", "--metric", "tme"), 2, "unknown kind 'tme': did you mean time?"),

@@ -83,31 +83,6 @@ def test_a_sweep_is_summed_up_by_what_is_advised_at_each_value() -> None:
     assert (swept_value(group(8), "width"), swept_value(group(None), "batch_size")) == ("512", None)
 
 
-STAYS, TAKES = took(group(1), "fp32", Answer.STAY), took(group(1), "bf16_pure")
-MAY_BE = took(group(1), "fp32", Answer.UNCERTAIN)
-
-
-@pytest.mark.parametrize(
-    ("taken", "pays"),
-    [
-        ({8: STAYS, 16: TAKES}, {"first": "16", "last": "8"}),
-        ({128: TAKES, 8: STAYS, 16: TAKES}, {"first": "16", "last": "8"}),
-        ({1: MAY_BE, 8: STAYS, 16: TAKES}, {"first": "16", "last": "8"}),
-        ({8: STAYS, 16: STAYS}, {"last": "16"}),
-        ({8: TAKES, 16: took(group(16), "tf32")}, {"first": "8"}),
-        ({8: MAY_BE, 16: TAKES}, {}),
-        ({8: STAYS, 16: took(group(16), None)}, {}),
-        ({8: TAKES, 16: STAYS}, {}),
-        ({16: TAKES}, {}),
-    ],
-)
-def test_a_sweep_says_from_which_value_on_low_precision_pays_unless_that_is_open(
-    taken: dict[int, Take], pays: dict[str, str]
-) -> None:
-    (note,) = sweep_notes({group(batch): advice for batch, advice in taken.items()}, ["batch_size"])
-    assert {name: note.facts[name] for name in ("first", "last") if name in note.facts} == pays
-
-
 def test_a_skip_counts_its_cases_and_one_that_may_still_be_measured_is_pending() -> None:
     note = skipped("cpu has no tf32", ["tf32"] * 3)
     assert (note.code, note.facts) == (Note.SKIPPED, {"names": "tf32", "why": "cpu has no tf32", "cases": 3})

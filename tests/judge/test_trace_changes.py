@@ -16,7 +16,6 @@ from ampbench.judge.trace_changes import (
     computed,
     concerned_rules,
     names,
-    used_names,
 )
 from ampbench.records.casts import CastTrace, Operation
 from ampbench.records.rules import RuleChange
@@ -209,9 +208,3 @@ def test_a_loss_is_known_by_the_name_of_its_function():
     changes = compare_traces(*(made_up(*row) for row in rows))
     (one,) = concerned_rules(changed_names(changes), [rule("aten::cross_entropy_loss")], "cuda")
     assert one.op == "aten::cross_entropy_loss"
-
-
-def test_names_of_a_trace_are_those_of_its_functions_and_ops_without_modules():
-    assert used_names(made_up(("aten._fused_rms_norm", "torch.nn.functional.rms_norm", "a", "bf16"))) == {
-        "fused_rms_norm", "rms_norm",
-    }  # fmt: skip

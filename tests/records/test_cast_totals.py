@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ampbench.records.cast_tables import KEEP, ONCE, STAY, STORE, bytes_moved, savings
+from ampbench.records.casts import KEEP, ONCE, STAY, STORE, bytes_moved, savings
 from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import BF16, autocast, trace
 

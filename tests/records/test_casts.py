@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from ampbench.judge.trace_changes import compare_traces
-from ampbench.records.cast_tables import cast_users, casts_inside
-from ampbench.records.casts import CastTrace, Operation, is_view, plain_name
+from ampbench.records.casts import CastTrace, Operation, cast_users, casts_inside, is_view, plain_name
 from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import FP16, autocast, encoder, trace
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from ampbench.records.cast_tables import CAST_COLUMNS, OP_COLUMNS, op_rows
-from ampbench.records.casts import Cast, CastPass, CastTrace, Operation
+from ampbench.records.casts import CAST_COLUMNS, OP_COLUMNS, Cast, CastPass, CastTrace, Operation, op_rows
 from ampbench.show.document import records
 from ampbench.studies.casts import (
     ALL,
