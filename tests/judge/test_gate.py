@@ -29,7 +29,7 @@ from ampbench.records.changes import (
     Side,
 )
 from ampbench.records.rules import RuleChange
-from ampbench.show.comparison import case_names, point_line
+from ampbench.show.comparison import point_line
 from tests.stored_runs import make_case
 
 QUIET = ControlVerdict(cells=1, fired=False, code=ControlCode.QUIET, facts={"change": 0.0, "case": "mlp"})
@@ -113,13 +113,6 @@ def test_a_regression_of_any_gated_metric_fails(metric: str) -> None:
     assert result.regressions == (worse,)
 
 
-def test_it_says_what_regressed_by_how_much_of_which_threshold() -> None:
-    (point,) = judge(compared(WORSE), Policy()).why
-    assert (point.code, point.kind, point.changes) == (GateCode.REGRESSED, "time", (WORSE,))
-    said = point_line(point, case_names(compared(WORSE)))
-    assert said == "1 time regression: linear_chain fp32 time +8.0% (threshold 2%)"
-
-
 MOVED = finding(
     ChangeStatus.REGRESSED,
     DRIFT,
@@ -134,10 +127,6 @@ def test_what_computes_something_else_fails_and_is_told_before_any_regression() 
     result = judge(compared(WORSE, LOST, MOVED), Policy())
     assert result.exit_code == 1
     assert codes(result) == [GateCode.OTHER_FUNCTION, GateCode.REGRESSED]
-    assert point_line(result.why[0], case_names(compared(MOVED))) == (
-        "1 case computes something else: linear_chain fp32: the fp64 output moved by 23%; where that is meant, the "
-        "policy can allow it (reference_drift in docs/gate.md)"
-    )
 
 
 def test_another_function_that_an_ignore_allows_passes_with_its_errors() -> None:
@@ -145,32 +134,6 @@ def test_another_function_that_an_ignore_allows_passes_with_its_errors() -> None
     result = judge(compared(SAME, LOST, MOVED), Policy(ignores=(ignore,)))
     assert (result.exit_code, notes(result)) == (0, [])
     assert [one.change for one in result.ignored] == [MOVED]
-
-
-def test_many_regressions_are_counted_and_the_worst_are_named() -> None:
-    cases = [make_case(batch_size=size) for size in range(1, 6)]
-    found = [
-        finding(ChangeStatus.REGRESSED, case=case, change=case.batch_size / 10) for case in cases if case.batch_size
-    ]
-    (point,) = judge(compared(*found), Policy()).why
-    said = point_line(point, case_names(compared(*found)))
-    assert said.startswith("5 time regressions: linear_chain b5 fp32 time +50%")
-    assert said.endswith("; and 2 more")
-
-
-@pytest.mark.parametrize("change", [None, math.inf])
-def test_a_regression_without_a_finite_change_is_told_by_its_reason_and_first(change: float | None) -> None:
-    broken = finding(
-        ChangeStatus.REGRESSED,
-        ERROR,
-        case=OTHER,
-        change=change,
-        facts={"undefined": "candidate", "elements": 7, "what": "output"},
-    )
-    worse = finding(ChangeStatus.REGRESSED, ERROR, change=900.0)
-    (point,) = judge(compared(worse, broken), Policy()).why
-    said = point_line(point, case_names(compared(worse, broken)))
-    assert "linear_chain bf16_autocast output error (undefined in the candidate: not finite)" in said
 
 
 def test_what_is_not_gated_cannot_fail_but_outcomes_always_can() -> None:
@@ -184,8 +147,7 @@ def test_a_case_that_was_ok_and_fails_is_a_regression_even_if_nothing_else_can_b
     lost = finding(ChangeStatus.INCOMPARABLE, candidate=None)
     result = judge(compared(FAILS, lost, failed=[FAILS.case.case_id]), Policy())
     assert result.exit_code == 1
-    assert result.why[0].code is GateCode.FAILS
-    assert point_line(result.why[0], {}) == f"1 case that was ok fails now: {FAILS.case.case_id}"
+    assert codes(result)[0] is GateCode.FAILS
 
 
 def test_a_case_that_failed_before_as_well_is_exit_3() -> None:
@@ -198,9 +160,6 @@ def test_nothing_comparable_is_exit_4() -> None:
     other = finding(ChangeStatus.INCOMPARABLE, code=ChangeCode.OTHER_MACHINE, facts={"CPU": "A → B"})
     result = judge(compared(other), Policy())
     assert (result.status, result.exit_code, codes(result)) == (GateStatus.UNDECIDED, 4, [GateCode.UNDECIDED])
-    assert point_line(result.why[0], {}) == (
-        "time is undecided: 0 of 1 finding decided (0%), the policy asks for 50%: measured differently: CPU A → B"
-    )
     assert judge(compared(), Policy()).exit_code == 4
     assert judge(compared(SAME), Policy(only=("memory",))).exit_code == 4
     assert judge(compared(finding(ChangeStatus.IMPROVED, OUTCOME)), Policy()).exit_code == 4
@@ -361,10 +320,7 @@ def test_a_rule_or_ignore_that_matches_nothing_is_noted() -> None:
     rule = Rule(cases="mpl", thresholds={"time": 0.1})
     ignore = Ignore(cases="mpl", until=UNTIL, reason="known")
     idle = judge(compared(SAME), Policy(rules=(rule,), ignores=(ignore,))).notes[-2:]
-    assert [point_line(point, {}) for point in idle] == [
-        "rule 1 of the policy matches no case that is compared",
-        "ignore 1 of the policy (known) matches no case: it may have done its work",
-    ]
+    assert [(point.code, point.number) for point in idle] == [(GateCode.IDLE_RULE, 1), (GateCode.IDLE_IGNORE, 1)]
 
 
 @pytest.mark.parametrize("combined", list(itertools.product([False, True], repeat=3)))
@@ -416,24 +372,13 @@ def test_a_rule_that_changed_fails_whatever_else_is_compared(name: str, only: tu
         result = judge(comparison, Policy(only=only))
         assert result.exit_code == 1
         assert result.rule_changes == (altered,)
-        (point,) = result.why
-        assert point_line(point, {}).startswith(f"1 change of autocast's rules: rms_norm on {altered.device}")
+        assert codes(result) == [GateCode.RULES_CHANGED]
 
 
 @pytest.mark.parametrize("name", NOTED)
 def test_what_documents_say_and_new_ops_fail_no_gate(name: str) -> None:
     result = judge(probed(NOTED[name]), Policy())
     assert (result.exit_code, result.rule_changes, result.notes) == (0, (), ())
-
-
-def test_it_says_which_rules_changed_from_what_to_what_the_observed_ones_first() -> None:
-    registered = change(field="registered", before="no", after="yes")
-    others = [change(f"aten::op{number}", field="variant fp64") for number in range(3)]
-    (point,) = judge(probed(registered, *others, change(dtypes=["bfloat16"])), Policy()).why
-    assert point_line(point, {}) == (
-        "4 changes of autocast's rules: rms_norm on cuda to bf16: unlisted → float32; "
-        "op0 on cuda, variant fp64: unlisted → float32; op1 on cuda, variant fp64: unlisted → float32; and 1 more"
-    )
 
 
 def test_an_op_on_several_devices_is_one_change() -> None:
@@ -445,11 +390,8 @@ def test_an_op_on_several_devices_is_one_change() -> None:
 
 def test_rules_observed_before_and_not_now_are_noted() -> None:
     blind = probed(rules_unobserved=[change(f"aten::op{number}", after="not observed") for number in range(4)])
-    said = (
-        "4 rules observed in the baseline and not in the candidate: op0 on cuda; op1 on cuda; op2 on cuda; and 1 more"
-    )
     result = judge(blind, Policy())
-    assert (result.exit_code, point_line(result.notes[0], {})) == (0, said)
+    assert (result.exit_code, notes(result), len(result.notes[0].rules)) == (0, [GateCode.RULES_UNSEEN], 4)
     known = Ignore(cases="/", metrics=["rules"], until=datetime.date(2099, 1, 1), reason="no device")
     ignored = judge(blind, Policy(ignores=[known]))
     assert (ignored.exit_code, len(ignored.ignored)) == (0, 4)
@@ -466,7 +408,7 @@ def test_rules_that_are_not_gated_neither_fail_nor_are_they_something_compared()
 def test_where_neither_a_metric_nor_a_rule_is_comparable_it_is_exit_4() -> None:
     assert judge(probed(devices=()), Policy()).exit_code == 4
     result = judge(compared(SAME), Policy(only=("rules",)))
-    assert (result.exit_code, point_line(result.why[0], {})) == (4, "no rules can be compared")
+    assert (result.exit_code, codes(result)) == (4, [GateCode.NOTHING])
     assert judge(compared(finding(ChangeStatus.INCOMPARABLE), rule_devices=["cpu"]), Policy()).exit_code == 4
 
 
@@ -484,9 +426,8 @@ def test_an_ignore_leaves_a_changed_rule_out_by_its_op_and_device() -> None:
 
 def test_a_device_that_the_candidate_no_longer_probed_is_noted() -> None:
     lost = probed(rule_devices_missing=["xpu"])
-    said = "the candidate lacks the rules of autocast on xpu"
     result = judge(lost, Policy())
-    assert (result.exit_code, point_line(result.notes[0], {})) == (0, said)
+    assert (result.exit_code, notes(result), result.notes[0].names) == (0, [GateCode.RULES_UNSEEN], ("xpu",))
     assert judge(compared(SAME, rule_devices_missing=["xpu"]), Policy(only=("time",))).notes == ()
 
 
