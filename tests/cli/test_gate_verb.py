@@ -157,7 +157,7 @@ def test_an_expired_ignore_is_refused(measured: Run, ampbench: Run, tmp_path: Pa
     (tmp_path / "p.toml").write_text(f"[[ignore]]\ncases = 'bf16'\nuntil = {PAST}\nreason = 'ticket 12'\n")
     said = ampbench("gate", measured("base"), measured("new"), "--policy", "p.toml")
     assert said.code == 2
-    assert said.err == (f"ampbench: error: p.toml: ignore 1: expired on {PAST} (ticket 12): remove it or renew it\n")
+    assert said.err == (f"ampbench: error: p.toml: an ignore expired on {PAST} (ticket 12): remove it or renew it\n")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,6 @@ def test_an_expired_ignore_is_refused(measured: Run, ampbench: Run, tmp_path: Pa
     [
         (["--policy", "absent.toml"], "there is no policy file absent.toml"),
         (["--metric", "tme"], "unknown kind 'tme': did you mean time?"),
-        (["zzz"], "unknown run 'zzz'"),
         (["-k", "a b"], "-k 'a b' is not an expression"),
         (["--json", "--format", "csv"], "contradict each other"),
     ],
@@ -187,11 +186,9 @@ def test_a_case_that_vanished_is_noted_and_not_decided(measured: Run, ampbench: 
 
 
 def test_selected_cases_that_cannot_be_compared_do_not_pass(measured: Run, ampbench: Run) -> None:
-    base, new, old = measured("base"), measured("new", cases=(FP32,)), measured("old", cases=(FP32,))
+    base, new = measured("base"), measured("new", cases=(FP32,))
     assert ampbench("gate", base, new, "-k", "bf16").code == 4
     assert ampbench("gate", base, new, "-k", "fp32 and not bf16_autocast").code == 0
-    both = measured("new2")
-    assert ampbench("gate", base, both, old, "-k", "bf16").code == 4
 
 
 def test_a_case_that_is_skipped_now_is_noted_and_not_decided(measured: Run, ampbench: Run) -> None:
@@ -209,21 +206,20 @@ def test_a_case_that_failed_before_as_well_is_exit_3(measured: Run, ampbench: Ru
     assert last_lines(said.out)[0] == "why: 1 case failed in the candidate: linear_chain bf16_autocast"
 
 
-@pytest.mark.parametrize("combined", list(itertools.product([False, True], repeat=5)))
-def test_2_comes_before_5_1_4_and_3(
+@pytest.mark.parametrize("combined", list(itertools.product([False, True], repeat=4)))
+def test_2_comes_before_5_4_and_3(
     combined: tuple[bool, ...], measured: Run, elsewhere: Any, ampbench: Run, tmp_path: Path
 ) -> None:
-    usage, unselected, regression, incomparable, failed = combined
+    usage, unselected, incomparable, failed = combined
     fails = (BF16,) if failed else ()
-    measured("old", 0.5 if regression else 1.0, fails=fails)
     base = measured("base", fails=fails, **({"environment": elsewhere} if incomparable else {}))
     new = measured("new", fails=fails)
-    flags = ["cccccc", "--metric", "time"]
+    flags = ["--metric", "time"]
     if usage:
         (tmp_path / "ampbench-gate.toml").write_text("stict = true")
     if unselected:
         flags += ["-k", "nothing"]
-    expected = next((code for code, holds in zip((2, 5, 1, 4, 3), combined, strict=True) if holds), 0)
+    expected = next((code for code, holds in zip((2, 5, 4, 3), combined, strict=True) if holds), 0)
     assert ampbench("gate", base, new, *flags).code == expected
 
 
@@ -303,11 +299,10 @@ def test_an_upgrade_that_changes_a_rule_fails_and_names_it(ampbench: Run) -> Non
     [
         (["--metric", "rules"], 1),
         (["--metric", "time,memory,accuracy"], 4),
-        ([NEW], 1),
         (["-k", "rms_norm"], 5),
     ],
 )
-def test_flags_say_whether_rules_are_gated(flags: list[str | Path], code: int, ampbench: Run) -> None:
+def test_flags_say_whether_rules_are_gated(flags: list[str], code: int, ampbench: Run) -> None:
     assert ampbench("gate", OLD, NEW, *flags).code == code
 
 

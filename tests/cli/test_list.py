@@ -94,13 +94,11 @@ def test_a_folder_of_runs_is_listed_with_all_that_is_wrong_in_it(ampbench: Run, 
     runs = write_run(tmp_path / "results", [make_case()], COMPLETE).parent
     (runs / "20990101T000000Z-a-bbb111.jsonl").write_bytes(b'{"header":' * 5000 + b"\n")
     os.mkfifo(runs / "20990102T000000Z-a-bbb111.jsonl")
-    (runs / "20990103T000000Z-a-bbb111.jsonl").write_bytes((runs / f"{RUN}.jsonl").read_bytes())
     said = ampbench("list", "runs", "--json")
     rows = json.loads(said.out)
-    assert (said.code, len(rows)) == (0, 4)
+    assert (said.code, len(rows)) == (0, 3)
     assert rows[1]["outcome"].endswith("no header of an ampbench run: this is another program's file or a damaged one")
     assert rows[2]["outcome"].endswith("it is no file")
-    assert rows[3]["outcome"].startswith(f"is run {RUN} under the id of another: ")
 
 
 def test_runs_that_cannot_be_read_are_not_taken_for_none(ampbench: Run, tmp_path: Path) -> None:
