@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ampbench.errors import CASE_FAILED
-from ampbench.records.labels import device_statement
+from ampbench.records.labels import emulated_of
 from ampbench.report.material import gather
 from ampbench.show.document import Section, cut, markdown
 from ampbench.show.networks import brought, missing, tables
@@ -161,7 +161,9 @@ def sections(results: Path) -> tuple[str, list[Section]]:
     parts = [" · ".join(machine(header, "cpu"))]
     if (described := header.environment.device("cpu")) is not None:
         ran = {row["precision"] for row in material.rows if row["outcome"] == "ok"}
-        parts.append(device_statement(described, header.environment, ran))
+        if halves := emulated_of(described, ran):
+            dtypes = " and ".join(halves)
+            parts.append(f"This CPU emulates {dtypes}: {dtypes} times say nothing about other devices.")
     found: list[Section] = []
     for phase in PHASES:
         own = [network for network in material.networks if network.rows[0]["phase"] == phase]

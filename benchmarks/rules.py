@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from ampbench.records.rules import CATEGORIES, FAKE, RuleProbe, worded
-from ampbench.show.comparison import other_rule_lines, rule_lines
+from ampbench.show.comparison import rule_lines
 from ampbench.show.document import escaped, markdown, markdown_table
 from ampbench.show.studies import section
 from ampbench.store import StoredRun, read_run
@@ -50,7 +50,7 @@ def page(probed: Sequence[StoredRun]) -> str:
     changed = {}
     for old, new in pairwise(probed):
         changes = [change for pair in probed_twice(old, new) for change in compare_rules(*pair)]
-        lines = [*rule_lines(changes), *other_rule_lines(changes)] or ["no rule of autocast changed"]
+        lines = rule_lines(changes) or ["no rule of autocast changed"]
         changed[f"### From torch {version(old)} to {version(new)}"] = lines
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing"),
