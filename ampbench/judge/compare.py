@@ -170,9 +170,10 @@ def compare(
     )
     interleaved = one_session(*headers)
     findings: list[Change] = []
+    skipped: dict[str, str] = {}
     control = ControlVerdict(cells=0, fired=False, code=ControlCode.NO_TIMES)
     if measures:
-        findings, control = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
+        findings, control, skipped = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
     changed = {change.case.case_id for change in findings if change.status in _CHANGED}
     rules = sorted((change for pair in probes for change in compare_rules(*pair)), key=rule_rank)
     explained = _explained(
@@ -193,7 +194,7 @@ def compare(
         only_candidate=paired.only_candidate,
         lost_cases=[case_id for case_id in paired.only_baseline if baseline.outcome(case_id).name == OK],
         failed=candidate.failed,
-        skipped=_skipped_alike(paired, baseline, candidate) if measures else {},
+        skipped=skipped,
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
         caveats=_caveats(paired, baseline, theirs),
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
@@ -222,6 +223,10 @@ def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Ch
     return {one.case.case_id: one for one in findings}
 
 
+_OF_CASES = ("only_baseline", "only_candidate", "lost_cases", "failed", "other_numbers")
+"""Fields of a comparison that hold ids of cases."""
+
+
 def narrowed(
     comparison: Comparison, wanted: Callable[[str], bool] = lambda _: True, kinds: Collection[str] | None = None
 ) -> Comparison:
@@ -240,13 +245,9 @@ def narrowed(
         means=precision_means(findings),
         apart=comparison.apart and timed,
         control=comparison.control if timed else ControlVerdict(cells=0, fired=False, code=ControlCode.NO_TIMES),
-        only_baseline=list(filter(wanted, comparison.only_baseline)),
-        only_candidate=list(filter(wanted, comparison.only_candidate)),
-        lost_cases=list(filter(wanted, comparison.lost_cases)),
-        failed=list(filter(wanted, comparison.failed)),
         skipped={case_id: reason for case_id, reason in comparison.skipped.items() if wanted(case_id)},
-        other_numbers=list(filter(wanted, comparison.other_numbers)),
         explained={case_id: case for case_id, case in comparison.explained.items() if wanted(case_id)},
+        **{name: list(filter(wanted, getattr(comparison, name))) for name in _OF_CASES},
     )
     if kinds is None or RULES in kinds:
         return found
@@ -289,13 +290,14 @@ def _findings(
     differences: EnvironmentDifferences,
     interleaved: bool,
     threshold_of: ThresholdOf,
-) -> tuple[list[Change], ControlVerdict]:
-    """Return the verdicts on all that was measured of the pairs, and what the controls say."""
+) -> tuple[list[Change], ControlVerdict, dict[str, str]]:
+    """Return the verdicts on the pairs, what the controls say, and why cases were skipped on both sides, by id."""
     findings: list[Change] = []
-    measured, exact = [], []
+    measured, exact, skipped = [], [], {}
     for pair in paired.pairs:
         before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
         if skipped_alike(before, after):
+            skipped[pair.baseline_id] = before.reason
             continue
         outcome = outcome_finding(pair, before, after)
         if outcome is None:
@@ -312,17 +314,7 @@ def _findings(
         if memory is not None:
             findings.append(memory)
         findings += accuracy_findings(pair, baseline, candidate, same, threshold_of)
-    return sorted(findings, key=rank), control
-
-
-def _skipped_alike(paired: Paired, baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, str]:
-    """Return why cases were skipped on both sides, by the id of the baseline's."""
-    found = {}
-    for pair in paired.pairs:
-        before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
-        if skipped_alike(before, after):
-            found[pair.baseline_id] = before.reason
-    return found
+    return sorted(findings, key=rank), control, skipped
 
 
 def _nothing_in_common(*runs: StoredRun) -> str:
