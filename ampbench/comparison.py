@@ -128,9 +128,7 @@ def compare(
     relative change of a time that counts as none (0.05: 5%). Raises `NothingComparableError` where the runs have no
     case in common, `UnknownNameError` for a run that is not there, `StoreError` for a damaged file.
     """
-    policy = Policy(only=check_kinds(only))
-    if threshold is not None:
-        policy = policy.with_time_threshold(threshold)
+    policy = Policy(only=check_kinds(only), thresholds={} if threshold is None else {"time": threshold})
 
     def read(run: "str | Path | StoredRun | Result") -> StoredRun | MeasuredRun:
         if isinstance(run, str | Path):

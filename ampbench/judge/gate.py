@@ -129,15 +129,6 @@ class Policy(
         """Return the first ignore that covers the finding on `metric` of a case; None where it is judged."""
         return next((ignore for ignore in self.ignores if ignore.covers(metric, case_id)), None)
 
-    def with_time_threshold(self, threshold: float) -> "Policy":
-        """Return the policy with one `threshold` for the time of every case."""
-
-        def without_time(thresholds: Thresholds) -> Thresholds:
-            return {name: value for name, value in thresholds.items() if kind_of(name) != "time"}
-
-        rules = [structs.replace(rule, thresholds=without_time(rule.thresholds)) for rule in self.rules]
-        return structs.replace(self, thresholds={**without_time(self.thresholds), "time": threshold}, rules=rules)
-
     def idle(self, cases: Iterable[str], others: Iterable[str]) -> Iterator[GatePoint]:
         """Yield each rule that covers none of the ids `cases`, and each ignore that covers neither these nor `others`.
 

@@ -287,22 +287,16 @@ def imported_finding(
     `values` are what the sides have raw entries for, None where they have none. It is incomparable: a reading has no
     rounds, no counter and no digests to decide with.
     """
-    if not (baseline.stored.readings or candidate.stored.readings):  # nearly all, asked for each metric of each case
+    facts: dict[str, float | str] = {}
+    known = list(values)
+    runs = {"baseline": (baseline, pair.baseline_id), "candidate": (candidate, pair.candidate_id)}
+    for place, (side, (run, case_id)) in enumerate(runs.items()):
+        reading = run.stored.readings.get(metric, {}).get(case_id)
+        if values[place] is None and reading is not None:
+            imported = run.stored.header.imported
+            known[place], facts[side] = reading, "ampbench" if imported is None else imported.program
+    if not facts:
         return None
-    ids = (pair.baseline_id, pair.candidate_id)
-    runs = (baseline, candidate)
-    readings = [
-        run.reading(metric, case_id) if value is None else None
-        for run, case_id, value in zip(runs, ids, values, strict=True)
-    ]
-    if readings == [None, None]:
-        return None
-    facts = {
-        side: run.program
-        for side, run, reading in zip(("baseline", "candidate"), runs, readings, strict=True)
-        if reading is not None
-    }
-    known = tuple(value if reading is None else reading for value, reading in zip(values, readings, strict=True))
     return incomparable(pair.baseline, metric, ChangeCode.IMPORTED, facts, known)
 
 

@@ -294,16 +294,6 @@ class MeasuredRun:
         return self._weights.get(case_id)
 
     @property
-    def program(self) -> str:
-        """The program that measured the run."""
-        imported = self.stored.header.imported
-        return "ampbench" if imported is None else imported.program
-
-    def reading(self, metric: str, case_id: str) -> float | None:
-        """Return the number that another program kept of a metric of a case, None if none."""
-        return self.stored.readings.get(metric, {}).get(case_id)
-
-    @property
     def failed(self) -> list[str]:
         """The ids of the cases that failed."""
         return [case_id for case_id in self.stored.cases if self.outcome(case_id).name == FAILED]

@@ -92,13 +92,6 @@ def test_a_metrics_own_threshold_comes_before_its_kinds(tmp_path: Path) -> None:
     assert policy.threshold_of("grad_rel_l2", make_case()) == 0.5
 
 
-def test_one_time_threshold_from_a_flag_wins_over_the_whole_file(tmp_path: Path) -> None:
-    policy = read(EVERYTHING, tmp_path).with_time_threshold(0.07)
-    for case in (make_case(), make_case("bf16_autocast"), make_case(workload="resnet18", family="conv")):
-        assert policy.threshold_of("seconds_median", case) == 0.07
-    assert policy.threshold_of("peak_memory_bytes", make_case()) == 0.01
-
-
 def test_an_ignore_covers_its_cases_and_metrics_only(tmp_path: Path) -> None:
     policy = read(EVERYTHING, tmp_path)
     covered = "mlp/b8/fp16_pure/cpu/inference/eager/in-fp16"
@@ -202,8 +195,6 @@ def test_a_threshold_of_time_is_not_the_means_whose_own_is_said_by_name_and_an_i
     assert policy.threshold_of(MEAN, make_case()) is None  # and so the larger of its default and the time's
     assert policy.ignore_of(MEAN, "mlp/fp32") is not None
     assert read("[thresholds]\nseconds_mean = '10%'", tmp_path).threshold_of(MEAN, make_case()) == 0.1
-    flag = read("[thresholds]\nseconds_mean = '10%'", tmp_path).with_time_threshold(0.2)
-    assert flag.threshold_of(MEAN, make_case()) is None
 
 
 def test_a_threshold_of_accuracy_allows_larger_errors_and_no_other_function(tmp_path: Path) -> None:
