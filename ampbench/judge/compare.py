@@ -30,6 +30,8 @@ from ampbench.judge.exact import (
     skipped_alike,
 )
 from ampbench.judge.pairing import (
+    MISSING,
+    UUID,
     EnvironmentDifferences,
     Pair,
     Paired,
@@ -196,7 +198,7 @@ def compare(
         failed=candidate.failed,
         skipped=skipped,
         other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
-        caveats=_caveats(paired, baseline, theirs),
+        caveats=_caveats(paired, baseline, theirs, differences),
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
         rule_changes=rules,
         rule_devices=devices,
@@ -341,7 +343,9 @@ def _side(stored: StoredRun) -> Side:
     )
 
 
-def _caveats(paired: Paired, baseline: MeasuredRun, candidate: StoredRun) -> list[Statement]:
+def _caveats(
+    paired: Paired, baseline: MeasuredRun, candidate: StoredRun, differences: EnvironmentDifferences
+) -> list[Statement]:
     """Return how the runs were measured, as far as a reader must know, of all cases and of some."""
     caveats = [state(Caveat.SAME_RUN)] if baseline.stored.header.run == candidate.header.run else []
     for side, stored in (("baseline", baseline.stored), ("candidate", candidate)):
@@ -351,6 +355,9 @@ def _caveats(paired: Paired, baseline: MeasuredRun, candidate: StoredRun) -> lis
             caveats.append(state(Caveat.INCOMPLETE, side=side, why=stored.ending))
         if other_code := not_the_commits(stored.header):
             caveats.append(state(Caveat.OTHER_CODE, side=side, why=other_code))
+    for card in differences.found:
+        if card.name.endswith(f" {UUID}") and MISSING not in (card.baseline, card.candidate):
+            caveats.append(state(Caveat.OTHER_CARD, before=card.baseline, after=card.candidate))
     for pair in paired.pairs:
         before, after = baseline.stored.memory.get(pair.baseline_id), candidate.memory.get(pair.candidate_id)
         if before and after and before.attention is not None and after.attention is not None:

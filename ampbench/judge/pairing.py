@@ -107,6 +107,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 ISOLATION = ("all in one process", "a process each")
 """How cases are measured: what else a process holds weighs on their times."""
 
+UUID = "uuid"
+"""The detail of an accelerator that tells a card from another one of its model."""
+
 POWER_LIMIT = "power limit"
 """What differs where an accelerator may take more power in one run: times, never bits."""
 

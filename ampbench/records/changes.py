@@ -252,6 +252,8 @@ class Caveat(StrEnum):
     INCOMPLETE = "incomplete"
     OTHER_CODE = "other-code"
     """Not all that was measured is that of the commit."""
+    OTHER_CARD = "other-card"
+    """Another accelerator of the same model."""
     OTHER_KERNELS = "other-kernels"
     """Attention runs in other kernels than it did."""
 

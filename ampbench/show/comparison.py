@@ -120,6 +120,7 @@ CAVEATS: Mapping[StrEnum, str] = MappingProxyType(
         Caveat.CUT: "the {side}'s file {why}",
         Caveat.INCOMPLETE: "the {side} is not complete: {why}",
         Caveat.OTHER_CODE: "the {side}: {why}",
+        Caveat.OTHER_CARD: "the cards are two ({before} → {after}): measure both runs on one card",
         Caveat.OTHER_KERNELS: "attention runs by {after} in the candidate, by {before} in the baseline",
     }
 )

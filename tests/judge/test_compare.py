@@ -11,12 +11,12 @@ from ampbench.errors import NothingComparableError, StoreError
 from ampbench.judge.compare import block_seconds, compare, judge_self, precision_means
 from ampbench.judge.notes import statements
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.records.case import WorkloadSource
+from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.changes import Caveat, ChangeCode, ChangeStatus, Comparison
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer
 from ampbench.show.comparison import notes
-from tests.compared_runs import BF16, FP32, Times, arms, make_run, noisy
+from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 
@@ -136,6 +136,20 @@ def test_a_run_that_is_cut_or_not_complete_is_noted():
     assert "the candidate is not complete: killed, or still running" in said
     late = replace(stored, footers=[Footer(ended="out of time", finished_at="2026-01-31T12:00:00Z")])
     assert "the baseline is not complete: out of time" in notes(compare(late, stored))
+
+
+@pytest.mark.parametrize(("uuid", "caveats"), [("GPU-1", []), ("GPU-2", [Caveat.OTHER_CARD]), ("", [])])
+def test_runs_on_two_cards_of_one_model_are_told_apart(uuid, caveats):
+    case = make_case(device="cuda")
+    cards = [
+        DeviceDescription(type="cuda", available=True, name="H200", details={"uuid": each}) for each in ("GPU-1", uuid)
+    ]
+    ours, theirs = (
+        run((case, noisy(1e-3)), header=environment(make_header(run=card.details["uuid"] or "none"), devices=[card]))
+        for card in cards
+    )
+    found = [caveat for caveat in compare(ours, theirs).caveats if caveat.code is not Caveat.SAME_RUN]
+    assert [caveat.code for caveat in found] == caveats
 
 
 def test_attention_that_runs_by_another_kernel_is_told():
