@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 
@@ -241,6 +242,7 @@ def narrowed(
     if kinds is not None:
         findings = [one for one in findings if one.kind in (OUTCOME, *kinds)]
     timed = kinds is None or "time" in kinds
+    ids: dict[str, Any] = {name: list(filter(wanted, getattr(comparison, name))) for name in _OF_CASES}
     found = replace(
         comparison,
         findings=findings,
@@ -249,7 +251,7 @@ def narrowed(
         control=comparison.control if timed else ControlVerdict(cells=0, fired=False, code=ControlCode.NO_TIMES),
         skipped={case_id: reason for case_id, reason in comparison.skipped.items() if wanted(case_id)},
         explained={case_id: case for case_id, case in comparison.explained.items() if wanted(case_id)},
-        **{name: list(filter(wanted, getattr(comparison, name))) for name in _OF_CASES},
+        **ids,
     )
     if kinds is None or RULES in kinds:
         return found
