@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from time import perf_counter
 
 import torch
-from torch.utils.benchmark import Timer
 
 from ampbench.core.precisions import FORMATS, PRECISIONS
 from ampbench.records.case import Case
@@ -59,6 +58,8 @@ def spread(seconds: list[float]) -> float:
 
 def time(device: Device) -> dict[str, float]:
     """Return a step's fastest seconds by ampbench, torch's Timer and the clock, in turns, and the largest spread."""
+    from torch.utils.benchmark import Timer
+
     workload, case = network(device.type, "inference", TIMED_WIDTH)
     with precision_flags(PRECISIONS["fp32"]):
         step = build_step(workload, case, device)
