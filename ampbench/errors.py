@@ -79,13 +79,13 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
 
     They begin with it, else are the nearest, else begin with something near to it: bf16_pure, for bf61.
     """
-    if meant := [one for one in _MEANT.get(name.lower(), ()) if one in known]:
+    if meant := [candidate for candidate in _MEANT.get(name.lower(), ()) if candidate in known]:
         return meant
-    longer = [one for one in known if name and one.startswith(name)]
+    longer = [candidate for candidate in known if name and candidate.startswith(name)]
     if near := longer[:3] or get_close_matches(name, known, n=3, cutoff=0.5):
         return near
-    beginnings = get_close_matches(name, {one[: len(name)] for one in known} - {""}, n=1, cutoff=0.7)
-    return [one for one in known if one.startswith(tuple(beginnings))][:3]
+    beginnings = get_close_matches(name, {candidate[: len(name)] for candidate in known} - {""}, n=1, cutoff=0.7)
+    return [candidate for candidate in known if candidate.startswith(tuple(beginnings))][:3]
 
 
 def did_you_mean(near: Sequence[str]) -> str:

@@ -68,9 +68,9 @@ def find(start: Path) -> SettingsFile | None:
     pyproject.toml without `[tool.ampbench]` does not count. Raises `UsageError` for a file that is not TOML.
     """
     for folder in _folders(start.resolve()):
-        own, project = folder / FILE_NAME, folder / "pyproject.toml"
-        if own.is_file():
-            return SettingsFile(own, read_toml(own))
+        ampbench_file, project = folder / FILE_NAME, folder / "pyproject.toml"
+        if ampbench_file.is_file():
+            return SettingsFile(ampbench_file, read_toml(ampbench_file))
         if project.is_file():
             table = _table(read_toml(project).get("tool", {}), project, "tool").get("ampbench")
             if table is not None:
@@ -104,14 +104,14 @@ def defaults(file: SettingsFile, verb: str, verbs: Collection[str], options: Opt
 
 def limits(file: SettingsFile, known: Collection[str]) -> dict[str, float]:
     """Return the limits on errors in a settings file; raises `UsageError` for one that is not `known`, or no number."""
-    found: dict[str, float] = {}
+    limits_of: dict[str, float] = {}
     for name, value in _table(file.table.get(LIMITS, {}), file.path, LIMITS).items():
         if name not in known:
             raise UsageError(f"{file.path}: {UnknownNameError('limit', name, known)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{file.path}: the limit {name} must be a number, not {value!r}")
-        found[name] = float(value)
-    return found
+        limits_of[name] = float(value)
+    return limits_of
 
 
 def _folders(start: Path) -> list[Path]:
@@ -157,7 +157,7 @@ def _value(key: str, value: Any, option: Option, path: Path) -> Any:
         raise UsageError(f"{path}: {key} must be one value, not a list")
     if option.flag:
         return value
-    texts = [str(each) for each in (value if isinstance(value, list) else [value])]
+    texts = [str(item) for item in (value if isinstance(value, list) else [value])]
     if key in PATHS:
         texts = [str(path.parent / text) for text in texts]
     return texts if option.repeatable else texts[0]

@@ -67,7 +67,7 @@ class Budget:
                 raise UsageError(f"{name} is {limit.kind}, not {value:g}")
 
 
-LIMITS: Mapping[str, Limit] = MappingProxyType({each.name: each.metadata["limit"] for each in fields(Budget)})
+LIMITS: Mapping[str, Limit] = MappingProxyType({limit.name: limit.metadata["limit"] for limit in fields(Budget)})
 """What each limit of a budget may be, by its name."""
 LEAST_KEPT = 0.98
 """The least share of an update that must arrive: a convention. What is lost is lost in every step, as by a learning

@@ -55,9 +55,11 @@ class Precision:
             raise UsageError(f"a precision cannot be called {self.name!r}: give {NAMED}")
         if not self.rounding:
             object.__setattr__(self, "rounding", self.autocast or self.storage)
-        for what, dtype in (("storage", self.storage), ("autocast", self.autocast), ("rounding", self.rounding)):
+        for attribute, dtype in (("storage", self.storage), ("autocast", self.autocast), ("rounding", self.rounding)):
             if dtype is not None and dtype not in SHORT_DTYPES:
-                raise UsageError(f"precision {self.name}: {what} is {dtype!r}; give one of {', '.join(SHORT_DTYPES)}")
+                raise UsageError(
+                    f"precision {self.name}: {attribute} is {dtype!r}; give one of {', '.join(SHORT_DTYPES)}"
+                )
         if self.fp32_products not in FP32_PRODUCTS:
             known = ", ".join(FP32_PRODUCTS)
             raise UsageError(f"precision {self.name}: fp32_products is {self.fp32_products!r}; give one of {known}")

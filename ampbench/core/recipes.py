@@ -84,8 +84,8 @@ class TrainingRecipe:
     def spelling(self) -> str:
         """The recipe as `find_recipe` reads it and ids of cases hold it: "adamw-lm,lr=1e-05"."""
         row = RECIPES.get(self.name, _OWN)
-        own = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) != getattr(row, name)}
-        settings = [f"{name}={_spelled(value)}" for name, value in (*own.items(), *self.more)]
+        changed = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) != getattr(row, name)}
+        settings = [f"{name}={_spelled(value)}" for name, value in (*changed.items(), *self.more)]
         return ",".join([*([self.name] if self.name else []), *settings])
 
     @property
@@ -177,20 +177,20 @@ def parse_optimizer(text: str) -> TrainingRecipe:
     settings are those of the workload's own optimizer ("lr=1e-4"). Raises `UsageError` for an impossible value and for
     settings that exclude each other, `UnknownNameError` for an unknown name.
     """
-    name, colon, rest = (part.strip() for part in text.partition(":"))
+    name, colon, after = (part.strip() for part in text.partition(":"))
     where = f"optimizer {text}"
     if "=" in name:
         return _with_settings(_OWN, text.split(","), tuple(SETTINGS)[1:], where)
-    if "." in name or "/" in name or rest[:1].isupper():
-        kind, _, settings = (part.strip() for part in rest.partition(":"))
+    if "." in name or "/" in name or after[:1].isupper():
+        kind, _, settings = (part.strip() for part in after.partition(":"))
         if not name.endswith(".py") and ("=" in kind or not kind):
-            (name, _, kind), settings = name.rpartition("."), rest
+            (name, _, kind), settings = name.rpartition("."), after
         recipe = TrainingRecipe(optimizer=_optimizer(f"{name}:{kind}"))
         return _with_settings(recipe, settings.split(",") if settings else [], (), where)
     if name not in RECIPES and name not in OPTIMIZERS:
         raise UnknownNameError("optimizer", name, (*RECIPES, *OPTIMIZERS))
     recipe = RECIPES.get(name) or TrainingRecipe(optimizer=name)
-    kind, parts = recipe.optimizer, rest.split(",") if colon else []
+    kind, parts = recipe.optimizer, after.split(",") if colon else []
     if parts and "=" not in parts[0]:
         recipe = replace(recipe, optimizer=_optimizer(f"{kind}:{parts.pop(0).strip()}"))
     return _with_settings(recipe, parts, ("lr", *OPTIMIZERS[kind].settings, "clip"), where)
@@ -213,20 +213,20 @@ def no_own_step(precision: Precision) -> str:
 
 def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable[str], where: str) -> TrainingRecipe:
     """Return a recipe with the settings NAME=VALUE of `parts`, each `known` or of a class that is not torch's."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     more: dict[str, Any] = {}
     for name, value in _pairs(parts, where):
-        if name in given or name in more:
+        if name in values or name in more:
             raise UsageError(f"{where}: {name} is given twice")
-        if is_path(given.get("optimizer", recipe.optimizer)) and name not in SETTINGS:
+        if is_path(values.get("optimizer", recipe.optimizer)) and name not in SETTINGS:
             more[name] = parse_value(value)
             continue
         if name not in known and name not in (SETTINGS if is_path(recipe.optimizer) else ()):
             raise UnknownNameError(f"setting of {recipe.optimizer or 'optimizers'}", name, known)
-        given[name] = SETTINGS[name].read(value)
-        if given[name] is None:
+        values[name] = SETTINGS[name].read(value)
+        if values[name] is None:
             raise UsageError(f"{where}: {name} must be {SETTINGS[name].wanted}")
-    changed = replace(recipe, **given, more=(*recipe.more, *sorted(more.items())))
+    changed = replace(recipe, **values, more=(*recipe.more, *sorted(more.items())))
     if changed.nesterov and changed.optimizer and not changed.momentum:
         raise UsageError(f"{where}: nesterov=true needs a momentum, as in momentum=0.9")
     return changed
@@ -235,7 +235,7 @@ def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable
 def _pairs(parts: Iterable[str], where: str) -> Iterable[tuple[str, str]]:
     """Yield the name and value of each NAME=VALUE; betas=A/B are beta1 and beta2."""
     for part in parts:
-        name, equals, value = (each.strip() for each in part.partition("="))
+        name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value:
             raise UsageError(f"{where}: {part.strip()!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
         name = name.replace("-", "_")

@@ -90,11 +90,11 @@ def round_mean(
     seconds = steps = 0.0
     counts = steps_per_sample if len(steps_per_sample) == len(samples) else [1] * len(samples)
     for place, (build, count) in enumerate(zip(samples, counts, strict=True)):
-        own = build
+        times = build
         if cpu_samples is not None:
             pairs = zip(build, cpu_samples[place], strict=True)
-            own = [cpu if wall > INFLATED * cpu else wall for wall, cpu in pairs]
-        seconds += sum(own) * count
+            times = [cpu if wall > INFLATED * cpu else wall for wall, cpu in pairs]
+        seconds += sum(times) * count
         steps += len(build) * count
     return seconds / steps
 
@@ -348,8 +348,8 @@ def mean_ratios(first: Floats, second: Floats, alphas: Sequence[float] = (), mar
             small = np.flatnonzero(np.minimum(p_above[rows], p_below[rows]) <= _SMALL)
             for part in np.split(small, range(_FEW_ROWS, len(small), _FEW_ROWS)) if 2**count > _SUBSETS + 1 else ():
                 more = [side[part] @ _subsets(count, _MORE_SUBSETS) for side in sides]
-                found = _subset_p_values(more[0], more[1], against[rows[part]])
-                p_above[rows[part]], p_below[rows[part]] = found
+                p_values = _subset_p_values(more[0], more[1], against[rows[part]])
+                p_above[rows[part]], p_below[rows[part]] = p_values
     return MeanRatios(estimates=estimates, p_above=p_above, p_below=p_below, lows=lows, highs=highs)
 
 
@@ -401,10 +401,10 @@ def welch(first: Floats, second: Floats, components: Sequence[float] = ()) -> tu
     of estimates of variance components", 1946). NaN where a side has under two values.
     """
     (counts, means, variances), (others, other_means, other_variances) = row_variances(first), row_variances(second)
-    own, theirs = ratio(variances, counts), ratio(other_variances, others)
-    total = own + theirs + sum(components)
-    weights = own**2 / np.maximum(counts - 1, 1) + theirs**2 / np.maximum(others - 1, 1)
-    weights = weights + sum(each**2 for each in components)
+    ours, theirs = ratio(variances, counts), ratio(other_variances, others)
+    total = ours + theirs + sum(components)
+    weights = ours**2 / np.maximum(counts - 1, 1) + theirs**2 / np.maximum(others - 1, 1)
+    weights = weights + sum(component**2 for component in components)
     freedom = np.where(weights > 0, ratio(total**2, weights), np.maximum(counts + others - 2, 1))
     return other_means - means, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom)
 
@@ -421,8 +421,8 @@ def fisher_p(slow_first: Integers, first: Integers, slow_second: Integers, secon
 
     tables = np.stack([slow_first, first - slow_first, slow_second, second - slow_second], axis=1)
     distinct, where = np.unique(tables, axis=0, return_inverse=True)
-    found = [fisher_exact(table.reshape(2, 2)).pvalue if table[0] + table[2] else 1.0 for table in distinct]
-    return np.array(found, dtype=np.float64)[where.reshape(-1)]
+    distinct_p = [fisher_exact(table.reshape(2, 2)).pvalue if table[0] + table[2] else 1.0 for table in distinct]
+    return np.array(distinct_p, dtype=np.float64)[where.reshape(-1)]
 
 
 def share_bound(successes: ArrayLike, trials: ArrayLike) -> Floats:
@@ -431,18 +431,18 @@ def share_bound(successes: ArrayLike, trials: ArrayLike) -> Floats:
     32 of 32 leave 91% possible. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in
     the case of the binomial", Biometrika 1934.
     """
-    seen, of = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
-    pairs = list(zip(seen[of > 0].tolist(), of[of > 0].tolist(), strict=True))
+    counts, totals = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
+    pairs = list(zip(counts[totals > 0].tolist(), totals[totals > 0].tolist(), strict=True))
     distinct = set(pairs)
-    bounds = np.full(of.shape, np.nan)
+    bounds = np.full(totals.shape, np.nan)
     if len(distinct) <= _FEW and all(number - count <= _FEW for count, number in distinct):
-        found = {(count, number): _share_bound(count, number) for count, number in distinct}
-        bounds[of > 0] = [found[pair] for pair in pairs]
+        known = {(count, number): _share_bound(count, number) for count, number in distinct}
+        bounds[totals > 0] = [known[pair] for pair in pairs]
         return bounds
     from scipy.special import betaincinv
 
-    bounds[of > 0] = betaincinv(seen[of > 0], (of - seen + 1)[of > 0], _ALPHA)
-    return np.where(seen > 0, bounds, np.where(of > 0, 0.0, np.nan))
+    bounds[totals > 0] = betaincinv(counts[totals > 0], (totals - counts + 1)[totals > 0], _ALPHA)
+    return np.where(counts > 0, bounds, np.where(totals > 0, 0.0, np.nan))
 
 
 _ALPHA = 0.05

@@ -73,10 +73,10 @@ format_error = _defined(lambda value: f"{value:.1e}" if value else "0")
 
 def format_duration(seconds: float) -> str:
     """Return how long something takes in whole seconds, as "16 s", "2 min", "2 min 40 s" or "1 h 5 min"."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, left = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min" + (f" {rest} s" if rest else "") if minutes else f"{rest} s"
+    return f"{minutes} min" + (f" {left} s" if left else "") if minutes else f"{left} s"
 
 
 def apart(*values: float) -> list[str]:
@@ -169,9 +169,9 @@ def every(count: int) -> str:
     return "both" if count == 2 else f"all {count:,}"
 
 
-def counted(count: int, one: str, more: str = "") -> str:
+def counted(count: int, noun: str, more: str = "") -> str:
     """Return a count with its noun, "1 case" or "10,000 cases"; `more` is the plural that is not `one` with an s."""
-    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+    return f"{count:,} {noun if count == 1 else more or f'{noun}s'}"
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(

@@ -88,23 +88,25 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
     """Return what `comparison`, of an arm with itself, says; `rounds` are those of one side."""
     every = [finding for finding in comparison.findings if finding.kind == "time"]
     times = [finding for finding in every if finding.metric != MEAN]
-    alarms = [one for one in every if one.status in _CHANGED]
+    alarms = [finding for finding in every if finding.status in _CHANGED]
     level = min(ALPHA, FAMILY_ALPHA / max(2 * len(times), 1)) / len(LOOKS)  # its typical time and its mean
-    able = [one for one in times if one.code is not ChangeCode.UNFIT_MACHINE and 0.5**one.blocks <= level]
+    able = [
+        finding for finding in times if finding.code is not ChangeCode.UNFIT_MACHINE and 0.5**finding.blocks <= level
+    ]
     spreads = {
-        one.case.case_id: one.details["standard_error"] * math.sqrt(one.blocks)
-        for one in times
-        if one.blocks and "standard_error" in one.details
+        finding.case.case_id: finding.details["standard_error"] * math.sqrt(finding.blocks)
+        for finding in times
+        if finding.blocks and "standard_error" in finding.details
     }
-    threshold = max((one.threshold for one in times), default=0.0)
+    threshold = max((finding.threshold for finding in times), default=0.0)
     seconds = LANES * block_seconds(rounds)
     return SelfComparison(
         cases=len(times),
-        blocks=max((one.blocks for one in times), default=0),
+        blocks=max((finding.blocks for finding in times), default=0),
         false_alarms=alarms,
-        suspected=[one for one in every if one.code in (ChangeCode.NOT_CONFIRMED, ChangeCode.UNCONFIRMED)],
-        unfit=[one for one in times if one.code is ChangeCode.UNFIT_MACHINE],
-        unchanged=[one for one in times if one.status is ChangeStatus.UNCHANGED],
+        suspected=[finding for finding in every if finding.code in (ChangeCode.NOT_CONFIRMED, ChangeCode.UNCONFIRMED)],
+        unfit=[finding for finding in times if finding.code is ChangeCode.UNFIT_MACHINE],
+        unchanged=[finding for finding in times if finding.status is ChangeStatus.UNCHANGED],
         able=len(able),
         highest_rate=stats.wilson_interval(len(alarms), len(able))[1] if able else math.nan,
         spreads=spreads,
@@ -117,9 +119,9 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
 def block_seconds(rounds: Sequence[Round]) -> float:
     """Return how long a block takes: the median time between the ends of a case's rounds in two blocks."""
     ends: dict[str, list[float]] = {}
-    for each in rounds:
-        if not each.confirmation:
-            ends.setdefault(each.case_id, []).append(datetime.fromisoformat(each.finished_at).timestamp())
+    for measured in rounds:
+        if not measured.confirmation:
+            ends.setdefault(measured.case_id, []).append(datetime.fromisoformat(measured.finished_at).timestamp())
     gaps = [later - earlier for times in ends.values() for earlier, later in itertools.pairwise(sorted(times))]
     return stats.median(gaps) if gaps else math.nan
 
@@ -128,8 +130,8 @@ def _detectable(spreads: Sequence[float], blocks: int, seconds: float, threshold
     """Return what is found in so many blocks by cases whose log ratios spread so; as `deciding` reckons it."""
     error = np.array(spreads) / math.sqrt(blocks)
     freedom, margin = np.full(len(error), blocks - 1.0), np.full(len(error), math.log1p(threshold))
-    found = np.expm1(stats.detectable_effect(error, freedom, ALPHA / len(LOOKS), POWER, margin))
-    return Detectable(blocks, blocks * seconds, float(np.median(found)), float(found.max()))
+    effects = np.expm1(stats.detectable_effect(error, freedom, ALPHA / len(LOOKS), POWER, margin))
+    return Detectable(blocks, blocks * seconds, float(np.median(effects)), float(effects.max()))
 
 
 _CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
@@ -203,7 +205,9 @@ def compare(
         candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
         rule_changes=rules,
         rule_devices=devices,
-        rule_devices_missing=[one for one in ours.of(RuleProbe) if one not in devices and theirs.of(RuleProbe)],
+        rule_devices_missing=[
+            device for device in ours.of(RuleProbe) if device not in devices and theirs.of(RuleProbe)
+        ],
         rules_unobserved=[change for pair in probes for change in unobserved(*pair)],
         explained=explained,
         defects=came_or_went(ours, theirs),
@@ -220,10 +224,10 @@ def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Ch
         for pair in pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings).pairs
         if outcome_finding(pair, baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)) is None
     ]
-    differences = EnvironmentDifferences(*headers, devices=[one.baseline.device for one in pairs], settings=settings)
+    differences = EnvironmentDifferences(*headers, devices=[pair.baseline.device for pair in pairs], settings=settings)
     interleaved = one_session(baseline.stored.header, candidate.stored.header)
     findings, _ = time_findings(pairs, baseline, candidate, differences, interleaved, default_threshold)
-    return {one.case.case_id: one for one in findings}
+    return {finding.case.case_id: finding for finding in findings}
 
 
 _OF_CASES = ("only_baseline", "only_candidate", "lost_cases", "failed", "other_numbers")
@@ -238,12 +242,12 @@ def narrowed(
     There may be none. Findings go by the baseline's id; outcomes always stay. Changed rules belong to no case, and stay
     where "rules" is among the kinds.
     """
-    findings = [one for one in comparison.findings if wanted(one.case.case_id)]
+    findings = [finding for finding in comparison.findings if wanted(finding.case.case_id)]
     if kinds is not None:
-        findings = [one for one in findings if one.kind in (OUTCOME, *kinds)]
+        findings = [finding for finding in findings if finding.kind in (OUTCOME, *kinds)]
     timed = kinds is None or "time" in kinds
     ids: dict[str, Any] = {name: list(filter(wanted, getattr(comparison, name))) for name in _OF_CASES}
-    found = replace(
+    smaller = replace(
         comparison,
         findings=findings,
         means=precision_means(findings),
@@ -254,8 +258,8 @@ def narrowed(
         **ids,
     )
     if kinds is None or RULES in kinds:
-        return found
-    return replace(found, rule_changes=(), rule_devices=(), rule_devices_missing=(), rules_unobserved=())
+        return smaller
+    return replace(smaller, rule_changes=(), rule_devices=(), rule_devices_missing=(), rules_unobserved=())
 
 
 def precision_means(findings: Iterable[Change]) -> list[PrecisionMean]:
@@ -264,13 +268,15 @@ def precision_means(findings: Iterable[Change]) -> list[PrecisionMean]:
     Findings that are incomparable take no part, nor do times after a control has fired.
     """
     logs: dict[tuple[str, str, str], list[float]] = {}
-    for one in findings:
-        untrusted = one.status is ChangeStatus.INCOMPARABLE or one.code is ChangeCode.CONTROL_FIRED
-        if one.metric in (TIME, MEMORY) and one.change is not None and not untrusted:
-            logs.setdefault((one.metric, one.case.device, one.case.precision), []).append(math.log1p(one.change))
+    for finding in findings:
+        untrusted = finding.status is ChangeStatus.INCOMPARABLE or finding.code is ChangeCode.CONTROL_FIRED
+        if finding.metric in (TIME, MEMORY) and finding.change is not None and not untrusted:
+            logs.setdefault((finding.metric, finding.case.device, finding.case.precision), []).append(
+                math.log1p(finding.change)
+            )
     means = []
     for (metric, device, precision), values in sorted(
-        logs.items(), key=lambda each: (each[0][0] != TIME, each[0][1], precision_rank(each[0][2]), each[0][2])
+        logs.items(), key=lambda item: (item[0][0] != TIME, item[0][1], precision_rank(item[0][2]), item[0][2])
     ):
         interval = stats.log_t_interval([math.exp(value) for value in values])
         means.append(
@@ -322,14 +328,14 @@ def _findings(
 
 
 def _nothing_in_common(*runs: StoredRun) -> str:
-    said = []
+    contents = []
     for stored in runs:
         example, explains = next(iter(stored.cases), None), stored.header.explains
-        what = f"{deed_of(explains)} and has" if explains else "has"
+        deed = f"{deed_of(explains)} and has" if explains else "has"
         cases = f"{counted(len(stored.cases), 'case')}, such as {example}" if example else "no case"
         traced = f", {len(stored.of(CastPass)):,} traced" if stored.of(CastPass) else ""
-        said.append(f"{stored.header.run} {what} {cases}{traced}")
-    return f"the runs have nothing in common that can be compared: {'; '.join(said)}"
+        contents.append(f"{stored.header.run} {deed} {cases}{traced}")
+    return f"the runs have nothing in common that can be compared: {'; '.join(contents)}"
 
 
 def _side(stored: StoredRun) -> Side:
@@ -400,22 +406,24 @@ def _require_comparable(*runs: StoredRun) -> None:
     """Raise `NothingComparableError` where one of `runs` explains anything but casts, checks and rules."""
     alone = {stored.header.run: stored.header.explains for stored in runs if stored.header.explains not in COMPARED}
     if alone:
-        what = " or ".join(dict.fromkeys(alone.values()))
+        kinds = " or ".join(dict.fromkeys(alone.values()))
         show = " and ".join(f"ampbench show {run}" for run in alone)
-        raise NothingComparableError(f"runs that explain {what} are not compared: {show}")
+        raise NothingComparableError(f"runs that explain {kinds} are not compared: {show}")
 
 
 def _explained(
     pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun, rules: Sequence[RuleChange]
 ) -> dict[str, Explanation]:
     """Return what the traces of each pair say, and of runs that explain casts which could not be traced."""
-    found = {}
+    explanations = {}
     explains = baseline.header.explains, candidate.header.explains
     for pair in pairs:
         before = baseline.of(CastPass).get(pair.baseline_id)
         after = candidate.of(CastPass).get(pair.candidate_id)
         if before and after:
-            found[pair.baseline_id] = explanation(pair.baseline, before, after, rules, measured=not any(explains))
+            explanations[pair.baseline_id] = explanation(
+                pair.baseline, before, after, rules, measured=not any(explains)
+            )
         elif explains == (CASTS, CASTS):
             lines = []
             for name, stored, case_id, trace in (
@@ -425,5 +433,5 @@ def _explained(
                 failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
                 why = failure.said if failure else skip.reason if skip else "not reached"
                 lines += [] if trace else [f"not traced in the {name}: {' '.join(why.split())}"]
-            found[pair.baseline_id] = Explanation(Traces.NOT_TRACED, lines)
-    return found
+            explanations[pair.baseline_id] = Explanation(Traces.NOT_TRACED, lines)
+    return explanations

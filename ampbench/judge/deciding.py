@@ -231,7 +231,7 @@ def decide_stored(
     sides = [_usable(baseline), _usable(candidate)]
     counts: Integers = np.minimum(*(np.sum(~np.isnan(side), axis=1) for side in sides))
     kept = [np.log(without_slow(side)) for side in sides]
-    components = [each**2 / 2 for each in control_log_ratios]
+    components = [ratio**2 / 2 for ratio in control_log_ratios]
     estimates, error, freedom = stats.welch(kept[0], kept[1], components)
     p_worse, p_better = _t_tail(estimates, error, freedom), _t_tail(-estimates, error, freedom)
     margin = np.log1p(thresholds)
@@ -290,9 +290,11 @@ def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None
     """
     pair = Blocks.unconfirmed(blocks.baseline, blocks.control)
     decisions = decide_interleaved(pair, thresholds, looks=1, confirm=False)
-    two_sided = [2 * min(p for p in (each.p_worse, each.p_better, 0.5) if p is not None) for each in decisions]
-    within = [each.status is ChangeStatus.UNCHANGED for each in decisions]
-    changes = [each.change for each in decisions]
+    two_sided = [
+        2 * min(p for p in (decision.p_worse, decision.p_better, 0.5) if p is not None) for decision in decisions
+    ]
+    within = [decision.status is ChangeStatus.UNCHANGED for decision in decisions]
+    changes = [decision.change for decision in decisions]
     if means is not None:
         same = stats.mean_ratios(_usable(means.blocks.baseline), _usable(means.blocks.control), (EQUIVALENCE_ALPHA,))
         two_sided += (2 * np.minimum(np.minimum(same.p_above, same.p_below), 0.5)).tolist()
@@ -308,8 +310,8 @@ def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None
 
 def _invalid(seconds: Floats) -> Booleans:
     """Return which cells have a time that is no time: zero, negative or infinite. NaN is a missing one."""
-    found: Booleans = np.any(~np.isnan(seconds) & ~(np.isfinite(seconds) & (seconds > 0)), axis=1)
-    return found
+    invalid: Booleans = np.any(~np.isnan(seconds) & ~(np.isfinite(seconds) & (seconds > 0)), axis=1)
+    return invalid
 
 
 def _usable(seconds: Floats) -> Floats:
@@ -356,11 +358,11 @@ class _Paired:
             bdtrc(np.maximum(excess - 1, 0), np.maximum(self.counts, 1), SLOW_SHARE) <= LOPSIDED_ALPHA
         )
         differences = np.where(apart, np.nan, differences)
-        found = stats.signed_ranks(differences, (EQUIVALENCE_ALPHA / looks, 0.025), margin)
-        self.p_worse, self.p_better, self.estimates = found.p_above, found.p_below, found.estimates
-        self.beyond = (found.p_above_margin, found.p_below_margin)
-        self.bounds = (found.lows[0], found.highs[0])
-        self.interval = (found.lows[1], found.highs[1])
+        ranks = stats.signed_ranks(differences, (EQUIVALENCE_ALPHA / looks, 0.025), margin)
+        self.p_worse, self.p_better, self.estimates = ranks.p_above, ranks.p_below, ranks.estimates
+        self.beyond = (ranks.p_above_margin, ranks.p_below_margin)
+        self.bounds = (ranks.lows[0], ranks.highs[0])
+        self.interval = (ranks.lows[1], ranks.highs[1])
         self.kept, _, self.variances = stats.row_variances(differences)
 
 
@@ -389,13 +391,13 @@ class _Mean:
         """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
         changed = worse | better
         confirmable = changed & (0.5**self._fresh_counts <= CONFIRMATION_ALPHA) & confirm
-        shown = np.where(worse, self._fresh.p_above, self._fresh.p_below) <= CONFIRMATION_ALPHA
+        confirmed = np.where(worse, self._fresh.p_above, self._fresh.p_below) <= CONFIRMATION_ALPHA
         change, low, high = (
             np.where(confirmable, new, old) for new, old in zip(_told(self._fresh), self.told, strict=True)
         )
         self.told = change, low, high
         codes = np.select(
-            [changed & (shown & confirmable | (not confirm)), confirmable, changed, self._within],
+            [changed & (confirmed & confirmable | (not confirm)), confirmable, changed, self._within],
             [
                 ChangeCode.BEYOND_THRESHOLD,
                 ChangeCode.NOT_CONFIRMED,
@@ -416,7 +418,7 @@ class _StoredMean:
             return
         sides = [np.log(_usable(side)) for side in (means.blocks.baseline, means.blocks.candidate)]
         margin = np.log1p(means.thresholds)
-        ratios, error, freedom = stats.welch(sides[0], sides[1], [each**2 / 2 for each in control_log_ratios])
+        ratios, error, freedom = stats.welch(sides[0], sides[1], [ratio**2 / 2 for ratio in control_log_ratios])
         self.beyond = (_t_tail(ratios - margin, error, freedom), _t_tail(-ratios - margin, error, freedom))
         half, wide = (stdtrit(freedom, level) * error for level in (1 - EQUIVALENCE_ALPHA, 0.975))
         self._within = (ratios - half > -margin) & (ratios + half < margin)
@@ -432,10 +434,14 @@ class _StoredMean:
         return [ChangeCode(code) for code in codes.tolist()]
 
 
-def _told(found: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
+def _told(ratios: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
     """Return the change of a ratio of means and the ends of its 95% interval, NaN where there is none."""
-    known = (found.lows[1] > 0) & np.isfinite(found.highs[1])
-    return found.estimates - 1, np.where(known, found.lows[1] - 1, np.nan), np.where(known, found.highs[1] - 1, np.nan)
+    known = (ratios.lows[1] > 0) & np.isfinite(ratios.highs[1])
+    return (
+        ratios.estimates - 1,
+        np.where(known, ratios.lows[1] - 1, np.nan),
+        np.where(known, ratios.highs[1] - 1, np.nan),
+    )
 
 
 def _open(mean_codes: list[ChangeCode] | None) -> Booleans | bool:
@@ -482,7 +488,7 @@ def _decisions(
     """
     none = np.full(len(codes), np.nan)
     mean_codes: Sequence[ChangeCode | None] = [None] * len(codes) if means is None else means[0]
-    change, low, high = (np.expm1(each) for each in logs)
+    change, low, high = (np.expm1(values) for values in logs)
     whole = np.isfinite(low) & np.isfinite(high)
     wanting = np.array([code in (ChangeCode.UNDECIDED, ChangeCode.TOO_FEW_BLOCKS) for code in codes], np.bool_)
     columns = others | {
@@ -496,7 +502,7 @@ def _decisions(
     mean = (evidence.mean_change, none, none) if means is None else means[1]
     columns |= dict(zip(("mean_change", "mean_low", "mean_high"), mean, strict=True))
     rows: dict[str, Sequence[Any]] = {name: _optional(column) for name, column in columns.items()}
-    rows["blocks_needed"] = [None if each is None else int(each) for each in rows["blocks_needed"]]
+    rows["blocks_needed"] = [None if count is None else int(count) for count in rows["blocks_needed"]]
     rows |= {"code": codes, "mean_code": mean_codes, "blocks": counts.tolist(), "slow_p": evidence.slow_p.tolist()}
     rows["slow_share_baseline"] = evidence.slow_baseline.tolist()
     rows["slow_share_candidate"] = evidence.slow_candidate.tolist()

@@ -59,7 +59,7 @@ class Drift:
 def drift_between(before: Divergence, after: Divergence) -> Drift:
     """Return how far the reference of `after` lies from that of `before`, of equal weights, inputs and dtypes."""
     old, new = before.reference, after.reference
-    shapes = [_shapes(each.output_shapes) for each in (old, new)]
+    shapes = [_shapes(divergence.output_shapes) for divergence in (old, new)]
     if None not in shapes and shapes[0] != shapes[1]:
         return Drift({}, shapes=(str(shapes[0]), str(shapes[1])))
     parts = {
@@ -124,7 +124,7 @@ def _tolerance(drift: Drift, before: Divergence, after: Divergence) -> float:
 
 
 def _by_chance(before: Divergence, after: Divergence) -> float:
-    return _CHANCES * max(one.chance_rel_l2 or 0.0 for one in (before, after))
+    return _CHANCES * max(divergence.chance_rel_l2 or 0.0 for divergence in (before, after))
 
 
 def _loss_moved(before: float | None, after: float | None) -> Moved | None:
@@ -194,11 +194,11 @@ def memory_finding(
         return incomparable(pair.baseline, MEMORY, ChangeCode.OTHER_COUNTER, facts, values)
     if any(value is not None and value <= 0 for value in values):
         return incomparable(pair.baseline, MEMORY, ChangeCode.INVALID, {}, values)
-    found = judge_numbers(pair.baseline, MEMORY, values, 0.0, None if same else Order(), threshold_of)
-    other = other_numbers(pair, baseline, candidate)
-    if found is None or not other or found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
-        return found
-    return replace(found, remarks=[state(Remark.OTHER_NUMBERS, **other)])
+    finding = judge_numbers(pair.baseline, MEMORY, values, 0.0, None if same else Order(), threshold_of)
+    reason = other_numbers(pair, baseline, candidate)
+    if finding is None or not reason or finding.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
+        return finding
+    return replace(finding, remarks=[state(Remark.OTHER_NUMBERS, **reason)])
 
 
 def accuracy_findings(
@@ -212,11 +212,11 @@ def accuracy_findings(
     """
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
-    other = other_numbers(pair, baseline, candidate)
-    same = same and not any(one is not None and one.repeatable is False for one in (before, after))
+    reason = other_numbers(pair, baseline, candidate)
+    same = same and not any(divergence is not None and divergence.repeatable is False for divergence in (before, after))
     findings: list[Change] = []
     drifted: Mapping[str, float | str] = {}
-    if before and after and not (other or other_reference(before, after)):
+    if before and after and not (reason or other_reference(before, after)):
         drift = drift_finding(pair.baseline, before, after, same, threshold_of)
         findings += [drift] if drift else []
         if drift and drift.status is ChangeStatus.REGRESSED:
@@ -230,13 +230,13 @@ def accuracy_findings(
             continue
         if values == (None, None) or (metric in _RARE and not any(values)):
             continue
-        if other:
-            findings.append(incomparable(pair.baseline, metric, ChangeCode.OTHER_WEIGHTS, other, values))
+        if reason:
+            findings.append(incomparable(pair.baseline, metric, ChangeCode.OTHER_WEIGHTS, reason, values))
             continue
         if references := other_reference(before, after):
             findings.append(incomparable(pair.baseline, metric, ChangeCode.OTHER_REFERENCE, references, values))
             continue
-        if any(one is not None and one.chance_rel_l2 is not None for one in (before, after)):
+        if any(divergence is not None and divergence.chance_rel_l2 is not None for divergence in (before, after)):
             findings.append(incomparable(pair.baseline, metric, ChangeCode.INVALID, {}, values))
             continue
         lost = _became_undefined(pair.baseline, metric, values, before, after)
@@ -244,12 +244,12 @@ def accuracy_findings(
         lacking = after if values[1] is None else before
         why = _undefined(metric, lacking) if lacking is not None and None in values else ""
         order = None if same else _order(metric, pair, baseline, candidate)
-        found = lost or judge_numbers(pair.baseline, metric, values, floor, order, threshold_of, why)
+        finding = lost or judge_numbers(pair.baseline, metric, values, floor, order, threshold_of, why)
         broken = lost is not None or metric in _COUNTED
-        if found and drifted and not (broken and found.status is not ChangeStatus.IMPROVED):
-            found = incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
-        if found:
-            findings.append(found)
+        if finding and drifted and not (broken and finding.status is not ChangeStatus.IMPROVED):
+            finding = incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
+        if finding:
+            findings.append(finding)
     return findings
 
 
@@ -263,15 +263,15 @@ def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> 
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
     weights = (baseline.weights(pair.baseline_id), candidate.weights(pair.candidate_id))
-    other = ""
+    kind = ""
     if (before and after and before.weights_digest != after.weights_digest) or (
         None not in weights and weights[0] != weights[1]
     ):
-        other = "weights"
+        kind = "weights"
     elif before and after and before.inputs_digest != after.inputs_digest:
-        other = "inputs"
-    file = other_file(pair.baseline.workload, baseline.stored.header, candidate.stored.header) if other else None
-    return ({"other": other} if other else {}) | ({"from": file[0], "to": file[1]} if file else {})
+        kind = "inputs"
+    file = other_file(pair.baseline.workload, baseline.stored.header, candidate.stored.header) if kind else None
+    return ({"other": kind} if kind else {}) | ({"from": file[0], "to": file[1]} if file else {})
 
 
 def other_reference(before: Divergence | None, after: Divergence | None) -> dict[str, str]:
@@ -280,7 +280,9 @@ def other_reference(before: Divergence | None, after: Divergence | None) -> dict
         return {}
     sides = {"baseline": before, "candidate": after}
     held = {"before": before.reference.dtype or "nothing", "after": after.reference.dtype or "nothing"}
-    return held | {f"{name}_why": one.reference.error for name, one in sides.items() if one.reference.error}
+    return held | {
+        f"{name}_why": divergence.reference.error for name, divergence in sides.items() if divergence.reference.error
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +301,7 @@ def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRu
     """
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
-    counts = [_elements(metric, one) for one in (before, after)]
+    counts = [_elements(metric, divergence) for divergence in (before, after)]
     fewest = min((count for count in counts if count), default=0)
     if metric in (*_COUNTED, "grad_flushed_share", "update_kept"):
         return Order()
@@ -333,9 +335,9 @@ def _elements(metric: str, divergence: Divergence | None) -> int:
 
 def _fp32_error(metric: str, run: MeasuredRun, case_id: str) -> float:
     """Return what the error is of fp32 in the same run, 0 where it was not measured."""
-    own = run.stored.divergence.get(case_id)
-    if metric == "output_rel_l2" and own is not None and own.output.fp32_rel_l2 is not None:
-        return own.output.fp32_rel_l2
+    divergence = run.stored.divergence.get(case_id)
+    if metric == "output_rel_l2" and divergence is not None and divergence.output.fp32_rel_l2 is not None:
+        return divergence.output.fp32_rel_l2
     fp32 = structs.replace(run.stored.cases[case_id], precision=BASELINE).case_id
     return _error(run.stored.divergence.get(fp32), metric) or 0.0
 
@@ -405,12 +407,12 @@ def _became_undefined(
     after: Divergence | None,
 ) -> Change | None:
     """Return the verdict on an error that is undefined on one side because something is not finite there."""
-    what = COLUMNS[metric].undefined_by
-    if not what or None not in values or before is None or after is None:
+    part = COLUMNS[metric].undefined_by
+    if not part or None not in values or before is None or after is None:
         return None
     worse = values[1] is None
     broken_side = after if worse else before
-    errors: OutputDivergence | GradientDivergence = getattr(broken_side, what)
+    errors: OutputDivergence | GradientDivergence = getattr(broken_side, part)
     elements = errors.nonfinite or 0
     elsewhere = errors.reference_nan or (isinstance(errors, OutputDivergence) and errors.unlike)
     if not (elements or elsewhere) and metric != "param_rel_l2":
@@ -418,7 +420,7 @@ def _became_undefined(
     facts: dict[str, float | str] = {
         "undefined": "candidate" if worse else "baseline",
         "elements": elements,
-        "what": what,
+        "what": part,
     }
     if (elements or elsewhere) and worse:
         facts["why"] = _undefined(metric, broken_side)

@@ -84,8 +84,8 @@ class Frame:
         readings = self.run.stored.readings.get(column.name)
         if not readings:
             return values
-        given = stats.numbers([readings.get(case_id) for case_id in self.run.stored.cases])
-        return np.where(np.isnan(values), given, values)
+        imported = stats.numbers([readings.get(case_id) for case_id in self.run.stored.cases])
+        return np.where(np.isnan(values), imported, values)
 
     def each(self, path: str, of: Callable[[Any], Any] | None = None) -> list[Any]:
         """Return for each case the value at `path`, or what `of` makes of it; None if anything on the way is None."""
@@ -259,9 +259,9 @@ def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -
     place = file.parent, environment.host, environment.torch_version
     if place not in studies:
         studies[place] = trainings_beside(stored)
-    verdicts = [one.columns() for one in verdicts_of(stored, Budget(), studies[place]).values()]
+    verdicts = [verdict.columns() for verdict in verdicts_of(stored, Budget(), studies[place]).values()]
     frame = frame_of(stored)
-    added = {name: np.array([one[name] for one in verdicts], dtype) for name, dtype in VERDICT_COLUMNS.items()}
+    added = {name: np.array([columns[name] for columns in verdicts], dtype) for name, dtype in VERDICT_COLUMNS.items()}
     frame.columns = {**frame.columns, **added}
     return frame
 
@@ -295,7 +295,9 @@ def _or_none(text: str) -> str | None:
 
 def _largest(name: str) -> Callable[[Iterable[OutputError]], float | None]:
     """Return a function that finds the largest value of a field among outputs; None if there is none."""
-    return lambda outputs: max((value for one in outputs if (value := getattr(one, name)) is not None), default=None)
+    return lambda outputs: max(
+        (value for output in outputs if (value := getattr(output, name)) is not None), default=None
+    )
 
 
 FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
@@ -332,20 +334,20 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
         "sample_p99_rel_l2": lambda of: of.numbers("divergence.output.tensors", _largest("sample_p99_rel_l2")),
         "sample_worst_rel_l2": lambda of: of.numbers("divergence.output.tensors", _largest("sample_worst_rel_l2")),
         "output_sqnr_db": lambda of: -20 * np.log10(_positive(of.numbers("divergence.output.rel_l2"))),
-        "output_not_finite": lambda of: of.texts("divergence", lambda one: not_finite(one) or None),
+        "output_not_finite": lambda of: of.texts("divergence", lambda errors: not_finite(errors) or None),
         "reference_dtype": lambda of: of.texts("divergence.reference.dtype", _or_none),
         "argmax_agreement": lambda of: stats.ratio(*of.decided),
         "argmax_bound": lambda of: stats.share_bound(*of.decided),
         "loss_rel_error": lambda of: stats.ratio(of.loss_error, np.abs(of.numbers("divergence.reference.loss"))),
         "loss_abs_error": lambda of: of.loss_error,
-        "grad_not_finite": lambda of: of.texts("divergence", lambda one: not_finite(one, "gradient") or None),
+        "grad_not_finite": lambda of: of.texts("divergence", lambda errors: not_finite(errors, "gradient") or None),
         "busy_share": lambda of: np.minimum(stats.ratio(of.numbers("memory.busy_seconds"), of["seconds_median"]), 1.0),
         "flops_per_step": lambda of: of.numbers("memory.flops", lambda flops: sum(flops.values())),
         "flops_per_second": lambda of: stats.ratio(of["flops_per_step"], of["seconds_median"]),
         "ceiling_share": lambda of: stats.ratio(
-            stats.numbers([one and (one.least or None) for one in of.bounds]), of["seconds_median"]
+            stats.numbers([bound and (bound.least or None) for bound in of.bounds]), of["seconds_median"]
         ),
-        "bound_by": lambda of: np.array([one and one.binds for one in of.bounds], dtype=object),
+        "bound_by": lambda of: np.array([bound and bound.binds for bound in of.bounds], dtype=object),
         "burst_seconds": lambda of: of.medians(of.run.rounds.bursts),
         "energy_per_step": lambda of: of.medians(of.run.rounds.power * of.run.rounds.seconds),
         "energy_per_item": lambda of: stats.ratio(of["energy_per_step"], of.items),

@@ -269,37 +269,41 @@ class _Weighed:
 
     def __init__(self, comparison: Comparison, policy: Policy):
         self.comparison = comparison
-        gated = sorted((one for one in comparison.findings if one.kind in (OUTCOME, *policy.kinds)), key=rank)
+        gated = sorted(
+            (finding for finding in comparison.findings if finding.kind in (OUTCOME, *policy.kinds)), key=rank
+        )
         counting: list[Change] = []
         judged: list[Change] = []
         self.ignored: list[Ignored] = []
-        for one in gated:
-            ignore = policy.ignore_of(one.metric, one.case.case_id)
-            drifts = one.code is ChangeCode.OTHER_FUNCTION and one.metric != DRIFT
-            if drifts and policy.ignore_of(DRIFT, one.case.case_id):
+        for finding in gated:
+            ignore = policy.ignore_of(finding.metric, finding.case.case_id)
+            drifts = finding.code is ChangeCode.OTHER_FUNCTION and finding.metric != DRIFT
+            if drifts and policy.ignore_of(DRIFT, finding.case.case_id):
                 continue  # the errors go with the function
             if ignore is None:
-                judged.append(one)
-            if ignore is None or one.status in (ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED):
-                counting.append(one)
-            elif _is_gated(one) or _was_skipped(one):
-                self.ignored.append(_ignored(one.case.case_id, one.metric, ignore, change=one))
+                judged.append(finding)
+            if ignore is None or finding.status in (ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED):
+                counting.append(finding)
+            elif _is_gated(finding) or _was_skipped(finding):
+                self.ignored.append(_ignored(finding.case.case_id, finding.metric, ignore, change=finding))
         self.regressions = _of(ChangeStatus.REGRESSED, counting)
         self.improved = _of(ChangeStatus.IMPROVED, counting)
         self.inconclusive = _of(ChangeStatus.INCONCLUSIVE, counting)
         self.unchanged = _of(ChangeStatus.UNCHANGED, counting)
-        self.skipped = [one for one in counting if _was_skipped(one)]
-        self.lost = [one for one in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(one)]
-        self.kinds = {one.kind for one in gated if one.kind != OUTCOME and _is_gated(one)}
+        self.skipped = [finding for finding in counting if _was_skipped(finding)]
+        self.lost = [finding for finding in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(finding)]
+        self.kinds = {finding.kind for finding in gated if finding.kind != OUTCOME and _is_gated(finding)}
         with_rules = RULES in policy.kinds
         self.rule_devices = tuple(comparison.rule_devices) if with_rules else ()
         self.missing_devices = comparison.rule_devices_missing if with_rules else ()
-        altering = sorted((one for one in comparison.rule_changes if with_rules and one.alters), key=rule_rank)
+        altering = sorted((rule for rule in comparison.rule_changes if with_rules and rule.alters), key=rule_rank)
         self.rule_changes = self._not_ignored(altering, policy)
         self.unseen_rules = self._not_ignored(comparison.rules_unobserved if with_rules else (), policy)
         self.comparable = bool(self.rule_devices) or any(
-            one.status is not ChangeStatus.INCOMPARABLE if one.kind != OUTCOME else one.status is ChangeStatus.REGRESSED
-            for one in gated
+            finding.status is not ChangeStatus.INCOMPARABLE
+            if finding.kind != OUTCOME
+            else finding.status is ChangeStatus.REGRESSED
+            for finding in gated
         )
         self.missing = sorted(comparison.only_baseline)
         excused = {case_id: ignore for case_id in self.missing if (ignore := policy.ignore_of(OUTCOME, case_id))}
@@ -307,17 +311,17 @@ class _Weighed:
         self.lost_cases = [case_id for case_id in comparison.lost_cases if case_id not in excused]
         absent = len(self.skipped) + len(self.lost_cases)
         self.decided = {
-            kind: Decided(decided=sum(one.status in _DECIDED for one in having), findings=len(having) + absent)
+            kind: Decided(decided=sum(finding.status in _DECIDED for finding in having), findings=len(having) + absent)
             for kind in METRIC_KINDS
-            if (having := [one for one in judged if one.kind == kind and _is_gated(one)])
+            if (having := [finding for finding in judged if finding.kind == kind and _is_gated(finding)])
         }
 
     def regressed(self) -> list[GatePoint]:
         """Return what computes something else, what regressed of each kind, and the changed rules."""
-        drifted = [one for one in self.regressions if one.metric == DRIFT]
+        drifted = [finding for finding in self.regressions if finding.metric == DRIFT]
         points = [_point(GateCode.OTHER_FUNCTION, changes=drifted)]
         for kind in (OUTCOME, *METRIC_KINDS):
-            worse = [one for one in self.regressions if one.kind == kind and one.metric != DRIFT]
+            worse = [finding for finding in self.regressions if finding.kind == kind and finding.metric != DRIFT]
             points.append(_point(GateCode.FAILS if kind == OUTCOME else GateCode.REGRESSED, kind, changes=worse))
         return _having([*points, _point(GateCode.RULES_CHANGED, rules=self.rule_changes)])
 
@@ -328,7 +332,9 @@ class _Weighed:
         limit = float(policy.min_decided)
         for kind, cells in self.decided.items():
             if cells.decided < limit * cells.findings:
-                open_ones = [one for one in (*self.inconclusive, *self.lost) if one.kind == kind] + self.skipped
+                open_ones = [
+                    finding for finding in (*self.inconclusive, *self.lost) if finding.kind == kind
+                ] + self.skipped
                 point = _point(GateCode.UNDECIDED, kind, changes=open_ones, names=self.lost_cases)
                 points.append(replace(point, decided=cells.decided, findings=cells.findings, limit=limit))
         if not (points or self.comparable):
@@ -339,8 +345,12 @@ class _Weighed:
         """Return what must be seen whatever the verdict."""
         fired = self.comparison.control.fired and "time" in policy.kinds
         # whichever kinds are gated: it was other mathematics, whose times and bytes say little about a regression
-        others = [each for each in self.comparison.other_numbers if policy.ignore_of(ERROR, each) is None]
-        lost = [one for one in self.lost if one.code not in (ChangeCode.OTHER_WEIGHTS, ChangeCode.OTHER_FUNCTION)]
+        others = [case_id for case_id in self.comparison.other_numbers if policy.ignore_of(ERROR, case_id) is None]
+        lost = [
+            finding
+            for finding in self.lost
+            if finding.code not in (ChangeCode.OTHER_WEIGHTS, ChangeCode.OTHER_FUNCTION)
+        ]
         absent = [kind for kind in METRIC_KINDS if not policy.only and kind not in self.kinds]
         points = [
             _point(GateCode.MISSING, names=self.missing),
@@ -355,12 +365,12 @@ class _Weighed:
 
     def _not_ignored(self, changes: Iterable[RuleChange], policy: Policy) -> tuple[RuleChange, ...]:
         counting = []
-        for one in changes:
-            ignore = policy.ignore_of(RULES, one.rule_id)
+        for rule in changes:
+            ignore = policy.ignore_of(RULES, rule.rule_id)
             if ignore is None:
-                counting.append(one)
+                counting.append(rule)
             else:
-                self.ignored.append(_ignored(one.rule_id, RULES, ignore, rule=one))
+                self.ignored.append(_ignored(rule.rule_id, RULES, ignore, rule=rule))
         return tuple(counting)
 
 
@@ -375,11 +385,11 @@ def _point(code: GateCode, kind: str = "", **of: Iterable[Any]) -> GatePoint:
 
 def _having(points: Iterable[GatePoint]) -> list[GatePoint]:
     """Return the points that speak of something."""
-    return [one for one in points if one.changes or one.names or one.rules]
+    return [point for point in points if point.changes or point.names or point.rules]
 
 
 def _of(status: ChangeStatus, findings: Iterable[Change]) -> tuple[Change, ...]:
-    return tuple(one for one in findings if one.status is status)
+    return tuple(finding for finding in findings if finding.status is status)
 
 
 def _is_gated(finding: Change) -> bool:

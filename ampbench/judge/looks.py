@@ -78,34 +78,34 @@ class Look(NamedTuple):
         limit = getattr(budget, self.limit) if isinstance(self.limit, str) else self.limit
         return 1.0 - limit if self.limit == "argmax_agreement" else float(self.times * limit)
 
-    def value(self, seen: Seen) -> float | None:
+    def value(self, case: Seen) -> float | None:
         """Return the number; None: unknown, or it does not apply."""
-        return self.read(seen) if self.read else number(seen.row.get(self.column))
+        return self.read(case) if self.read else number(case.row.get(self.column))
 
 
-def _parameters(seen: Seen) -> float | None:
+def _parameters(case: Seen) -> float | None:
     """Elements that are not finite after one step or the timed ones; None if some of fp32's are not, either."""
-    if seen.baseline is not None and _parameters(seen.baseline):
+    if case.baseline is not None and _parameters(case.baseline):
         return None
-    counts = [each.param_nonfinite for each in (seen.found, *seen.rounds) if each is not None]
+    counts = [measured.param_nonfinite for measured in (case.found, *case.rounds) if measured is not None]
     return max((count for count in counts if count is not None), default=None)
 
 
-def _gradients(seen: Seen) -> float | None:
+def _gradients(case: Seen) -> float | None:
     """Elements that are not finite, if that leaves no error."""
-    undefined = seen.found is not None and number(seen.row["grad_rel_l2"]) is None
-    return seen.found.gradient.nonfinite if seen.found is not None and undefined else None
+    undefined = case.found is not None and number(case.row["grad_rel_l2"]) is None
+    return case.found.gradient.nonfinite if case.found is not None and undefined else None
 
 
-def _lost_loss(seen: Seen) -> float | None:
+def _lost_loss(case: Seen) -> float | None:
     """1 if the loss is not finite, though the reference's is."""
-    found = seen.found
-    return 1.0 if found is not None and found.loss_is_lost and found.reference.loss is not None else None
+    divergence = case.found
+    return 1.0 if divergence is not None and divergence.loss_is_lost and divergence.reference.loss is not None else None
 
 
-def _lost(seen: Seen) -> float | None:
+def _lost(case: Seen) -> float | None:
     """The share of the update that is lost, less two standard errors under random rounding."""
-    return None if seen.update is None else 1.0 - (seen.update.kept or 0.0) - 2 * (seen.update.kept_error or 0.0)
+    return None if case.update is None else 1.0 - (case.update.kept or 0.0) - 2 * (case.update.kept_error or 0.0)
 
 
 OF_GRADIENTS = "gradients"
@@ -123,70 +123,75 @@ def _lost_to(update: Update) -> str:
     return max(errors, key=lambda cause: errors[cause]) if any(errors.values()) else ""
 
 
-def _lost_of_tensor(seen: Seen) -> float | None:
-    update = seen.nearest_update
+def _lost_of_tensor(case: Seen) -> float | None:
+    update = case.nearest_update
     return None if update is None or update.worst_kept is None else 1.0 - update.worst_kept
 
 
-def _swallowed(seen: Seen) -> float | None:
-    return None if seen.nearest_update is None else seen.nearest_update.swallowed_energy
+def _swallowed(case: Seen) -> float | None:
+    return None if case.nearest_update is None else case.nearest_update.swallowed_energy
 
 
-def _without_room(seen: Seen) -> float | None:
+def _without_room(case: Seen) -> float | None:
     """The lost share of an update `ROOM` times smaller, after some steps."""
-    update = seen.nearest_update
+    update = case.nearest_update
     return None if update is None or not update.steps or update.counted_state else below(update.energies, 1 / ROOM)
 
 
-def _bias(seen: Seen) -> float | None:
+def _bias(case: Seen) -> float | None:
     """The error that gradients have in common over batches, relative to the noise of a batch."""
-    found = seen.found
-    if found is None or found.gradient.bias is None or not found.gradient.noise or found.gradient.bias < LEAST_BIAS:
+    divergence = case.found
+    if (
+        divergence is None
+        or divergence.gradient.bias is None
+        or not divergence.gradient.noise
+        or divergence.gradient.bias < LEAST_BIAS
+    ):
         return None
-    return found.gradient.bias / found.gradient.noise
+    return divergence.gradient.bias / divergence.gradient.noise
 
 
-def _disagreement(seen: Seen) -> float | None:
+def _disagreement(case: Seen) -> float | None:
     """The share of other decisions; over its limit it refuses only what is not chance (`is_chance`)."""
-    agreement = number(seen.row["argmax_agreement"])
+    agreement = number(case.row["argmax_agreement"])
     return None if agreement is None else 1.0 - agreement
 
 
-def _flushed(seen: Seen) -> float | None:
+def _flushed(case: Seen) -> float | None:
     """The share of gradients that became zero, less fp32's."""
-    flushed = number(seen.row["grad_flushed_share"])
-    unavoidable = number(seen.baseline.row["grad_flushed_share"]) if seen.baseline is not None else None
+    flushed = number(case.row["grad_flushed_share"])
+    unavoidable = number(case.baseline.row["grad_flushed_share"]) if case.baseline is not None else None
     return None if flushed is None else flushed - (unavoidable or 0.0)
 
 
-def _skipped(seen: Seen) -> float | None:
+def _skipped(case: Seen) -> float | None:
     """Steps that GradScaler skipped once its scale had settled, in the divergence pass and in all rounds."""
-    return sum(each.skipped_steps or 0 for each in (seen.found, *seen.rounds) if each is not None)
+    return sum(measured.skipped_steps or 0 for measured in (case.found, *case.rounds) if measured is not None)
 
 
-def _unscaling(seen: Seen) -> float | None:
+def _unscaling(case: Seen) -> float | None:
     """The largest factor that divides the loss for finite gradients, in the divergence pass or a round.
 
     GradScaler's scale is fp32: below its smallest number it is 0.
     """
-    scales = [each.scaler_scale for each in (seen.found, *seen.rounds) if each is not None]
+    scales = [measured.scaler_scale for measured in (case.found, *case.rounds) if measured is not None]
     known = [scale for scale in scales if scale is not None]
     return 1 / max(min(known), 2.0**-149) if known else None
 
 
-def _of_range(seen: Seen, column: str, dtype: str | None) -> float | None:
+def _of_range(case: Seen, column: str, dtype: str | None) -> float | None:
     """Return a largest value relative to the largest number of a short low dtype; None for another dtype."""
-    value, form = number(seen.row.get(column)), FORMATS.get(dtype or "")
+    value, form = number(case.row.get(column)), FORMATS.get(dtype or "")
     return None if value is None or form is None else value / form.largest
 
 
-def _input_range(seen: Seen) -> float | None:
-    return _of_range(seen, "input_largest", seen.row.get("input_dtype"))
+def _input_range(case: Seen) -> float | None:
+    return _of_range(case, "input_largest", case.row.get("input_dtype"))
 
 
-def _target_range(seen: Seen) -> float | None:
-    own = PRECISIONS.get(seen.row["precision"])  # a foreign run may have others
-    return _of_range(seen, "target_largest", SHORT_DTYPES[own.rounding] if own else None)
+def _target_range(case: Seen) -> float | None:
+    precision = PRECISIONS.get(case.row["precision"])  # a foreign run may have others
+    return _of_range(case, "target_largest", SHORT_DTYPES[precision.rounding] if precision else None)
 
 
 LOOKS = (
@@ -195,7 +200,7 @@ LOOKS = (
     Look(Refusal.OUTPUTS, "output_nonfinite", 0),
     Look(Refusal.PARAMETERS, "param_nonfinite", 0, _parameters, training=True),
     Look(Refusal.SCALE, "scaler_scale", MOST_UNSCALING, _unscaling, training=True),
-    Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", lambda seen: judged_error(seen.row), "output_worst_name"),
+    Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", lambda case: judged_error(case.row), "output_worst_name"),
     Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, subject="output_spread_name"),
     Look(Refusal.GRADIENTS, "grad_rel_l2", 0, _gradients, training=True),
     Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", training=True),
@@ -239,16 +244,16 @@ FINITE = (
 """Looks that hold even if errors are those of chance."""
 
 
-def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "Trained | None" = None) -> Verdict:
+def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "Trained | None" = None) -> Verdict:
     """Return the verdict on a case but for its speed and memory.
 
     `fault` is a flaw of its network whatever the precision. Whole trainings, `trained`, override one step.
     """
-    row, found = seen.row, seen.found
+    row, divergence = case.row, case.found
     training = row["phase"] == "training"
     evidence = Evidence.INPUTS
     if training:
-        update = seen.update  # after no steps it is defined where it began from an optimizer's state
+        update = case.update  # after no steps it is defined where it began from an optimizer's state
         late = update is not None and (update.steps or not update.undefined)
         evidence = Evidence.STEPS if late else Evidence.ONE_STEP
 
@@ -267,59 +272,61 @@ def judge(seen: Seen, budget: Budget, fault: Statement | None = None, trained: "
         return replace(base, number=trained.worse, subject=trained.study)
     if fault is not None:
         return replace(base, code=fault.code)
-    if training and (found is None or found.recipe is None):
-        return replace(base, code=Undecided.NO_REFERENCE if found is None else Undecided.NO_OPTIMIZER)
+    if training and (divergence is None or divergence.recipe is None):
+        return replace(base, code=Undecided.NO_REFERENCE if divergence is None else Undecided.NO_OPTIMIZER)
     within = []
-    chance = found is not None and found.chance_rel_l2 is not None
+    chance = divergence is not None and divergence.chance_rel_l2 is not None
     for look in LOOKS:
-        value = look.value(seen) if training or not look.training else None
+        value = look.value(case) if training or not look.training else None
         if value is None or (chance and look.code not in FINITE):
             continue
         limit = look.allowed(budget)
         subject = (look.subject and row.get(look.subject)) or ""
-        if look.code is Refusal.UPDATE and seen.update is not None:
-            subject = _lost_to(seen.update)
+        if look.code is Refusal.UPDATE and case.update is not None:
+            subject = _lost_to(case.update)
         judged = replace(base, status=Status.OK, code=look.code, number=value, limit=limit, subject=subject)
         if value <= limit:
             within.append((value / limit if limit else 0.0, look.code is Refusal.ERROR, judged))
-        elif look.code is not Refusal.DECISIONS or not is_chance(found, budget.argmax_agreement):
+        elif look.code is not Refusal.DECISIONS or not is_chance(divergence, budget.argmax_agreement):
             return replace(judged, status=Status.REFUSED)
-    if (missing := _missing(seen)) is not None:
+    if (missing := _missing(case)) is not None:
         return replace(base, code=missing)
-    return max(within, key=lambda each: each[:2])[2]
+    return max(within, key=lambda entry: entry[:2])[2]
 
 
-def _missing(seen: Seen) -> Undecided | None:
+def _missing(case: Seen) -> Undecided | None:
     """Return the measurement without which a case cannot be ok; None if none is missing."""
-    row, found = seen.row, seen.found
-    if found is not None and found.chance_rel_l2 is not None:
+    row, divergence = case.row, case.found
+    if divergence is not None and divergence.chance_rel_l2 is not None:
         return Undecided.BY_CHANCE
-    zero = found is not None and found.reference.output_norm == 0
-    spread = found is not None and all(one.over_spread is not None for one in found.output.tensors or [])
+    zero = divergence is not None and divergence.reference.output_norm == 0
+    spread = divergence is not None and all(
+        tensor.over_spread is not None for tensor in divergence.output.tensors or []
+    )
     if judged_error(row) is None and not (zero and spread and number(row.get("output_over_spread")) is not None):
-        if found is None or not found.reference.dtype:
+        if divergence is None or not divergence.reference.dtype:
             return Undecided.NO_REFERENCE
-        finite = (found.output.elements or 0) > (found.output.reference_nonfinite or 0)
+        finite = (divergence.output.elements or 0) > (divergence.output.reference_nonfinite or 0)
         return Undecided.ZERO_REFERENCE if finite and zero else Undecided.NO_ERROR
     if row["phase"] != "training":
         return None
     if number(row["grad_rel_l2"]) is None:
         return Undecided.NO_GRADIENT_ERROR
-    own = PRECISIONS.get(row["precision"])
-    halved = own is not None and own.storage != "float32" and not own.master
-    return Undecided.NO_UPDATE if halved and seen.update is None else None
+    precision = PRECISIONS.get(row["precision"])
+    halved = precision is not None and precision.storage != "float32" and not precision.master
+    return Undecided.NO_UPDATE if halved and case.update is None else None
 
 
-def is_chance(found: Divergence | None, minimum: float) -> bool:
+def is_chance(divergence: Divergence | None, minimum: float) -> bool:
     """Return whether chance can explain that too few decisions agree; never if their number is unknown.
 
     The one-sided exact binomial test: P(X >= disagreements), X ~ Binomial(decisions, 1 - minimum), at 5%; the same
     number as `scipy.stats.binomtest(..., alternative="greater")`, without SciPy's import. One flip in eight decisions
     proves nothing (p = 0.077).
     """
-    if found is None or found.output.decided is None:
+    if divergence is None or divergence.output.decided is None:
         return False
-    agreeing, decisions = found.output.decided
+    agreeing, decisions = divergence.output.decided
     disagreements, allowed = decisions - agreeing, 1.0 - minimum
     if disagreements <= decisions * allowed:  # no more than are expected, which chance exceeds every other time
         return True

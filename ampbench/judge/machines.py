@@ -46,8 +46,8 @@ class Machine:
         """What is shown of it."""
         environment = self.stored.header.environment
         types = dict.fromkeys(case.device for case in self.stored.cases.values())
-        described = [environment.device(one) for one in types]
-        devices = [one.name for one in described if one is not None and one.name]
+        described = [environment.device(type) for type in types]
+        devices = [device.name for device in described if device is not None and device.name]
         return Place(
             name=self.name,
             device=few(devices or types or [environment.cpu]),
@@ -74,10 +74,10 @@ def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
 
 def document(runs: Sequence[StoredRun], budget: Budget, *, everything: bool = False) -> Document:
     """Return what runs on several machines measured, side by side: what to take of each network, or `everything`."""
-    found = machines(runs, budget)
-    rows = [row for machine in found for row in machine.rows]
-    shown, places = networks(found), [machine.place for machine in found]
-    return side_by_side(places, shown, rows, everything=everything)
+    measured = machines(runs, budget)
+    rows = [row for machine in measured for row in machine.rows]
+    compared, places = networks(measured), [machine.place for machine in measured]
+    return side_by_side(places, compared, rows, everything=everything)
 
 
 def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]) -> list[Machine]:
@@ -90,7 +90,7 @@ def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group,
             rows=rows,
             takes=takes,
             seconds={
-                case_id: [each.seconds for each in rounds]
+                case_id: [timed.seconds for timed in rounds]
                 for case_id, rounds in MeasuredRun.of(stored).timed.items()
                 if rounds
             },
@@ -106,10 +106,12 @@ def _by_device(
     devices: dict[str, list[Row]] = {}
     for row in rows:
         devices.setdefault(str(row["device"]), []).append(row)
-    for device, own in devices.items():
-        ids = {row["case_id"] for row in own}
-        narrowed = replace(stored.narrowed(ids), rounds=[each for each in stored.rounds if each.case_id in ids])
-        yield narrowed, own, {group: take for group, take in takes.items() if group.device == device}
+    for device, device_rows in devices.items():
+        ids = {row["case_id"] for row in device_rows}
+        narrowed = replace(
+            stored.narrowed(ids), rounds=[measured for measured in stored.rounds if measured.case_id in ids]
+        )
+        yield narrowed, device_rows, {group: take for group, take in takes.items() if group.device == device}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +126,20 @@ class _Table:
         return self.machine.seconds.get(row["case_id"], [])
 
 
-def networks(found: Sequence[Machine]) -> list[Network]:
+def networks(measured: Sequence[Machine]) -> list[Network]:
     """Return each network on each machine, by network, the fastest machine first."""
     together: dict[Group, list[_Table]] = {}
-    for machine in found:
+    for machine in measured:
         for group, rows in grouped(machine.rows).items():
             if group in machine.takes:
                 together.setdefault(replace(group, device=""), []).append(_Table(machine, machine.takes[group], rows))
     first = [table.machine.stored.cases[table.rows[0]["case_id"]] for table, *_ in together.values()]
     names = network_names([structs.replace(case, device="cpu") for case in first])
-    shown = []
+    compared = []
     for name, tables in zip(names, together.values(), strict=True):
         standings = _standings(tables)
         tables.sort(key=lambda table: (taken_of(table.rows) is None, _median(taken_of(table.rows)) or 0.0))
-        shown += [
+        compared += [
             Network(
                 name=name,
                 rows=table.rows,
@@ -147,7 +149,7 @@ def networks(found: Sequence[Machine]) -> list[Network]:
             )
             for table in tables
         ]
-    return shown
+    return compared
 
 
 def _median(row: Row | None) -> float | None:
@@ -159,15 +161,15 @@ def _times_as_fast(ours: tuple[_Table, Row], theirs: tuple[_Table, Row]) -> Inte
 
     What was timed in a single round has no interval.
     """
-    own, base = _median(ours[1]), _median(theirs[1])
-    if not own or not base:
+    seconds, base = _median(ours[1]), _median(theirs[1])
+    if not seconds or not base:
         return Interval()
     rounds = [np.log(np.array([table.seconds(row)])) for table, row in (ours, theirs)]
-    if ours[0].machine is theirs[0].machine or min(each.shape[1] for each in rounds) < 2:
-        return Interval(value=base / own)
-    difference, error, freedom = (float(each[0]) for each in stats.welch(*rounds))
+    if ours[0].machine is theirs[0].machine or min(logs.shape[1] for logs in rounds) < 2:
+        return Interval(value=base / seconds)
+    difference, error, freedom = (float(value[0]) for value in stats.welch(*rounds))
     reach = float(stdtrit(freedom, 0.975)) * error
-    return Interval(value=base / own, low=float(np.exp(difference - reach)), high=float(np.exp(difference + reach)))
+    return Interval(value=base / seconds, low=float(np.exp(difference - reach)), high=float(np.exp(difference + reach)))
 
 
 def _standings(tables: Sequence[_Table]) -> dict[str, str]:
@@ -201,9 +203,9 @@ def _names(runs: Sequence[StoredRun]) -> list[str]:
         lambda header: header.run.rpartition("-")[2],
     ):
         counts = Counter(names)
-        told = [f"{name} · {tell(header)}" for name, header in zip(names, headers, strict=True)]
-        if len({one for one, name in zip(told, names, strict=True) if counts[name] > 1}) > len(
+        longer = [f"{name} · {tell(header)}" for name, header in zip(names, headers, strict=True)]
+        if len({label for label, name in zip(longer, names, strict=True) if counts[name] > 1}) > len(
             {name for name in names if counts[name] > 1}
         ):
-            names = [one if counts[name] > 1 else name for one, name in zip(told, names, strict=True)]
+            names = [label if counts[name] > 1 else name for label, name in zip(longer, names, strict=True)]
     return names

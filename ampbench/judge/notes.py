@@ -53,8 +53,8 @@ def _emulated(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 def _imported(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
     if (imported := stored.header.imported) is not None:
-        own = bool(stored.readings)
-        yield THE_RUN, {"program": imported.program, "file": imported.file, "readings": own}
+        readings = bool(stored.readings)
+        yield THE_RUN, {"program": imported.program, "file": imported.file, "readings": readings}
 
 
 def _control(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
@@ -66,9 +66,9 @@ def _control(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 def _modified(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     workloads = {row["case_id"]: row["workload"] for row in rows}
     names: dict[str, list[str]] = {}
-    for each in stored.rounds:
-        if each.case_id in workloads and each.changed_in_place:
-            names.setdefault(workloads[each.case_id], []).extend(each.changed_in_place)
+    for measured in stored.rounds:
+        if measured.case_id in workloads and measured.changed_in_place:
+            names.setdefault(workloads[measured.case_id], []).extend(measured.changed_in_place)
     for workload, changed in names.items():
         yield [next(case_id for case_id, name in workloads.items() if name == workload)], {"names": few(changed)}
 
@@ -78,7 +78,7 @@ def _of_rounds(holds: Callable[[Round], bool | None]) -> Callable[[StoredRun, Se
 
     def found(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
         shown_ids = {row["case_id"] for row in rows}
-        yield [each.case_id for each in stored.rounds if each.case_id in shown_ids and holds(each)], {}
+        yield [measured.case_id for measured in stored.rounds if measured.case_id in shown_ids and holds(measured)], {}
 
     return found
 
@@ -87,9 +87,9 @@ def _fp32_products(stored: StoredRun, rows: Sequence[Row], *, meant: bool) -> It
     """Find cases whose fp32 products were rounded in any process though they are not `meant` to be, or the reverse."""
     rounded: dict[str, dict[str, str]] = {}
     measured: list[Round | Divergence] = [*stored.rounds, *stored.divergence.values()]
-    for each in measured:
-        if each.fp32_products is not None:
-            rounded.setdefault(each.case_id, {}).update(each.fp32_products)
+    for part in measured:
+        if part.fp32_products is not None:
+            rounded.setdefault(part.case_id, {}).update(part.fp32_products)
     variables = stored.header.environment.variables
     known = ", ".join(f"{name}={variables[name]}" for name in FPMATH_VARIABLES if name in variables)
     facts = {"variables": known} if known else {}
@@ -136,19 +136,19 @@ def _attention(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 
 def _switches(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    own = {row["workload"]: row["case_id"] for row in rows if row["family"] == "user"}
+    case_ids = {row["workload"]: row["case_id"] for row in rows if row["family"] == "user"}
     for source in stored.header.sources:
-        if source.name in own and source.switches:
-            yield [own[source.name]], {"switches": ", ".join(source.switches)}
+        if source.name in case_ids and source.switches:
+            yield [case_ids[source.name]], {"switches": ", ".join(source.switches)}
 
 
 def _misses(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    told = set()
+    workloads = set()
     for row in rows:
         errors = stored.divergence.get(row["case_id"])
         recipe = errors.recipe if errors is not None else None
-        if recipe is not None and recipe.trained and row["workload"] not in told:
-            told.add(row["workload"])
+        if recipe is not None and recipe.trained and row["workload"] not in workloads:
+            workloads.add(row["workload"])
             kind = recipe.optimizer.rpartition(".")[2]
             counts = {"missed": len(recipe.missed), "trained": recipe.trained}
             more = {"foreign": recipe.foreign} if recipe.foreign else {}
@@ -167,10 +167,10 @@ def _random_weights(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 def _ceilings_lacking(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     ceilings = stored.every(Ceiling)
-    bounds, known = Bounds(ceilings), {each.device for each in ceilings}
+    bounds, known = Bounds(ceilings), {ceiling.device for ceiling in ceilings}
     ok = [row for row in rows if row["outcome"] == "ok" and row["device"] in known]
     bound = [bounds.of(stored.memory.get(row["case_id"]), row["device"]) for row in ok]
-    lacking = [f"{BINDING[operation]} in {dtype}" for each in bound for operation, dtype in each.lacking]
+    lacking = [f"{BINDING[operation]} in {dtype}" for limits in bound for operation, dtype in limits.lacking]
     if lacking:
         yield THE_RUN, {"operations": few(lacking)}
 
@@ -183,8 +183,12 @@ def _above_ceiling(_: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 def _others(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     shown_ids = {row["case_id"] for row in rows}
-    told = [each.telemetry for each in stored.rounds if each.case_id in shown_ids and each.telemetry is not None]
-    if processes := [process for each in told for process in each.processes]:
+    telemetry = [
+        measured.telemetry
+        for measured in stored.rounds
+        if measured.case_id in shown_ids and measured.telemetry is not None
+    ]
+    if processes := [process for sample in telemetry for process in sample.processes]:
         yield THE_RUN, {"processes": few(processes)}
 
 
@@ -219,20 +223,20 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.OTHER_CODE, Severity.PROBLEM, _why(lambda stored: not_the_commits(stored.header))),
     (Note.CONTROL, Severity.INFO, _control),
     (Note.MODIFIES_INPUTS, Severity.PROBLEM, _modified),
-    (Note.COMPILED, Severity.PROBLEM, _of_rounds(lambda each: each.comes_compiled)),
+    (Note.COMPILED, Severity.PROBLEM, _of_rounds(lambda measured: measured.comes_compiled)),
     (Note.ROUNDED, Severity.PROBLEM, partial(_fp32_products, meant=False)),
     (Note.NOT_ROUNDED, Severity.ADVICE, partial(_fp32_products, meant=True)),
     (Note.NOTHING_CAST, Severity.PROBLEM, _nothing_cast),
     (Note.CHANNELS_LAST, Severity.ADVICE, _contiguous),
     (Note.ATTENTION, Severity.ADVICE, _attention),
-    (Note.NO_GRAD, Severity.ADVICE, _of_rounds(lambda each: each.no_grad)),
+    (Note.NO_GRAD, Severity.ADVICE, _of_rounds(lambda measured: measured.no_grad)),
     (Note.OPTIMIZER_MISSES, Severity.PROBLEM, _misses),
     (Note.SWITCHES, Severity.PROBLEM, _switches),
     (Note.PRESET, Severity.ADVICE, _preset),
     (Note.RANDOM_WEIGHTS, Severity.PROBLEM, _random_weights),
     (Note.NO_CEILING, Severity.INFO, _ceilings_lacking),
     (Note.ABOVE_CEILING, Severity.PROBLEM, _above_ceiling),
-    (Note.UNSETTLED, Severity.PROBLEM, _of_rounds(lambda each: each.steady is False)),
+    (Note.UNSETTLED, Severity.PROBLEM, _of_rounds(lambda measured: measured.steady is False)),
     (Note.OTHER_PROCESSES, Severity.PROBLEM, _others),
     (Note.NO_GRAPHS, Severity.PROBLEM, _no_graphs),
     (Note.UNSTEADY, Severity.PROBLEM, partial(_unquiet, device=True)),
@@ -255,7 +259,7 @@ def skips(rows: Iterable[Row]) -> list[Statement]:
             if row["outcome"] == "skipped":
                 reasons.setdefault(row["reason"], []).append((group, row))
     whole = {group for group, members in groups.items() if all(row["outcome"] == "skipped" for row in members)}
-    found = []
+    statements = []
     for reason, skipped_rows in reasons.items():
         everywhere = Counter(row["precision"] for _, row in skipped_rows)
         names = [
@@ -264,8 +268,8 @@ def skips(rows: Iterable[Row]) -> list[Statement]:
             else precision_label(row)
             for group, row in skipped_rows
         ]
-        found.append(skipped(reason, names))
-    return found
+        statements.append(skipped(reason, names))
+    return statements
 
 
 def skipped(reason: str, names: Sequence[str]) -> Statement:

@@ -57,11 +57,11 @@ class Paired:
 
 def arm_settings(*headers: Header) -> dict[str, str]:
     """Return the settings that the arms of the runs were given, by name; of a name given twice, the last value."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for header in headers:
         if header.arm is not None:
-            found |= header.arm.settings
-    return found
+            settings |= header.arm.settings
+    return settings
 
 
 def pair_cases(baseline: Iterable[Case], candidate: Iterable[Case], settings: Iterable[str]) -> Paired:
@@ -80,22 +80,22 @@ def pair_cases(baseline: Iterable[Case], candidate: Iterable[Case], settings: It
 
 def _by_key(side: str, cases: Iterable[Case], left_out: Sequence[str]) -> dict[Any, tuple[Case, str]]:
     """Return cases and their ids by what is left of them without the settings `left_out`."""
-    found: dict[Any, tuple[Case, str]] = {}
+    cases_by_key: dict[Any, tuple[Case, str]] = {}
     for case in cases:
         case_id = case.case_id
-        _, other = found.setdefault(_key(case, left_out) if left_out else case_id, (case, case_id))
-        if other != case_id:
+        _, first_id = cases_by_key.setdefault(_key(case, left_out) if left_out else case_id, (case, case_id))
+        if first_id != case_id:
             raise UsageError(
-                f"the {side} has {other} and {case_id}, which differ only in what an arm sets "
+                f"the {side} has {first_id} and {case_id}, which differ only in what an arm sets "
                 f"({', '.join(left_out)}), so it is not clear which to compare: select one of them when measuring"
             )
-    return found
+    return cases_by_key
 
 
 def _key(case: Case, left_out: Sequence[str]) -> tuple[Any, ...]:
-    own = {name.removeprefix(f"{case.workload}.") for name in left_out}
-    fields = {field for name in own for field in _FIELDS.get(name, ())}
-    parameters = tuple(sorted((name, value) for name, value in case.parameters.items() if name not in own))
+    names = {name.removeprefix(f"{case.workload}.") for name in left_out}
+    fields = {field for name in names for field in _FIELDS.get(name, ())}
+    parameters = tuple(sorted((name, value) for name, value in case.parameters.items() if name not in names))
     return (*(getattr(case, name) for name in _KEY if name not in fields), parameters)
 
 
@@ -170,14 +170,14 @@ class EnvironmentDifferences:
             self._compare_device(device, before, after)
         on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
         self._compare("number of threads", before.threads, after.threads, matters=not on_purpose)
-        apart = [ISOLATION[one.settings.isolation] for one in (baseline, candidate)]
+        apart = [ISOLATION[header.settings.isolation] for header in (baseline, candidate)]
         self._compare("isolation", apart[0], apart[1], matters=True)
         for name, field in _INSTALLATION.items():
             self._compare(name, getattr(before, field), getattr(after, field))
         self._compare("CPU instructions", " ".join(before.cpu_flags), " ".join(after.cpu_flags))
         if before.torch_version == after.torch_version:
             self._compare("torch build", before.torch_commit, after.torch_commit)
-        versions = [one.environment.ampbench_version or one.ampbench_version for one in (baseline, candidate)]
+        versions = [header.environment.ampbench_version or header.ampbench_version for header in (baseline, candidate)]
         self._compare("ampbench", versions[0], versions[1])
         self._compare("commit", baseline.commit, candidate.commit)
         for name in dict.fromkeys(source.name for source in baseline.sources):
@@ -185,7 +185,8 @@ class EnvironmentDifferences:
                 self._compare(f"file of {name}", *file)
         named_of = {source.family for header in (baseline, candidate) for source in header.sources}
         ours, theirs = (
-            {name: one.packages[name] for name in named_of & one.packages.keys()} for one in (before, after)
+            {name: environment.packages[name] for name in named_of & environment.packages.keys()}
+            for environment in (before, after)
         )
         if self._compare_each(ours, theirs) + self._compare_each(before.variables, after.variables):
             self._inexact = True
@@ -195,28 +196,34 @@ class EnvironmentDifferences:
 
     def obstacles(self, device: str) -> list[Difference]:
         """Return the differences for which times of `device` cannot be compared."""
-        here = self._of_device.get(device, [])
-        every = [one for known in self._of_device.values() for one in known]
-        return [one for one in self.found if one.matters and (one in here or one not in every)]
+        of_device = self._of_device.get(device, [])
+        every = [difference for known in self._of_device.values() for difference in known]
+        return [
+            difference
+            for difference in self.found
+            if difference.matters and (difference in of_device or difference not in every)
+        ]
 
     def same(self, device: str) -> bool:
         """Return whether numbers of `device` that luck has no part in must be the same to the last bit.
 
         They must where the same code ran on the same environment.
         """
-        here = [one for one in self._of_device.get(device, []) if one.name != f"{device} {POWER_LIMIT}"]
-        return not (self._inexact or here)
+        differences = [
+            difference for difference in self._of_device.get(device, []) if difference.name != f"{device} {POWER_LIMIT}"
+        ]
+        return not (self._inexact or differences)
 
     def _compare_device(self, type: str, before: Environment, after: Environment) -> None:
         first = len(self.found)
         ours, theirs = before.device(type), after.device(type)
         if type != "cpu":  # its name is the CPU's
-            names = [one.name if one is not None and one.available else None for one in (ours, theirs)]
+            names = [card.name if card is not None and card.available else None for card in (ours, theirs)]
             self._compare(f"{type} device", names[0], names[1], matters=True)
         if ours is not None and theirs is not None:
             self._compare(f"{type} driver", ours.driver, theirs.driver)
             self._compare_each(ours.details, theirs.details, f"{type} ")
-            limits = [one.state.power_limit_watts if one.state else None for one in (ours, theirs)]
+            limits = [card.state.power_limit_watts if card.state else None for card in (ours, theirs)]
             if None not in limits:
                 self._compare(f"{type} {POWER_LIMIT}", f"{limits[0]:.0f} W", f"{limits[1]:.0f} W", matters=True)
         self._of_device[type] = self.found[first:]
@@ -245,7 +252,8 @@ def other_file(workload: str, baseline: Header, candidate: Header) -> tuple[str,
     if baseline.environment.host != candidate.environment.host or None not in (baseline.arm, candidate.arm):
         return None
     paths = [
-        next((one.module for one in header.sources if one.name == workload), "") for header in (baseline, candidate)
+        next((source.module for source in header.sources if source.name == workload), "")
+        for header in (baseline, candidate)
     ]
     if paths[0] == paths[1] or not all(path.endswith(".py") for path in paths):
         return None

@@ -50,31 +50,39 @@ class TimedRound(NamedTuple):
     scaler_scale: float | None = None
 
 
-def _mean(one: Round) -> float | None:
+def _mean(measured: Round) -> float | None:
     """Return the mean over all samples of a round, None if their steps are unknown."""
-    return stats.round_mean(one.samples, one.steps_per_sample, one.cpu_samples) if one.steps_per_sample else None
+    return (
+        stats.round_mean(measured.samples, measured.steps_per_sample, measured.cpu_samples)
+        if measured.steps_per_sample
+        else None
+    )
 
 
-def _machine(one: Round) -> tuple[float | None, ...]:
+def _machine(measured: Round) -> tuple[float | None, ...]:
     """Return the fields of `Rounds` from `steal` on."""
-    fitness, told = one.fitness, one.telemetry or _SILENT
-    fell = told.last_clock_hz / told.first_clock_hz if told.last_clock_hz and told.first_clock_hz else None
+    fitness, telemetry = measured.fitness, measured.telemetry or _SILENT
+    fell = (
+        telemetry.last_clock_hz / telemetry.first_clock_hz
+        if telemetry.last_clock_hz and telemetry.first_clock_hz
+        else None
+    )
     return (
         fitness.steal_share,
         fitness.other_share,
         fitness.waited_share,
         fitness.load,
         fitness.frequency_hz,
-        told.clock_hz or fitness.accelerator_clock_hz,
-        max((share for word, share in told.limited.items() if word in THROTTLES), default=None),
+        telemetry.clock_hz or fitness.accelerator_clock_hz,
+        max((share for word, share in telemetry.limited.items() if word in THROTTLES), default=None),
         fell,
-        told.other_share,
-        one.burst_seconds,
-        told.power_watts,
-        power_error(told),
-        one.param_nonfinite,
-        one.skipped_steps,
-        one.scaler_scale,
+        telemetry.other_share,
+        measured.burst_seconds,
+        telemetry.power_watts,
+        power_error(telemetry),
+        measured.param_nonfinite,
+        measured.skipped_steps,
+        measured.scaler_scale,
     )
 
 
@@ -125,11 +133,11 @@ class ByCase:
 
     def medians(self, values: stats.Floats) -> stats.Floats:
         """Return the median of each case's `values`, one for each round of the run; NaN without a round."""
-        found, timed = np.full(len(self.lengths), np.nan), self.lengths > 0
+        medians, timed = np.full(len(self.lengths), np.nan), self.lengths > 0
         if np.isnan(values).all():  # what the machine does not tell
-            return found
-        found[timed] = stats.segment_medians(values[self.order], self.lengths[timed])
-        return found
+            return medians
+        medians[timed] = stats.segment_medians(values[self.order], self.lengths[timed])
+        return medians
 
     def intervals(self, values: stats.Floats) -> tuple[stats.Floats, stats.Floats]:
         """Return the ends of each case's 95% t interval on logarithms (`stats.log_t_intervals`)."""
@@ -178,20 +186,20 @@ class MeasuredRun:
         timed = self._timed
         rows = [
             (
-                timed.setdefault(one.case_id, len(timed)),
-                one.round,
-                Role.CONTROL if one.control else Role.CONFIRMATION if one.confirmation else Role.OWN,
-                stats.round_value(one.samples, one.cpu_samples, one.windows),
-                *_machine(one),
+                timed.setdefault(measured.case_id, len(timed)),
+                measured.round,
+                Role.CONTROL if measured.control else Role.CONFIRMATION if measured.confirmation else Role.OWN,
+                stats.round_value(measured.samples, measured.cpu_samples, measured.windows),
+                *_machine(measured),
             )
-            for one in rounds
+            for measured in rounds
         ]
         self._values.append(np.array(rows, dtype=np.float64))
-        self._sustained += [one.windows is not None for one in rounds]
+        self._sustained += [measured.windows is not None for measured in rounds]
         if self._averaging:
             self._means += map(_mean, rounds)
-        self._items.update((one.case_id, one.items_per_step) for one in rounds)
-        for case_id, digest in dict.fromkeys([(one.case_id, one.weights_digest) for one in rounds]):
+        self._items.update((measured.case_id, measured.items_per_step) for measured in rounds)
+        for case_id, digest in dict.fromkeys([(measured.case_id, measured.weights_digest) for measured in rounds]):
             if self._weights.setdefault(case_id, digest) != digest:
                 self.differing.add(case_id)
 
@@ -225,7 +233,9 @@ class MeasuredRun:
             tables.setdefault(table_of(cases[case_id]), []).append(case_id)
         failures = self.stored.failures
         return {
-            case_id: "sustained" if all(each in sustained or each in failures for each in members) else "in bursts"
+            case_id: "sustained"
+            if all(member in sustained or member in failures for member in members)
+            else "in bursts"
             for members in tables.values()
             for case_id in members
         }
@@ -345,17 +355,19 @@ def grid(
     return table
 
 
-def power_error(told: Telemetry) -> float | None:
+def power_error(telemetry: Telemetry) -> float | None:
     """Return the relative error of the mean power of a round, and so of its energy; None without power.
 
     Readings are exact to some watts, if that is documented. And at both ends of the windows, for the time between two
     readings and the time over which one averages, power is only known to lie in the range of all readings.
     """
-    if not told.power_watts or told.power_low_watts is None or told.power_high_watts is None:
+    if not telemetry.power_watts or telemetry.power_low_watts is None or telemetry.power_high_watts is None:
         return None
-    blurred = (told.period_seconds or 0.0) + (told.averaged_seconds or 0.0)
-    share = min(1.0, blurred / told.window_seconds) if told.window_seconds else 1.0
-    return (share * (told.power_high_watts - told.power_low_watts) + (told.power_error_watts or 0.0)) / told.power_watts
+    blurred = (telemetry.period_seconds or 0.0) + (telemetry.averaged_seconds or 0.0)
+    share = min(1.0, blurred / telemetry.window_seconds) if telemetry.window_seconds else 1.0
+    return (
+        share * (telemetry.power_high_watts - telemetry.power_low_watts) + (telemetry.power_error_watts or 0.0)
+    ) / telemetry.power_watts
 
 
 SLOW_CLOCK = 0.8
@@ -432,7 +444,7 @@ def unfit_rounds(run: MeasuredRun) -> Unfit:
     return Unfit(cause, value)
 
 
-def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, what: str) -> str:
+def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, units: str) -> str:
     """Return the commonest cause among unfit rounds: "other processes used 41% of the CPU in 6 of 8 blocks".
 
     `causes` and `values` are those of the unfit blocks alone.
@@ -440,7 +452,7 @@ def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, what: str
     commonest = int(np.bincount(causes).argmax())
     chosen = causes == commonest
     text = CAUSES[commonest].format(stats.median(values[chosen].tolist()))
-    return f"{text} in {int(chosen.sum())} of {blocks} {what}"
+    return f"{text} in {int(chosen.sum())} of {blocks} {units}"
 
 
 def _of_median(values: stats.Floats) -> stats.Floats:
@@ -486,17 +498,19 @@ def controls(run: MeasuredRun) -> Iterator[Control]:
     rounds, case_ids = run.rounds, list(run.stored.cases)
     is_control = rounds.roles == Role.CONTROL
     for owner in dict.fromkeys(rounds.owners[is_control].tolist()):
-        own = rounds.owners == owner
+        of_case = rounds.owners == owner
         yield Control(
-            case_id=case_ids[owner], own=rounds.seconds[own & ~is_control], again=rounds.seconds[own & is_control]
+            case_id=case_ids[owner],
+            own=rounds.seconds[of_case & ~is_control],
+            again=rounds.seconds[of_case & is_control],
         )
 
 
 @once
 def control_ratio(stored: StoredRun) -> Control | None:
     """Return the run's control; None if no case was measured twice."""
-    found = controls(MeasuredRun.of(stored))
-    return next((one for one in found if one.own.size and one.own.min() > 0), None)
+    measured = controls(MeasuredRun.of(stored))
+    return next((control for control in measured if control.own.size and control.own.min() > 0), None)
 
 
 @once
@@ -509,19 +523,19 @@ def disturbed_share(stored: StoredRun) -> float | None:
     builds: list[Sequence[float]] = []
     known: list[Sequence[float]] = []
     alone: dict[str, list[float]] = {}
-    for each in stored.rounds:
-        for build, own in zip(each.samples, each.cpu_samples or each.samples, strict=True):
-            if each.cpu_samples is None and len(build) == 1:
-                alone.setdefault(each.case_id, []).extend(build)
+    for measured in stored.rounds:
+        for build, cpu_times in zip(measured.samples, measured.cpu_samples or measured.samples, strict=True):
+            if measured.cpu_samples is None and len(build) == 1:
+                alone.setdefault(measured.case_id, []).extend(build)
             else:
                 builds.append(build)
-                known.append(own)
+                known.append(cpu_times)
     single: list[Sequence[float]] = [samples for samples in alone.values() if len(samples) > 1]
     builds, known = builds + single, known + single
     if not builds:
         return None
     lengths = np.fromiter(map(len, builds), np.int64, len(builds))
-    samples, cpu = (np.fromiter(chain.from_iterable(each), np.float64, lengths.sum()) for each in (builds, known))
+    samples, cpu = (np.fromiter(chain.from_iterable(part), np.float64, lengths.sum()) for part in (builds, known))
     fastest = np.minimum.reduceat(samples, np.cumsum(lengths) - lengths)
     return float(np.mean(samples > DISTURBED * np.minimum(cpu, np.repeat(fastest, lengths))))
 
@@ -532,11 +546,11 @@ def unfit_said(stored: StoredRun) -> str:
 
     "" if they were not, or no machine tells.
     """
-    found = unfit_rounds(MeasuredRun.of(stored))
-    unfit = found.cause >= 0
+    rounds = unfit_rounds(MeasuredRun.of(stored))
+    unfit = rounds.cause >= 0
     if not unfit.any() or np.mean(unfit) <= UNFIT_SHARE:
         return ""
-    return said_of(found.cause[unfit], found.value[unfit], len(unfit), "rounds")
+    return said_of(rounds.cause[unfit], rounds.value[unfit], len(unfit), "rounds")
 
 
 def unsteady_device(stored: StoredRun) -> bool:
@@ -552,7 +566,7 @@ def unquiet(stored: StoredRun) -> list[str]:
     disturbed = disturbed_share(stored)
     if disturbed is not None and disturbed > UNQUIET_SHARE:
         causes.append(f"{disturbed:.0%} of the samples took over {DISTURBED_BY}")
-    held_up = sum(stats.all_inflated(each.samples, each.cpu_samples) for each in stored.rounds)
+    held_up = sum(stats.all_inflated(measured.samples, measured.cpu_samples) for measured in stored.rounds)
     if held_up:
         rounds = f"{held_up} of {len(stored.rounds)} rounds"
         causes.append(f"in {rounds} no sample ran at one go, and CPU time stands for theirs")

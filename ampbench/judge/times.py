@@ -77,8 +77,8 @@ class _Side:
     def mean(self, case_id: str) -> float:
         """Return the mean over the rounds of a case, but the control's, of the means over their samples."""
         rounds = self.run.rounds
-        own = (rounds.owners == self.run.places[case_id]) & (rounds.roles != Role.CONTROL)
-        return float(np.mean(self.run.means[own]))
+        of_case = (rounds.owners == self.run.places[case_id]) & (rounds.roles != Role.CONTROL)
+        return float(np.mean(self.run.means[of_case]))
 
     def numbers(self, role: Role) -> stats.Integers:
         rounds = self.run.rounds
@@ -137,13 +137,13 @@ def time_findings(
             pair.baseline,
             TIME,
             ChangeCode.OTHER_MACHINE,
-            {one.name: f"{one.baseline} → {one.candidate}" for one in obstacle},
+            {difference.name: f"{difference.baseline} → {difference.candidate}" for difference in obstacle},
             _raw(pair, baseline, candidate),
         )
         for pair in pairs
         if (obstacle := obstacles[pair.baseline_id])
     ]
-    what = "blocks" if interleaved else "rounds"
+    units = "blocks" if interleaved else "rounds"
     for cell, (pair, decision) in enumerate(zip(cells, decisions, strict=True)):
         status, code, change = decision.status, decision.code, (decision.change, decision.low, decision.high)
         disturbed = other_clock.get(cell, {}) if cell not in unfit else {"cause": unfit[cell]}
@@ -161,7 +161,7 @@ def time_findings(
                 kind="time",
                 status=status,
                 code=code,
-                facts={**facts_of(decision, what, fresh[cell]), **disturbed},
+                facts={**facts_of(decision, units, fresh[cell]), **disturbed},
                 baseline=baseline.seconds[pair.baseline_id],
                 candidate=candidate.seconds[pair.candidate_id],
                 change=change[0],
@@ -176,12 +176,12 @@ def time_findings(
             )
         )
         if status is not ChangeStatus.INCOMPARABLE and not (control.fired or disturbed):
-            findings += _mean_findings(pair, decision, float(allowed[cell]), (ours, theirs), what, fresh[cell])
+            findings += _mean_findings(pair, decision, float(allowed[cell]), (ours, theirs), units, fresh[cell])
     return findings, control
 
 
 def _mean_findings(
-    pair: Pair, decision: Decision, threshold: float, sides: tuple[_Side, _Side], what: str, fresh: int
+    pair: Pair, decision: Decision, threshold: float, sides: tuple[_Side, _Side], units: str, fresh: int
 ) -> list[Change]:
     """Return the finding on the mean over all samples where it moved and the typical time did not: the tail's."""
     code = decision.mean_code
@@ -200,7 +200,7 @@ def _mean_findings(
             kind="time",
             status=beyond if code is ChangeCode.BEYOND_THRESHOLD else ChangeStatus.INCONCLUSIVE,
             code=code,
-            facts=facts_of(decision, what, fresh),
+            facts=facts_of(decision, units, fresh),
             baseline=values[0],
             candidate=values[1],
             change=decision.mean_change,
@@ -257,15 +257,15 @@ def _interleaved(
     what disturbs both in turns gives no arm an advantage, and such cells are judged beyond `FAR`.
     """
     owner = theirs if theirs.run.has_controls and not ours.run.has_controls else ours
-    own, fresh = (np.union1d(ours.numbers(role), theirs.numbers(role)) for role in (Role.OWN, Role.CONFIRMATION))
-    tables = [(side.table(Role.OWN, own), side.table(Role.CONFIRMATION, fresh)) for side in (ours, theirs)]
-    control = owner.table(Role.CONTROL, own)
+    numbers, fresh = (np.union1d(ours.numbers(role), theirs.numbers(role)) for role in (Role.OWN, Role.CONFIRMATION))
+    tables = [(side.table(Role.OWN, numbers), side.table(Role.CONFIRMATION, fresh)) for side in (ours, theirs)]
+    control = owner.table(Role.CONTROL, numbers)
     (before, fresh_before), (after, fresh_after) = tables
     unfit = _unfit_cells([(before, after), (fresh_before, fresh_after)], "blocks")
     busy = np.isin(np.arange(len(cells)), list(unfit))
     left_out, fresh_left_out = (
-        np.where(busy[:, None], one.unfit ^ other.unfit, one.unfit | other.unfit)
-        for one, other in ((before, after), (fresh_before, fresh_after))
+        np.where(busy[:, None], old.unfit ^ new.unfit, old.unfit | new.unfit)
+        for old, new in ((before, after), (fresh_before, fresh_after))
     )
     own_left_out = left_out | busy[:, None]  # the mean of a disturbed block tells nothing, however far it is
     control_left_out = control.unfit | (before if owner is ours else after).unfit
@@ -290,8 +290,8 @@ def _interleaved(
     else:
         arm = before if owner is ours else after
         beside, mean_beside = (
-            Blocks.unconfirmed(own[measured], own[measured], again[measured])
-            for own, again in ((arm.seconds, blocks.control), (arm.means, means.control))
+            Blocks.unconfirmed(first[measured], first[measured], again[measured])
+            for first, again in ((arm.seconds, blocks.control), (arm.means, means.control))
         )
         fired, judged = judge_control(
             beside, thresholds[measured], _known(mean_beside, allowed[measured], ours, theirs)
@@ -306,8 +306,8 @@ def _stored(
 ) -> tuple[list[Decision], Mapping[int, str], list[int], ControlVerdict]:
     """Return the same of runs that were measured one after the other, which have no fresh blocks."""
     before, after = ours.table(Role.OWN, None), theirs.table(Role.OWN, None)
-    found = {name: _control_ratios(side.run) for name, side in (("baseline", ours), ("candidate", theirs))}
-    controls = {name: ratios[0] for name, ratios in found.items() if ratios is not None}
+    ratios_of = {name: _control_ratios(side.run) for name, side in (("baseline", ours), ("candidate", theirs))}
+    controls = {name: ratios[0] for name, ratios in ratios_of.items() if ratios is not None}
     means = Blocks.unconfirmed(before.means_without(before.unfit), after.means_without(after.unfit))
     decisions = decide_stored(
         before.without(before.unfit),
@@ -315,7 +315,7 @@ def _stored(
         thresholds,
         list(controls.values()),
         _known(means, allowed, ours, theirs),
-        [ratios[1] for ratios in found.values() if ratios is not None],
+        [ratios[1] for ratios in ratios_of.values() if ratios is not None],
     )
     unfit = _unfit_cells([(after,)], "rounds of the candidate") | _unfit_cells([(before,)], "rounds of the baseline")
     return decisions, unfit, [0] * len(cells), _stored_control(controls)
@@ -341,15 +341,15 @@ def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:
     rounds = run.rounds
     controls = np.unique(rounds.owners[rounds.roles == Role.CONTROL])
     for owner in controls.tolist():
-        own, again = ((rounds.owners == owner) & (rounds.roles == role) for role in (Role.OWN, Role.CONTROL))
+        of_case, again = ((rounds.owners == owner) & (rounds.roles == role) for role in (Role.OWN, Role.CONTROL))
         seconds, means = rounds.seconds, run.means
-        if own.any() and min(seconds[own].min(), seconds[again].min()) > 0:
-            typical = float(np.median(seconds[again])) / float(np.median(seconds[own]))
-            return math.log(typical), float(np.mean(np.log(means[again])) - np.mean(np.log(means[own])))
+        if of_case.any() and min(seconds[of_case].min(), seconds[again].min()) > 0:
+            typical = float(np.median(seconds[again])) / float(np.median(seconds[of_case]))
+            return math.log(typical), float(np.mean(np.log(means[again])) - np.mean(np.log(means[of_case])))
     return None
 
 
-def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]:
+def _unfit_cells(parts: Sequence[Sequence[_Sided]], units: str) -> dict[int, str]:
     """Return why each cell with too many unfit blocks is unfit; the sides of a part share their blocks.
 
     Too many are they of all, or of the last part: blocks that confirm are tested by themselves, so those of them that
@@ -358,7 +358,7 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]
     totals = np.array([np.any([~np.isnan(side.seconds) for side in sides], axis=0).sum(axis=1) for sides in parts])
     unfits = np.array([np.any([side.unfit for side in sides], axis=0).sum(axis=1) for sides in parts])
     total = totals.sum(axis=0)
-    found = {}
+    reasons = {}
     for cell in np.flatnonzero(
         (unfits.sum(axis=0) > UNFIT_SHARE * total) | (unfits[-1] > UNFIT_SHARE * totals[-1])
     ).tolist():
@@ -369,8 +369,8 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], what: str) -> dict[int, str]
                 if worst is not None:
                     causes.append(int(worst.causes[cell, block]))
                     values.append(worst.values[cell, block])
-        found[cell] = said_of(np.array(causes), np.array(values), int(total[cell]), what)
-    return found
+        reasons[cell] = said_of(np.array(causes), np.array(values), int(total[cell]), units)
+    return reasons
 
 
 def _control(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[Decision]) -> ControlVerdict:
@@ -382,19 +382,21 @@ def _control(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[D
         if of_mean:
             facts["of_mean"] = 1.0
         return ControlVerdict(cells=cells, fired=True, code=ControlCode.FIRED, facts=facts)
-    changes = [(one.change, name) for name, one in zip(names, decisions, strict=True) if one.change is not None]
+    changes = [
+        (decision.change, name) for name, decision in zip(names, decisions, strict=True) if decision.change is not None
+    ]
     if not changes:
         return ControlVerdict(cells=cells, fired=False, code=ControlCode.TOO_FEW)
-    largest, name = max(changes, key=lambda each: (abs(each[0]), each[1]))
+    largest, name = max(changes, key=lambda entry: (abs(entry[0]), entry[1]))
     return ControlVerdict(cells=cells, fired=False, code=ControlCode.QUIET, facts={"change": largest, "case": name})
 
 
-def facts_of(decision: Decision, what: str, fresh: int) -> dict[str, float | str]:
+def facts_of(decision: Decision, units: str, fresh: int) -> dict[str, float | str]:
     """Return what a time's code speaks of: what was counted, how many `fresh` ones confirm, what was decided beside.
 
     `certainly` is "slower" or "faster" where it is certain that there is a change, of whatever size.
     """
-    facts: dict[str, float | str] = {"of": what, "fresh": fresh, "code": decision.code}
+    facts: dict[str, float | str] = {"of": units, "fresh": fresh, "code": decision.code}
     if decision.mean_code is not None:
         facts["mean_code"] = decision.mean_code
     for p_value, word in ((decision.p_worse, "slower"), (decision.p_better, "faster")):
@@ -405,8 +407,8 @@ def facts_of(decision: Decision, what: str, fresh: int) -> dict[str, float | str
 
 def _remarks(pair: Pair, decision: Decision, baseline: MeasuredRun, candidate: MeasuredRun) -> list[Statement]:
     remarks = []
-    if other := other_numbers(pair, baseline, candidate):
-        remarks.append(state(Remark.OTHER_NUMBERS, **other))
+    if reason := other_numbers(pair, baseline, candidate):
+        remarks.append(state(Remark.OTHER_NUMBERS, **reason))
     before, after = baseline.items(pair.baseline_id), candidate.items(pair.candidate_id)
     if before is not None and after is not None and before != after:
         remarks.append(state(Remark.ITEMS, before=before, after=after))

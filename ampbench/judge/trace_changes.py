@@ -105,17 +105,17 @@ def _floating(dtypes: Iterable[str]) -> tuple[str, ...]:
 
 def _op_changes(before: CastTrace, after: CastTrace) -> list[OpChange]:
     old, new = _table(before), _table(after)
-    found: dict[tuple[object, ...], OpChange] = {}
+    op_changes: dict[tuple[object, ...], OpChange] = {}
     for function, phase in dict.fromkeys([*old, *new]):
         for module, was, now in _met(old.get((function, phase), {}), new.get((function, phase), {})):
             lost, gained = was - now, now - was
             if lost or gained:
                 key = (function, phase, computed(lost), computed(gained))
-                change = found.setdefault(key, OpChange(function, phase, Counter(), Counter(), []))
+                change = op_changes.setdefault(key, OpChange(function, phase, Counter(), Counter(), []))
                 change.modules.append(module)
                 change.before.update(lost)
                 change.after.update(gained)
-    return list(found.values())
+    return list(op_changes.values())
 
 
 def _met(ours: dict[str, Ops], theirs: dict[str, Ops]) -> Iterator[tuple[str, Ops, Ops]]:
@@ -129,12 +129,12 @@ def _met(ours: dict[str, Ops], theirs: dict[str, Ops]) -> Iterator[tuple[str, Op
 
 
 def _casts(trace: CastTrace) -> dict[CastKind, list[int]]:
-    found: dict[CastKind, list[int]] = {}
+    moved: dict[CastKind, list[int]] = {}
     for cast, used in zip(trace.casts, cast_users(trace), strict=True):
         user = used or trace.ops[cast.index]
         how = cast.what, cast.from_dtype, cast.to_dtype, cast.origin, cast.phase
-        found.setdefault(CastKind(*how, user.function or user.name), []).append(cast.bytes_moved)
-    return found
+        moved.setdefault(CastKind(*how, user.function or user.name), []).append(cast.bytes_moved)
+    return moved
 
 
 def concerned_rules(names: Collection[str], rules: Iterable[RuleChange], device: str) -> list[RuleChange]:
@@ -143,13 +143,13 @@ def concerned_rules(names: Collection[str], rules: Iterable[RuleChange], device:
     One of each op: what is observed before what is registered. A rule that came or went with an overload says nothing
     of the op's others, and is left out.
     """
-    found: dict[str, RuleChange] = {}
+    rule_of: dict[str, RuleChange] = {}
     for rule in sorted(rules, key=lambda rule: rule.field != "observed"):
         name, overload = bare_name(rule.op), rule.op.partition(".")[2]
-        told = rule.field in ("observed", "registered") or (rule.field == "op" and not overload)
-        if told and rule.device == device and {name, name.removesuffix("_loss")} & set(names):
-            found.setdefault(name, rule)
-    return list(found.values())
+        counts = rule.field in ("observed", "registered") or (rule.field == "op" and not overload)
+        if counts and rule.device == device and {name, name.removesuffix("_loss")} & set(names):
+            rule_of.setdefault(name, rule)
+    return list(rule_of.values())
 
 
 def changed_names(changes: TraceChanges) -> set[str]:
@@ -175,8 +175,8 @@ def change_sentences(changes: TraceChanges, first: Collection[str] = ()) -> list
     listed = [change for change in changes.ops if change.phase != BACKWARD or _way(change) not in forward]
     listed.sort(key=lambda change: bare_name(change.function) not in first)
     lines = list(map(_op_line, listed[:_LISTED]))
-    if rest := [bare_name(change.function) for change in listed[_LISTED:]]:
-        lines.append(f"{counted(len(rest), 'more change')} of ops: {few(rest, _LISTED)}")
+    if unlisted := [bare_name(change.function) for change in listed[_LISTED:]]:
+        lines.append(f"{counted(len(unlisted), 'more change')} of ops: {few(unlisted, _LISTED)}")
     if changes.casts:
         moved = " → ".join(format_bytes(bytes_moved(trace.casts)) for trace in (before, after))
         ordered = sorted(changes.casts.items(), key=lambda item: -abs(sum(item[1][1]) - sum(item[1][0])))

@@ -46,8 +46,8 @@ INIT_SCALE, BACKOFF = 65536.0, 0.5
 def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[str, Verdict]:
     """Return the verdict on every case of a run by its id, in order; `studies` of trainings outweigh one step."""
     tables = _tables(stored, budget, studies)
-    found = {verdict.case_id: verdict for take in tables.values() for verdict in take.verdicts}
-    return {case_id: found[case_id] for case_id in stored.cases}
+    verdicts = {verdict.case_id: verdict for take in tables.values() for verdict in take.verdicts}
+    return {case_id: verdicts[case_id] for case_id in stored.cases}
 
 
 def undecided(stored: "StoredRun") -> set[str]:
@@ -108,19 +108,19 @@ def choose(
     """
     speeds, trained, takes = speeds or Speeds({}), trained or {}, {}
     for group, members in grouped(rows).items():
-        seen = [
+        cases = [
             Seen(row=row, found=divergences.get(row["case_id"]), rounds=speeds.rounds.get(row["case_id"], ()))
             for row in members
         ]
-        today, fault = _today(members), _fault(seen)
-        fp32 = next((case for case in seen if case.row["precision"] == BASELINE), None)
+        today, fault = _today(members), _fault(cases)
+        fp32 = next((case for case in cases if case.row["precision"] == BASELINE), None)
         verdicts = [
             replace(
                 judge(replace(case, baseline=fp32), budget, fault, trained.get(case.row["case_id"])),
                 speed=speeds.over(case.row, today),
                 memory=_memory(case.row, today),
             )
-            for case in seen
+            for case in cases
         ]
         take = _take(group, members, verdicts, speeds)
         if fault is not None:
@@ -150,8 +150,8 @@ def _today(rows: Iterable[Row]) -> Row | None:
 def _memory(row: Row, today: Row | None) -> Interval:
     value = number(row["memory_ratio_vs_fp32"])
     if today is not None and today["precision"] == DEFAULT:
-        own, theirs = number(row.get("peak_memory_bytes")), number(today.get("peak_memory_bytes"))
-        value = own / theirs if own and theirs else None
+        ours, theirs = number(row.get("peak_memory_bytes")), number(today.get("peak_memory_bytes"))
+        value = ours / theirs if ours and theirs else None
     return Interval(value=value, low=value, high=value, cause=Cause.UNKNOWN if value is None else Cause.NONE)
 
 
@@ -174,12 +174,15 @@ class Speeds:
         self.rounds, self.longer = rounds, longer
         self._apart, self._busy = apart, busy
 
-    def over(self, row: Row, other: Row | None) -> Interval:
+    def over(self, row: Row, reference: Row | None) -> Interval:
         """Return the speedup of a row over `other`."""
-        own, theirs = number(row["seconds_median"]), number(other["seconds_median"]) if other is not None else None
-        if other is None or not own or not theirs:
+        ours, theirs = (
+            number(row["seconds_median"]),
+            number(reference["seconds_median"]) if reference is not None else None,
+        )
+        if reference is None or not ours or not theirs:
             return Interval()
-        value, (low, high) = theirs / own, self.interval(row, other)
+        value, (low, high) = theirs / ours, self.interval(row, reference)
         gain, cause = value > WORTH, Cause.NONE
         if value > LARGEST_SPEEDUP:
             cause = Cause.IMPLAUSIBLE
@@ -193,23 +196,23 @@ class Speeds:
             cause = Cause.OPEN
         return Interval(value=value, low=low, high=high, cause=cause)
 
-    def interval(self, row: Row, other: Row) -> tuple[float, float] | tuple[None, None]:
+    def interval(self, row: Row, reference: Row) -> tuple[float, float] | tuple[None, None]:
         """Return the 95% interval of the speedup of a row over `other`, None twice with too few rounds.
 
         Without three common rounds it is what the intervals of both leave open.
         """
-        if row["case_id"] == other["case_id"]:
+        if row["case_id"] == reference["case_id"]:
             return 1.0, 1.0
         from ampbench.core.stats import log_t_interval  # imports NumPy: not for `--help`
 
-        rounds = (self.rounds.get(each["case_id"], ()) for each in (row, other))
-        own, theirs = ({each.number: each.seconds for each in known} for known in rounds)
-        common = [(own[each], theirs[each]) for each in own.keys() & theirs.keys()]
+        rounds = (self.rounds.get(side["case_id"], ()) for side in (row, reference))
+        ours, theirs = ({measured.number: measured.seconds for measured in known} for known in rounds)
+        common = [(ours[place], theirs[place]) for place in ours.keys() & theirs.keys()]
         ratios = [their_seconds / seconds for seconds, their_seconds in common if seconds > 0 and their_seconds > 0]
         if (interval := log_t_interval(ratios)) is not None:
             return interval
         low, high, other_low, other_high = (
-            number(each[end]) for each in (row, other) for end in ("seconds_low", "seconds_high")
+            number(side[end]) for side in (row, reference) for end in ("seconds_low", "seconds_high")
         )
         return (other_low / high, other_high / low) if low and high and other_low and other_high else (None, None)
 
@@ -269,7 +272,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         named |= {} if passed is None else _passed_facts(passed, taken, right)
         statement = state(code, taken.case_id if taken else "", Severity.ADVICE, **named)
         taken = replace(taken, taken=True) if taken else None
-        marked = [taken if taken and each.case_id == taken.case_id else each for each in judged]
+        marked = [taken if taken and verdict.case_id == taken.case_id else verdict for verdict in judged]
         return Take(group=group, statement=statement, verdicts=marked, taken=taken, passed=passed)
 
     if today is None:
@@ -282,13 +285,13 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
     gaining = [verdict for verdict in known if is_gain(verdict.speed)]
     fastest = next((verdict for verdict in gaining if verdict.status is Status.OK), None)
     if fastest is not None:
-        own = row_of[fastest.case_id]
-        ok = [each for each in gaining if each.status is Status.OK]
-        equals = [each for each in ok if (speeds.interval(own, row_of[each.case_id])[0] or 0.0) <= 1.0]
+        fastest_row = row_of[fastest.case_id]
+        ok = [verdict for verdict in gaining if verdict.status is Status.OK]
+        equals = [verdict for verdict in ok if (speeds.interval(fastest_row, row_of[verdict.case_id])[0] or 0.0) <= 1.0]
         taken = min(equals, key=_nearness, default=fastest)
         passed, facts = _passed(known, taken), _own_facts(taken)
-        open_still = [each for each in known if not is_gain(each.speed)]
-        looks = next((each for each in open_still if _speed(each) >= WORTH * _speed(taken)), None)
+        open_still = [verdict for verdict in known if not is_gain(verdict.speed)]
+        looks = next((verdict for verdict in open_still if _speed(verdict) >= WORTH * _speed(taken)), None)
         if passed is None and looks is not None:
             facts |= {"looks": looks.label, "looks_speed": looks.speed.value}
             facts |= {"looks_cause": looks.speed.cause or Cause.OPEN}
@@ -340,11 +343,11 @@ LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.U
 
 def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdict]) -> dict[str, float | str | None]:
     """Return the facts of a case that is passed over, with the precision that keeps what it loses."""
-    own, remedy = PRECISIONS.get(passed.precision), None
+    precision, remedy = PRECISIONS.get(passed.precision), None
     loses = passed.code in LOSES and passed.subject != OF_GRADIENTS
-    if own is not None and own.storage != "float32" and not own.master and loses:
-        known = [(PRECISIONS[each.precision], each) for each in right if each.precision in PRECISIONS]
-        masters = [each.precision for there, each in known if there.master and there.storage == own.storage]
+    if precision is not None and precision.storage != "float32" and not precision.master and loses:
+        known = [(PRECISIONS[verdict.precision], verdict) for verdict in right if verdict.precision in PRECISIONS]
+        masters = [verdict.precision for kept, verdict in known if kept.master and kept.storage == precision.storage]
         remedy = masters[0] if masters else "fp32 master weights"
     smaller = taken is not None and _speed(passed) < WORTH * _speed(taken)
     return {
@@ -362,29 +365,29 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
 
 def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statement]:
     """Return what arithmetic predicts for training in the case taken or passed, and where its loss scale may begin."""
-    found: list[Statement] = []
+    hints: list[Statement] = []
     for verdict in (choice.taken, choice.passed):
-        own = divergences.get(verdict.case_id) if verdict else None
+        divergence = divergences.get(verdict.case_id) if verdict else None
         precision = PRECISIONS.get(verdict.precision) if verdict else None  # a foreign run may have others
-        recipe = own.recipe if own else None
+        recipe = divergence.recipe if divergence else None
         if recipe and verdict and verdict.code is Refusal.STATISTICS:  # which says so
             recipe = structs.replace(recipe, running_momenta=[])
-        if precision and own and recipe and (found := hints_of(recipe, precision, own.case_id)):
+        if precision and divergence and recipe and (hints := hints_of(recipe, precision, divergence.case_id)):
             break
     taken = divergences.get(choice.case_id or "")
-    return [*found, *([hint] if (hint := scale_hint(taken)) else [])]
+    return [*hints, *([hint] if (hint := scale_hint(taken)) else [])]
 
 
-def scale_hint(found: Divergence | None) -> Statement | None:
+def scale_hint(divergence: Divergence | None) -> Statement | None:
     """Return how many steps GradScaler skips, halving its default scale to the one that settled, where to begin.
 
     None if the default is not too large, without a scaler, and below 1, which is no recipe.
     """
-    if found is None or not found.scaler_scale or not 1 <= found.scaler_scale < INIT_SCALE:
+    if divergence is None or not divergence.scaler_scale or not 1 <= divergence.scaler_scale < INIT_SCALE:
         return None
-    skipped = round(math.log(found.scaler_scale / INIT_SCALE, BACKOFF))
-    facts = {"steps": skipped, "default": INIT_SCALE, "scale": found.scaler_scale}
-    return state(Hint.SCALE, found.case_id, Severity.INFO, **facts)
+    skipped = round(math.log(divergence.scaler_scale / INIT_SCALE, BACKOFF))
+    facts = {"steps": skipped, "default": INIT_SCALE, "scale": divergence.scaler_scale}
+    return state(Hint.SCALE, divergence.case_id, Severity.INFO, **facts)
 
 
 def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[Statement]:
@@ -399,8 +402,8 @@ def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]
         return []
     others = [verdict for _, verdict in measured if verdict.precision not in TODAYS]
     helps = None
-    if len(bound) == len(measured) and others and not any(is_gain(each.speed) for each in others):
-        helps = "no" if all(_no_faster(each) for each in others) else "unseen"
+    if len(bound) == len(measured) and others and not any(is_gain(verdict.speed) for verdict in others):
+        helps = "no" if all(_no_faster(verdict) for verdict in others) else "unseen"
     mode = compile_mode(group.path)
     fewer = f"--path {COMPILED}" if group.path == "eager" else ""
     if group.device == "cuda" and mode not in WITH_GRAPHS:
@@ -433,27 +436,27 @@ def across_tables(stored: "StoredRun", takes: Mapping[Group, Take]) -> list[Stat
         return []
     rows = {row["case_id"]: row for row in frame.run_rows(stored)}
     speeds = _speeds(stored)
-    return [found for members in several if (found := _fastest_table(members, rows, speeds))]
+    return [hint for members in several if (hint := _fastest_table(members, rows, speeds))]
 
 
 def _fastest_table(takes: Sequence[Take], rows: Mapping[str, Row], speeds: Speeds) -> Statement | None:
     taken = {choice.group: rows[choice.case_id] for choice in takes if choice.case_id}
     taken = {group: row for group, row in taken.items() if number(row["seconds_median"])}
     usual = {"memory_format": "contiguous", "sdpa": "", "path": "eager"}
-    plain = next((each for each in taken if all(getattr(each, name) == usual[name] for name in usual)), None)
+    plain = next((group for group in taken if all(getattr(group, name) == usual[name] for name in usual)), None)
     if plain is None:
         return None
-    here = next(choice for choice in takes if choice.group == plain)
-    today = _today([rows[verdict.case_id] for verdict in here.verdicts]) or taken[plain]
-    group = min(taken, key=lambda each: number(taken[each]["seconds_median"]) or math.inf)
+    plain_take = next(choice for choice in takes if choice.group == plain)
+    today = _today([rows[verdict.case_id] for verdict in plain_take.verdicts]) or taken[plain]
+    group = min(taken, key=lambda table: number(taken[table]["seconds_median"]) or math.inf)
     best = taken[group]
     gain, beside = speeds.over(best, today), speeds.over(best, taken[plain])
     if group == plain or not is_gain(gain) or not (beside.certain and (beside.low or 0.0) > 1.0):
         return None
     others = [name for name in ("memory_format", "path") if getattr(group, name) != usual[name]]
-    there, where = [getattr(group, name) for name in others], [usual[name] for name in others]
+    better, where = [getattr(group, name) for name in others], [usual[name] for name in others]
     if group.sdpa:
-        there, where = [*there, f"sdpa {group.sdpa}"], [*where, f"sdpa {TORCHS_CHOICE}"]
+        better, where = [*better, f"sdpa {group.sdpa}"], [*where, f"sdpa {TORCHS_CHOICE}"]
     return state(
         Hint.OTHER_TABLE,
         best["case_id"],
@@ -463,7 +466,7 @@ def _fastest_table(takes: Sequence[Take], rows: Mapping[str, Row], speeds: Speed
         batch=group.batch_size,
         phase=group.phase,
         precision=best["precision"],
-        there=", ".join(there),
+        there=", ".join(better),
         here=", ".join(where),
         speed=gain.value,
         than=today["precision"],

@@ -199,7 +199,7 @@ class OwnPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @classmethod
     def of(cls, row: Precision) -> "OwnPrecision":
         """Return what a row says of itself."""
-        return cls(**{one.name: getattr(row, one.name) for one in fields(cls)})
+        return cls(**{field.name: getattr(row, field.name) for field in fields(cls)})
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -282,8 +282,8 @@ def matches(expression: str, case_id: str) -> bool:
     try:
         return _test(expression)(case_id.lower())
     except (SyntaxError, RecursionError, MemoryError):  # the last two: nested without end
-        shown = repr(expression if len(expression) <= _SHOWN else f"{expression[:_SHOWN]}…")
-        raise UsageError(f"-k {shown} is not an expression of names joined by and, or, not, ( and )") from None
+        quoted = repr(expression if len(expression) <= _SHOWN else f"{expression[:_SHOWN]}…")
+        raise UsageError(f"-k {quoted} is not an expression of names joined by and, or, not, ( and )") from None
 
 
 @functools.lru_cache(maxsize=1 << 16)

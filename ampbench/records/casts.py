@@ -320,9 +320,9 @@ class Saving:
     advice: str
 
 
-def bytes_moved(made: Iterable[Cast | Promotion]) -> int:
+def bytes_moved(conversions: Iterable[Cast | Promotion]) -> int:
     """Return the bytes that casts, or conversions inside ops, read and write."""
-    return sum(each.bytes_moved for each in made)
+    return sum(conversion.bytes_moved for conversion in conversions)
 
 
 def cache_bytes(trace: CastTrace) -> int:
@@ -344,32 +344,32 @@ def savings(trace: CastTrace) -> list[Saving]:
     """
     groups: dict[tuple[str, str, str, int], list[Cast]] = {}
     by_index = {cast.index: cast for cast in trace.casts}
-    seen: set[tuple[int, str]] = set()
+    known: set[tuple[int, str]] = set()
     for cast in trace.casts:
-        kind = None if cast.origin == INTERNAL else _kind(cast, seen, by_index, trace.inference)
-        seen.add((cast.tensor, cast.to_dtype))
+        kind = None if cast.origin == INTERNAL else _kind(cast, known, by_index, trace.inference)
+        known.add((cast.tensor, cast.to_dtype))
         if kind is not None:
             together = cast.name and cast.what in (INPUT, WEIGHT, BUFFER)
             groups.setdefault((kind, cast.what, cast.to_dtype, 0 if together else cast.tensor), []).append(cast)
-    found = [
+    possible = [
         Saving(
             kind=kind,
-            what=what,
+            what=subject,
             names=tuple(dict.fromkeys(cast.name for cast in casts)),
             casts=tuple(cast.index for cast in casts),
             bytes_moved=bytes_moved(casts),
             seconds=sum(cast.seconds or 0.0 for cast in casts) if trace.timed else None,
             advice=_advice(kind, casts),
         )
-        for (kind, what, _, _), casts in groups.items()
+        for (kind, subject, _, _), casts in groups.items()
     ]
-    return sorted(found, key=lambda saving: (-(saving.seconds or 0.0), -saving.bytes_moved, saving.casts))
+    return sorted(possible, key=lambda saving: (-(saving.seconds or 0.0), -saving.bytes_moved, saving.casts))
 
 
-def _kind(cast: Cast, seen: set[tuple[int, str]], by_index: Mapping[int, Cast], inference: bool) -> str | None:
+def _kind(cast: Cast, known: set[tuple[int, str]], by_index: Mapping[int, Cast], inference: bool) -> str | None:
     if cast.what == INPUT and cast.origin == AUTOCAST and not cast.read_as_is and _lowers(cast):
         return STORE
-    if (cast.tensor, cast.to_dtype) in seen and not cast.cached:
+    if (cast.tensor, cast.to_dtype) in known and not cast.cached:
         return KEEP if cast.what == WEIGHT else ONCE
     kept = inference and cast.what in (WEIGHT, BUFFER)
     if kept and cast.origin == AUTOCAST and not cast.read_as_is and _lowers(cast):
@@ -402,13 +402,13 @@ def _advice(kind: str, casts: Sequence[Cast]) -> str:
 
 def _named(casts: Sequence[Cast]) -> str:
     """Return "weight fc.weight" or "10 weights (conv1.weight, fc.weight and 8 more)"."""
-    what = casts[0].what
+    subject = casts[0].what
     names = list(dict.fromkeys(cast.name for cast in casts))
-    if names in ([""], [what]):
-        return f"the {what}{'' if names[0] else ' without a name'}"
+    if names in ([""], [subject]):
+        return f"the {subject}{'' if names[0] else ' without a name'}"
     if len(names) == 1:
-        return f"{what} {names[0]}"
-    return f"{len(names)} {what}s ({few(names)})"
+        return f"{subject} {names[0]}"
+    return f"{len(names)} {subject}s ({few(names)})"
 
 
 def cast_users(trace: CastTrace) -> list[Operation | None]:
@@ -435,15 +435,15 @@ def casts_inside(trace: CastTrace) -> Counter[tuple[str, tuple[str, ...], tuple[
     An op that makes a tensor of its own ("zeros_like") or shows the same bytes as another dtype casts nothing.
     """
     casts = {cast.index for cast in trace.casts}
-    found: Counter[tuple[str, tuple[str, ...], tuple[str, ...]]] = Counter()
+    counts: Counter[tuple[str, tuple[str, ...], tuple[str, ...]]] = Counter()
     for operation in trace.ops:
-        given, made = floating(operation.inputs), floating(operation.outputs)
-        if operation.index in casts or not given or not made or set(given) & set(made):
+        before, after = floating(operation.inputs), floating(operation.outputs)
+        if operation.index in casts or not before or not after or set(before) & set(after):
             continue
         name = operation.name.partition(".")[2] or operation.name
         if not (is_view(operation.name) or name.endswith("_like") or name.startswith(("new_", "_efficientzerotensor"))):
-            found[name, given, made] += 1
-    return found
+            counts[name, before, after] += 1
+    return counts
 
 
 def floating(dtypes: Iterable[str]) -> tuple[str, ...]:

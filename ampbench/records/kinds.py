@@ -153,9 +153,9 @@ _ROWS = (
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})
 """Every kind of run that explains or studies by its name, in the order of a report's page and of verbs in the help."""
-LINES: Mapping[str, Lines] = MappingProxyType({each.line: each for row in _ROWS for each in row.lines})
+LINES: Mapping[str, Lines] = MappingProxyType({lines.line: lines for row in _ROWS for lines in row.lines})
 """Every line that such runs hold, by its name."""
-_LINE_OF = {each.record: each.line for each in LINES.values()}
+_LINE_OF = {lines.record: lines.line for lines in LINES.values()}
 
 
 def line_of(record: type) -> str:
@@ -165,7 +165,7 @@ def line_of(record: type) -> str:
 
 def stage_of(line: str) -> str:
     """Return which task a failure names that there could be no such line: the one called so, else the kind's last."""
-    row = next(row for row in KINDS.values() if any(each.line == line for each in row.lines))
+    row = next(row for row in KINDS.values() if any(lines.line == line for lines in row.lines))
     return line if line in row.task_names else row.task_names[-1]
 
 

@@ -36,8 +36,8 @@ def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, s
     traits = {case_id: _traits(case) for case_id, case in known.items()}
     first: dict[tuple[str, ...], Any] = {}
     varying: set[tuple[str, ...]] = set()
-    for own in traits.values():
-        varying.update(where for where, value in own.items() if first.setdefault(where, value) != value)
+    for values in traits.values():
+        varying.update(where for where, value in values.items() if first.setdefault(where, value) != value)
     labels = {}
     for case_id, case in known.items():
         telling = {where[-1]: value for where, value in traits[case_id].items() if where in varying}
@@ -97,13 +97,13 @@ def optimizer_name(recipe: Recipe, asked: str = "") -> str:
     return " ".join(filter(None, [recipe.optimizer.rpartition(".")[2], " | ".join(dict.fromkeys(groups)), *more]))
 
 
-def outcome_said(outcome: str, reason: str, what: str = "") -> str:
+def outcome_said(outcome: str, reason: str, subject: str = "") -> str:
     """Return what became of cases without numbers: "skipped: cpu has no tf32", "missing: not measured yet".
 
     `what` they are stands before the reason.
     """
     word = "missing" if isinstance(reason, Pending) else outcome
-    return ": ".join([word, *([what] if what else []), reason])
+    return ": ".join([word, *([subject] if subject else []), reason])
 
 
 def outcomes_said(counts: Mapping[str, int]) -> str:
@@ -113,17 +113,17 @@ def outcomes_said(counts: Mapping[str, int]) -> str:
 
 def _traits(case: Case) -> dict[tuple[str, ...], Any]:
     """Return what may tell a case from others: each trait by its name, and before it what the others must share."""
-    own = case.workload
-    parameters: dict[tuple[str, ...], Any] = {(own, name): value for name, value in case.parameters.items()}
+    workload = case.workload
+    parameters: dict[tuple[str, ...], Any] = {(workload, name): value for name, value in case.parameters.items()}
     return parameters | {
         ("device",): case.device,
         ("phase",): case.phase,
         ("path",): case.path,
-        (own, "batch_size"): case.batch_size,
-        (own, "memory_format"): case.memory_format,
-        (own, case.phase, "recipe"): case.recipe,
-        (own, "sdpa"): case.sdpa,
-        (own, case.precision, "input_dtype"): case.input_dtype,
+        (workload, "batch_size"): case.batch_size,
+        (workload, "memory_format"): case.memory_format,
+        (workload, case.phase, "recipe"): case.recipe,
+        (workload, "sdpa"): case.sdpa,
+        (workload, case.precision, "input_dtype"): case.input_dtype,
     }
 
 
@@ -131,65 +131,67 @@ FP32_INSTEAD = "errors are against fp32, as the fp64 reference failed: {}"
 """What is said of a case whose reference is the fp32 step."""
 
 
-def not_finite(found: Divergence, of: str = "output") -> str:
+def not_finite(divergence: Divergence, of: str = "output") -> str:
     """Return what of the outputs (or, `of` "gradient", gradients) is not finite, in a word or three.
 
     "nan" or "inf" in the precision; "nan in fp64" and "inf in fp64" where that begins in the reference and leaves the
     error undefined; "" for nothing. Infinities that reference and precision have in common are none of these.
     """
-    errors: OutputDivergence | GradientDivergence = getattr(found, of)
+    errors: OutputDivergence | GradientDivergence = getattr(divergence, of)
     if errors.reference_nan:
-        return f"nan in {found.reference.dtype}"
+        return f"nan in {divergence.reference.dtype}"
     if errors.nonfinite:
         return "nan" if errors.nan else "inf"
-    return f"inf in {found.reference.dtype}" if of == "output" and found.output.unlike else ""
+    return f"inf in {divergence.reference.dtype}" if of == "output" and divergence.output.unlike else ""
 
 
-def _counted(code: Flaw, found: Divergence, what: str, count: int, **facts: float | str | None) -> Statement:
+def _counted(code: Flaw, divergence: Divergence, part: str, count: int, **facts: float | str | None) -> Statement:
     """Return a flaw of so many elements of the "output" or the "gradient"."""
-    elements: int | None = getattr(found, what).elements
-    return state(code, found.case_id, count=count, elements=elements, what=what, **facts)
+    elements: int | None = getattr(divergence, part).elements
+    return state(code, divergence.case_id, count=count, elements=elements, what=part, **facts)
 
 
-def no_precisions_fault(found: Divergence) -> Statement | None:
+def no_precisions_fault(divergence: Divergence) -> Statement | None:
     """Return what is not finite whatever the precision, in the reference or in fp32 itself; None: nothing.
 
     `found` is of any precision; `fp32s_fault` knows the rest of that of fp32.
     """
-    for what, errors in (("output", found.output), ("gradient", found.gradient)):
+    for part, errors in (("output", divergence.output), ("gradient", divergence.gradient)):
         if errors.reference_nan:
-            return _counted(Flaw.REFERENCE_NAN, found, what, errors.reference_nan, dtype=found.reference.dtype)
-    if found.output.fp32_nonfinite:
-        return _counted(Flaw.FP32_OUTPUT, found, "output", found.output.fp32_nonfinite)
-    if found.loss_is_lost and found.reference.dtype == "fp64" and found.reference.loss is None:
-        return state(Flaw.REFERENCE_LOSS, found.case_id)
+            return _counted(
+                Flaw.REFERENCE_NAN, divergence, part, errors.reference_nan, dtype=divergence.reference.dtype
+            )
+    if divergence.output.fp32_nonfinite:
+        return _counted(Flaw.FP32_OUTPUT, divergence, "output", divergence.output.fp32_nonfinite)
+    if divergence.loss_is_lost and divergence.reference.dtype == "fp64" and divergence.reference.loss is None:
+        return state(Flaw.REFERENCE_LOSS, divergence.case_id)
     return None
 
 
-def fp32s_fault(found: Divergence) -> Statement | None:
+def fp32s_fault(divergence: Divergence) -> Statement | None:
     """Return what keeps fp32 itself from training, given its divergence; None: nothing."""
-    in_fp64 = found.reference.dtype == "fp64"
-    if found.loss_is_lost:
-        return state(Flaw.FP32_LOSS, found.case_id, alone=in_fp64 and found.reference.loss is not None)
-    if found.gradient.nonfinite:
-        alone = in_fp64 and not found.gradient.reference_nonfinite
-        return _counted(Flaw.FP32_GRADIENT, found, "gradient", found.gradient.nonfinite, alone=alone)
+    in_fp64 = divergence.reference.dtype == "fp64"
+    if divergence.loss_is_lost:
+        return state(Flaw.FP32_LOSS, divergence.case_id, alone=in_fp64 and divergence.reference.loss is not None)
+    if divergence.gradient.nonfinite:
+        alone = in_fp64 and not divergence.gradient.reference_nonfinite
+        return _counted(Flaw.FP32_GRADIENT, divergence, "gradient", divergence.gradient.nonfinite, alone=alone)
     return None
 
 
-def remarks(found: Divergence) -> list[Statement]:
+def remarks(divergence: Divergence) -> list[Statement]:
     """Return statements on a case beside its numbers, the worst first."""
-    output, reference = found.output, found.reference
-    fault = no_precisions_fault(found)
+    output, reference = divergence.output, divergence.reference
+    fault = no_precisions_fault(divergence)
     flaws = [] if fault is None else [fault]
     infinite = (output.reference_nonfinite or 0) - (output.reference_nan or 0)
     if infinite and not output.reference_nan and not output.undefined:
-        flaws.append(_counted(Flaw.REFERENCE_INFINITE, found, "output", infinite, dtype=reference.dtype))
+        flaws.append(_counted(Flaw.REFERENCE_INFINITE, divergence, "output", infinite, dtype=reference.dtype))
     if reference.dtype in ("fp32", ""):
         code = Flaw.REFERENCE_IS_FP32 if reference.dtype else Flaw.REFERENCE_FAILED
-        flaws.append(state(code, found.case_id, why=reference.error))
+        flaws.append(state(code, divergence.case_id, why=reference.error))
     if output.undefined and not (output.nonfinite or output.unlike or output.reference_nan or reference.error):
-        flaws.append(state(Flaw.NO_ERROR, found.case_id, why=output.undefined))
+        flaws.append(state(Flaw.NO_ERROR, divergence.case_id, why=output.undefined))
     return flaws
 
 
@@ -205,10 +207,10 @@ def kernels_said(attention: Mapping[str, int]) -> str:
     return " and ".join(sorted(attention)) or "no kernel of its own"
 
 
-def gathered(said: Iterable[tuple[str, str]]) -> list[str]:
+def gathered(sentences: Iterable[tuple[str, str]]) -> list[str]:
     """Return pairs of a case's name and a sentence as lines: each sentence once, after the names it is true of."""
     by_sentence: dict[str, list[str]] = {}
-    for name, sentence in said:
+    for name, sentence in sentences:
         by_sentence.setdefault(sentence, []).append(name)
     return [f"{few(named)}: {sentence}" for sentence, named in by_sentence.items()]
 
@@ -216,7 +218,7 @@ def gathered(said: Iterable[tuple[str, str]]) -> list[str]:
 def emulated_of(device: DeviceDescription, precisions: Iterable[str]) -> list[str]:
     """Return the half precisions that the device emulates and `precisions` compute in; an unknown one may in any."""
     known = [PRECISIONS.get(name) for name in precisions]
-    computed = {one.autocast or one.storage for one in known if one is not None}
+    computed = {precision.autocast or precision.storage for precision in known if precision is not None}
     names = {SHORT_DTYPES.get(dtype, dtype) for dtype in computed}
     return [dtype for dtype in emulated_halves(device) if dtype in names or None in known]
 

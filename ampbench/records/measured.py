@@ -512,16 +512,18 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         alike.
         """
         decided = self.predictions.outputs if self.predictions is not None else ()
-        known = [each for each in self.tensors or () if each.over_spread is not None and each.name not in decided]
-        return max(known, key=lambda each: each.over_spread or 0.0, default=None)
+        known = [
+            tensor for tensor in self.tensors or () if tensor.over_spread is not None and tensor.name not in decided
+        ]
+        return max(known, key=lambda tensor: tensor.over_spread or 0.0, default=None)
 
     @property
     def worst(self) -> OutputError | None:
         """The tensor with the largest relative error, which is judged; None: unknown."""
         if self.rel_l2 is None or not self.tensors:
             return None
-        defined = [each for each in self.tensors if each.rel_l2 is not None]
-        return max(defined, key=lambda each: each.rel_l2 or 0.0, default=None)
+        defined = [tensor for tensor in self.tensors if tensor.rel_l2 is not None]
+        return max(defined, key=lambda tensor: tensor.rel_l2 or 0.0, default=None)
 
 
 class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

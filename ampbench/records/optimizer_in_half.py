@@ -34,7 +34,7 @@ def remarks_of(recipe: Recipe, dtype: str, *, master: bool = False) -> list[Stat
     if not master and recipe.optimizer.startswith("torch.optim."):
         groups = [group for group in recipe.groups if group.elements]
         for judge in (_zero_denominator, _decay_lost, _squares_grow):
-            known = [each for group in groups if (each := judge(_class_of(recipe), group, form)) is not None]
+            known = [statement for group in groups if (statement := judge(_class_of(recipe), group, form)) is not None]
             for place, remark in enumerate(known):
                 if remark not in known[:place]:
                     many = known.count(remark)
@@ -52,7 +52,7 @@ def hints_of(recipe: Recipe, row: Precision, case_id: str) -> list[Statement]:
         return []
     names = {"precision": row.name, "optimizer": _class_of(recipe)}
     remarks = remarks_of(recipe, SHORT_DTYPES[row.storage], master=row.master)
-    return [state(each.code, case_id, Severity.INFO, **names, **each.facts) for each in remarks]
+    return [state(remark.code, case_id, Severity.INFO, **names, **remark.facts) for remark in remarks]
 
 
 def _remark(code: StrEnum, form: Format, **facts: float | str) -> Statement:

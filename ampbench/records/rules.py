@@ -110,8 +110,8 @@ class RuleProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def how(self) -> str:
         """Return how its ops were observed: on the device, on fake tensors, or not at all."""
-        seen = {one.how for one in self.observations}
-        return next((how for how in (DEVICE, FAKE) if how in seen), NOT_OBSERVED)
+        ways = {observation.how for observation in self.observations}
+        return next((how for how in (DEVICE, FAKE) if how in ways), NOT_OBSERVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

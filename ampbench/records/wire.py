@@ -110,35 +110,35 @@ class Task(Generic[A, R]):
 
         A reply without either broke the protocol, which is a failure, too.
         """
-        found = self.found(reply) or reply.skip or reply.failure
-        if found is not None:
-            return found
+        outcome = self.found(reply) or reply.skip or reply.failure
+        if outcome is not None:
+            return outcome
         why = reply.problem or "the worker gave no result"
         return Failure(case_id=case.case_id if case else "", stage=self.name, cause="exception", message=why)
 
 
-def ask(task: Task[A, Any], asked: A, **given: Any) -> Request:
+def ask(task: Task[A, Any], asked: A, **fields: Any) -> Request:
     """Return the request for a task; `given` are further fields: the case or the device, limits, seed."""
-    own = {name: getattr(task, name) for name in ("does", "timed", "absent", "flags")}
-    return Request(task=task.name, asked=_packed(asked), **own, **given)
+    traits = {name: getattr(task, name) for name in ("does", "timed", "absent", "flags")}
+    return Request(task=task.name, asked=_packed(asked), **traits, **fields)
 
 
-def reply_with(found: Any) -> Reply:
+def reply_with(record: Any) -> Reply:
     """Return the reply with a record; raises what `answer` catches."""
-    return Reply(found=_packed(found))
+    return Reply(found=_packed(record))
 
 
-def answer(found: Any, request: Request) -> Reply:
+def answer(outcome: Any, request: Request) -> Reply:
     """Return the reply to `request` with a `Skip` or a record, or with a failure if JSON cannot hold the record."""
-    if isinstance(found, Skip):
-        return Reply(skip=found)
+    if isinstance(outcome, Skip):
+        return Reply(skip=outcome)
     try:
-        reply = reply_with(found)
-        msgspec.json.decode(reply.found, type=type(found))
+        reply = reply_with(outcome)
+        msgspec.json.decode(reply.found, type=type(outcome))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         place = _NOT_FINITE.search(str(error))
-        what = f"{request.task}.{place['field']} is not a finite number" if place else " ".join(str(error).split())
-        return end_reply(request, "exception", f"what was measured cannot be stored: {what}")
+        problem = f"{request.task}.{place['field']} is not a finite number" if place else " ".join(str(error).split())
+        return end_reply(request, "exception", f"what was measured cannot be stored: {problem}")
     return reply
 
 
@@ -222,10 +222,12 @@ _NOT_FINITE = re.compile(r"got `null` - at `\$\.(?P<field>.+)`")
 
 def travelling() -> list[type]:
     """Return the records in requests and replies of core tasks and of every kind of run."""
-    core = [each for task in (ENVIRONMENT, DESCRIBE, MEMORY, DIVERGENCE, ROUND) for each in (task.asked, task.gives)]
-    found = [named(place) for row in KINDS.values() for place in (*(each.record for each in row.lines), *row.asks)]
+    core = [
+        record for task in (ENVIRONMENT, DESCRIBE, MEMORY, DIVERGENCE, ROUND) for record in (task.asked, task.gives)
+    ]
+    studied = [named(place) for row in KINDS.values() for place in (*(lines.record for lines in row.lines), *row.asks)]
     tasks = (named(row.study).task for row in KINDS.values())
-    return [*core, *found, *(task.asked for task in tasks if task is not None)]
+    return [*core, *studied, *(task.asked for task in tasks if task is not None)]
 
 
 def ready_line() -> bytes:
@@ -234,8 +236,8 @@ def ready_line() -> bytes:
     A server of another ampbench, which would ignore or misread a request, says something else.
     """
     schemas = msgspec.json.schema_components([Case, WorkloadSource, Failure, Skip, *travelling()])
-    own = Request.__struct_fields__, Reply.__struct_fields__
-    digest = hashlib.blake2b(repr((own, schemas)).encode(), digest_size=8).hexdigest()
+    fields = Request.__struct_fields__, Reply.__struct_fields__
+    digest = hashlib.blake2b(repr((fields, schemas)).encode(), digest_size=8).hexdigest()
     return f"{READY} {digest} {__version__}\n".encode()
 
 
@@ -262,8 +264,10 @@ def read_reply(line: bytes) -> Reply:
 def end_reply(request: Request, cause: str, message: str, lines: Sequence[str] = ()) -> Reply:
     """Return the reply to a request whose worker ended without one, and had written `lines` last."""
     if request.case is None and not request.device:
-        what = f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
-        return Reply(problem=bounded(f"{what}: {cause}: {message}{' | ' + lines[-1] if lines else ''}"))
+        subject = (
+            f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
+        )
+        return Reply(problem=bounded(f"{subject}: {cause}: {message}{' | ' + lines[-1] if lines else ''}"))
     case_id = "" if request.case is None else request.case.case_id
     return Reply(
         failure=Failure(case_id=case_id, stage=request.task, cause=cause, message=bounded(message), frames=list(lines))

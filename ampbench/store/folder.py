@@ -90,11 +90,11 @@ def runs_beside(stored: StoredRun, explains: str) -> list[StoredRun]:
 
     Unreadable ones are left out.
     """
-    own = stored.header.environment
+    ours = stored.header.environment
 
     def is_its(header: Header) -> bool:
-        there = header.environment
-        return header.explains == explains and (there.host, there.torch_version) == (own.host, own.torch_version)
+        theirs = header.environment
+        return header.explains == explains and (theirs.host, theirs.torch_version) == (ours.host, ours.torch_version)
 
     return list(runs_with(_runs_in(stored.path.parent), is_its))
 
@@ -231,8 +231,8 @@ def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
     for holder, folders, names in os.walk(results, onerror=unreadable):
         folders.sort()
         files += _sorted(Path(holder) / name for name in [*names, *folders])
-    if what := _no_holder(Path(results) / "runs"):
-        problems[Path(results) / "runs"] = what
+    if problem := _no_holder(Path(results) / "runs"):
+        problems[Path(results) / "runs"] = problem
     return [*problems.items(), *((file, _problem(file)) for file in files)]
 
 
@@ -249,8 +249,8 @@ def _runs_in(holder: Path) -> list[Path]:
 
     None without such a folder; `StoreError` if it is no folder, or cannot be read.
     """
-    if what := _no_holder(holder):
-        raise StoreError(what)
+    if problem := _no_holder(holder):
+        raise StoreError(problem)
     try:
         files = _sorted(holder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -294,14 +294,14 @@ def _united(lanes: Sequence[StoredRun]) -> StoredRun:
     order = {source.name: place for place, source in enumerate(header.sources)}
     cases = sorted(run.cases.items(), key=lambda item: order.get(item[1].workload, len(order)))
     failures = dict(chain.from_iterable(lane.failures.items() for lane in lanes))
-    done = {each.case_id for each in run.rounds}
+    done = {measured.case_id for measured in run.rounds}
     left = {case_id: failure for case_id, failure in failures.items() if failure.final or case_id not in done}
     return replace(run, cases=dict(cases), failures=left, cut=any(lane.cut for lane in lanes))
 
 
 def _joined(runs: Sequence[StoredRun], header: Header) -> StoredRun:
     """Return the entries of runs as one run, with the first's of devices."""
-    run = gathered(runs[0].path, header, chain.from_iterable(one.entries() for one in runs))
+    run = gathered(runs[0].path, header, chain.from_iterable(run.entries() for run in runs))
     return replace(run, found=runs[0].found)
 
 
@@ -340,41 +340,43 @@ def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[Sto
     `machines` are all machines: a missing number among them differs in something.
     """
     first, count, cases = members[0], _shard(members[0]).count, _shard(members[0]).cases
-    for run, other in pairwise(members):
-        if _shard(run).number == _shard(other).number:
-            raise UsageError(f"runs {run.header.run} and {other.header.run} are both {_part(run)}: give one of them")
+    for run, following in pairwise(members):
+        if _shard(run).number == _shard(following).number:
+            raise UsageError(
+                f"runs {run.header.run} and {following.header.run} are both {_part(run)}: give one of them"
+            )
     missing = sorted({*range(1, count + 1)} - {_shard(run).number for run in members})
     places = sorted(place for run in members for place in _shard(run).places)
     if len(places) < cases and missing:
-        for other in chain.from_iterable(machines):
-            if _shard(other).number in missing:
-                why = _difference(first.header, other.header)
-                raise UsageError(f"{_named(other)} does not belong to {_named(first)}: {why}")
+        for following in chain.from_iterable(machines):
+            if _shard(following).number in missing:
+                why = _difference(first.header, following.header)
+                raise UsageError(f"{_named(following)} does not belong to {_named(first)}: {why}")
         raise UsageError(f"{_named(first)} lacks the others: give {few(map(str, missing))} of {count}, too")
     if places != list(range(cases)):
         raise UsageError(
             f"{_named(first)} and the others were not shared out alike: runs were added to their results folder "
             "meanwhile, by whose times shards are balanced; measure them anew with another --results folder"
         )
-    seen: dict[tuple[str, str], tuple[StoredRun, str]] = {}
+    digests: dict[tuple[str, str], tuple[StoredRun, str]] = {}
     for run in members:
         for case_id, divergence in run.divergence.items():
             network = run.cases[case_id].network
-            for what, digest in (("weights", divergence.weights_digest), ("inputs", divergence.inputs_digest)):
-                other, known = seen.setdefault((network, what), (run, digest))
+            for part, digest in (("weights", divergence.weights_digest), ("inputs", divergence.inputs_digest)):
+                following, known = digests.setdefault((network, part), (run, digest))
                 if known != digest:
                     raise UsageError(
-                        f"the {what} of {network} are others in {_named(run)} than in {_named(other)}: "
+                        f"the {part} of {network} are others in {_named(run)} than in {_named(following)}: "
                         "its code or its random numbers differ; measure both anew"
                     )
 
 
 def _difference(ours: Header, theirs: Header) -> str:
     """Return how two shards of one run differ; "": in nothing but the machine's name."""
-    one, other = _common(ours), _common(theirs)
-    apart = [name for name in one if one[name] != other[name]]
-    simple = [name for name in apart if isinstance(one[name], str | int | None)]
-    values = [f"{name} {one[name] or 'none'}, there {other[name] or 'none'}" for name in simple]
+    first, second = _common(ours), _common(theirs)
+    apart = [name for name in first if first[name] != second[name]]
+    simple = [name for name in apart if isinstance(first[name], str | int | None)]
+    values = [f"{name} {first[name] or 'none'}, there {second[name] or 'none'}" for name in simple]
     return few(values or [f"they differ in the {name}" for name in apart])
 
 
@@ -390,7 +392,9 @@ def _common(header: Header) -> dict[str, Any]:
         "settings": structs.replace(header.settings, memory_limit_bytes=None),
         "own precisions": header.precisions,
         "commit": header.commit,
-        "power limit": [round(each.state.power_limit_watts or 0) for each in header.environment.devices if each.state],
+        "power limit": [
+            round(device.state.power_limit_watts or 0) for device in header.environment.devices if device.state
+        ],
         **{name.removesuffix("_version").replace("_", " "): value for name, value in environment.items()},
     }
 
@@ -415,8 +419,8 @@ def _together(members: Sequence[StoredRun], command: list[str]) -> StoredRun:
     )
     rounds, server = [], 0
     for run in members:
-        rounds += [structs.replace(each, server=server + each.server) for each in run.rounds]
-        server += 1 + max((each.server for each in run.rounds), default=-1)
+        rounds += [structs.replace(measured, server=server + measured.server) for measured in run.rounds]
+        server += 1 + max((measured.server for measured in run.rounds), default=-1)
     whole = _joined(members, header)
     placed = sorted(pair for run in members for pair in zip(_shard(run).places, run.cases, strict=True))
     finished = max(footer.finished_at for footer in whole.footers)

@@ -52,8 +52,8 @@ def line_of(record: type) -> str:
 @functools.cache
 def record_of(line: str) -> type:
     """Return the type of record of a kind of line, whose module is imported for it."""
-    found: type = CORE[line] if line in CORE else named(LINES[line].record)
-    return found
+    record: type = CORE[line] if line in CORE else named(LINES[line].record)
+    return record
 
 
 @functools.cache

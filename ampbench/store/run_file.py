@@ -103,8 +103,8 @@ class StoredRun:
             return {case_id: entry for case_id, entry in entries.items() if case_id in case_ids}
 
         by_case: dict[str, Any] = {name: kept(getattr(self, name)) for name in _LAST.values()}
-        found = {line: kept(held) if LINES[line].of == "case_id" else held for line, held in self.found.items()}
-        return replace(self, **by_case, found=found)
+        explained = {line: kept(held) if LINES[line].of == "case_id" else held for line, held in self.found.items()}
+        return replace(self, **by_case, found=explained)
 
     @property
     def explained(self) -> list[str]:
@@ -436,21 +436,21 @@ class RunWriter:
 
     def _require_own(self) -> None:
         """Raise `StoreError` if the file at the path is not the one written here, as it was written."""
-        own = os.fstat(self._descriptor)
+        written = os.fstat(self._descriptor)
         try:
-            there = self.path.stat()
+            present = self.path.stat()
         except OSError:
-            there = None
-        if there is None:
-            what = "was moved or deleted"
-        elif not os.path.samestat(own, there):
-            what = "was replaced by another file"
-        elif own.st_size != self._size:
-            what = f"was changed by another program (it has {own.st_size:,} bytes, {self._size:,} were written)"
+            present = None
+        if present is None:
+            event = "was moved or deleted"
+        elif not os.path.samestat(written, present):
+            event = "was replaced by another file"
+        elif written.st_size != self._size:
+            event = f"was changed by another program (it has {written.st_size:,} bytes, {self._size:,} were written)"
         else:
             return
         raise StoreError(
-            f"{self.path} {what} while this run wrote to it, so what it measured may be lost: leave the file alone, "
+            f"{self.path} {event} while this run wrote to it, so what it measured may be lost: leave the file alone, "
             f"then {self._anew}"
         )
 
