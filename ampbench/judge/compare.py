@@ -1,8 +1,7 @@
-"""Two runs compared: what became slower, bigger or less accurate, whether that is certain, and in what they differ.
+"""Compare two runs: which cases became slower, bigger or less accurate, with which certainty, and why.
 
-One arm measured against itself is compared here, too: its false alarms, and the smallest change the machine can tell.
-What accounts for a change (ops, dtypes, casts, rules of autocast) is found in what two runs hold beside measurements:
-traces of the same cases, probes of the same devices.
+Traces of the same cases and probes of the same devices explain a change (ops, dtypes, casts, rules of autocast). An arm
+measured against itself gives the rate of false alarms and the smallest detectable change.
 """
 
 import itertools
@@ -79,13 +78,13 @@ from ampbench.studies.rules import compare_rules, probed_twice, unobserved
 from ampbench.studies.rules import rank as rule_rank
 
 LANES = 3 / 2
-"""A comparison has three lanes, with the control; an arm against itself has two."""
+"""The ratio of lanes: a comparison has three, with the control; an arm against itself has two."""
 DECIDING_LOOKS = LOOKS[1:]
-"""The looks that can find a change; the first can only prove that there is none (docs/statistics.md)."""
+"""The looks that can find a change; the first can only prove `unchanged` (docs/statistics.md)."""
 
 
 def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfComparison:
-    """Return what `comparison`, of an arm with itself, says; `rounds` are those of one side."""
+    """Return false alarms and detectable changes of a `comparison` of an arm with itself; `rounds` are of one side."""
     every = [finding for finding in comparison.findings if finding.kind == "time"]
     times = [finding for finding in every if finding.metric != MEAN]
     alarms = [finding for finding in every if finding.status in _CHANGED]
@@ -117,7 +116,7 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
 
 
 def block_seconds(rounds: Sequence[Round]) -> float:
-    """Return how long a block takes: the median time between the ends of a case's rounds in two blocks."""
+    """Return the seconds of a block: the median time between the ends of a case's rounds in two blocks."""
     ends: dict[str, list[float]] = {}
     for measured in rounds:
         if not measured.confirmation:
@@ -127,7 +126,7 @@ def block_seconds(rounds: Sequence[Round]) -> float:
 
 
 def _detectable(spreads: Sequence[float], blocks: int, seconds: float, threshold: float) -> Detectable:
-    """Return what is found in so many blocks by cases whose log ratios spread so; as `deciding` reckons it."""
+    """Return the change detectable in `blocks` blocks, given each case's spread of log ratios; as in `deciding`."""
     error = np.array(spreads) / math.sqrt(blocks)
     freedom, margin = np.full(len(error), blocks - 1.0), np.full(len(error), math.log1p(threshold))
     effects = np.expm1(stats.detectable_effect(error, freedom, ALPHA / len(LOOKS), POWER, margin))
@@ -138,7 +137,7 @@ _CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 
 
 def default_threshold(metric: str, case: Case) -> float | None:  # noqa: ARG001 - a `ThresholdOf`
-    """Leave every threshold as `metrics.GATED` has it."""
+    """Return None: use the thresholds of `metrics.GATED`."""
     return None
 
 
@@ -147,14 +146,13 @@ def compare(
     candidate: StoredRun | MeasuredRun,
     threshold_of: ThresholdOf = default_threshold,
 ) -> Comparison:
-    """Return what became of every metric of every case that both runs have, the most important first.
+    """Return the change of every metric of every case in both runs, the most important first.
 
-    `threshold_of(metric, case)` gives the largest relative change that counts as none; None: that of `metrics.GATED`.
-    Runs that are arms of one session are compared block by block, others as runs measured one after the other. A run
-    that only explains has traces and rules to compare, and no findings; of runs that measured, cases that changed are
-    explained where both have traced them. Raises `NothingComparableError` where no case is in both and no device's
-    rules are, and where a run explains anything else, `UsageError` where an arm's settings leave open which cases to
-    compare.
+    `threshold_of(metric, case)` is the largest ignored relative change; None: the threshold in `metrics.GATED`. Arms of
+    one session are compared block by block, other runs as measured one after the other. Runs that explain have traces
+    and rules to compare, but no findings. Changed cases are explained if both runs traced them. Raises
+    `NothingComparableError` if the runs share no case, no device's rules and no check, or explain anything else, and
+    `UsageError` if an arm's settings match several cases.
     """
     baseline, candidate = (
         run if isinstance(run, MeasuredRun) else MeasuredRun.of(run) for run in (baseline, candidate)
@@ -216,7 +214,7 @@ def compare(
 
 
 def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Change]:
-    """Return what `compare` says of the time of each case that is ok on both sides, by the baseline's case id."""
+    """Return the time finding of `compare` for each case that is ok on both sides, by the baseline's case id."""
     headers = (baseline.stored.header, candidate.stored.header)
     settings = arm_settings(*headers)
     pairs = [
@@ -237,10 +235,10 @@ _OF_CASES = ("only_baseline", "only_candidate", "lost_cases", "failed", "other_n
 def narrowed(
     comparison: Comparison, wanted: Callable[[str], bool] = lambda _: True, kinds: Collection[str] | None = None
 ) -> Comparison:
-    """Return a comparison of those cases alone whose id is `wanted`, and of findings of `kinds` (None: all).
+    """Return a comparison narrowed to cases whose id is `wanted` and to findings of `kinds` (None: all).
 
-    There may be none. Findings go by the baseline's id; outcomes always stay. Changed rules belong to no case, and stay
-    where "rules" is among the kinds.
+    Findings go by the baseline's id; outcomes always stay. Changed rules belong to no case, and stay if `kinds` has
+    "rules".
     """
     findings = [finding for finding in comparison.findings if wanted(finding.case.case_id)]
     if kinds is not None:
@@ -263,9 +261,9 @@ def narrowed(
 
 
 def precision_means(findings: Iterable[Change]) -> list[PrecisionMean]:
-    """Return the geometric means of the changes of time and memory per precision and device.
+    """Return the geometric mean changes of time and memory per precision and device.
 
-    Findings that are incomparable take no part, nor do times after a control has fired.
+    Incomparable findings, and times after a fired control, are left out.
     """
     logs: dict[tuple[str, str, str], list[float]] = {}
     for finding in findings:
@@ -301,7 +299,7 @@ def _findings(
     interleaved: bool,
     threshold_of: ThresholdOf,
 ) -> tuple[list[Change], ControlVerdict, dict[str, str]]:
-    """Return the verdicts on the pairs, what the controls say, and why cases were skipped on both sides, by id."""
+    """Return the pairs' findings, the verdict on the controls, and by id the reasons of cases skipped on both sides."""
     findings: list[Change] = []
     measured, exact, skipped = [], [], {}
     for pair in paired.pairs:
@@ -315,7 +313,7 @@ def _findings(
         else:
             findings.append(outcome)
         if outcome is None or (outcome.status is ChangeStatus.IMPROVED and before.timed):
-            exact.append(pair)  # a baseline that failed late hides no regression of what it had counted by then
+            exact.append(pair)  # a baseline that failed late still has the numbers it had counted
     times, control = time_findings(measured, baseline, candidate, differences, interleaved, threshold_of)
     findings += times
     for pair in exact:
@@ -354,7 +352,7 @@ def _side(stored: StoredRun) -> Side:
 def _caveats(
     paired: Paired, baseline: MeasuredRun, candidate: StoredRun, differences: EnvironmentDifferences
 ) -> list[Statement]:
-    """Return how the runs were measured, as far as a reader must know, of all cases and of some."""
+    """Return caveats on how the runs were measured, on all cases or on some."""
     caveats = [state(Caveat.SAME_RUN)] if baseline.stored.header.run == candidate.header.run else []
     for side, stored in (("baseline", baseline.stored), ("candidate", candidate)):
         if stored.cut:
@@ -378,9 +376,9 @@ def _caveats(
 def explanation(
     case: Case, before: CastPass, after: CastPass, rules: Iterable[RuleChange] = (), *, measured: bool = True
 ) -> Explanation:
-    """Return which ops, dtypes, casts and `rules` differ for a case, or "unexplained: …".
+    """Return the ops, dtypes, casts and `rules` that differ for a case, or "unexplained: …".
 
-    Where no change was `measured`, there is nothing to be explained, and the line is "the same: …".
+    If no change was `measured` and none is traced, the line is "the same: …".
     """
     changes = compare_traces(before.trace, after.trace)
     concerned = concerned_rules(changed_names(changes), rules, case.device)
@@ -399,11 +397,11 @@ def explanation(
 
 
 COMPARED = ("", CASTS, CHECK, RULES)
-"""What runs may explain to be compared; "": they measure."""
+"""The kinds of runs that can be compared; "" is a run that measures."""
 
 
 def _require_comparable(*runs: StoredRun) -> None:
-    """Raise `NothingComparableError` where one of `runs` explains anything but casts, checks and rules."""
+    """Raise `NothingComparableError` if one of `runs` explains anything but casts, checks and rules."""
     alone = {stored.header.run: stored.header.explains for stored in runs if stored.header.explains not in COMPARED}
     if alone:
         kinds = " or ".join(dict.fromkeys(alone.values()))
@@ -414,7 +412,7 @@ def _require_comparable(*runs: StoredRun) -> None:
 def _explained(
     pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun, rules: Sequence[RuleChange]
 ) -> dict[str, Explanation]:
-    """Return what the traces of each pair say, and of runs that explain casts which could not be traced."""
+    """Return the explanation of each traced pair and, in runs that explain casts, of pairs without a trace."""
     explanations = {}
     explains = baseline.header.explains, candidate.header.explains
     for pair in pairs:

@@ -1,22 +1,21 @@
-"""Block values in seconds become verdicts on time: of interleaved blocks, of stored rounds, of a control.
+"""Judge times in seconds: of interleaved blocks, of stored rounds, and of a control.
 
 Interleaved. d = log(candidate) - log(baseline) of one block. Both arms come from newly started servers in random order,
-so that without a change each d is as likely to have either sign *whatever the noise looks like*: drift, autocorrelation
-and two-valued noise included. The signed-rank test is exact under that alone, and so it is after outliers are set apart
-by the size of d alone (`stats.outlying`). A t test is not: with two-valued noise its variance can be 0. The price: n
-blocks cannot be surer than 1 in 2**n, so that the look at 8 blocks can only prove `unchanged`, and more than 80 cells
-need more than 16 blocks. The interval and the proof of `unchanged` take d to be symmetric about its location, which is
-what independent, equally noisy arms give.
+so without a change each d is equally likely to have either sign *for any noise*, drift, autocorrelation and two-valued
+noise included. The signed-rank test is exact under this condition alone, also after outliers are removed by the size of
+d (`stats.outlying`). A t test is not: with two-valued noise its variance can be 0. The price: n blocks give at best
+p = 2**-n, so the look at 8 blocks can only prove `unchanged`, and more than 80 cells need more than 16 blocks. The
+interval and the proof of `unchanged` assume d symmetric about its location, as independent, equally noisy arms give.
 
-Stored. Runs measured one after the other have no such symmetry: Welch's test on logarithms, widened by what the runs'
-controls say of a run's own luck. It holds its error rate for independent rounds only: a machine that has drifted
-between two runs looks like a change, because drift moves a run's control as much as the run itself.
+Stored. Runs measured one after the other lack this symmetry: Welch's test on logarithms, widened by the spread of the
+runs' controls. Its error rate holds for independent rounds only: drift of the machine between two runs looks like a
+change, because it moves a run's control as much as the run itself.
 
-A block's value is its fastest sample, so that verdicts on it speak of the typical step. The mean over all samples is
-judged beside it: by the ratio of its sums over all blocks, none set apart, which the ratios over subsets of the blocks
-test and bound (`stats.mean_ratios`), exact under the same swaps.
+A block's value is its fastest sample, so verdicts on it describe the typical step. The mean over all samples is judged
+separately: the ratio of its sums over all blocks, outliers included, is tested and bounded by the ratios over subsets
+of the blocks (`stats.mean_ratios`), exact under the same swaps.
 
-docs/statistics.md has the rules and tests/simulation measures what they reach.
+docs/statistics.md has the rules, and tests/simulation measures their error rates and power.
 """
 
 import math
@@ -32,9 +31,9 @@ from ampbench.core.stats import Booleans, Floats, Integers
 from ampbench.records.changes import ChangeCode, ChangeStatus
 
 LOOKS = (8, 16, 24, 32)
-"""After so many blocks a comparison is judged; `looks` is their number, over which every alpha is split."""
+"""The numbers of blocks after which a comparison is judged; every alpha is split over the `looks`."""
 CONFIRMATION_BLOCKS = 10
-"""So many fresh blocks confirm a change. Five that are no outliers are the least that can, at 1 in 20: with 15% of
+"""The number of fresh blocks that confirm a change. At 1 in 20, five without outliers are the minimum: with 15% of
 either arm's blocks slow, eight blocks confirm a true change in 86% of cases, ten in 98% (tests/simulation)."""
 
 ALPHA = 0.001
@@ -43,34 +42,34 @@ CONFIRMATION_ALPHA = 0.05
 EQUIVALENCE_ALPHA = 0.05
 CONTROL_ALPHA = 0.01
 SLOW_ALPHA = 0.002
-"""A share of slow blocks that has changed with this certainty forbids `unchanged`, whatever the others say."""
+"""A share of slow blocks that changed with this certainty always forbids `unchanged`."""
 POWER = 0.95
-"""`detectable_change` is found, and `blocks_needed` decide, with this probability."""
+"""The probability that `detectable_change` is found, and that `blocks_needed` decide."""
 
 SLOW = 1.25
-"""A block is slow at over so many times its arm's median: quiet blocks vary by 2%, slow ones take 20-150% longer."""
+"""A block over this many times its arm's median is slow: quiet blocks vary by 2%, slow ones take 20-150% longer."""
 LARGEST_SHARE_OF_ROUNDS_APART = 0.25
-"""Slow rounds of a stored run are set apart if they are no more than this; two of four may well be the rule."""
+"""Slow rounds of a stored run are outliers up to this share; two of four may be typical."""
 MINIMUM_ROUNDS = 3
 
 SLOW_SHARE = 0.15
-"""The share of an arm's blocks that may be slow without a verdict changing (the project's rule for outliers)."""
+"""The share of an arm's blocks that may be slow without a change of verdict (the project's rule for outliers)."""
 LOPSIDED_ALPHA = 0.05
-"""Where outliers on one side outnumber those on the other by more than that share explains, at this one-sided p, a
-cell is not proven unchanged: half of the blocks slow in one arm alone is a change, whatever the others say."""
+"""The one-sided p below which an excess of outliers on one side, beyond `SLOW_SHARE`, forbids `unchanged`: half of the
+blocks slow in one arm alone is a change."""
 
 EFFICIENCY = 3 / math.pi
-"""The variance of a mean over that of the Hodges-Lehmann estimate, for normal noise (Hodges and Lehmann, 1956)."""
+"""The variance of a mean relative to the Hodges-Lehmann estimate's, for normal noise (Hodges and Lehmann, 1956)."""
 MOST_BLOCKS = 10_000
-"""Where more would be needed, `blocks_needed` is None: never."""
+"""The largest `blocks_needed`; above it, None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """The values of interleaved blocks: arrays of shape (cells, blocks) in seconds, NaN where missing.
 
-    The same column is the same block in `baseline`, `candidate` and `control`, and in the two of the confirmation,
-    whose blocks are others. A comparison without a control has NaN there; one not yet confirmed, arrays of no columns.
+    A column is one block in `baseline`, `candidate` and `control`; the two arrays of the confirmation share other
+    blocks. Without a control there are NaN, without a confirmation arrays of no columns.
     """
 
     baseline: Floats
@@ -81,7 +80,7 @@ class Blocks:
 
     @classmethod
     def unconfirmed(cls, baseline: Floats, candidate: Floats, control: Floats | None = None) -> "Blocks":
-        """Return blocks of which none confirm."""
+        """Return blocks without a confirmation."""
         none = np.empty((len(baseline), 0))
         again = none if control is None else control
         return cls(baseline=baseline, candidate=candidate, control=again, confirm_baseline=none, confirm_candidate=none)
@@ -89,9 +88,9 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """The means over all samples of the same `blocks`, and the `thresholds`, shape (cells,), of their ratio.
+    """Means over all samples of the same `blocks`, and the `thresholds`, shape (cells,), of their ratio.
 
-    In `Blocks` of runs measured one after the other only `baseline` and `candidate` are used, each with its own rounds.
+    Runs measured one after the other use only `baseline` and `candidate` of `Blocks`, each with its own rounds.
     """
 
     blocks: Blocks
@@ -100,18 +99,16 @@ class Means:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The verdict on one cell's time and what it rests on.
+    """The verdict on one cell's time, with its evidence.
 
-    `change` is candidate / baseline - 1, with its 95% interval; of the fresh blocks alone where there was a change to
-    confirm; None where there are too few blocks for it. `p_worse` and `p_better` are one-sided, for no change at all,
-    `p_beyond` is for one of the threshold's size in the direction of the estimate; of all but the fresh blocks, not
-    adjusted for looks or cells. `blocks` counts the pairs, or the rounds of the side that has fewer. The
-    slow shares, compared by Fisher's exact test (`slow_p`), and the change of the 90th percentile are of all blocks,
-    outliers too. `mean_change` is that of the mean over all samples, with its 95% interval and what is decided of it
-    (`mean_code`; None: it was not judged, and `mean_change` is that of the blocks' values). `detectable_change` is the
-    slowdown that so many blocks find, `blocks_needed` the blocks that would decide if estimate and spread stayed as
-    they are, both with a probability of 95%; None where the verdict is not for want of blocks, or where no number would
-    do.
+    `change` is candidate / baseline - 1, with its 95% interval: from the fresh blocks alone if they confirm a change;
+    None with too few blocks. `p_worse` and `p_better` are one-sided p-values for no change, `p_beyond` for a change of
+    the threshold's size in the direction of the estimate; they leave out fresh blocks, and are not adjusted for looks
+    or cells. `blocks` counts the pairs, or the rounds of the side with fewer. The slow shares, compared by Fisher's
+    exact test (`slow_p`), and the change of the 90th percentile include outliers. `mean_change` is the change of the
+    mean over all samples, with its 95% interval and its verdict `mean_code` (None: not judged, and `mean_change` is of
+    the blocks' values). With a probability of 95%, `blocks` blocks find a slowdown of `detectable_change`, and
+    `blocks_needed` blocks decide if estimate and spread stay the same; both are None if more blocks would not help.
     """
 
     status: ChangeStatus
@@ -141,20 +138,19 @@ def decide_interleaved(
 ) -> list[Decision]:
     """Return a decision per cell of interleaved blocks.
 
-    `thresholds`, shape (cells,), are the largest relative changes that count as none; the smallest step of the clock
-    belongs into them. `looks` is how often these blocks are judged in all. A cell has changed if its exact one-sided p
-    for a change no larger than the threshold is at most 0.001/`looks`, and it is among those that Holm's procedure
-    keeps at 0.01/`looks` over all cells given; then, with `confirm`, fresh blocks alone must show a change beyond the
-    threshold at 0.05. So of cells whose true change is within the threshold, at most one in a thousand is called
-    changed, whatever its size; a threshold of 0 tests for any change. It is unchanged if both one-sided bounds at
-    0.05/`looks` lie within the threshold.
+    `thresholds`, shape (cells,), are the largest ignored relative changes, at least the clock's smallest step. `looks`
+    is the number of looks at these blocks. A cell has changed if its exact one-sided p for a change up to the threshold
+    is at most 0.001/`looks`, and at most 0.01/`looks` after Holm over all cells; with `confirm`, fresh blocks alone
+    must also show a change beyond the threshold at 0.05. So at most one in a thousand cells with a true change within
+    the threshold is called changed; a threshold of 0 tests for any change. A cell is unchanged if both one-sided bounds
+    at 0.05/`looks` are within the threshold.
 
-    With `means`, those are judged by the same levels against their own thresholds, as further members of Holm's family,
-    and a cell is unchanged only if its mean is as well (or is itself what certainly changed): else its tail is open.
+    `means` are judged at the same levels against their own thresholds, as further members of Holm's family. A cell is
+    unchanged only if its mean is unchanged too, or has certainly changed itself: else its tail is open.
 
-    Give all cells of a gate at every look, with NaN where measuring has stopped, so that Holm's family is the gate. A
-    cell that is to be confirmed gets all its fresh blocks before it is judged again. A time that is zero, negative or
-    infinite makes its cell incomparable. Swapping baseline and candidate mirrors every verdict.
+    Pass all cells of a gate at every look, with NaN where measuring has stopped, so that Holm's family is the gate. A
+    cell gets all its fresh blocks before it is judged again. A zero, negative or infinite time makes its cell
+    incomparable. Swapping baseline and candidate mirrors every verdict.
     """
     invalid = _invalid(blocks.baseline) | _invalid(blocks.candidate)
     margin = np.log1p(thresholds)
@@ -202,7 +198,7 @@ def decide_interleaved(
         p_beyond=np.where(main.estimates > 0, *main.beyond),
         counts=main.counts,
         evidence=evidence,
-        means=None if mean_codes is None else (mean_codes, mean.told),
+        means=None if mean_codes is None else (mean_codes, mean.change),
         standard_error=error,
         detectable=stats.detectable_effect(error, freedom, ALPHA / looks, POWER, margin),
         needed=np.maximum(needed, least) * stats.ratio(main.counts, main.kept),
@@ -219,13 +215,13 @@ def decide_stored(
 ) -> list[Decision]:
     """Return a decision per cell of two runs that were measured one after the other, in seconds.
 
-    `baseline` and `candidate` are round values of the shapes (cells, rounds of that run), NaN where missing;
-    `thresholds` as for `decide_interleaved`. Each of `control_log_ratios` is log(control / own) of a run: the two
-    differ by a run's luck twice over, so that r²/2 estimates its variance with one degree of freedom and is added to
-    that of the difference. Rounds over 1.25 times their side's median are set apart if they are at most a quarter.
-    Changed: one-sided p for a change no larger than the threshold at most 0.001, and at most 0.01 after Holm over all
-    cells given. Unchanged: as for `decide_interleaved`, judged once. Under three rounds on a side: too few. Swapping
-    baseline and candidate mirrors every verdict.
+    `baseline` and `candidate` are round values of the shapes (cells, rounds of the run), NaN where missing;
+    `thresholds` are as for `decide_interleaved`. Each of `control_log_ratios` is log(control / own) of a run: both
+    contain a run's luck, so r²/2 estimates its variance with one degree of freedom and is added to the variance of the
+    difference. Rounds over 1.25 times their side's median are left out if they are at most a quarter. Changed: the
+    one-sided p for a change up to the threshold is at most 0.001, and at most 0.01 after Holm over all cells.
+    Unchanged: as for `decide_interleaved`, judged once. Under three rounds on a side: too few. Swapping baseline and
+    candidate mirrors every verdict.
     """
     invalid = _invalid(baseline) | _invalid(candidate)
     sides = [_usable(baseline), _usable(candidate)]
@@ -265,7 +261,7 @@ def decide_stored(
         p_beyond=np.where(estimates > 0, *beyond),
         counts=counts,
         evidence=evidence,
-        means=None if mean_codes is None else (mean_codes, mean.told),
+        means=None if mean_codes is None else (mean_codes, mean.change),
         standard_error=error,
         detectable=stats.detectable_effect(error, freedom, ALPHA, POWER, margin),
         needed=np.maximum(needed, MINIMUM_ROUNDS),
@@ -273,7 +269,7 @@ def decide_stored(
 
 
 class Fired(NamedTuple):
-    """That the same code, measured twice, seems to differ in the cell at `place`: by its `change`, `of_mean` or not."""
+    """A control that differs from its own arm in the cell at `place` by `change`; `of_mean`: in the mean."""
 
     place: int
     change: float
@@ -281,12 +277,11 @@ class Fired(NamedTuple):
 
 
 def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None) -> tuple[list[Fired], list[Decision]]:
-    """Return where the same code, measured twice, seems to differ, and a decision per cell of control / baseline.
+    """Return the cells in which the control fires, the surest first, and a decision per cell of control / baseline.
 
-    It fires in a cell if the exact two-sided p of the blocks' values or of their `means`, after Holm over all of these,
-    is at most 0.01 divided by the number of looks: whatever the number of cells, it does so by chance in at most one
-    comparison of a hundred. A difference that is certain, but proven to lie within the threshold, makes no verdict and
-    does not count. What is surest comes first.
+    It fires if the exact two-sided p of the blocks' values or of their `means`, after Holm over all of these, is at
+    most 0.01 divided by the number of looks: by chance in at most one comparison of a hundred, for any number of cells.
+    A certain difference that is proven to be within the threshold does not count.
     """
     pair = Blocks.unconfirmed(blocks.baseline, blocks.control)
     decisions = decide_interleaved(pair, thresholds, looks=1, confirm=False)
@@ -309,7 +304,7 @@ def judge_control(blocks: Blocks, thresholds: Floats, means: Means | None = None
 
 
 def _invalid(seconds: Floats) -> Booleans:
-    """Return which cells have a time that is no time: zero, negative or infinite. NaN is a missing one."""
+    """Return which cells have a zero, negative or infinite time; NaN is a missing one."""
     invalid: Booleans = np.any(~np.isnan(seconds) & ~(np.isfinite(seconds) & (seconds > 0)), axis=1)
     return invalid
 
@@ -324,7 +319,7 @@ def _certain(p_values: Floats, looks: int) -> Booleans:
 
 
 def _t_tail(estimates: Floats, error: Floats, freedom: Floats) -> Floats:
-    """Return P(T >= estimate / error); without any spread, 0 for an estimate above 0 and 1 for others."""
+    """Return P(T >= estimate / error); without spread, 0 for an estimate above 0 and 1 for others."""
     spread = error > 0
     quotient = np.where(spread, estimates / np.where(spread, error, 1.0), np.where(estimates > 0, np.inf, -np.inf))
     tail: Floats = stdtr(freedom, -quotient)
@@ -332,18 +327,18 @@ def _t_tail(estimates: Floats, error: Floats, freedom: Floats) -> Floats:
 
 
 def without_slow(seconds: Floats) -> Floats:
-    """Return the rounds of each side, shape (cells, rounds), with NaN for the slow ones where these are few."""
+    """Return the rounds of each side, shape (cells, rounds), with NaN for slow ones if these are few."""
     slow = stats.slow(seconds, SLOW)
     few: Booleans = np.sum(slow, axis=1) <= LARGEST_SHARE_OF_ROUNDS_APART * np.sum(~np.isnan(seconds), axis=1)
     return np.where(slow & few[:, None], np.nan, seconds)
 
 
 class _Paired:
-    """Pairs of blocks reduced to what the rules ask of them; arrays of shape (cells,), pairs of bounds (2, cells).
+    """Tests and bounds of paired blocks; arrays of shape (cells,), pairs of bounds (2, cells).
 
-    `baseline` and `candidate` are the blocks that both have, `counts` their number, `kept` that without outliers.
-    `beyond` are the p-values for a slowdown and for a gain no larger than the `margin`, a logarithm. `bounds` are
-    one-sided at 0.05/`looks`, `interval` is the 95% one.
+    `baseline` and `candidate` are the blocks on both sides, `counts` their number, `kept` their number without
+    outliers. `beyond` are the p-values for a slowdown and for a gain up to the `margin`, a logarithm. `bounds` are
+    one-sided at 0.05/`looks`, `interval` is the 95% interval.
     """
 
     def __init__(self, baseline: Floats, candidate: Floats, margin: Floats, looks: int):
@@ -353,7 +348,7 @@ class _Paired:
         differences = np.log(self.candidate) - np.log(self.baseline)
         apart = stats.outlying(differences, math.log(SLOW))
         excess = np.abs(np.sum(apart & (differences > 0), axis=1) - np.sum(apart & (differences < 0), axis=1))
-        # P(X >= excess), X binomial: too many outliers on one side to be those that either arm may have
+        # P(X >= excess), X binomial: more outliers on one side than `SLOW_SHARE` explains
         self.lopsided: Booleans = (excess > 0) & (
             bdtrc(np.maximum(excess - 1, 0), np.maximum(self.counts, 1), SLOW_SHARE) <= LOPSIDED_ALPHA
         )
@@ -367,10 +362,10 @@ class _Paired:
 
 
 class _Mean:
-    """What interleaved blocks say of the ratio of means over all samples; arrays of shape (cells,).
+    """Tests of the ratio of means over all samples of interleaved blocks; arrays of shape (cells,).
 
-    `beyond` are the p-values for a slowdown and for a gain no larger than the threshold, `told` the change and the ends
-    of its 95% interval, of the fresh blocks where there was a change to confirm.
+    `beyond` are the p-values for a slowdown and for a gain up to the threshold. `change` has the change and the ends of
+    its 95% interval, from the fresh blocks if they confirm a change.
     """
 
     def __init__(self, means: Means | None, looks: int):
@@ -385,17 +380,17 @@ class _Mean:
         self._fresh_counts = np.sum(~np.isnan(fresh[0]) & ~np.isnan(fresh[1]), axis=1)
         self._within = (self._main.lows[0] > 1 / margin) & (self._main.highs[0] < margin)
         self.beyond = (self._main.p_above, self._main.p_below)
-        self.told = _told(self._main)
+        self.change = _with_interval(self._main)
 
     def codes(self, worse: Booleans, better: Booleans, confirm: bool) -> list[ChangeCode]:
-        """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
+        """Return the code of each cell's mean, given which means are certainly beyond their thresholds."""
         changed = worse | better
         confirmable = changed & (0.5**self._fresh_counts <= CONFIRMATION_ALPHA) & confirm
         confirmed = np.where(worse, self._fresh.p_above, self._fresh.p_below) <= CONFIRMATION_ALPHA
         change, low, high = (
-            np.where(confirmable, new, old) for new, old in zip(_told(self._fresh), self.told, strict=True)
+            np.where(confirmable, new, old) for new, old in zip(_with_interval(self._fresh), self.change, strict=True)
         )
-        self.told = change, low, high
+        self.change = change, low, high
         codes = np.select(
             [changed & (confirmed & confirmable | (not confirm)), confirmable, changed, self._within],
             [
@@ -410,7 +405,7 @@ class _Mean:
 
 
 class _StoredMean:
-    """The same of rounds measured one after the other, by Welch's test on logarithms, none set apart."""
+    """The same of rounds measured one after the other, by Welch's test on logarithms, outliers included."""
 
     def __init__(self, means: Means | None, control_log_ratios: Sequence[float]):
         if means is None:
@@ -422,10 +417,10 @@ class _StoredMean:
         self.beyond = (_t_tail(ratios - margin, error, freedom), _t_tail(-ratios - margin, error, freedom))
         half, wide = (stdtrit(freedom, level) * error for level in (1 - EQUIVALENCE_ALPHA, 0.975))
         self._within = (ratios - half > -margin) & (ratios + half < margin)
-        self.told = (np.expm1(ratios), np.expm1(ratios - wide), np.expm1(ratios + wide))
+        self.change = (np.expm1(ratios), np.expm1(ratios - wide), np.expm1(ratios + wide))
 
     def codes(self, worse: Booleans, better: Booleans) -> list[ChangeCode]:
-        """Return what is decided of each cell's mean, given which are certainly beyond their thresholds."""
+        """Return the code of each cell's mean, given which means are certainly beyond their thresholds."""
         codes = np.select(
             [worse | better, self._within],
             [ChangeCode.BEYOND_THRESHOLD, ChangeCode.WITHIN_THRESHOLD],
@@ -434,8 +429,8 @@ class _StoredMean:
         return [ChangeCode(code) for code in codes.tolist()]
 
 
-def _told(ratios: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
-    """Return the change of a ratio of means and the ends of its 95% interval, NaN where there is none."""
+def _with_interval(ratios: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
+    """Return the change of a ratio of means and the ends of its 95% interval, NaN without one."""
     known = (ratios.lows[1] > 0) & np.isfinite(ratios.highs[1])
     return (
         ratios.estimates - 1,
@@ -445,7 +440,7 @@ def _told(ratios: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:
 
 
 def _open(mean_codes: list[ChangeCode] | None) -> Booleans | bool:
-    """Return of which cells the mean is neither within its threshold nor certainly beyond; of none, if not judged."""
+    """Return whether each cell's mean is neither within its threshold nor certainly beyond; False if not judged."""
     if mean_codes is None:
         return False
     settled = (ChangeCode.WITHIN_THRESHOLD, ChangeCode.BEYOND_THRESHOLD)
@@ -453,7 +448,7 @@ def _open(mean_codes: list[ChangeCode] | None) -> Booleans | bool:
 
 
 class _Evidence:
-    """What is reported beside a verdict, of all blocks, outliers too; arrays of shape (cells,)."""
+    """Numbers reported with a verdict, from all blocks, outliers included; arrays of shape (cells,)."""
 
     def __init__(self, baseline: Floats, candidate: Floats):
         slow = [np.sum(stats.slow(side, SLOW), axis=1) for side in (baseline, candidate)]
@@ -484,7 +479,7 @@ def _decisions(
 ) -> list[Decision]:
     """Return the decisions; `logs` (the estimates and their interval) and `detectable` are of candidate / baseline.
 
-    `means` are what is decided of the means over all samples, their change and its interval.
+    `means` holds the codes of the means over all samples, their change and its interval.
     """
     none = np.full(len(codes), np.nan)
     mean_codes: Sequence[ChangeCode | None] = [None] * len(codes) if means is None else means[0]
@@ -515,5 +510,5 @@ def _decisions(
 
 
 def _optional(values: Floats) -> list[float | None]:
-    """Return the values as plain numbers, None where there is no finite one."""
+    """Return the values as plain numbers, None for those that are not finite."""
     return [value if math.isfinite(value) else None for value in values.tolist()]

@@ -1,7 +1,6 @@
-"""The gate: a comparison and a policy become one verdict with an exit code, and the points that say why.
+"""Judge a comparison by a policy: one verdict with an exit code, and the points that explain it.
 
-A policy says what a gate lets pass, and is read from a TOML file (docs/gate.md explains every key); beside that nothing
-is read, printed or raised here.
+A policy is read from a TOML file (docs/gate.md explains every key).
 """
 
 import datetime
@@ -37,20 +36,20 @@ from ampbench.settings import read_toml
 from ampbench.studies.rules import rank as rule_rank
 
 FILE_NAME = "ampbench-gate.toml"
-"""The policy that is taken from the current folder where none is named."""
+"""The policy file used from the current folder if none is named."""
 
 METRIC_KINDS = ("time", "memory", "accuracy")
 RULES = "rules"
 KINDS = (*METRIC_KINDS, RULES)
-"""What can be left out of a gate: the kinds of metric, and the rules of autocast; outcomes cannot."""
+"""The parts of a gate that can be left out: each kind of metric, and the rules of autocast. Outcomes always count."""
 
 Kinds = Annotated[Sequence[Annotated[str, one_of(*KINDS)]], msgspec.Meta(min_length=1)]
 Metrics = Sequence[Annotated[str, one_of(*KINDS, OUTCOME, *GATED)]]
 Thresholds = Mapping[Annotated[str, one_of(*METRIC_KINDS, *GATED)], float | str]
-"""Relative changes that count as none, by metric or by kind; a metric's own comes before its kind's."""
+"""The largest ignored relative change, by metric or by kind; a metric's threshold comes before its kind's."""
 
 MIN_DECIDED = 0.5
-"""The share of findings of each kind that must be decided: below half, a gate knows less than it does not know."""
+"""The share of findings of each kind that must be decided: below half, most of the comparison is unknown."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,15 +59,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     thresholds: Annotated[Thresholds, msgspec.Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for what is no expression."""
+        """Raise `ValueError` for an invalid expression."""
         _check_expression(self.cases)
 
 
 class Ignore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Findings that a gate leaves out until the end of the day `until`, with the `reason`.
+    """Findings that a gate ignores until the end of the day `until`, for the `reason`.
 
-    `cases` is an expression as after -k, which a changed rule matches by its op and device ("rms_norm/cuda"); `metrics`
-    are metrics or kinds ("outcome" among them); empty: all.
+    `cases` is an expression as after -k; a changed rule matches by its op and device ("rms_norm/cuda"). `metrics` are
+    metrics or kinds, "outcome" included. Empty means all.
     """
 
     cases: str = ""
@@ -77,7 +76,7 @@ class Ignore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: Annotated[str, msgspec.Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for what is no expression, and without cases and metrics."""
+        """Raise `ValueError` for an invalid expression, and without cases and metrics."""
         if not (self.cases or self.metrics):
             raise ValueError("name its cases or metrics; to gate nothing, run no gate")
         _check_expression(self.cases)
@@ -95,13 +94,12 @@ class Policy(
     forbid_unknown_fields=True,
     rename={"rules": "rule", "ignores": "ignore"},
 ):
-    """What a gate lets pass.
+    """The changes that a gate allows.
 
-    `only` are the kinds that are asked for, each of which must then have numbers (none: all that there are numbers of);
-    outcomes always count. `min_decided` is the share of the findings of each metric kind that must be decided.
-    The last rule that covers a case and says something about a metric comes before `thresholds`. How far the fp64
-    result may move, and what the mean of all samples may change by, are set by their own names alone; the mean's
-    default is no less than the time's threshold. `path` is the file it was read from ("": none).
+    `only` are the requested kinds, each of which must have numbers (empty: every kind with numbers). Outcomes always
+    count. `min_decided` is the share of findings of each metric kind that must be decided. The last rule that covers a
+    case and names a metric comes before `thresholds`. The fp64 result and the mean of all samples have thresholds by
+    their own names alone; the mean's default is at least the time's threshold. `path` is the policy's file ("": none).
     """
 
     only: Kinds = ()
@@ -113,11 +111,11 @@ class Policy(
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The kinds that are gated."""
+        """The gated kinds."""
         return self.only or KINDS
 
     def threshold_of(self, metric: str, case: Case) -> float | None:
-        """Return the largest relative change that counts as none; None where the policy leaves it to the metric."""
+        """Return the largest ignored relative change; None if the policy sets none."""
         rules = [rule.thresholds for rule in reversed(self.rules) if matches(rule.cases, case.case_id)]
         for table in (*rules, self.thresholds):
             for name in (metric, *([] if metric in (DRIFT, MEAN) else [kind_of(metric)])):
@@ -126,13 +124,13 @@ class Policy(
         return None
 
     def ignore_of(self, metric: str, case_id: str) -> Ignore | None:
-        """Return the first ignore that covers the finding on `metric` of a case; None where it is judged."""
+        """Return the first ignore that covers the finding on `metric` of a case; None if there is none."""
         return next((ignore for ignore in self.ignores if ignore.covers(metric, case_id)), None)
 
     def idle(self, cases: Iterable[str], others: Iterable[str]) -> Iterator[GatePoint]:
-        """Yield each rule that covers none of the ids `cases`, and each ignore that covers neither these nor `others`.
+        """Yield rules that match none of the ids `cases`, and ignores that match none of `cases` and `others`.
 
-        `others` are the ids of cases that only one of the runs has or both skipped, and of changed rules.
+        `others` are the ids of changed rules, and of cases in only one run or skipped in both.
         """
         known, every = set(cases), {*cases, *others}
         for number, rule in enumerate(self.rules, start=1):
@@ -144,16 +142,15 @@ class Policy(
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a metric; a kind, and "outcome", is its own."""
+    """Return the kind of a metric; return a kind, and "outcome", unchanged."""
     return GATED[name].kind if name in GATED else name
 
 
 def read_policy(path: Path, today: datetime.date | None = None) -> Policy:
     """Return the policy in the TOML file `path`.
 
-    Raises `UsageError`, one line with file and key, for whatever is wrong: a file that cannot be read, an unknown key,
-    a value of the wrong type or out of range, an expression that is none, an ignore without a reason or end, or one
-    that ended before `today`.
+    Raises `UsageError`, one line with file and key, for an unreadable file, an unknown key, a value of the wrong type
+    or out of range, an invalid expression, or an ignore that lacks its reason or end or ended before `today`.
     """
     if not path.is_file():
         raise UsageError(f"there is no policy file {path}")
@@ -183,9 +180,9 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_share(value: float | str, most: float = math.inf) -> float:
-    """Return the share that 0.05, "0.05" or "5%" stands for; `ValueError` for anything else, or beyond `most`.
+    """Return the share in 0.05, "0.05" or "5%"; `ValueError` for anything else, or above `most`.
 
-    A number from 1 on is refused: 5 might be 5% or 500%.
+    A plain number of 1 or more is refused: 5 could mean 5% or 500%.
     """
     text = str(value).strip()
     try:
@@ -216,11 +213,11 @@ def _check_expression(text: str) -> None:
 REGRESSED = 1
 _DECIDED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED)
 ERROR = "output_rel_l2"
-"""The metric that an ignore must cover to leave out a case's other weights."""
+"""The metric that an ignore must cover to also ignore changed weights of a case."""
 
 
 def judge(comparison: Comparison, policy: Policy) -> GateResult:
-    """Return the verdict of `policy` on `comparison`; the order in which findings are given does not matter."""
+    """Return the verdict of `policy` on `comparison`; it does not depend on the order of the findings."""
     weighed = _Weighed(comparison, policy)
     ignored, failed = list(weighed.ignored), []
     left_out = {(entry.case_id, entry.metric) for entry in ignored}
@@ -265,7 +262,7 @@ def judge(comparison: Comparison, policy: Policy) -> GateResult:
 
 
 class _Weighed:
-    """A comparison as the policy sees it: what counts, sorted, without what is ignored."""
+    """The findings of a comparison that count under a policy, sorted, without ignored ones."""
 
     def __init__(self, comparison: Comparison, policy: Policy):
         self.comparison = comparison
@@ -317,7 +314,7 @@ class _Weighed:
         }
 
     def regressed(self) -> list[GatePoint]:
-        """Return what computes something else, what regressed of each kind, and the changed rules."""
+        """Return points on changed functions, on regressions of each kind, and on changed rules."""
         drifted = [finding for finding in self.regressions if finding.metric == DRIFT]
         points = [_point(GateCode.OTHER_FUNCTION, changes=drifted)]
         for kind in (OUTCOME, *METRIC_KINDS):
@@ -326,7 +323,7 @@ class _Weighed:
         return _having([*points, _point(GateCode.RULES_CHANGED, rules=self.rule_changes)])
 
     def undecided(self, policy: Policy) -> list[GatePoint]:
-        """Return the gated kinds of which less is decided than the policy asks for, or that have nothing to decide."""
+        """Return points on gated kinds with too few decided findings, or without any."""
         lacking = [kind for kind in policy.only if (not self.rule_devices if kind == RULES else kind not in self.kinds)]
         points = [_point(GateCode.NOTHING, kind) for kind in lacking]
         limit = float(policy.min_decided)
@@ -342,9 +339,9 @@ class _Weighed:
         return points
 
     def notes(self, policy: Policy) -> list[GatePoint]:
-        """Return what must be seen whatever the verdict."""
+        """Return points to show with every verdict."""
         fired = self.comparison.control.fired and "time" in policy.kinds
-        # whichever kinds are gated: it was other mathematics, whose times and bytes say little about a regression
+        # for every gated kind: times and bytes of a different computation show no regression
         others = [case_id for case_id in self.comparison.other_numbers if policy.ignore_of(ERROR, case_id) is None]
         lost = [
             finding
@@ -384,7 +381,7 @@ def _point(code: GateCode, kind: str = "", **of: Iterable[Any]) -> GatePoint:
 
 
 def _having(points: Iterable[GatePoint]) -> list[GatePoint]:
-    """Return the points that speak of something."""
+    """Return the points with changes, names or rules."""
     return [point for point in points if point.changes or point.names or point.rules]
 
 
@@ -393,7 +390,7 @@ def _of(status: ChangeStatus, findings: Iterable[Change]) -> tuple[Change, ...]:
 
 
 def _is_gated(finding: Change) -> bool:
-    """Return whether a finding should be decided: the baseline has a number, or it is decided already."""
+    """Return whether a finding counts for `min_decided`: it is comparable, or the baseline has a number."""
     return finding.status is not ChangeStatus.INCOMPARABLE or finding.baseline is not None
 
 

@@ -1,6 +1,6 @@
-"""Whether the results of a case are right: `LOOKS` is all that can refuse one.
+"""Judge whether the results of a case are right: only `LOOKS` can refuse a case.
 
-Nothing here is about time or memory. A missing measurement makes a case undecided, never right.
+Time and memory play no part. A missing measurement makes a case undecided, never right.
 """
 
 import math
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from ampbench.studies.training import Trained
 
 DISAGREEMENT_ALPHA = 0.05
-"""Decisions that disagree refuse a case only if chance explains them less often than this."""
+"""The significance level at which disagreeing decisions refuse a case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A case as it is judged: its `row`, divergence and rounds; `baseline` is fp32 in the same table."""
+    """The evidence on a case: its `row`, divergence and rounds; `baseline` is fp32 in the same table."""
 
     row: Row
     found: Divergence | None = None
@@ -59,10 +59,10 @@ class Seen:
 
 
 class Look(NamedTuple):
-    """A number that refuses a case if it exceeds `limit` (a number, or a name in `Budget`) so many `times`.
+    """A number that refuses a case if it exceeds `times` the `limit` (a number, or a name in `Budget`).
 
-    It is `read` from the case, or the value of `column` of the frame; None: unknown, or it does not apply. The column
-    `subject` names its output or parameter. `training`: inference is not judged by it.
+    `read` returns it from the case, else it is the frame's `column`; None: unknown, or it does not apply. The column
+    `subject` names its output or parameter. `training`: it does not judge inference.
     """
 
     code: Refusal
@@ -84,7 +84,7 @@ class Look(NamedTuple):
 
 
 def _parameters(case: Seen) -> float | None:
-    """Elements that are not finite after one step or the timed ones; None if some of fp32's are not, either."""
+    """Elements that are not finite after one step or the timed steps; None if fp32 has such elements too."""
     if case.baseline is not None and _parameters(case.baseline):
         return None
     counts = [measured.param_nonfinite for measured in (case.found, *case.rounds) if measured is not None]
@@ -98,13 +98,13 @@ def _gradients(case: Seen) -> float | None:
 
 
 def _lost_loss(case: Seen) -> float | None:
-    """1 if the loss is not finite, though the reference's is."""
+    """1 if the loss is not finite but the reference's is."""
     divergence = case.found
     return 1.0 if divergence is not None and divergence.loss_is_lost and divergence.reference.loss is not None else None
 
 
 def _lost(case: Seen) -> float | None:
-    """The share of the update that is lost, less two standard errors under random rounding."""
+    """The lost share of the update, less two standard errors under random rounding."""
     return None if case.update is None else 1.0 - (case.update.kept or 0.0) - 2 * (case.update.kept_error or 0.0)
 
 
@@ -114,11 +114,11 @@ LOST_TO = {
     "state_rel_l2": "optimizer state",
     "storage_rel_l2": "stored weights",
 }
-"""By the rounding of what an update is lost, by the error that it makes alone."""
+"""The causes of a lost update by the fields of the error that each rounding makes alone."""
 
 
 def _lost_to(update: Update) -> str:
-    """Return by the rounding of what most of an update is lost; "" where that was not measured."""
+    """Return the cause of the largest loss of an update; "" if it was not measured."""
     errors = {cause: getattr(update, name) or 0.0 for name, cause in LOST_TO.items()}
     return max(errors, key=lambda cause: errors[cause]) if any(errors.values()) else ""
 
@@ -133,13 +133,13 @@ def _swallowed(case: Seen) -> float | None:
 
 
 def _without_room(case: Seen) -> float | None:
-    """The lost share of an update `ROOM` times smaller, after some steps."""
+    """The lost share of an update `ROOM` times smaller; None after no steps."""
     update = case.nearest_update
     return None if update is None or not update.steps or update.counted_state else below(update.energies, 1 / ROOM)
 
 
 def _bias(case: Seen) -> float | None:
-    """The error that gradients have in common over batches, relative to the noise of a batch."""
+    """The common error of gradients over batches, relative to the noise of a batch."""
     divergence = case.found
     if (
         divergence is None
@@ -152,7 +152,7 @@ def _bias(case: Seen) -> float | None:
 
 
 def _disagreement(case: Seen) -> float | None:
-    """The share of other decisions; over its limit it refuses only what is not chance (`is_chance`)."""
+    """The share of changed decisions; over its limit it refuses a case unless chance explains it (`is_chance`)."""
     agreement = number(case.row["argmax_agreement"])
     return None if agreement is None else 1.0 - agreement
 
@@ -170,9 +170,9 @@ def _skipped(case: Seen) -> float | None:
 
 
 def _unscaling(case: Seen) -> float | None:
-    """The largest factor that divides the loss for finite gradients, in the divergence pass or a round.
+    """The largest divisor of the loss for finite gradients, in the divergence pass or a round.
 
-    GradScaler's scale is fp32: below its smallest number it is 0.
+    GradScaler's scale is fp32: below the smallest fp32 number it is 0.
     """
     scales = [measured.scaler_scale for measured in (case.found, *case.rounds) if measured is not None]
     known = [scale for scale in scales if scale is not None]
@@ -235,25 +235,25 @@ LOOKS = (
     Look(Refusal.STATISTICS, "statistics_stall", MOST_STALL, training=True),
     Look(Refusal.SKIPPED, "skipped_steps", 0, _skipped, training=True),
 )
-"""All that refuses a case: the first that is over its limit. Add here what else one step can see."""
+"""Everything that refuses a case: the first look over its limit does. Add further checks of one step here."""
 
 FINITE = (
     Refusal.INPUT_RANGE, Refusal.TARGET_RANGE, Refusal.OUTPUTS, Refusal.PARAMETERS, Refusal.SCALE, Refusal.GRADIENTS,
     Refusal.STATISTICS,
 )  # fmt: skip
-"""Looks that hold even if errors are those of chance."""
+"""Looks that hold even if errors are due to chance."""
 
 
 def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "Trained | None" = None) -> Verdict:
-    """Return the verdict on a case but for its speed and memory.
+    """Return the verdict on a case without its speed and memory.
 
-    `fault` is a flaw of its network whatever the precision. Whole trainings, `trained`, override one step.
+    `fault` is a flaw of its network in every precision. Whole trainings, `trained`, override one step.
     """
     row, divergence = case.row, case.found
     training = row["phase"] == "training"
     evidence = Evidence.INPUTS
     if training:
-        update = case.update  # after no steps it is defined where it began from an optimizer's state
+        update = case.update  # after no steps it is defined only if it began from an optimizer's state
         late = update is not None and (update.steps or not update.undefined)
         evidence = Evidence.STEPS if late else Evidence.ONE_STEP
 
@@ -295,7 +295,7 @@ def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "
 
 
 def _missing(case: Seen) -> Undecided | None:
-    """Return the measurement without which a case cannot be ok; None if none is missing."""
+    """Return the missing measurement that keeps a case undecided; None if there is none."""
     row, divergence = case.row, case.found
     if divergence is not None and divergence.chance_rel_l2 is not None:
         return Undecided.BY_CHANCE
@@ -318,17 +318,17 @@ def _missing(case: Seen) -> Undecided | None:
 
 
 def is_chance(divergence: Divergence | None, minimum: float) -> bool:
-    """Return whether chance can explain that too few decisions agree; never if their number is unknown.
+    """Return whether chance can explain too little agreement; False if the number of decisions is unknown.
 
-    The one-sided exact binomial test: P(X >= disagreements), X ~ Binomial(decisions, 1 - minimum), at 5%; the same
-    number as `scipy.stats.binomtest(..., alternative="greater")`, without SciPy's import. One flip in eight decisions
-    proves nothing (p = 0.077).
+    The one-sided exact binomial test: P(X >= disagreements), X ~ Binomial(decisions, 1 - minimum), at 5%; it equals
+    `scipy.stats.binomtest(..., alternative="greater")`, without SciPy's import. One flip in eight decisions proves
+    nothing (p = 0.077).
     """
     if divergence is None or divergence.output.decided is None:
         return False
     agreeing, decisions = divergence.output.decided
     disagreements, allowed = decisions - agreeing, 1.0 - minimum
-    if disagreements <= decisions * allowed:  # no more than are expected, which chance exceeds every other time
+    if disagreements <= decisions * allowed:  # at most the expected number, which chance exceeds half of the time
         return True
     from ampbench.core import stats  # NumPy: not for `--help`
 

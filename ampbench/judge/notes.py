@@ -74,7 +74,7 @@ def _modified(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 
 def _of_rounds(holds: Callable[[Round], bool | None]) -> Callable[[StoredRun, Sequence[Row]], Iterator[Held]]:
-    """Return a function that finds the cases with a round that `holds`."""
+    """Return a function that yields the cases with a round for which `holds` is true."""
 
     def found(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
         shown_ids = {row["case_id"] for row in rows}
@@ -84,7 +84,7 @@ def _of_rounds(holds: Callable[[Round], bool | None]) -> Callable[[StoredRun, Se
 
 
 def _fp32_products(stored: StoredRun, rows: Sequence[Row], *, meant: bool) -> Iterator[Held]:
-    """Find cases whose fp32 products were rounded in any process though they are not `meant` to be, or the reverse."""
+    """Yield cases whose fp32 products were rounded against the precision's intent; `meant`: not rounded against it."""
     rounded: dict[str, dict[str, str]] = {}
     measured: list[Round | Divergence] = [*stored.rounds, *stored.divergence.values()]
     for part in measured:
@@ -112,7 +112,7 @@ def _nothing_cast(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 
 def _contiguous(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    """Yield cases whose FLOPs are for the larger part convolutions in half, on CUDA and of contiguous inputs."""
+    """Yield cases on CUDA with contiguous inputs that spend most FLOPs in half-precision convolutions."""
     for row in rows:
         memory = stored.memory.get(row["case_id"])
         if row["device"] == "cuda" and row["memory_format"] == "contiguous" and memory is not None and memory.flops:
@@ -208,7 +208,7 @@ def _unquiet(stored: StoredRun, rows: Sequence[Row], *, device: bool) -> Iterato
 
 
 def _why(why: Callable[[StoredRun], str]) -> Callable[[StoredRun, Sequence[Row]], Iterator[Held]]:
-    """Return a function that finds a run with a reason `why`."""
+    """Return a function that yields the run if it has a reason `why`."""
 
     def holds(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
         if reason := why(stored):
@@ -251,7 +251,7 @@ def measured_devices(rows: Iterable[Row]) -> list[str]:
 
 
 def skips(rows: Iterable[Row]) -> list[Statement]:
-    """Return a statement for each reason for which `rows` were skipped, which names precisions or whole tables."""
+    """Return a statement on each reason for skipped `rows`, with their precisions or whole tables."""
     groups = grouped(rows)
     reasons: dict[str, list[tuple[Group, Row]]] = {}
     for group, members in groups.items():
@@ -279,7 +279,7 @@ def skipped(reason: str, names: Sequence[str]) -> Statement:
 
 
 def sweep_notes(advice: Mapping[Group, Take], swept: Iterable[str]) -> list[Statement]:
-    """Return for each swept parameter and table the take at each value."""
+    """Return a statement on each swept parameter and table, with the take at each value."""
     notes = []
     for parameter in swept:
         tables: dict[str, list[tuple[str, Take]]] = {}
@@ -295,7 +295,7 @@ def sweep_notes(advice: Mapping[Group, Take], swept: Iterable[str]) -> list[Stat
 
 
 def swept_value(group: Group, parameter: str) -> str | None:
-    """Return the value of `parameter` in `group`, None if its workload has none of that name."""
+    """Return the value of `parameter` in `group`, None if its workload has no such parameter."""
     if parameter == "batch_size":
         return None if group.batch_size is None else str(group.batch_size)
     settings = dict(pair.split("=", 1) for pair in group.parameters.split(",") if "=" in pair)

@@ -1,7 +1,7 @@
-"""Which case of one run is compared with which of the other, and in what their environments differ.
+"""Pair the cases of two runs, and list the differences of their environments.
 
-What a difference means for times and for exact numbers is said with it. Numbers that another program kept without what
-they were made from are paired, too: shown side by side, never judged.
+Each difference records whether times, or exact numbers, can still be compared. Imported numbers without raw samples are
+paired too: shown side by side, never judged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +26,9 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "sdpa": ("sdpa",),
     "batch_size": ("batch_size",),
 }
-"""What of a case a setting of an arm decides; a precision also decides how inputs are stored and what GradScaler does.
+"""The fields of a case that an arm's setting decides; a precision also decides input storage and GradScaler.
 
-Every other setting is the name of a parameter, or says nothing about cases.
+Every other setting is the name of a parameter, or unrelated to cases.
 """
 _KEY = (
     "workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format", "sdpa", "scaler",
@@ -38,7 +38,7 @@ _KEY = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A case of the baseline and the one of the candidate that is compared with it, with their ids."""
+    """A baseline case and the candidate case it is compared with, with their ids."""
 
     baseline: Case
     candidate: Case
@@ -48,7 +48,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The pairs, in the order of the baseline, and the ids of the cases that only one side has."""
+    """The pairs, in the order of the baseline, and the ids of cases in only one run."""
 
     pairs: Sequence[Pair]
     only_baseline: Sequence[str]
@@ -56,7 +56,7 @@ class Paired:
 
 
 def arm_settings(*headers: Header) -> dict[str, str]:
-    """Return the settings that the arms of the runs were given, by name; of a name given twice, the last value."""
+    """Return the settings of the runs' arms by name; the last value of a name wins."""
     settings: dict[str, str] = {}
     for header in headers:
         if header.arm is not None:
@@ -65,9 +65,9 @@ def arm_settings(*headers: Header) -> dict[str, str]:
 
 
 def pair_cases(baseline: Iterable[Case], candidate: Iterable[Case], settings: Iterable[str]) -> Paired:
-    """Return which cases are compared: those with one id or, where arms have `settings`, that differ in those alone.
+    """Return the pairs of cases with equal ids or, with `settings` of arms, that differ in these settings alone.
 
-    Raises `UsageError` where that leaves a choice.
+    Raises `UsageError` if a case has several partners.
     """
     left_out = list(settings)
     ours, theirs = _by_key("baseline", baseline, left_out), _by_key("candidate", candidate, left_out)
@@ -79,7 +79,7 @@ def pair_cases(baseline: Iterable[Case], candidate: Iterable[Case], settings: It
 
 
 def _by_key(side: str, cases: Iterable[Case], left_out: Sequence[str]) -> dict[Any, tuple[Case, str]]:
-    """Return cases and their ids by what is left of them without the settings `left_out`."""
+    """Return cases and their ids, keyed by their fields without the settings `left_out`."""
     cases_by_key: dict[Any, tuple[Case, str]] = {}
     for case in cases:
         case_id = case.case_id
@@ -102,16 +102,16 @@ def _key(case: Case, left_out: Sequence[str]) -> tuple[Any, ...]:
 MISSING = "none"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables that decide the number of torch's threads (torch.set_num_threads' documentation)."""
+"""Environment variables that set the number of torch's threads (see torch.set_num_threads)."""
 
 ISOLATION = ("all in one process", "a process each")
-"""How cases are measured: what else a process holds weighs on their times."""
+"""How cases are isolated: other cases in the same process affect times."""
 
 UUID = "uuid"
-"""The detail of an accelerator that tells a card from another one of its model."""
+"""The detail that identifies an accelerator among cards of the same model."""
 
 POWER_LIMIT = "power limit"
-"""What differs where an accelerator may take more power in one run: times, never bits."""
+"""The difference between runs whose accelerators had other power limits: it affects times, never results."""
 
 _MACHINE = {"host": "host", "CPU": "cpu", "number of CPUs": "cpu_count"}
 _INSTALLATION = {
@@ -129,18 +129,18 @@ _INEXACT = {
     "torch", "torch build", "torchvision", "CUDA", "cuDNN", "XPU runtime", "CPU", "CPU instructions", "compiler",
     "number of threads", "ampbench", "switches of torch",
 }  # fmt: skip
-"""What may change the order in which torch sums, what it allocates, or how ampbench counts both; beside devices and
-environment variables."""
+"""Differences, besides devices and environment variables, that may change the order of torch's sums, its allocations,
+or how ampbench counts them."""
 _OTHER_COMPUTATION = ("precision", "path", "compile_mode", "memory_format", "sdpa", "scaler", "recipe")
-"""Settings of an arm with which the same workload is computed by other kernels.
+"""Settings of an arm that run the same workload in other kernels.
 
-A workload's parameter is not among them: what it changes is the workload's own doing. One in upper case is an
-environment variable, which may do anything.
+Parameters of workloads are not listed: they change the workload itself. Upper-case settings are environment variables,
+which may change anything.
 """
 
 
 def not_the_commits(header: Header) -> str:
-    """Say which code of a run was not that of the commit it records; "" where all was, or no commit is recorded."""
+    """Return a sentence on code that is not from the recorded commit; "" if there is none, or no commit."""
     elsewhere = dict.fromkeys(package for source in header.sources for package in source.elsewhere)
     if not elsewhere or not header.commit:
         return ""
@@ -154,9 +154,8 @@ def not_the_commits(header: Header) -> str:
 class EnvironmentDifferences:
     """The differences of two runs' environments; `devices` are the device types that are compared.
 
-    `settings` are those that the arms were given (`pairing.arm_settings`): a number of threads that is
-    among them was changed on purpose and does not keep times from being compared. Nor do switches of torch within one
-    session, whose arms or whose files set them so.
+    `settings` are the arms' settings (`arm_settings`): times stay comparable across a number of threads set there,
+    which was changed on purpose.
     """
 
     def __init__(self, baseline: Header, candidate: Header, devices: Iterable[str], settings: Mapping[str, str]):
@@ -195,7 +194,7 @@ class EnvironmentDifferences:
             self._inexact = self._inexact or name.isupper() or name in _OTHER_COMPUTATION
 
     def obstacles(self, device: str) -> list[Difference]:
-        """Return the differences for which times of `device` cannot be compared."""
+        """Return the differences that make times of `device` incomparable."""
         of_device = self._of_device.get(device, [])
         every = [difference for known in self._of_device.values() for difference in known]
         return [
@@ -205,10 +204,7 @@ class EnvironmentDifferences:
         ]
 
     def same(self, device: str) -> bool:
-        """Return whether numbers of `device` that luck has no part in must be the same to the last bit.
-
-        They must where the same code ran on the same environment.
-        """
+        """Return whether exact numbers of `device` must be equal to the last bit: same code, same environment."""
         differences = [
             difference for difference in self._of_device.get(device, []) if difference.name != f"{device} {POWER_LIMIT}"
         ]
@@ -229,12 +225,12 @@ class EnvironmentDifferences:
         self._of_device[type] = self.found[first:]
 
     def _compare_each(self, before: Mapping[str, str], after: Mapping[str, str], prefix: str = "") -> list[str]:
-        """Keep and tell the differences of two tables; return their names, which are told behind `prefix`."""
+        """Record the differences of two tables, with `prefix` before each name; return the names without it."""
         names = sorted(before.keys() | after.keys())
         return [name for name in names if self._compare(f"{prefix}{name}", before.get(name), after.get(name))]
 
     def _compare(self, name: str, before: object, after: object, matters: bool = False) -> bool:
-        """Keep and tell a difference."""
+        """Record a difference; return whether there is one."""
         if before == after:
             return False
         values = [MISSING if value in (None, "") else str(value) for value in (before, after)]
@@ -244,10 +240,9 @@ class EnvironmentDifferences:
 
 
 def other_file(workload: str, baseline: Header, candidate: Header) -> tuple[str, str] | None:
-    """Return the two files that a workload of one name came from, from where their paths part; None for one file.
+    """Return the two files of a workload, from where their paths part; None for the same file.
 
-    Commits of one session are checked out into folders of their own, and another machine has other folders: nothing
-    follows from these.
+    None also across machines and within a session, where folders differ anyway.
     """
     if baseline.environment.host != candidate.environment.host or None not in (baseline.arm, candidate.arm):
         return None
@@ -269,10 +264,10 @@ def one_session(baseline: Header, candidate: Header) -> bool:
 
 
 def _same_code(baseline: Header, candidate: Header) -> bool:
-    """Return whether both sides are known to have run the same code.
+    """Return whether both sides certainly ran the same code.
 
-    Files with uncommitted changes are known to be the same within one session only. Outside a repository there is no
-    commit: then a release of ampbench says what its own workloads are, and nothing says what a user's file was.
+    Files with uncommitted changes are certainly the same within one session only. Outside a repository there is no
+    commit: then only built-in workloads are certainly the same.
     """
     ours, theirs = baseline.arm, candidate.arm
     if ours is not None and theirs is not None and one_session(baseline, candidate):
@@ -293,10 +288,9 @@ Values = tuple[float | None, float | None]
 def imported_finding(
     pair: Pair, metric: str, values: Values, baseline: MeasuredRun, candidate: MeasuredRun
 ) -> Change | None:
-    """Return the finding on a metric of which a side has a reading alone; None where neither side has.
+    """Return the incomparable finding on a metric if a side has only a reading of it; else None.
 
-    `values` are what the sides have raw entries for, None where they have none. It is incomparable: a reading has no
-    rounds, no counter and no digests to decide with.
+    `values` are derived from raw entries, None without these. A reading has no rounds, counter or digests to judge by.
     """
     facts: dict[str, float | str] = {}
     known = list(values)
@@ -314,7 +308,7 @@ def imported_finding(
 def incomparable(
     case: Case, metric: str, code: ChangeCode, facts: Mapping[str, float | str], values: Sequence[float | None]
 ) -> Change:
-    """Return the finding on a metric whose two `values` cannot be compared."""
+    """Return the finding that the two `values` of a metric are incomparable."""
     return Change(
         case=case,
         metric=metric,

@@ -1,4 +1,4 @@
-"""The verdict on every case of a run, and the precision to take of each table: speed, memory, and what follows.
+"""Judge the speed and memory of every case of a run, and choose the precision to take of each table.
 
 `looks` judges whether results are right.
 """
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from ampbench.studies.training import Trained
 
 WORTH = 1.02
-"""Smaller gains in time do not count: the 2% that comparisons call unchanged."""
+"""The smallest gain in time that counts: comparisons call 2% unchanged."""
 
 LARGEST_SPEEDUP = 64.0
-"""A larger gain is implausible: twice the 30 times that datasheets promise at most for half precision."""
+"""A larger gain is implausible: it is twice the most that datasheets promise for half precision, 30 times."""
 
 BUSY_ENOUGH = 0.7
 """Below this utilisation of an accelerator a step is launch-bound, and faster kernels save little."""
@@ -40,7 +40,7 @@ MEMORY_WORTH_SAYING = 0.95
 """The largest ratio of peak memory that counts as a saving."""
 
 INIT_SCALE, BACKOFF = 65536.0, 0.5
-"""GradScaler's default loss scale, and what it multiplies the scale by where gradients overflow."""
+"""GradScaler's default loss scale, and its factor for overflowing gradients."""
 
 
 def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[str, Verdict]:
@@ -51,7 +51,7 @@ def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRu
 
 
 def undecided(stored: "StoredRun") -> set[str]:
-    """Return the ids of the cases of the tables in which more rounds may decide a speedup that counts."""
+    """Return the ids of cases in tables where more rounds may decide a speedup that counts."""
     tables = _tables(stored, Budget(), ()).values()
     return {verdict.case_id for take in tables if any(map(_is_open, take.verdicts)) for verdict in take.verdicts}
 
@@ -69,7 +69,7 @@ def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
 
 
 def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:
-    """Return the take of every table in which anything was measured."""
+    """Return the take of every table with measurements."""
     tables = _tables(stored, budget, studies)
     return {group: take for group, take in tables.items() if any(verdict.evidence for verdict in take.verdicts)}
 
@@ -156,11 +156,11 @@ def _memory(row: Row, today: Row | None) -> Interval:
 
 
 class Speeds:
-    """Speedups between rows by the `rounds` of each case, and what keeps them from being certain.
+    """Speedups between rows by the `rounds` of each case, and causes of doubt.
 
     The run's control differs by the factor `apart`; on a `busy` machine too many rounds were unfit. The setting
-    `longer` makes more rounds. Precisions of a table are measured next to each other in every round, so with three
-    common rounds and more the interval is the t interval of the log-ratios paired by round.
+    `longer` makes more rounds. Each round measures all precisions of a table, so with at least three common rounds the
+    interval is the t interval of the log-ratios paired by round.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Speeds:
         self._apart, self._busy = apart, busy
 
     def over(self, row: Row, reference: Row | None) -> Interval:
-        """Return the speedup of a row over `other`."""
+        """Return the speedup of a row over `reference`."""
         ours, theirs = (
             number(row["seconds_median"]),
             number(reference["seconds_median"]) if reference is not None else None,
@@ -197,9 +197,9 @@ class Speeds:
         return Interval(value=value, low=low, high=high, cause=cause)
 
     def interval(self, row: Row, reference: Row) -> tuple[float, float] | tuple[None, None]:
-        """Return the 95% interval of the speedup of a row over `other`, None twice with too few rounds.
+        """Return the 95% interval of the speedup of a row over `reference`, None twice with too few rounds.
 
-        Without three common rounds it is what the intervals of both leave open.
+        Without three common rounds it comes from the intervals of both rows.
         """
         if row["case_id"] == reference["case_id"]:
             return 1.0, 1.0
@@ -247,10 +247,10 @@ def _nearness(verdict: Verdict) -> float:
 
 
 def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: Speeds) -> Take:
-    """Return the take of a table of `rows`, on which the verdicts are `judged`.
+    """Return the take of a table of `rows` with the verdicts `judged`.
 
-    It is the best that is ok and certainly gains: the fastest, or among equally fast ones the one furthest from its
-    limits; else the one with least memory. A faster or smaller one that is not ok is named.
+    Take the fastest ok case with a certain gain, of equally fast ones the furthest from its limits; else the ok case
+    with the least memory. Also name a faster or smaller case that is not ok.
     """
     row_of = {row["case_id"]: row for row in rows}
     verdicts = sorted(judged, key=lambda verdict: number(row_of[verdict.case_id]["seconds_median"]) or math.inf)
@@ -289,7 +289,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         ok = [verdict for verdict in gaining if verdict.status is Status.OK]
         equals = [verdict for verdict in ok if (speeds.interval(fastest_row, row_of[verdict.case_id])[0] or 0.0) <= 1.0]
         taken = min(equals, key=_nearness, default=fastest)
-        passed, facts = _passed(known, taken), _own_facts(taken)
+        passed, facts = _passed(known, taken), _taken_facts(taken)
         open_still = [verdict for verdict in known if not is_gain(verdict.speed)]
         looks = next((verdict for verdict in open_still if _speed(verdict) >= WORTH * _speed(taken)), None)
         if passed is None and looks is not None:
@@ -300,7 +300,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         return choice(Answer.TAKE, taken, passed, **facts)
     if saving := [verdict for verdict in right if _saves(verdict)]:
         taken = min(saving, key=_size)
-        return choice(Answer.SAVE, taken, _passed(known, taken), **_own_facts(taken))
+        return choice(Answer.SAVE, taken, _passed(known, taken), **_taken_facts(taken))
     if unknown := [verdict for verdict in gaining if verdict.status is Status.UNDECIDED]:
         return choice(Answer.UNDECIDED, None, unknown[0])
     if gaining:
@@ -317,15 +317,15 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
 
 
 def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:
-    """Return the fastest case that is not ok and looks faster than the one taken, else the smallest, else None."""
+    """Return the fastest case that looks faster than `taken` but is not ok, else the smallest, else None."""
     wrong = [verdict for verdict in known if verdict.status is not Status.OK]
     faster = [verdict for verdict in wrong if _speed(verdict) >= WORTH * _speed(taken)]
     smaller = [verdict for verdict in wrong if _size(verdict) <= MEMORY_WORTH_SAYING * min(_size(taken), 1.0)]
     return faster[0] if faster else min(smaller, key=_size, default=None)
 
 
-def _own_facts(verdict: Verdict) -> dict[str, float | str | None]:
-    """Return the facts of a case that is taken."""
+def _taken_facts(verdict: Verdict) -> dict[str, float | str | None]:
+    """Return the facts of a taken case."""
     return {
         "speed": verdict.speed.value,
         "memory": verdict.memory.value if _size(verdict) <= MEMORY_WORTH_SAYING else None,
@@ -342,7 +342,7 @@ LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.U
 
 
 def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdict]) -> dict[str, float | str | None]:
-    """Return the facts of a case that is passed over, with the precision that keeps what it loses."""
+    """Return the facts of a case that is passed over, with a precision that avoids its loss."""
     precision, remedy = PRECISIONS.get(passed.precision), None
     loses = passed.code in LOSES and passed.subject != OF_GRADIENTS
     if precision is not None and precision.storage != "float32" and not precision.master and loses:
@@ -364,7 +364,7 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
 
 
 def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statement]:
-    """Return what arithmetic predicts for training in the case taken or passed, and where its loss scale may begin."""
+    """Return hints on training in the case taken or passed: predictions by arithmetic, and the first loss scale."""
     hints: list[Statement] = []
     for verdict in (choice.taken, choice.passed):
         divergence = divergences.get(verdict.case_id) if verdict else None
@@ -379,9 +379,9 @@ def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statemen
 
 
 def scale_hint(divergence: Divergence | None) -> Statement | None:
-    """Return how many steps GradScaler skips, halving its default scale to the one that settled, where to begin.
+    """Return a hint on the steps that GradScaler skips while it halves its default scale to the settled one.
 
-    None if the default is not too large, without a scaler, and below 1, which is no recipe.
+    None without a scaler, if the default is not too large, or if the settled scale is below 1.
     """
     if divergence is None or not divergence.scaler_scale or not 1 <= divergence.scaler_scale < INIT_SCALE:
         return None
@@ -391,9 +391,9 @@ def scale_hint(divergence: Divergence | None) -> Statement | None:
 
 
 def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[Statement]:
-    """Return a hint on the rows of a table that are launch-bound, and what helps.
+    """Return a hint on launch-bound rows of a table, and a remedy.
 
-    It says whether a lower precision `helps` if that is so of all rows.
+    If all rows are launch-bound, `helps` states whether a lower precision helps.
     """
     measured = [(row, verdict) for row, verdict in zip(rows, verdicts, strict=True) if row["outcome"] == "ok"]
     known = [(verdict, share) for row, verdict in measured if (share := number(row.get("busy_share"))) is not None]
@@ -420,10 +420,10 @@ def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]
 
 
 def across_tables(stored: "StoredRun", takes: Mapping[Group, Take]) -> list[Statement]:
-    """Return a hint for each workload and phase whose fastest way is not in its plain table.
+    """Return a hint for each workload and phase whose fastest take is not in its plain table.
 
-    Tables differ in memory format, path or `sdpa`; the plain one is contiguous and eager, and torch chooses the
-    attention. Takes are compared; the gain over today's precision and over the take of the plain table must be certain.
+    Tables differ in memory format, path or `sdpa`; in the plain one, contiguous and eager, torch chooses the attention.
+    The gain over today's precision and over the take of the plain table must be certain.
     """
     from ampbench.judge import frame
 
