@@ -1,4 +1,4 @@
-"""`ampbench doctor`: what this machine and installation can do, what spoils measurements, are stored runs whole."""
+"""`ampbench doctor`: describe this machine and installation, find causes of bad measurements, check stored runs."""
 
 import json
 import os
@@ -38,12 +38,12 @@ def command(
         bool,
         Option(
             "--prove",
-            help="Hold ampbench's numbers on this card, or CPU, against other tools'. 90 s; exit code 1 if one fails.",
+            help="Compare ampbench's numbers on this card, or CPU, with other tools'. 90 s; exit code 1 if one fails.",
         ),
     ] = False,
     format: Format,
 ) -> int:
-    """Say what this machine and installation can do, what would spoil measurements, and what to do about it.
+    """Describe this machine and installation, and name causes of bad measurements with their remedies.
 
     \b
     Examples:
@@ -91,13 +91,13 @@ def command(
         "findings": [asdict(finding) for finding in findings],
         "known": known,
     } | ({} if results is None else {"results": checked()})
-    shown = [section for title, lines in sections.items() if (section := _section(title, lines)).blocks]
-    print_document(Document(sections=lambda: shown, data=lambda: data, columns=(), rows=list), format)
+    filled = [section for title, lines in sections.items() if (section := _section(title, lines)).blocks]
+    print_document(Document(sections=lambda: filled, data=lambda: data, columns=(), rows=list), format)
     return CASE_FAILED if damaged else 0
 
 
 def _prove(results: Path, format: OutputFormat) -> int:
-    """Print and store what is proved of this machine's device; return 1 unless something holds and nothing fails."""
+    """Print and store the proofs on this machine's device; return 0 if at least one holds and none fails, else 1."""
     from ampbench.drive.servers import probe
     from ampbench.show.wording import spelled
 
@@ -106,9 +106,9 @@ def _prove(results: Path, format: OutputFormat) -> int:
     known = {"device": device.type, "name": device.name, "driver": device.driver, "torch": environment.torch_version}
     data = known | {"threads": environment.threads, "proofs": proofs}
     lines = [
-        f"{each['outcome']}: {each['question']}: "
-        + spelled("{reason}" if each["outcome"] == NOT_ASKED else SENTENCES[each["question"]], each["facts"])
-        for each in proofs
+        f"{proof['outcome']}: {proof['question']}: "
+        + spelled("{reason}" if proof["outcome"] == NOT_ASKED else SENTENCES[proof["question"]], proof["facts"])
+        for proof in proofs
     ]
     sections = [_section(device.name or device.type, lines)]
     print_document(Document(sections=lambda: sections, data=lambda: data, columns=(), rows=list), format)
@@ -116,14 +116,14 @@ def _prove(results: Path, format: OutputFormat) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_files({path: json_document(data)})
     print_note(f"stored in {path}")
-    outcomes = {each["outcome"] for each in proofs}
+    outcomes = {proof["outcome"] for proof in proofs}
     return 0 if OK in outcomes and FAILED not in outcomes else 1
 
 
 def prove(environment: "Environment") -> "tuple[DeviceDescription, list[dict[str, Any]]]":
-    """Return the accelerator of this machine, else its CPU, and for each question its outcome with the facts.
+    """Return the accelerator of this machine, else its CPU, and for each question the outcome with its facts.
 
-    A card that torch cannot use is not passed over: nothing can be asked of it.
+    On a card that torch cannot use, no question can be asked.
     """
     cards = [device for device in environment.devices if device.type != "cpu" and (device.available or device.unusable)]
     device = next(iter(cards), environment.devices[0])
@@ -175,7 +175,7 @@ def _memory(answer: Mapping[str, Any], device: "DeviceDescription") -> Judged:
 
 
 def _precisions(answer: Mapping[str, Any], _: "DeviceDescription") -> Judged:
-    """Judge the errors of products; a dtype that the device refuses is named with its reason and judges nothing."""
+    """Judge the errors of products; name each dtype that the device refuses, with the reason."""
     measured = {dtype: row for dtype, row in answer.items() if "error" not in row}
     texts = [
         f"{name} {row['ampbench']:.1e} ({row['least']:.1e} to {row['most']:.1e})" if name in measured
@@ -187,7 +187,7 @@ def _precisions(answer: Mapping[str, Any], _: "DeviceDescription") -> Judged:
 
 
 def _speed(answer: Mapping[str, Any], device: "DeviceDescription") -> Judged:
-    """Judge the rate of a product by the datasheet of a card, or on a CPU by a loop of torch.mm."""
+    """Judge the rate of a product by the card's datasheet, or on a CPU by a loop of torch.mm."""
     from ampbench.records.measured import MATMUL
     from ampbench.studies.ceilings import datasheet_of
 
@@ -259,13 +259,13 @@ print((status("VmHWM") if device == "cpu" else torch.accelerator.max_memory_allo
 OWN_MAPPINGS = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """Makes glibc return freed tensors to the system, so that resident memory has a peak of its own."""
 APART, NOISE = 0.03, 0.015
-"""The largest relative difference of times of the same; times of one loop that differ by half of it prove nothing."""
+"""The largest relative difference between the tools' times, and between times of one loop that prove anything."""
 MEMORY_APART = {"cpu": 8 << 20, "": 2 << 20}
-"""The largest difference of peak memory in bytes, on a CPU and on other devices: libraries keep some MiB on a CPU."""
+"""The largest difference of peak memory in bytes by device; on a CPU libraries keep some MiB."""
 LEAST_SHARE, MOST_SHARE = 0.5, 1.05
-"""The shares of a peak that a large product reaches: a clock may run above the datasheet's, and loops are noisy."""
+"""The least and most of a peak that a large product reaches: clocks may exceed the datasheet, loops are noisy."""
 SAME_APART, WIDEST = 0.01, 0.1
-"""The largest relative difference of one case to itself, and the widest interval that proves it."""
+"""The largest relative difference of one case from itself, and the widest interval that proves it."""
 
 
 def _section(title: str, lines: Iterable[str | Block]) -> Section:
@@ -273,7 +273,7 @@ def _section(title: str, lines: Iterable[str | Block]) -> Section:
 
 
 def _known(results: Path, environment: "Environment") -> list[str]:
-    """Return in lines what the whole runs of a folder know of an environment."""
+    """Return the known defects of an environment, from the runs in a folder, a line each."""
     from ampbench.show import study_words
     from ampbench.store import list_runs, runs_with
     from ampbench.studies.check import diagnosis
@@ -283,17 +283,17 @@ def _known(results: Path, environment: "Environment") -> list[str]:
 
 
 def _fitness(findings: "Sequence[Spoiler]") -> Iterator[str]:
-    """Yield what spoils measurements, why, and what to do."""
+    """Yield each cause of bad measurements, why, and its remedy."""
     for finding in findings:
         yield f"{'!' if finding.grave else '·'} {finding.what}"
         yield f"  why: {finding.why}"
         yield f"  do:  {finding.remedy}"
     if not findings:
-        yield "nothing found that would spoil measurements"
+        yield "no cause of bad measurements found"
 
 
 def _installation(environment: "Environment | None", problem: str) -> list[str]:
-    """Return name and text of everything worth knowing of the installation."""
+    """Return the facts of the installation, a line each."""
     from ampbench.core.units import format_bytes
 
     if environment is None:
@@ -312,7 +312,7 @@ def _installation(environment: "Environment | None", problem: str) -> list[str]:
         "torch": f"{environment.torch_version}{commit}{f', built for {built}' if built else ''}",
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items() if version),
         "compiler": environment.compiler or "none: --path compiled needs a C++ compiler (apt install g++)",
-        "threads": f"{environment.threads} (set with --threads); {len(os.sched_getaffinity(0))} CPUs are ours to use",
+        "threads": f"{environment.threads} (set with --threads); {len(os.sched_getaffinity(0))} CPUs usable",
         "machine": f"{machine}{memory}; {environment.system}",
         **{name: f"not usable: {reason}" for name, reason in environment.unavailable.items()},
         "variables": ", ".join(f"{name}={value}" for name, value in environment.variables.items()),
@@ -351,7 +351,7 @@ def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
 
 
 def _arithmetic(device: "DeviceDescription", dtype: str) -> str:
-    """Return how the device multiplies matrices of a dtype."""
+    """Return how the device multiplies matrices of a dtype: as in "emulated"."""
     from ampbench.records.labels import arithmetic
 
     if dtype == "tf32":

@@ -86,7 +86,7 @@ BROKEN_PIPE = 141
 
 EPILOG = """\b
 First steps:
-  ampbench doctor               this machine, and what would spoil measurements
+  ampbench doctor               this machine, and causes of bad measurements
   ampbench run model.py:make    measure your own network (docs/workloads.md)
 
 \b

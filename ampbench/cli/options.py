@@ -1,7 +1,6 @@
-"""Options of verbs: those that several share, each spelled and explained once, and what is made of them.
+"""Options of the verbs, and the values made from them.
 
-A verb is a function whose parameters are marked as an `Option`, an `Argument` or `Made` by another function of such
-parameters.
+A verb is a function whose parameters are marked as an `Option`, an `Argument` or as `Made` by a function of options.
 """
 
 import os
@@ -33,21 +32,21 @@ A_RUN = "an id, its beginning or its last part, latest, or a path"
 DURATION = "as in 90, 2m or 500ms"
 DEFAULTS = Settings()
 CASES_OWN = "; ".join(f"{name}: {one_of([str(value).lower() for value in known])}" for name, known in OF_CASES.items())
-"""What --set and --sweep decide of all cases, with its values."""
+"""The settings of --set and --sweep that all cases have, with their values."""
 TIMEOUT = f"{DEFAULTS.timeout_seconds:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Marks a parameter of a verb: `by` makes it, of options that are that function's own parameters."""
+    """Marks a parameter of a verb that the function `by` makes from options, its own parameters."""
 
     by: Callable[..., Any]
 
 
 class Option:
-    """Marks a parameter of a verb: an option of some `flags` (default: --NAME); a list may be given several times.
+    """Marks a parameter of a verb: an option with `flags` (default: --NAME); a list may be repeated.
 
-    `min` and `max` bound a number, `read` makes the value of the text.
+    `min` and `max` bound a number, `read` parses the text.
     """
 
     def __init__(
@@ -63,15 +62,15 @@ class Option:
 
 
 class Argument(Option):
-    """Marks a parameter of a verb that is given by its place."""
+    """Marks a positional parameter of a verb."""
 
 
 def _click_parameter(parameter: Parameter) -> click.Parameter:
-    """Return a marked parameter as click takes it."""
+    """Return a marked parameter as click's parameter."""
     annotation, mark = get_args(parameter.annotation)
     several = list[str] in (annotation, *get_args(annotation))
-    kind: Any = str if several else next(each for each in (*get_args(annotation), annotation) if each is not NoneType)
-    choices: list[str] = [str(each) for each in kind] if issubclass(kind, StrEnum) else []
+    kind: Any = str if several else next(part for part in (*get_args(annotation), annotation) if part is not NoneType)
+    choices: list[str] = [str(choice) for choice in kind] if issubclass(kind, StrEnum) else []
 
     def read(context: click.Context, itself: click.Parameter, value: Any) -> Any:
         value = (list(value) or None) if several else value
@@ -80,18 +79,18 @@ def _click_parameter(parameter: Parameter) -> click.Parameter:
         value = kind(value) if (choices or kind is Path) and value is not None else value
         return mark.read(value) if mark.read else value
 
-    given: dict[str, Any] = {"callback": read, "metavar": mark.metavar}
-    given["type"] = {int: click.IntRange, float: click.FloatRange}.get(kind, lambda *_: str)(mark.min, mark.max)
+    args: dict[str, Any] = {"callback": read, "metavar": mark.metavar}
+    args["type"] = {int: click.IntRange, float: click.FloatRange}.get(kind, lambda *_: str)(mark.min, mark.max)
     if parameter.default is not Parameter.empty:
-        given["default"] = parameter.default
+        args["default"] = parameter.default
     if isinstance(mark, Argument):
-        return click.Argument([parameter.name], **given, nargs=-1 if several else 1, required="default" not in given)
-    given |= {"type": bool, "is_flag": True} if kind is bool else {"multiple": several}
+        return click.Argument([parameter.name], **args, nargs=-1 if several else 1, required="default" not in args)
+    args |= {"type": bool, "is_flag": True} if kind is bool else {"multiple": several}
     if choices:
-        given["metavar"] = f"[{'|'.join(choices)}]"
+        args["metavar"] = f"[{'|'.join(choices)}]"
     flags = [*(mark.flags or [f"--{parameter.name.replace('_', '-')}"]), parameter.name]
-    shown = isinstance(parameter.default, str) and bool(parameter.default)
-    return click.Option(flags, **given, help=mark.help, required="default" not in given, show_default=shown)
+    show_default = isinstance(parameter.default, str) and bool(parameter.default)
+    return click.Option(flags, **args, help=mark.help, required="default" not in args, show_default=show_default)
 
 
 SECTIONS = {
@@ -100,36 +99,36 @@ SECTIONS = {
     "Limits": "timeout memory_limit max_error max_gradient_error min_update_kept",
     "Output": "results label resume format json verbose",
 }
-"""The sections of a verb's help, each with the names of its parameters; others come under "Options"."""
+"""The sections of a verb's help with the names of their parameters; others come under "Options"."""
 
 
 class Verb(click.Command):
-    """A verb by its whole `verb` ("explain casts"), of a function whose parameters are marked.
+    """The command of a `verb` by its full name ("explain casts"), from a function whose parameters are marked.
 
-    Its options have the defaults of the settings file, and stand in `SECTIONS` of its help.
+    The settings file gives defaults of its options; its help groups them by `SECTIONS`.
     """
 
     def __init__(self, verb: str, function: Callable[..., int | None]):
-        made: dict[str, tuple[Callable[..., Any], Collection[str]]] = {}
+        makers: dict[str, tuple[Callable[..., Any], Collection[str]]] = {}
         contexts, parameters = list[str](), list[Parameter]()
         for parameter in parameters_of(function).values():
             mark = get_args(parameter.annotation)[-1:]
             if parameter.annotation is click.Context:
                 contexts.append(parameter.name)
             elif mark and isinstance(mark[0], Made):
-                made[parameter.name] = mark[0].by, parameters_of(mark[0].by)
+                makers[parameter.name] = mark[0].by, parameters_of(mark[0].by)
                 parameters += parameters_of(mark[0].by).values()
             else:
                 parameters.append(parameter)
 
         def command(**values: Any) -> int | None:
-            for name, (by, names) in made.items():
+            for name, (by, names) in makers.items():
                 values[name] = by(**{option: values.pop(option) for option in names})
             return function(**values, **dict.fromkeys(contexts, click.get_current_context()))
 
-        options = [_click_parameter(each) for each in parameters]
+        options = [_click_parameter(parameter) for parameter in parameters]
         self.verb = verb
-        self._about = {each.name: get_args(each.annotation)[-1].help for each in parameters}
+        self._about = {parameter.name: get_args(parameter.annotation)[-1].help for parameter in parameters}
         super().__init__(verb.rpartition(" ")[2], callback=command, params=options, help=function.__doc__)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
@@ -142,22 +141,23 @@ class Verb(click.Command):
 
     def settable(self) -> settings.Options:
         """Return the options that a settings file may set, by their keys there."""
-        options = [each for each in self.params if isinstance(each, click.Option)]
-        keys = [max(each.opts, key=len).removeprefix("--").replace("-", "_") for each in options]
+        options = [option for option in self.params if isinstance(option, click.Option)]
+        keys = [max(option.opts, key=len).removeprefix("--").replace("-", "_") for option in options]
         return {
-            key: settings.Option(str(each.name), each.multiple, each.is_flag)
-            for key, each in zip(keys, options, strict=True)
+            key: settings.Option(str(option.name), option.multiple, option.is_flag)
+            for key, option in zip(keys, options, strict=True)
         }
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write arguments, options of no section, then each section."""
+        """Write arguments, options without a section, then each section."""
         section_of = {name: title for title, names in SECTIONS.items() for name in names.split()}
         rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], **{title: [] for title in SECTIONS}}
-        for each in self.get_params(ctx):
-            if isinstance(each, click.Argument):
-                rows["Arguments"].append((str(each.metavar), self._about[str(each.name)]))
-            elif row := each.get_help_record(ctx):
-                rows["Output" if each.is_eager else section_of.get(str(each.name), "Options")].append(row)  # --help is
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Argument):
+                rows["Arguments"].append((str(parameter.metavar), self._about[str(parameter.name)]))
+            elif row := parameter.get_help_record(ctx):
+                title = "Output" if parameter.is_eager else section_of.get(str(parameter.name), "Options")
+                rows[title].append(row)  # --help is eager
         for title, listed in rows.items():
             if listed:
                 with formatter.section(title):
@@ -169,7 +169,7 @@ def current_folder() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        raise UsageError(f"the current folder cannot be used ({error.strerror}): change to one that is there") from None
+        raise UsageError(f"the current folder cannot be used ({error.strerror}): change to one that exists") from None
 
 
 def option(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
@@ -178,33 +178,33 @@ def option(name: str, annotation: Any, default: Any = Parameter.empty) -> Parame
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
-    """Return the parameters of a function by name, as ones that are named in a call."""
+    """Return the parameters of a function by name, as keyword-only parameters."""
     every = signature(function, eval_str=True).parameters
-    return {name: each.replace(kind=Parameter.KEYWORD_ONLY) for name, each in every.items()}
+    return {name: parameter.replace(kind=Parameter.KEYWORD_ONLY) for name, parameter in every.items()}
 
 
 def with_parameters(
     function: Callable[..., Value], parameters: Collection[Parameter], help: str | None = None
 ) -> Callable[..., Value]:
-    """Return a function of keywords with `parameters` and `help` of its own."""
+    """Give a function the signature of `parameters` and the docstring `help`, and return it."""
     function.__signature__ = Signature(list(parameters))  # type: ignore[attr-defined]
     function.__doc__ = help
     return function
 
 
 def split_names(values: list[str] | None) -> list[str] | None:
-    """Return names one by one where they were typed with commas; a comma in the name of a file that is there stays."""
-    found: list[str] = []
+    """Return names split at commas; a comma in the name of an existing file stays."""
+    names: list[str] = []
     for value in values or []:
         parts = [part.strip() for part in value.split(",") if part.strip()]
         # no file has a name of hundreds of characters, which Path.exists refuses to look for
         whole = "," not in value or not parts or os.path.exists(value.rpartition(":")[0] or value)  # noqa: PTH110
-        found += [value] if whole else parts
-    return found if values is not None else None
+        names += [value] if whole else parts
+    return names if values is not None else None
 
 
 def many_names(flag: str, help: str) -> Option:
-    """Return the option for a list of names, typed one by one or with commas."""
+    """Return the option for a list of names, repeated or separated by commas."""
     return Option(flag, metavar="NAME", help=f"{help} Repeatable, or with commas.", read=split_names)
 
 
@@ -216,7 +216,7 @@ Verbose = Annotated[
 DEFAULT_RESULTS = Path("results")
 Resume = Annotated[str, Option(metavar="RUN", help="Continue this run with the options it began with.")]
 WITH_RESUME = frozenset({"resume", "results", "verbose", "format", "json"})
-"""What a command line may say beside --resume; all else is the run's own."""
+"""The parameters that a command line may give with --resume; the run has all others."""
 PieceTimeout = Annotated[
     str,
     Option("--timeout", metavar="SECONDS", help=f"The longest one piece of the work may take, {DURATION}."),
@@ -235,7 +235,7 @@ def chosen_format(
     format: Annotated[OutputFormat, Option("--format", help="How to print the data.")] = OutputFormat.TABLE,
     json: Annotated[bool, Option("--json", help="Short for --format json.")] = False,
 ) -> OutputFormat:
-    """Return the format that `--format` and `--json` ask for together; raises `UsageError` where they contradict."""
+    """Return the format of `--format` and `--json`; raise `UsageError` where they contradict each other."""
     if json and format not in (OutputFormat.TABLE, OutputFormat.JSON):
         raise UsageError(f"--json and --format {format} contradict each other: give one of them")
     return OutputFormat.JSON if json else format
@@ -245,7 +245,7 @@ Format = Annotated[OutputFormat, Made(chosen_format)]
 
 
 def chosen_budget() -> Budget:
-    """Return the error budget that the settings file asks for; raises `UsageError` for a limit that cannot be one."""
+    """Return the error budget of the settings file; raise `UsageError` for an invalid limit."""
     file = settings.find(current_folder())
     if file is None:
         return Budget()
@@ -306,7 +306,7 @@ def make_selection(
         ),
     ] = None,
 ) -> Selection:
-    """Return the selection that the options of these names give; raises `UsageError` for a malformed one."""
+    """Return the selection from its options; raise `UsageError` for a malformed one."""
     return Selection(
         workloads=names or [],
         precisions=precision or [],
@@ -334,7 +334,7 @@ def make_settings(
         int, Option(metavar="N", min=0, help="Of weights, inputs and the order of measuring.")
     ] = DEFAULTS.seed,
 ) -> Settings:
-    """Return the settings that the options of these names give; raises `UsageError` for what cannot be meant."""
+    """Return the settings from their options; raise `UsageError` for an invalid one."""
     if seed >= 2**63:
         raise UsageError(f"--seed {seed}: give a whole number below 2**63")
     return Settings(
@@ -350,7 +350,7 @@ Limited = Annotated[Settings, Made(make_settings)]
 
 
 def chosen_recipes(optimizers: list[str] | None) -> list[str]:
-    """Return the recipes that the values of `--optimizer` give, as ids spell them; `UsageError` for a wrong one."""
+    """Return the recipes of `--optimizer`, as ids spell them; raise `UsageError` for a wrong one."""
     return list(dict.fromkeys(parse_optimizer(text).spelling for text in optimizers or []))
 
 
@@ -363,7 +363,7 @@ def parse_setting(option: str, text: str) -> tuple[str, ParameterValue]:
 
 
 def parse_sweeps(texts: list[str]) -> dict[str, list[ParameterValue]]:
-    """Return the values of each parameter swept, given as NAME=VALUE,VALUE."""
+    """Return the values of each swept parameter, typed as NAME=VALUE,VALUE."""
     sweeps: dict[str, list[ParameterValue]] = {}
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
@@ -377,12 +377,12 @@ def parse_sweeps(texts: list[str]) -> dict[str, list[ParameterValue]]:
 
 
 def typed_seconds(option: str, text: str) -> float:
-    """Return the seconds, above 0, that `text` given by `option` stands for; `UsageError` for anything else."""
+    """Return the positive seconds in the `text` of `option`; raise `UsageError` for anything else."""
     return _positive(option, parse_seconds, text)
 
 
 def typed(option: str, parse: Callable[[str], Value], text: str) -> Value:
-    """Return what `parse` reads in `text`, given by `option`, which its `UsageError` then names."""
+    """Return the value that `parse` reads in `text`; its `UsageError` names the `option`."""
     try:
         return parse(text)
     except UsageError as error:
@@ -397,13 +397,13 @@ def _positive(option: str, parse: Callable[[str], float], text: str) -> float:
 
 
 def resumed_imports(header: Header) -> str:
-    """Say which code going on with a run imports, since its file names it and not the command line; "" for none."""
-    own = dict.fromkeys(f"{one.module}:{one.function}" for one in header.sources if is_users(one))
-    return f"going on with run {header.run} imports what it names: {', '.join(own)}" if own else ""
+    """Return a line that names the user's code which resuming a run imports; "" for none."""
+    modules = dict.fromkeys(f"{source.module}:{source.function}" for source in header.sources if is_users(source))
+    return f"resuming run {header.run} imports {', '.join(modules)}" if modules else ""
 
 
 def run_words(path: Path, results: Path) -> str:
-    """Return what names a run on a command line: its id where `results` holds its file, else its `path`."""
+    """Return a run as a command line names it: its id where `results` holds its file, else its `path`."""
     from ampbench.store import run_id
 
     if path.parent != results / "runs":
@@ -412,31 +412,28 @@ def run_words(path: Path, results: Path) -> str:
 
 
 def results_words(results: Path) -> str:
-    """Return what names a results folder on a command line, after a space; "" for the default."""
+    """Return the option for a results folder, after a space; "" for the default."""
     return "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
 
 
 @contextmanager
 def stored_already(command: str) -> Iterator[None]:
-    """End an interruption while what is stored is read and shown by saying that it is, and which `command` shows it."""
+    """Handle an interruption while a stored result is shown: name the `command` that shows it, and exit."""
     try:
         yield
     except KeyboardInterrupt:
-        print_note(f"interrupted: what was seen is stored, and {command} shows it")
+        print_note(f"interrupted: the result is stored, and {command} shows it")
         raise SystemExit(INTERRUPTED) from None
 
 
 def is_typed(context: click.Context, name: str) -> bool:
-    """Return whether the command line itself gives the parameter `name`, not a settings file or a default."""
+    """Return whether the command line gives the parameter `name`, not the settings file or a default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def refuse_beside_resume(context: click.Context, allowed: Collection[str]) -> None:
-    """Raise `UsageError` for a typed option that the run to resume has stored; a settings file may give any.
-
-    The `allowed` parameters may stand with `--resume`.
-    """
+    """Raise `UsageError` for a typed option that is not `allowed` with `--resume`."""
     for parameter in context.command.params:
         if parameter.name not in allowed and is_typed(context, str(parameter.name)):
             typed = next((flag for flag in parameter.opts if flag.startswith("--")), "workloads")

@@ -163,10 +163,10 @@ def _test_of(change: Change) -> JunitTest:
     if change.status is ChangeStatus.REGRESSED:
         kind = "error" if change.kind == OUTCOME else "failure"
         return JunitTest(change.case.workload, name, kind, change.code, why, detail=lines)
-    said = f"{change.status}: {why}"
+    text = f"{change.status}: {why}"
     if change.status in (ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE):
-        return JunitTest(change.case.workload, name, "skipped", change.code, said, output=lines)
-    return JunitTest(change.case.workload, name, output=[said, *lines])
+        return JunitTest(change.case.workload, name, "skipped", change.code, text, output=lines)
+    return JunitTest(change.case.workload, name, output=[text, *lines])
 
 
 def _document(

@@ -104,9 +104,9 @@ def _heading(material: Material) -> str:
         return as_sentence(verdict(*material.comparisons)).removesuffix(".")
     if networks := material.networks:
         headers = dict.fromkeys(
-            " · ".join(filter(None, machine(shown.stored.header, network.rows[0]["device"])))
-            for shown in material.shown
-            for network in shown.networks
+            " · ".join(filter(None, machine(run.stored.header, network.rows[0]["device"])))
+            for run in material.shown
+            for network in run.networks
         )
         where = next(iter(headers)) if len(headers) == 1 else f"{len(headers)} devices"
         return f"{where}: {heading(networks)}"
@@ -126,23 +126,23 @@ def _warnings(material: Material) -> list[str]:
     failed = sum(row["outcome"] == "failed" for row in rows)
     texts = [f"{failed:,} of {counted(len(rows), 'case')} failed"] if failed else []
     texts += [text for comparison in material.comparisons for text in doubts(comparison)]
-    ended = [shown.stored for shown in material.shown if not material.comparisons and not shown.stored.complete]
+    ended = [run.stored for run in material.shown if not material.comparisons and not run.stored.complete]
     texts += [f"run {stored.header.run} is not complete: {stored.ending}" for stored in ended]
     sides: dict[str, list[str]] = {}
     if material.baseline is not None and material.shown:
         rows = [row for row in frame.run_rows(material.baseline) if row["outcome"] != "skipped"]
         noted = notes.statements(material.baseline, rows)
         sides["baseline"] = lines(noted, material.baseline.cases, everything=False)
-    for shown in material.shown:
-        noted = shown.result.notes([row for row in shown.rows if row["outcome"] != "skipped"])
-        name = shown.name if len(material.shown) > 1 else "candidate"
-        sides.setdefault(name, []).extend(lines(noted, shown.stored.cases, everything=False))
+    for run in material.shown:
+        noted = run.result.notes([row for row in run.rows if row["outcome"] != "skipped"])
+        name = run.name if len(material.shown) > 1 else "candidate"
+        sides.setdefault(name, []).extend(lines(noted, run.stored.cases, everything=False))
     owners: dict[str, list[str]] = {}
     for name, lines_of_side in sides.items():
         for text in lines_of_side:
             owners.setdefault(text, []).append(name)
     texts += [text if len(runs) == len(sides) else f"{few(runs, NAMED)}: {text}" for text, runs in owners.items()]
-    names = {shown.name for shown in material.shown}
+    names = {run.name for run in material.shown}
     return [as_sentence(text, names) for text in dict.fromkeys([*texts, *material.remarks])]
 
 
@@ -151,11 +151,11 @@ def networks(material: Material) -> View | None:
     measured = material.networks
     if not measured:
         return None
-    hosts = {(shown.stored.header.environment.host, shown.stored.header.environment.cpu) for shown in material.shown}
+    hosts = {(run.stored.header.environment.host, run.stored.header.environment.cpu) for run in material.shown}
     if len(hosts) > 1:
-        machines = told_apart([(shown.stored, shown.rows, shown.result.takes) for shown in material.shown])
+        machines = told_apart([(run.stored, run.rows, run.result.takes) for run in material.shown])
         measured = on_machines(machines)
-        document = side_by_side([each.place for each in machines], measured, ())
+        document = side_by_side([machine.place for machine in machines], measured, ())
         blocks = [block for section in document.sections() for block in section.blocks]
     else:
         blocks = tables(measured)
@@ -179,8 +179,8 @@ def _why(network: Network) -> str:
 
 def _folding(block: Block) -> list[Block]:
     """Return a table as its first rows and, folded away, the others as far as a page has room."""
-    first, rest = block.rows[:AT_ONCE], cut(replace(block, rows=block.rows[AT_ONCE:]), MOST)
-    more = [replace(rest, title=f"{len(block.rows) - AT_ONCE:,} more", folded=True)] if rest.rows else []
+    first, hidden = block.rows[:AT_ONCE], cut(replace(block, rows=block.rows[AT_ONCE:]), MOST)
+    more = [replace(hidden, title=f"{len(block.rows) - AT_ONCE:,} more", folded=True)] if hidden.rows else []
     return [replace(block, rows=first), *more]
 
 
@@ -192,14 +192,14 @@ def explanation(material: Material) -> View | None:
 
 def cases(material: Material) -> View | None:
     """Return a table of every case that was measured or failed; None without any."""
-    pairs = [(shown, row) for shown in material.shown for row in shown.rows if row["outcome"] != "skipped"]
+    pairs = [(run, row) for run in material.shown for row in run.rows if row["outcome"] != "skipped"]
     if not pairs:
         return None
     measured = [row for _, row in pairs if row["outcome"] == "ok"]
     known = [*COLUMNS[1:-1], *map(metric_column, FURTHER)]
     columns = [column for column in known if any(any(column.cell(row)) for row in measured)]
     heads = [column.head for column in columns]
-    of_runs = [shown.stored.cases[row["case_id"]] for shown, row in pairs]
+    of_runs = [run.stored.cases[row["case_id"]] for run, row in pairs]
     labels = case_labels(of_runs, precision=False)
     several = len(material.shown) > 1
     block = Block(
@@ -208,12 +208,12 @@ def cases(material: Material) -> View | None:
         [
             [
                 labels[row["case_id"]],
-                *([shown.name] if several else []),
+                *([run.name] if several else []),
                 precision_label(row),
                 *(_cell(column, row) for column in columns),
                 verdict_words(row) if row["outcome"] == "ok" else outcome_said(row["outcome"], row["reason"]),
             ]
-            for shown, row in pairs
+            for run, row in pairs
         ],
         "speed and memory times fp32's, with 95% intervals; error against fp64",
         numbers=heads,
@@ -258,7 +258,7 @@ def environment(material: Material) -> View | None:
     if not runs:
         return None
     known = {name: precision.summary for name, precision in PRECISIONS.items()}
-    known |= {each.name: each.summary for run in runs for each in run.header.precisions}
+    known |= {precision.name: precision.summary for run in runs for precision in run.header.precisions}
     present = [(name, known[name]) for name in ordered(row["precision"] for row in material.rows) if known.get(name)]
     blocks = [
         runs_block([{"run": run_name(run), **run_facts(run)} for run in runs]),
@@ -305,8 +305,8 @@ def run_facts(stored: StoredRun) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def study_parts(material: Material) -> list[Part]:
     """Return the parts of studies that found anything in the runs on the page, in the order of `KINDS`."""
-    made = (studies.part(study_of(kind.name), _held(material, kind)) for kind in KINDS.values())
-    return [part for part in made if part is not None]
+    parts = (studies.part(study_of(kind.name), _held(material, kind)) for kind in KINDS.values())
+    return [part for part in parts if part is not None]
 
 
 def _held(material: Material, kind: Kind) -> Held[Any]:
@@ -314,7 +314,7 @@ def _held(material: Material, kind: Kind) -> Held[Any]:
     passes = _passes(material, kind) if kind.of_cases else []
     labels = case_labels(run.cases[case_id] for run, case_id, _ in passes)
     names = names_apart([labels[case_id] for _, case_id, _ in passes], (run_name(run) for run, _, _ in passes))
-    measured = {place_of(shown.stored) for shown in material.shown}
+    measured = {place_of(run.stored) for run in material.shown}
     places = dict.fromkeys(place_of(run) for run, _, _ in passes) if measured else {}
     return Held(
         told=[
@@ -352,10 +352,10 @@ def contents(material: Material) -> list[str]:
 
 def _passes(material: Material, kind: Kind) -> list[tuple[StoredRun, str, Any]]:
     """Return the findings on the cases of the page: of several of one case, host and torch version the newest."""
-    shown = {id(each.stored): {row["case_id"] for row in each.rows} for each in material.shown}
+    case_ids = {id(run.stored): {row["case_id"] for row in run.rows} for run in material.shown}
     newest: dict[tuple[str, str, str], tuple[StoredRun, str, Any]] = {}
     for run in material.runs:
-        wanted = shown.get(id(run))
+        wanted = case_ids.get(id(run))
         for case_id, record in studies.found_of(study_of(kind.name), run).items():
             if wanted is None or case_id in wanted:
                 newest[*place_of(run), case_id] = run, case_id, record

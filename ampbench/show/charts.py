@@ -186,14 +186,14 @@ def speed_layers(points: Rows, limit: float) -> list[dict[str, Any]]:
     y = quantity("error", "output error (↓ more exact)", log, {"format": ".0e", "tickCount": 5})
     at = {"x": x, "y": y}
     looks = looks_encoded("precision", ordered({point["precision"] for point in points}))
-    shown = tooltip(table="table", precision="precision", verdict="verdict", speed_text="speed", error_text="error")
+    tips = tooltip(table="table", precision="precision", verdict="verdict", speed_text="speed", error_text="error")
     ends = {**at, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": looks["color"]}
     point = {"type": "point", "filled": False, "size": 36, "strokeWidth": 1.5, "opacity": 1}
     cross = {"type": "text", "text": "×", "fontSize": 18, "color": "var(--regressed)"}
     interval = {"mark": "rule", "transform": [{"filter": "isValid(datum.low)"}], "encoding": ends}
     return [
         *([interval] if len(points) <= SPANNED else []),
-        {"mark": point, "encoding": {**at, **looks, "tooltip": shown}},
+        {"mark": point, "encoding": {**at, **looks, "tooltip": tips}},
         {"mark": cross, "transform": [{"filter": "datum.wrong"}], "encoding": at},
         *(_budget_layers(y, limit) if 0 < limit < math.inf else []),
     ]
@@ -227,22 +227,22 @@ def thinned_curve(values: Sequence[float | None]) -> list[tuple[float, float | N
     size = max(1, math.ceil(len(values) / POINTS))
     points: list[tuple[float, float | None]] = []
     for start in range(0, len(values), size):
-        own = values[start : start + size]
-        known = [value for value in own if value is not None and math.isfinite(value)]
-        points.append((start + (len(own) + 1) / 2, math.fsum(known) / len(known) if len(known) == len(own) else None))
+        part = values[start : start + size]
+        known = [value for value in part if value is not None and math.isfinite(value)]
+        points.append((start + (len(part) + 1) / 2, math.fsum(known) / len(known) if len(known) == len(part) else None))
     return points
 
 
 def marked(rows: Iterable[dict[str, Any]]) -> None:
     """Say in rows, those of one series after the other, which points carry its shape: not the same ones in each."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(row["series"], []).append(row)
-    longest = max(map(len, found.values()), default=0)
-    stride = max(1, longest // MARKED, min(len(found), longest))
-    for place, own in enumerate(found.values()):
-        for step, row in enumerate(own):
-            row["mark"] = step % stride == (place * stride // max(len(found), 1)) % stride
+        series.setdefault(row["series"], []).append(row)
+    longest = max(map(len, series.values()), default=0)
+    stride = max(1, longest // MARKED, min(len(series), longest))
+    for place, rows_of_series in enumerate(series.values()):
+        for step, row in enumerate(rows_of_series):
+            row["mark"] = step % stride == (place * stride // max(len(series), 1)) % stride
 
 
 def curves(
@@ -263,8 +263,8 @@ def curves(
 
     def rows(case: Any) -> dict[str, list[dict[str, Any]]]:
         points: list[dict[str, Any]] = [
-            {"series": own, "step": step, "value": value, "text": FORMATS[unit](value), "mark": False}
-            for own, values in series(case.found)
+            {"series": label, "step": step, "value": value, "text": FORMATS[unit](value), "mark": False}
+            for label, values in series(case.found)
             for step, value in thinned_curve(values)
         ]
         marked(points)
@@ -322,7 +322,7 @@ class Drawing(Generic[N]):
 
 
 def drawn(
-    found: Sequence[N], said: Sequence[str], *drawings: Drawing[N]
+    cases: Sequence[N], first_lines: Sequence[str], *drawings: Drawing[N]
 ) -> tuple[list[Chart], dict[str, Rows], list[str]]:
     """Return the charts of cases, their data, and which of very many cases have a place in them.
 
@@ -333,15 +333,15 @@ def drawn(
     for drawing in drawings:
         choices: list[Choice] = []
         rows: list[dict[str, Any]] = []
-        for place, (one, words) in enumerate(zip(found[:CHOICES], said, strict=False)):
-            chosen = {which: own for which, own in drawing.rows(one).items() if own}
-            for part, (which, own) in enumerate(chosen.items()):
+        for place, (case, words) in enumerate(zip(cases[:CHOICES], first_lines, strict=False)):
+            chosen = {which: rows_of_choice for which, rows_of_choice in drawing.rows(case).items() if rows_of_choice}
+            for part, (which, rows_of_choice) in enumerate(chosen.items()):
                 value = f"{place}-{part}" if which else f"{place}"
-                label = f"{one.name}: {which}" if which else one.name
-                present = dict.fromkeys(row.get(field) for row in own for field in drawing.marked)
+                label = f"{case.name}: {which}" if which else case.name
+                present = dict.fromkeys(row.get(field) for row in rows_of_choice for field in drawing.marked)
                 marks = [mark for mark in present if mark is not None]
                 choices.append(Choice(value=value, label=label, alt=f"{label}. {words}", marks=marks))
-                rows += [{"case": value, **row} for row in own]
+                rows += [{"case": value, **row} for row in rows_of_choice]
         if choices:
             chart = Chart(
                 id=drawing.name,
@@ -355,5 +355,5 @@ def drawn(
             )
             charts.append(chart)
             datasets[drawing.name] = rows
-    cut_short = [f"The charts have {CHOICES} of {len(found):,}, the first ones."] if len(found) > CHOICES else []
+    cut_short = [f"The charts have {CHOICES} of {len(cases):,}, the first ones."] if len(cases) > CHOICES else []
     return charts, datasets, cut_short if charts else []

@@ -285,9 +285,9 @@ def rule_lines(changes: Iterable[RuleChange]) -> list[str]:
 def unseen_rule_lines(unobserved: Sequence[RuleChange], missing: Sequence[str]) -> list[str]:
     """Return a line on the `unobserved` rules of the candidate and on its `missing` devices and dtypes."""
     ops = list(dict.fromkeys(f"{short_name(rule.op)} on {rule.device}" for rule in unobserved))
-    seen = f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few_phrases(ops)}"
+    lost = f"{counted(len(ops), 'rule')} observed in the baseline and not in the candidate: {few_phrases(ops)}"
     lacks = f"the candidate lacks the rules of autocast on {', '.join(missing)}"
-    return [*([seen] if ops else []), *([lacks] if missing else [])]
+    return [*([lost] if ops else []), *([lacks] if missing else [])]
 
 
 def few_phrases(names: Sequence[str]) -> str:
@@ -346,8 +346,8 @@ def _explained(comparison: Comparison) -> str:
         parts.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
     if comparison.checks:
         came = sum(defect.came for defect in comparison.defects)
-        made = f"of {counted(comparison.checks, 'check')} in both runs"
-        parts.append(f"{made} {counted(came, 'defect')} came, {len(comparison.defects) - came} went")
+        checked = f"of {counted(comparison.checks, 'check')} in both runs"
+        parts.append(f"{checked} {counted(came, 'defect')} came, {len(comparison.defects) - came} went")
     return "; ".join(parts)
 
 
@@ -393,7 +393,7 @@ def _alone(side: str, case_ids: Sequence[str]) -> list[str]:
 def warnings(comparison: Comparison) -> list[str]:
     """Return what a reader of the verdicts must not miss."""
     fired = [control_line(comparison.control)] if comparison.control.fired else []
-    differences = [difference_line(each) for each in comparison.differences if each.matters]
+    differences = [difference_line(difference) for difference in comparison.differences if difference.matters]
     return [*fired, *notes(comparison), *differences, *_alone("baseline", comparison.only_baseline)]
 
 
@@ -458,14 +458,14 @@ def comparison_section(comparison: Comparison, *, everything: bool = False, gate
     ]
     reasons = _reasons(findings, names, () if everything else changed)
     lines = gate_lines(comparison, gate) if gate else _first(reasons, None if everything else REASONS)
-    blocks = [table("changed", picked(columns, *heads), changed, shown=SHOWN_OF_GATE if gate else SHOWN)]
+    blocks = [table("changed", picked(columns, *heads), changed, most=SHOWN_OF_GATE if gate else SHOWN)]
     blocks = [*([] if everything else blocks), *map(Block, lines), *_why(comparison, names, everything)]
     blocks += _lists(comparison, rules=everything or gate is None, most=None if everything else RULES_LISTED)
     listed = sorted(findings, key=lambda change: WORST_FIRST.index(change.status))[: None if everything else ROWS]
-    shown = picked(columns, *heads, *([] if everything else ["reason"]))
-    every = table(f"findings ({len(findings):,})", shown, listed)
+    listed_columns = picked(columns, *heads, *([] if everything else ["reason"]))
+    every = table(f"findings ({len(findings):,})", listed_columns, listed)
     conditioned = Block("how it was measured", ["conditions"], [[line] for line in conditions(comparison)])
-    details = [_rest(comparison, names), every, conditioned]
+    details = [_other_traces(comparison, names), every, conditioned]
     blocks += details if everything else [replace(cut(block, ROWS), folded=True) for block in details]
     return Section(sides_line(comparison), [block for block in blocks if block.rows or not block.headers])
 
@@ -492,7 +492,7 @@ def _first(lines: Sequence[str], most: int | None) -> list[str]:
     return [*lines[:most], *([f"and {more:,} more, -v lists them"] if more > 0 else [])]
 
 
-def _shown(comparison: Comparison) -> list[str]:
+def _first_traced(comparison: Comparison) -> list[str]:
     """Return the cases whose traces are shown first: the one that changed most; without findings, all."""
     changed = dict.fromkeys(change.case.case_id for change in comparison.findings if change.status in CHANGED)
     worst = [case_id for case_id in changed if case_id in comparison.explained][:1]
@@ -501,16 +501,16 @@ def _shown(comparison: Comparison) -> list[str]:
 
 def _why(comparison: Comparison, names: Mapping[str, str], everything: bool) -> Iterator[Block]:
     """Yield the differences between the traces of the cases that are shown first."""
-    for case_id in _shown(comparison):
+    for case_id in _first_traced(comparison):
         yield Block(f"what differs in {names.get(case_id, case_id)}:")
         lines = explanation_lines(comparison, case_id)
         yield from (Block(f"· {line}") for line in _first(lines, None if everything else DIFFERING))
 
 
-def _rest(comparison: Comparison, names: Mapping[str, str]) -> Block:
+def _other_traces(comparison: Comparison, names: Mapping[str, str]) -> Block:
     """Return the table of the differences between the traces of all other cases."""
-    rest = comparison.explained.keys() - {*_shown(comparison)}
-    cases = [case_id for case_id in comparison.explained if case_id in rest]
+    others = comparison.explained.keys() - {*_first_traced(comparison)}
+    cases = [case_id for case_id in comparison.explained if case_id in others]
     rows = [[names.get(case_id, case_id), line] for case_id in cases for line in explanation_lines(comparison, case_id)]
     return Block("what differs in other cases", ["case", "difference"], rows)
 
@@ -539,15 +539,15 @@ def comparison_document(
 
     def section() -> Section:
         compared = replace(comparison, only_baseline=()) if gate else comparison  # a note of the gate
-        made = comparison_section(compared, everything=everything, gate=gate)
-        return Section(made.title, [*map(Block, warnings(compared)), *made.blocks])
+        whole = comparison_section(compared, everything=everything, gate=gate)
+        return Section(whole.title, [*map(Block, warnings(compared)), *whole.blocks])
 
     def rows() -> list[dict[str, Any]]:
-        found = records(columns, comparison.findings)
-        for row in found:
+        findings = records(columns, comparison.findings)
+        for row in findings:
             row["remarks"] = "; ".join(row["remarks"])
             row |= {name: json.dumps(finite(row[name])) for name in ("facts", "details")}
-        return found
+        return findings
 
     return Document(
         sections=lambda: [section()],
@@ -693,35 +693,35 @@ DETECTABLE: Sequence[Column[Detectable]] = (
 )
 
 
-def control_document(found: SelfComparison) -> Document:
+def control_document(result: SelfComparison) -> Document:
     """Return the result of an arm compared with itself: false alarms, and the smallest changes that can be seen."""
-    cases, alarms = counted(found.cases, "case"), found.false_alarms
-    rate = f" (95%: at most {format_percent(found.highest_rate)} of the {found.able} that could raise one, Wilson)"
-    if not found.able:
+    cases, alarms = counted(result.cases, "case"), result.false_alarms
+    rate = f" (95%: at most {format_percent(result.highest_rate)} of the {result.able} that could raise one, Wilson)"
+    if not result.able:
         rate = ": there could be none, with these few blocks on a machine that was fit"
     lines = [
         f"false alarms: {len(alarms)} of {cases}{rate}",
         *(f"{change.case.case_id}: {reason(change)}" for change in alarms),
-        f"proven unchanged: {len(found.unchanged)} of {cases}",
+        f"proven unchanged: {len(result.unchanged)} of {cases}",
     ]
-    if found.suspected:
-        lines.append(f"suspected and not confirmed by fresh blocks: {len(found.suspected)}")
-    if found.unfit:
-        lines.append(f"no verdict, the machine was unfit: {len(found.unfit)}, such as: {reason(found.unfit[0])}")
-    seen = table("a slowdown is found 19 times in 20 if it is at least", DETECTABLE, found.detectable)
+    if result.suspected:
+        lines.append(f"suspected and not confirmed by fresh blocks: {len(result.suspected)}")
+    if result.unfit:
+        lines.append(f"no verdict, the machine was unfit: {len(result.unfit)}, such as: {reason(result.unfit[0])}")
+    smallest = table("a slowdown is found 19 times in 20 if it is at least", DETECTABLE, result.detectable)
     lists = ("false_alarms", "suspected", "unfit", "unchanged")
-    title = f"one arm against itself: {cases}, {counted(found.blocks, 'block')}"
+    title = f"one arm against itself: {cases}, {counted(result.blocks, 'block')}"
     return Document(
-        sections=lambda: [Section(title, [*map(Block, lines), *([seen] if seen.rows else [])])],
+        sections=lambda: [Section(title, [*map(Block, lines), *([smallest] if smallest.rows else [])])],
         data=lambda: {
-            **{name: getattr(found, name) for name in ("cases", "blocks", "able", "spreads")},
-            **{name: [change.case.case_id for change in getattr(found, name)] for name in lists},
-            "highest_rate": finite(found.highest_rate),
-            "detectable": records(DETECTABLE, found.detectable),
+            **{name: getattr(result, name) for name in ("cases", "blocks", "able", "spreads")},
+            **{name: [change.case.case_id for change in getattr(result, name)] for name in lists},
+            "highest_rate": finite(result.highest_rate),
+            "detectable": records(DETECTABLE, result.detectable),
         },
         columns=["case_id", "spread"],
         rows=lambda: [
             {"case_id": case_id, "spread": spread}
-            for case_id, spread in sorted(found.spreads.items(), key=lambda pair: -pair[1])
+            for case_id, spread in sorted(result.spreads.items(), key=lambda pair: -pair[1])
         ],
     )

@@ -82,15 +82,15 @@ def table(
     rows: Sequence[T],
     note: str = "",
     *,
-    shown: int | None = None,
+    most: int | None = None,
     folded: bool = False,
 ) -> Block:
     """Return a table of the columns that have a heading, those with a unit as numbers.
 
-    `shown` is the most rows, and a note then has how many there are; None: all.
+    With more than `most` rows (None: all) the note counts them.
     """
     cells = {place: [column.cell(row) for row in rows] for place, column in enumerate(columns) if column.head}
-    kept = [place for place, each in cells.items() if not columns[place].rare or set(each) - {"", UNDEFINED}]
+    kept = [place for place, texts in cells.items() if not columns[place].rare or set(texts) - {"", UNDEFINED}]
     block = Block(
         title,
         [columns[place].head for place in kept],
@@ -100,7 +100,7 @@ def table(
         whole=tuple(columns[place].head for place in kept if columns[place].whole),
         folded=folded,
     )
-    return block if shown is None else cut(block, shown, ", -v lists the rest")
+    return block if most is None else cut(block, most, ", -v lists the rest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +153,11 @@ ROWS = 40
 """The most rows of a table of one case on a page, in order of importance."""
 
 
-def cut(block: Block, most: int = ROWS, rest: str = "") -> Block:
+def cut(block: Block, most: int = ROWS, hint: str = "") -> Block:
     """Return a block with its first `most` rows; its note then has how many there are, and where the `rest` is."""
     if len(block.rows) <= most:
         return block
-    note = f"{most} of {len(block.rows):,}{rest}"
+    note = f"{most} of {len(block.rows):,}{hint}"
     return replace(block, rows=block.rows[:most], note="; ".join(filter(None, [block.note, note])))
 
 
@@ -168,8 +168,10 @@ def written_out(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    shown = (one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text)
-    return "".join(shown)
+    characters = (
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+    )
+    return "".join(characters)
 
 
 LONGEST = 500
@@ -228,7 +230,7 @@ def markdown(
     for section in sections:
         parts.append(_heading(section.title, level))
         parts += [block_text(block, level + 1) for block in section.blocks]
-    pasted = "".join(f"\n{one.title}:\n\n```python\n{one.text}```\n" for one in code)
+    pasted = "".join(f"\n{block.title}:\n\n```python\n{block.text}```\n" for block in code)
     return "\n\n".join(filter(None, [*parts, *map(escaped, missing)])) + "\n" + pasted
 
 
@@ -267,10 +269,10 @@ def csv_text(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    found = plain(value)
-    if isinstance(found, str) and found.startswith(FORMULA) and not _NUMBER.fullmatch(found):
-        return f"'{found}"
-    return "" if found is None else found
+    cell = plain(value)
+    if isinstance(cell, str) and cell.startswith(FORMULA) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return "" if cell is None else cell
 
 
 def json_text(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -119,15 +119,15 @@ def networks_of(rows: Iterable[Row], takes: Mapping[Group, Take], cases: Mapping
 
 def in_order(networks: Iterable[Network]) -> list[Network]:
     """Return networks by phase, device and path; of each the largest gain first, then the largest that is not taken."""
-    found = list(networks)
-    parts = list(dict.fromkeys(map(_part, found)))
+    listed = list(networks)
+    parts = list(dict.fromkeys(map(_part, listed)))
 
     def place(network: Network) -> tuple[int, bool, bool, float, float]:
         gain = 0.0 if network.taken is None else _speed(network.taken) or 0.0
         others = [_speed(row) or 0.0 for row in network.rows if row["verdict"] != Status.BASELINE]
         return parts.index(_part(network)), network.taken is None, network.stays, -gain, -max(others, default=0.0)
 
-    return sorted(found, key=place)
+    return sorted(listed, key=place)
 
 
 def _part(network: Network) -> tuple[str, str, str]:
@@ -166,14 +166,14 @@ def _line(network: Network, row: Row | None) -> Line:
 
 def columns(*, machines: bool = False, everything: bool = False) -> list[Column[Line]]:
     """Return the columns of lines; those of several `machines` have the machine and its standing, too."""
-    found: dict[str, Column[Line]] = {
+    known: dict[str, Column[Line]] = {
         name: Column(name, itemgetter(name))
         for name in ("network", "phase", "path", "device", "machine", "precision", "standing", *NUMBERS, "error")
     }
-    found |= {name: Column(name, itemgetter(name)) for name in (*VERDICT_COLUMNS, "because", "case_id")}
+    known |= {name: Column(name, itemgetter(name)) for name in (*VERDICT_COLUMNS, "because", "case_id")}
 
-    def head(name: str, text: str, unit: str = "", said: Callable[[Line], str] | None = None, **kind: bool) -> None:
-        found[name] = Column(name, itemgetter(name), text, unit, said, **kind)
+    def head(name: str, text: str, unit: str = "", written: Callable[[Line], str] | None = None, **kind: bool) -> None:
+        known[name] = Column(name, itemgetter(name), text, unit, written, **kind)
 
     head("network", "network", whole=True)
     head("precision", "precision" if everything else "take", whole=True)
@@ -182,11 +182,11 @@ def columns(*, machines: bool = False, everything: bool = False) -> list[Column[
     head("error", "error", "error", lambda line: "" if line["error"] is None else format_error(line["error"]))
     head("because", "because", rare=True)
     if not machines:
-        return [column for name, column in found.items() if name not in ("machine", "standing")]
+        return [column for name, column in known.items() if name not in ("machine", "standing")]
     head("machine", "machine", whole=True)
     head("standing", "standing", rare=True)
     head("seconds_median", "time/step", "s")
-    return list(found.values())
+    return list(known.values())
 
 
 def _ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
@@ -198,7 +198,7 @@ def _ratio(value: float | None, low: float | None = None, high: float | None = N
 
 
 def tables(
-    networks: Iterable[Network], shown: Sequence[Column[Line]] | None = None, *, everything: bool = False
+    networks: Iterable[Network], chosen: Sequence[Column[Line]] | None = None, *, everything: bool = False
 ) -> list[Block]:
     """Return the table of networks, whose title counts what to take; one for each phase, device and path."""
     parts: dict[tuple[str, ...], list[Network]] = {}
@@ -206,12 +206,12 @@ def tables(
         phase, device, path = _part(network)
         parts.setdefault((phase, "" if network.machine else device, path), []).append(network)
     differing = [place for place, values in enumerate(zip(*parts, strict=True)) if len(set(values)) > 1]
-    found: list[Block] = []
+    blocks: list[Block] = []
     for part, members in parts.items():
         title = ": ".join(filter(None, [" · ".join(part[place] for place in differing), heading(members)]))
         lines = lines_of(members, everything=everything)
-        found.append(table(title, shown or columns(), lines))
-    return found
+        blocks.append(table(title, chosen or columns(), lines))
+    return blocks
 
 
 def heading(networks: Sequence[Network]) -> str:
@@ -220,27 +220,27 @@ def heading(networks: Sequence[Network]) -> str:
     for network in networks:
         takes.setdefault(NO_ADVICE if network.taken is None else precision_label(network.taken), []).append(network)
     verbs = {label: f"stay in {label}" for label in TODAYS} | {NO_ADVICE: NO_ADVICE}
-    said: list[str] = []
+    phrases: list[str] = []
     for label in sorted(takes, key=lambda label: (label == NO_ADVICE, label in TODAYS, -len(takes[label]))):
         open_still = sum(not network.take.certain for network in takes[label])
-        count = "" if len(networks) == 1 else f" for {len(takes[label]):,}{'' if said else f' of {len(networks):,}'}"
+        count = "" if len(networks) == 1 else f" for {len(takes[label]):,}{'' if phrases else f' of {len(networks):,}'}"
         many = f"{open_still:,} " if open_still < len(takes[label]) else ""
         certain = f" ({many}not certain)" if open_still else ""
-        said.append(f"{verbs.get(label, label if said else f'take {label}')}{count}{certain}")
-    return ", ".join(said)
+        phrases.append(f"{verbs.get(label, label if phrases else f'take {label}')}{count}{certain}")
+    return ", ".join(phrases)
 
 
 def brought(networks: Sequence[Network]) -> Block:
     """Return what each precision brought to the networks, in geometric means."""
-    found: dict[tuple[int, str], list[Row]] = {}
+    groups: dict[tuple[int, str], list[Row]] = {}
     for row in (row for network in networks for row in network.rows):
         if row["outcome"] == "ok" and row["precision"] != BASELINE:
-            found.setdefault((rank(row["precision"]), precision_label(row)), []).append(row)
+            groups.setdefault((rank(row["precision"]), precision_label(row)), []).append(row)
     headers = ["precision", "taken", "ok", "speed", "memory", "largest error"]
     return Block(
         "what each precision brought",
         headers,
-        [(label, *_brought(found[place, label])) for place, label in sorted(found)],
+        [(label, *_brought(groups[place, label])) for place, label in sorted(groups)],
         "geometric means over networks, with their 95% interval",
         numbers=headers[1:],
     )
@@ -274,7 +274,7 @@ def missing(rows: Iterable[Row]) -> Block:
     for row in every:
         if row["outcome"] in ("failed", "skipped"):
             reasons.setdefault((row["outcome"], _general(str(row["reason"]), row["workload"])), []).append(row)
-    ordered = sorted(reasons.items(), key=lambda each: (each[0][0], -len(each[1])))
+    ordered = sorted(reasons.items(), key=lambda pair: (pair[0][0], -len(pair[1])))
     cells = [
         (
             outcome,
@@ -331,18 +331,18 @@ def side_by_side(
 
     `rows` are all rows of the machines.
     """
-    shown = columns(machines=True, everything=everything)
+    listed = columns(machines=True, everything=everything)
     lines = lines_of(networks, everything=everything)
     lost = missing(rows)
     return Document(
         sections=lambda: [
             Section("machines", [table("", PLACES, places), *([lost] if lost.rows else [])]),
-            Section("networks", tables(networks, shown, everything=everything)),
+            Section("networks", tables(networks, listed, everything=everything)),
         ],
         data=lambda: {
             "machines": records(PLACES, places),
-            "networks": records(shown, lines),
+            "networks": records(listed, lines),
         },
-        columns=[column.key for column in shown if column.key],
-        rows=lambda: records(shown, lines),
+        columns=[column.key for column in listed if column.key],
+        rows=lambda: records(listed, lines),
     )

@@ -49,21 +49,21 @@ def drawable(text: str) -> str:
     Vega counts in units of UTF-16, so every character that takes two of them is written out ("\\U0001f680").
     """
     if not text.isascii():
-        text = _TWO_UNITS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+        text = _TWO_UNITS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     return fit(text)
 
 
-def fitted(value: Any, made: Callable[[str], str] = fit) -> Any:
+def fitted(value: Any, change: Callable[[str], str] = fit) -> Any:
     """Return plain nested data with every text in it, keys among them, `made` fit; markup is left as it is."""
     if type(value) is str:
-        return made(value)
+        return change(value)
     if value is None or isinstance(value, (int, float)) or hasattr(value, "__html__"):
         return value
     if isinstance(value, str):
-        return made(value)
+        return change(value)
     if isinstance(value, dict):
-        return {fitted(key, made): fitted(item, made) for key, item in value.items()}
-    return [fitted(item, made) for item in value] if isinstance(value, list | tuple) else value
+        return {fitted(key, change): fitted(item, change) for key, item in value.items()}
+    return [fitted(item, change) for item in value] if isinstance(value, list | tuple) else value
 
 
 LISTED = 200
@@ -156,7 +156,7 @@ class Part:
 
 def told_part(
     held: Held[Any],
-    found: Sequence[N],
+    cases: Sequence[N],
     section: Callable[[N], Section],
     *,
     id: str,
@@ -169,13 +169,13 @@ def told_part(
 
     `code` is Python to paste, `finding` the first thing to know of a case ("": nothing).
     """
-    if not (found or held.untold):
+    if not (cases or held.untold):
         return None
-    sections = [section(each) for each in found]
-    first_lines = [next((line.title for line in _lines_of(own)), "") for own in sections]
-    charts, datasets, cut_short = drawn(found, first_lines, *drawings)
+    sections = [section(case) for case in cases]
+    first_lines = [next((line.title for line in _lines_of(text)), "") for text in sections]
+    charts, datasets, cut_short = drawn(cases, first_lines, *drawings)
     elsewhere = [f"Run with {'; '.join(held.elsewhere)}, which measured nothing on this page."]
-    findings = (f"{each.name}: {line}" for each in found if finding is not None and (line := finding(each)))
+    findings = (f"{case.name}: {line}" for case in cases if finding is not None and (line := finding(case)))
     return Part(
         id=id,
         title=title,
@@ -183,13 +183,13 @@ def told_part(
         charts=charts,
         datasets=datasets,
         details=[
-            _detail(each.name, own, code(each) if code is not None else "")
+            _detail(case.name, text, code(case) if code is not None else "")
             if place < DETAILED
-            else Detail(name=each.name, said=first_lines[place])
-            for place, (each, own) in enumerate(zip(found[:LISTED], sections, strict=False))
+            else Detail(name=case.name, said=first_lines[place])
+            for place, (case, text) in enumerate(zip(cases[:LISTED], sections, strict=False))
         ],
         untold=held.untold,
-        left_out=sum(max(len(each) - LISTED, 0) for each in (found, held.untold)),
+        left_out=sum(max(len(case) - LISTED, 0) for case in (cases, held.untold)),
         finding=next(findings, ""),
     )
 

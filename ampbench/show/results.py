@@ -122,32 +122,32 @@ COLUMNS = (
 
 def result_lines(screen: Screen, width: int, *, verbose: bool = False) -> list[Text]:
     """Return a run's result in lines of `width` columns; `verbose` adds every metric and every note."""
-    shown: list[Text] = []
+    printed: list[Text] = []
     for group, rows in _tables(screen.rows).items():
-        title, *rest = heading(group, rows, screen, verbose=verbose)
-        lines_of_title = wrapped(" · ".join([title, *rest]), width, "dim")
+        title, *traits = heading(group, rows, screen, verbose=verbose)
+        lines_of_title = wrapped(" · ".join([title, *traits]), width, "dim")
         lines_of_title[0].stylize("not dim bold", 0, len(title))
         take = screen.takes.get(group)
-        shown += [*([Text()] if shown else []), *lines_of_title]
-        shown += Layout(rows, width).lines(rows, take.case_id if take else None)
+        printed += [*([Text()] if printed else []), *lines_of_title]
+        printed += Layout(rows, width).lines(rows, take.case_id if take else None)
         for line in _below(rows, take, screen, verbose=verbose):
-            shown += wrapped(line, width)
+            printed += wrapped(line, width)
         if verbose:
-            shown += _every_metric(rows, width)
+            printed += _every_metric(rows, width)
     below = [Text(), *(line for note in notes_of(screen, verbose=verbose) for line in wrapped(note, width))]
     if screen.rest and not verbose:
         below.append(Text(f"{screen.rest} has the rest", style="dim"))
-    return [*shown, *below] if len(below) > 1 else shown
+    return [*printed, *below] if len(below) > 1 else printed
 
 
 def result_markdown(screen: Screen) -> str:
     """Return a run's result as Markdown: a heading, a table and what to take for each table, then the notes."""
     blocks = []
     for group, rows in _tables(screen.rows).items():
-        title, *rest = heading(group, rows, screen)
+        title, *traits = heading(group, rows, screen)
         measured = [row for row in rows if row["outcome"] == "ok"]
         cells = [[_whole(column.cell(row)) for column in COLUMNS] for row in measured]
-        blocks += [f"### {escaped(title)}", escaped(" · ".join(rest))]
+        blocks += [f"### {escaped(title)}", escaped(" · ".join(traits))]
         blocks += [markdown_table([column.head for column in COLUMNS], cells, ["verdict"])] if measured else []
         blocks += [escaped(_without_numbers(row)) for row in rows if row["outcome"] != "ok"]
         blocks += [escaped(line.strip()) for line in _below(rows, screen.takes.get(group), screen)]
@@ -169,11 +169,15 @@ def _without_numbers(row: Row, size: int = 0) -> str:
 
 def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
     """Return what a table is of: network, phase, batch, optimizer, machine, torch; what differs from the usual."""
-    alike = [each.parameters.split(",") for each in grouped(screen.rows) if each.workload == group.workload]
+    alike = [
+        other_group.parameters.split(",")
+        for other_group in grouped(screen.rows)
+        if other_group.workload == group.workload
+    ]
     common = set() if verbose else set.intersection(*map(set, alike))
-    telling = ",".join(each for each in group.parameters.split(",") if each not in common)
+    telling = ",".join(parameter for parameter in group.parameters.split(",") if parameter not in common)
     optimizer = next((row["optimizer"] for row in rows if row.get("optimizer")), "")
-    loaded = next((each.loaded for each in screen.header.sources if each.name == group.workload), ())
+    loaded = next((source.loaded for source in screen.header.sources if source.name == group.workload), ())
     recipe = "" if optimizer else group.recipe
     path = "" if group.path == "eager" else group.path
     parts = [group.workload, group.phase, path, described(replace(group, parameters=telling, recipe=recipe), False)]
@@ -208,26 +212,26 @@ class Layout:
 
     def lines(self, rows: Sequence[Row], taken: str | None = None) -> list[Text]:
         """Return the header and the rows of a table, that of the case `taken` in bold."""
-        found = []
+        texts = []
         if any(row["outcome"] == "ok" for row in rows):
             heads = [(column.head, "") for column in COLUMNS[:-1]]
-            found += [Text(self._with_last(self._line(heads, self._gap), self._head)[0].rstrip(), style="dim")]
+            texts += [Text(self._with_last(self._line(heads, self._gap), self._head)[0].rstrip(), style="dim")]
         for row in rows:
             if row["outcome"] == "ok":
                 start = self._line([column.cell(row) for column in COLUMNS[:-1]], self._gap)
                 style = "bold" if taken == row["case_id"] else ""
-                found += [Text(line.rstrip(), style=style) for line in self._with_last(start, self._last(row))]
+                texts += [Text(line.rstrip(), style=style) for line in self._with_last(start, self._last(row))]
             else:
                 style = "red" if row["outcome"] == "failed" else "dim"
-                found += wrapped(_without_numbers(row, self._sizes[0][0]), self._width, style)
-        return found
+                texts += wrapped(_without_numbers(row, self._sizes[0][0]), self._width, style)
+        return texts
 
     def _line(self, cells: Sequence[tuple[str, str]], gap: str) -> str:
         parts = []
-        for column, (text, behind), (own, more) in zip(COLUMNS, cells, self._sizes, strict=False):
-            size = max(own + (more and more + 3), cell_len(column.head))
+        for column, (text, behind), (first, more) in zip(COLUMNS, cells, self._sizes, strict=False):
+            size = max(first + (more and more + 3), cell_len(column.head))
             left = column is COLUMNS[0] or (more and text == column.head)
-            cell = text if left else f"{_right(text, own if more else size)}{behind and f' ({behind})'}"
+            cell = text if left else f"{_right(text, first if more else size)}{behind and f' ({behind})'}"
             parts.append(cell + " " * (size - cell_len(cell)))
         return gap.join([*parts, ""])
 
@@ -240,9 +244,9 @@ class Layout:
             kept = last.replace(" > ", "\u00a0>\u00a0")  # a number stays beside its limit
             first, *more = (line.replace("\u00a0", " ") for line in wrap(kept, room))
             return [start + first, *(" " * cell_len(start) + line for line in more)]
-        own = f"{status}:" if reason and cell_len(status) < room else ""
-        below = wrap(reason if own else last, max(self._width, LEAST_ROOM))
-        return [start + own, *(_right(line, self._width) for line in below)]
+        beginning = f"{status}:" if reason and cell_len(status) < room else ""
+        below = wrap(reason if beginning else last, max(self._width, LEAST_ROOM))
+        return [start + beginning, *(_right(line, self._width) for line in below)]
 
 
 def _right(text: str, width: int) -> str:
@@ -256,14 +260,14 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
     yield f"→ {_capital(answer(take.statement))}"
     yield from _next(take, screen.header)
     rounds = max((int(number(row["rounds"]) or 0) for row in rows), default=0)
-    quiet = all(each.code not in (Note.UNQUIET, Note.UNSTEADY) for each in screen.notes)
-    seen = [each for each in take.verdicts if each.evidence]
-    trained = next((each.subject for each in seen if each.evidence is Evidence.TRAINED), "")
-    found = trained or next(
-        (said for kind, said in EVIDENCE.items() if any(each.evidence == kind for each in seen)), ""
+    quiet = all(note.code not in (Note.UNQUIET, Note.UNSTEADY) for note in screen.notes)
+    judged = [verdict for verdict in take.verdicts if verdict.evidence]
+    trained = next((verdict.subject for verdict in judged if verdict.evidence is Evidence.TRAINED), "")
+    evidence = trained or next(
+        (meaning for kind, meaning in EVIDENCE.items() if any(verdict.evidence == kind for verdict in judged)), ""
     )
     measured = f"{counted(rounds, 'round')}, machine {'quiet' if quiet else 'not quiet'}. " if rounds else ""
-    yield f"  {measured}Evidence: {found}."
+    yield f"  {measured}Evidence: {evidence}."
     for hint in take.hints:
         if verbose or hint.severity is not Severity.INFO:
             yield f"  {_capital(words(hint))}"
@@ -271,8 +275,12 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
 
 def _next(take: Take, header: Header) -> Iterator[str]:
     """Yield the command that tells more of a refused case that is faster or smaller, by the limit that it is over."""
-    passed, given = take.passed, header.selection
-    if passed and passed.code in EXPLAINS and not (header.imported or given.overrides or given.sweeps or given.preset):
+    passed, selection = take.passed, header.selection
+    if (
+        passed
+        and passed.code in EXPLAINS
+        and not (header.imported or selection.overrides or selection.sweeps or selection.preset)
+    ):
         verb, limit, default = EXPLAINS[passed.code]
         parts = [f"  ampbench explain {verb} {shlex.quote(passed.workload)} --precision {passed.precision}"]
         parts += ["--phase training"] if passed.phase == "training" else []
@@ -286,8 +294,8 @@ def _capital(text: str) -> str:
 
 def notes_of(screen: Screen, *, verbose: bool = False) -> list[str]:
     """Return the notes below all tables; unless `verbose`, those that change what to do."""
-    found = lines(screen.notes, screen.cases, everything=verbose)
-    return list(dict.fromkeys([*found, *(screen.pointers if verbose else ())]))
+    texts = lines(screen.notes, screen.cases, everything=verbose)
+    return list(dict.fromkeys([*texts, *(screen.pointers if verbose else ())]))
 
 
 def _every_metric(rows: Sequence[Row], width: int) -> Iterator[Text]:
@@ -312,11 +320,11 @@ def case_lines(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Stru
         value = written(row, name) if name in METRICS else row[name]
         if value not in (None, ""):
             facts.append((name, f"{value}", metrics.COLUMNS[name].summary if name in metrics.COLUMNS else ""))
-    for each in rounds:
-        seconds = format_seconds(round_value(each.samples, each.cpu_samples, each.windows))
-        samples = "+".join(f"{len(build)}" for build in each.samples)
-        name = f"{'control' if each.control else 'round'} {each.round}"
-        facts.append((name, seconds, f"{samples} samples, server {each.server}"))
+    for round_ in rounds:
+        seconds = format_seconds(round_value(round_.samples, round_.cpu_samples, round_.windows))
+        samples = "+".join(f"{len(build)}" for build in round_.samples)
+        name = f"{'control' if round_.control else 'round'} {round_.round}"
+        facts.append((name, seconds, f"{samples} samples, server {round_.server}"))
     for record in filter(None, records):
         facts += [(*fact, "") for fact in dotted("", msgspec.to_builtins(record))]
     return block_lines(Block(row["case_id"], ["fact", "value", "meaning"], facts, whole=["fact"]), width, 0)
@@ -325,12 +333,12 @@ def case_lines(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Stru
 def dotted(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the facts of a record by their dotted names."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
+        for key, item in value.items():
             if key != "case_id":
-                yield from dotted(f"{name}.{key}".lstrip("."), each)
-    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        for place, each in enumerate(value):
-            yield from dotted(f"{name}[{place}]", each)
+                yield from dotted(f"{name}.{key}".lstrip("."), item)
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for place, item in enumerate(value):
+            yield from dotted(f"{name}[{place}]", item)
     elif value not in (None, [], (), ""):
         yield name, ", ".join(map(_fact, value)) if isinstance(value, list) else _fact(value)
 

@@ -154,13 +154,13 @@ def number(value: Any) -> float | None:
     return None if math.isnan(result) else result
 
 
-def judged_error(row: Row, what: Literal["rel_l2", "floor_ratio"] = "rel_l2") -> float | None:
+def judged_error(row: Row, measure: Literal["rel_l2", "floor_ratio"] = "rel_l2") -> float | None:
     """Return the error that a row is judged by, of its worst output where outputs are known one by one.
 
     With "floor_ratio" it is how many times what merely rounding makes that error is.
     """
-    worst = number(row.get(f"output_worst_{what}"))
-    return number(row[f"output_{what}"]) if worst is None else worst
+    worst = number(row.get(f"output_worst_{measure}"))
+    return number(row[f"output_{measure}"]) if worst is None else worst
 
 
 def precision_label(row: Row) -> str:

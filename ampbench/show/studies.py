@@ -61,10 +61,10 @@ def subjects_of(
     """Return the subjects of a run of a study, those of the cases `case_ids` (None: all)."""
     if study.subjects is not None:
         named = study.subjects([stored], case_ids if KINDS[study.kind].of_cases else None)
-        return [Subject(each.name, each) for each in named]
-    found = found_of(study, stored)
-    cases = [stored.cases[case_id] for case_id in (found if case_ids is None else case_ids) if case_id in found]
-    return [Subject(case_title(case), found[case.case_id], case) for case in cases]
+        return [Subject(subject.name, subject) for subject in named]
+    known = found_of(study, stored)
+    cases = [stored.cases[case_id] for case_id in (known if case_ids is None else case_ids) if case_id in known]
+    return [Subject(case_title(case), known[case.case_id], case) for case in cases]
 
 
 def document(
@@ -147,25 +147,27 @@ def _concluded(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str,
     return {
         "sentences": study_words.lines(statements),
         **({"code": code} if code else {}),
-        "statements": [asdict(each) for each in statements],
+        "statements": [asdict(statement) for statement in statements],
         "tables": _tables(study, [subject]),
     }
 
 
 def _by_name(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> dict[str, Any]:
     """Return the conclusions and tables of subjects that are no cases, as JSON has them."""
-    statements = {each.name: list(study.conclusions(None, each.found)) for each in subjects}
+    statements = {subject.name: list(study.conclusions(None, subject.found)) for subject in subjects}
     return {
-        "sentences": {name: study_words.lines(own) for name, own in statements.items()},
-        "statements": {name: [asdict(each) for each in own] for name, own in statements.items()},
+        "sentences": {name: study_words.lines(concluded) for name, concluded in statements.items()},
+        "statements": {name: [asdict(statement) for statement in concluded] for name, concluded in statements.items()},
         "tables": _tables(study, subjects),
     }
 
 
 def _tables(study: "Study[Any, Any]", subjects: Iterable[Subject[Any]]) -> dict[str, list[dict[str, Any]]]:
-    subjects = [Subject(each.name, each.found) for each in subjects]
+    subjects = [Subject(subject.name, subject.found) for subject in subjects]
     return {
-        table.key: [row for each in subjects for row in rows_of(table, each)] for table in study.tables if table.key
+        table.key: [row for subject in subjects for row in rows_of(table, subject)]
+        for table in study.tables
+        if table.key
     }
 
 
@@ -175,19 +177,19 @@ def _listed(data: Any) -> list[Any]:
 
 def _codes(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> Iterator[Code]:
     """Yield the code to paste of each case that has some."""
-    for each in subjects:
-        if each.case and (text := study.code(each.case, each.found)):
-            yield Code("To paste" if len(subjects) == 1 else f"To paste for {each.name}", text)
+    for subject in subjects:
+        if subject.case and (text := study.code(subject.case, subject.found)):
+            yield Code("To paste" if len(subjects) == 1 else f"To paste for {subject.name}", text)
 
 
 def _as_data(record: Any) -> Any:
-    return [_as_data(each) for each in record] if isinstance(record, list) else record_data(record)
+    return [_as_data(item) for item in record] if isinstance(record, list) else record_data(record)
 
 
 def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Section:
     """Return the conclusions, tables and remarks of a study on a case."""
     sentences = _sentences([*study.conclusions(case, record)])
-    tables = [_block(each, view, record) for each in study.tables for view in each.views]
+    tables = [_block(shape, view, record) for shape in study.tables for view in shape.views]
     return Section(
         " · ".join(filter(None, [case_title(case) if case else "", study.heading(record)])),
         [
@@ -198,9 +200,9 @@ def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Sec
     )
 
 
-def _block(found: "Table[Found, Any]", view: "View[Any]", record: Found) -> Block:
-    chosen = picked(found.columns, *view.keys.split()) if view.keys else found.columns
-    return table(view.title, chosen, [*filter(view.only, found.rows(record))], view.note, folded=view.folded)
+def _block(shape: "Table[Found, Any]", view: "View[Any]", record: Found) -> Block:
+    chosen = picked(shape.columns, *view.keys.split()) if view.keys else shape.columns
+    return table(view.title, chosen, [*filter(view.only, shape.rows(record))], view.note, folded=view.folded)
 
 
 def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -> Section:
@@ -212,14 +214,14 @@ def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -
     room -= len(wrapped(whole.title, WIDTH)) + 2
     if sum(len(block.rows) for block in whole.blocks) < room and sum(map(_lines, whole.blocks)) <= room:
         return _unfolded(whole)
-    shown = []
+    blocks = []
     for block in whole.blocks:
         most = bisect_right(range(1, min(len(block.rows), ROWS) + 1), room, key=lambda rows: _lines(cut(block, rows)))
         fits = most >= min(FEWEST, len(block.rows)) if block.rows else _lines(block) <= room
         if fits and not block.folded:
-            shown.append(cut(block, most) if block.rows else block)
-            room -= _lines(shown[-1])
-    return Section(whole.title, [*shown, Block(as_sentence(REST))])
+            blocks.append(cut(block, most) if block.rows else block)
+            room -= _lines(blocks[-1])
+    return Section(whole.title, [*blocks, Block(as_sentence(REST))])
 
 
 def _unfolded(whole: Section) -> Section:
@@ -245,8 +247,8 @@ def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: i
     rows = []
     for subject, statements in concluded:
         name = labels[subject.case.case_id] if subject.case else subject.name
-        rest = sorted(statements[1:], key=lambda statement: statement.severity is not Severity.PROBLEM)
-        rows.append([name, *(" ".join(_sentences([*statements[:1], *others])) for others in (rest[:1], []))])
+        further = sorted(statements[1:], key=lambda statement: statement.severity is not Severity.PROBLEM)
+        rows.append([name, *(" ".join(_sentences([*statements[:1], *others])) for others in (further[:1], []))])
     listed = Block("", [study.subject, "answer"], [row[:2] for row in rows])
     if _lines(listed) > room - 3:
         listed = Block("", listed.headers, [[name, answer] for name, _, answer in rows])
@@ -267,9 +269,9 @@ def problems(statements: Iterable[Statement]) -> int:
 
 def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
     """Return the part of a page that a study has, the cases with the most problems first; None without any."""
-    subjects = [Subject(each.name, each.found, each.case) for each in held.told]
+    subjects = [Subject(case.name, case.found, case.case) for case in held.told]
     if study.subjects is not None:
-        subjects = [Subject(each.name, each) for each in study.subjects(held.runs, None)]  # type: ignore[attr-defined]
+        subjects = [Subject(subject.name, subject) for subject in study.subjects(held.runs, None)]  # type: ignore[attr-defined]
     concluded = {id(subject): list(study.conclusions(subject.case, subject.found)) for subject in subjects}
 
     subjects.sort(key=lambda subject: problems(concluded[id(subject)]), reverse=True)

@@ -222,11 +222,11 @@ TEMPLATES: Mapping[str, str] = {
 
 def lines(statements: Iterable[Statement]) -> list[str]:
     """Return statements in plain lines; those about the same subject, one after the other, share a line behind it."""
-    said: list[tuple[str, list[str]]] = []
-    for each in statements:
-        text = wording.spelled((TEMPLATES.get(each.code) or wording.TEMPLATES[each.code]), each.facts)
-        if said and each.subject and each.subject == said[-1][0]:
-            said[-1][1].append(text)
+    groups: list[tuple[str, list[str]]] = []
+    for statement in statements:
+        text = wording.spelled((TEMPLATES.get(statement.code) or wording.TEMPLATES[statement.code]), statement.facts)
+        if groups and statement.subject and statement.subject == groups[-1][0]:
+            groups[-1][1].append(text)
         else:
-            said.append((each.subject, [text]))
-    return [": ".join(filter(None, [subject, "; ".join(texts)])) for subject, texts in said]
+            groups.append((statement.subject, [text]))
+    return [": ".join(filter(None, [subject, "; ".join(texts)])) for subject, texts in groups]

@@ -180,13 +180,13 @@ def _widths(block: Block, room: int) -> dict[int, int]:
     numbers = [place for place, name in enumerate(block.headers) if name in block.numbers]
     hidden: set[int] = set()
     while True:
-        shown = [place for place in range(len(natural)) if place not in hidden]
-        folding = [place for place in shown if _folds(block, block.headers[place])]
-        left = room - GAP * (len(shown) - 1) - sum(natural[place] for place in shown if place not in folding)
+        visible = [place for place in range(len(natural)) if place not in hidden]
+        folding = [place for place in visible if _folds(block, block.headers[place])]
+        left = room - GAP * (len(visible) - 1) - sum(natural[place] for place in visible if place not in folding)
         if sum(min(natural[place], MIN_WIDTH) for place in folding) <= left or len(hidden) + 1 >= len(numbers):
             break
         hidden.add(numbers[-1 - len(hidden)])
-    widths = {place: natural[place] for place in shown}
+    widths = {place: natural[place] for place in visible}
     for rank, place in enumerate(sorted(folding, key=lambda place: natural[place])):
         widths[place] = min(natural[place], max(left // (len(folding) - rank), MIN_WIDTH))
         left -= widths[place]

@@ -322,16 +322,18 @@ def lines(statements: Iterable[Statement], cases: Mapping[str, Case], *, everyth
     Unless `everything` is wanted, what changes what to do, and not why.
     """
     alike: dict[tuple[object, ...], list[Statement]] = {}
-    for each in statements:
-        if everything or each.severity is not Severity.INFO or each.code in UNRUN:
-            facts = {name: fact for name, fact in each.facts.items() if everything or name != "causes"}
-            alike.setdefault((each.code, each.severity, *facts.items()), []).append(replace(each, facts=facts))
+    for statement in statements:
+        if everything or statement.severity is not Severity.INFO or statement.code in UNRUN:
+            facts = {name: fact for name, fact in statement.facts.items() if everything or name != "causes"}
+            alike.setdefault((statement.code, statement.severity, *facts.items()), []).append(
+                replace(statement, facts=facts)
+            )
     if not alike:
         return []
     labels, tables = case_labels(cases.values()), case_labels(cases.values(), precision=False)
     texts = []
     for first, *others in alike.values():
-        subjects = [each.subject for each in (first, *others) if each.subject]
+        subjects = [statement.subject for statement in (first, *others) if statement.subject]
         names = {
             "cases": few(labels[subject] for subject in subjects),
             "tables": few(tables[subject] for subject in subjects),

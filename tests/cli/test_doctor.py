@@ -60,7 +60,7 @@ def test_each_finding_comes_with_its_reason_and_its_remedy(machine: Run, ampbenc
     out = ampbench("doctor").out
     assert "  ! the load is 9\n    why: threads wait\n    do:  wait until it has gone\n" in out
     machine(findings=())
-    assert "nothing found that would spoil measurements" in ampbench("doctor").out
+    assert "no cause of bad measurements found" in ampbench("doctor").out
 
 
 def test_what_cannot_be_imported_is_named(machine: Run, environment: Environment, ampbench: Run) -> None:

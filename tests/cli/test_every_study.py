@@ -265,7 +265,7 @@ def test_ctrl_c_while_the_finished_run_is_read_says_that_it_is_stored(
         said = ampbench(*command(kind))
     (file,) = list_runs(tmp_path / "results")
     assert (said.code, said.out) == (130, "")
-    assert said.err == f"interrupted: what was seen is stored, and ampbench show {file.stem} shows it\n"
+    assert said.err == f"interrupted: the result is stored, and ampbench show {file.stem} shows it\n"
     assert ampbench("show", file.stem).code == 0
 
 

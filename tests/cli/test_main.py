@@ -318,7 +318,7 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path: Path, monkeypatch: pyte
     said = ampbench("list", "precisions")
     assert said.code == 2
     assert said.err == (
-        "ampbench: error: the current folder cannot be used (No such file or directory): change to one that is there\n"
+        "ampbench: error: the current folder cannot be used (No such file or directory): change to one that exists\n"
     )
     monkeypatch.chdir(tmp_path)
 

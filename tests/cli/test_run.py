@@ -126,7 +126,7 @@ def test_ctrl_c_while_the_finished_run_is_read_or_shown_says_that_it_is_stored(
     monkeypatch.setattr(reading, pressed)
     assert main([*selected, "--preset", "tiny", "--results", str(tmp_path)]) == 130
     (file,) = (tmp_path / "runs").iterdir()
-    how = f"what was seen is stored, and ampbench show {file.stem} --results {tmp_path} shows it"
+    how = f"the result is stored, and ampbench show {file.stem} --results {tmp_path} shows it"
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"interrupted: {how}")
     assert '"ended":"complete"' in file.read_text()
 

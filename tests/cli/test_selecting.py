@@ -35,5 +35,5 @@ def test_going_on_with_a_run_says_what_its_file_has_imported() -> None:
         for module, builtin in (("ampbench.workloads.linear", True), ("/home/me/m.py", False))
     )
     header = make_header(run="20260131T120000Z-a-b", sources=[built_in, own])
-    assert resumed_imports(header) == "going on with run 20260131T120000Z-a-b imports what it names: /home/me/m.py:make"
+    assert resumed_imports(header) == "resuming run 20260131T120000Z-a-b imports /home/me/m.py:make"
     assert resumed_imports(make_header(sources=[built_in])) == ""
