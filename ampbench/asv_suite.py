@@ -180,8 +180,8 @@ def _located(workload: str, variables: Mapping[str, Any]) -> str:
     checkout = os.environ.get("ASV_ENV_DIR")  # asv's ASV_BUILD_DIR is not set where the commit was installed already
     above = (folder for folder in (beside, *beside.parents) if (folder / ".git").exists())
     folders = [Path(checkout, "project") if checkout else next(above, beside), beside]
-    found = [folder / file for folder in folders if file.endswith(".py") and (folder / file).is_file()]
-    return f"{found[0]}:{function}" if found else workload
+    existing = [folder / file for folder in folders if file.endswith(".py") and (folder / file).is_file()]
+    return f"{existing[0]}:{function}" if existing else workload
 
 
 def _preload(workload: str) -> None:
@@ -213,10 +213,10 @@ def _plan(workload: str, phase: str, precision: str) -> PlannedCase:
     return planned
 
 
-def _check_finite(count: int, what: str, why: str) -> None:
+def _check_finite(count: int, noun: str, why: str) -> None:
     """Fail where a number became infinite or NaN: for asv, NaN is a case that was skipped."""
     if count:
-        raise ArithmeticError(why or f"{count} {what} elements are not finite where the reference's are")
+        raise ArithmeticError(why or f"{count} {noun} elements are not finite where the reference's are")
 
 
 def _rounded(value: float | None, digits: int = DIGITS) -> float:

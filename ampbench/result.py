@@ -45,12 +45,12 @@ class Plot:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the chart for JupyterLab and VS Code and, where vl-convert is installed, for all others."""
-        shown: dict[str, Any] = {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+        bundle: dict[str, Any] = {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
         try:
             import vl_convert
         except ImportError:
-            return shown
-        return {**shown, "image/svg+xml": vl_convert.vegalite_to_svg(dict(self.spec))}
+            return bundle
+        return {**bundle, "image/svg+xml": vl_convert.vegalite_to_svg(dict(self.spec))}
 
 
 def speed_against_error(rows: Sequence[Row], tables: Sequence[str], limit: float) -> Plot:
@@ -135,7 +135,7 @@ class Result(Shown):
     @cached_property
     def statements(self) -> list[Statement]:
         """The answers, their hints and the notes on the run, as codes with facts."""
-        answers = [each for take in self.takes.values() for each in (take.statement, *take.hints)]
+        answers = [statement for take in self.takes.values() for statement in (take.statement, *take.hints)]
         return [*answers, *self.notes(self.rows)]
 
     def notes(self, rows: Sequence[Row]) -> list[Statement]:
@@ -146,12 +146,12 @@ class Result(Shown):
 
     def screen(self, rows: Sequence[Row] | None = None, rest: str = "") -> Screen:
         """Return what is shown of some of the rows (None: all); `rest` is the command that shows everything."""
-        shown = self.rows if rows is None else rows
+        chosen = self.rows if rows is None else rows
         header, cases = self.stored.header, self.stored.cases
         pointers = study_words.lines(check.pointers(self.stored))
-        notes = self.notes(shown)
+        notes = self.notes(chosen)
         return Screen(
-            header=header, cases=cases, rows=shown, takes=self.takes, notes=notes, pointers=pointers, rest=rest
+            header=header, cases=cases, rows=chosen, takes=self.takes, notes=notes, pointers=pointers, rest=rest
         )
 
     @property
@@ -159,11 +159,11 @@ class Result(Shown):
         """The rows as `ampbench.load` gives them, with the verdicts by this budget."""
         import pandas as pd
 
-        found = frame.frame_of(self.stored).to_pandas()
-        columns = [self._verdicts[case_id].columns() for case_id in found["case_id"]]
+        table = frame.frame_of(self.stored).to_pandas()
+        columns = [self._verdicts[case_id].columns() for case_id in table["case_id"]]
         for name, dtype in VERDICT_COLUMNS.items():
-            found[name] = pd.Series([row[name] for row in columns], dtype=dtype)
-        return found
+            table[name] = pd.Series([row[name] for row in columns], dtype=dtype)
+        return table
 
     def to_dict(self) -> dict[str, Any]:
         """Return the run's id, its rows, verdicts and statements as JSON has them, None for undefined numbers."""
@@ -171,7 +171,7 @@ class Result(Shown):
             "run": self.stored.header.run,
             "rows": [dict(row) for row in self.rows],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
-            "statements": [{**asdict(each), "facts": dict(each.facts)} for each in self.statements],
+            "statements": [{**asdict(statement), "facts": dict(statement.facts)} for statement in self.statements],
         }
         plain: dict[str, Any] = finite(data)
         return plain
@@ -209,7 +209,9 @@ class Findings(Shown):
     @cached_property
     def statements(self) -> list[Statement]:
         """What follows, as codes with facts: of one case after the other, the most important first."""
-        return [each for subject in self._subjects for each in self.study.conclusions(subject.case, subject.found)]
+        return [
+            statement for subject in self._subjects for statement in self.study.conclusions(subject.case, subject.found)
+        ]
 
     @cached_property
     def tables(self) -> "dict[str, pd.DataFrame]":
@@ -236,9 +238,9 @@ class Findings(Shown):
         """Return the statements and tables, as the verb prints them."""
         from rich.text import Text
 
-        shown = self._document()
-        yield from document_lines(shown, WIDTH)
-        for code in shown.code:
+        document = self._document()
+        yield from document_lines(document, WIDTH)
+        for code in document.code:
             yield from map(Text, code_text(code).splitlines())
 
     def _document(self) -> Document:

@@ -91,16 +91,16 @@ def plan(names: Mapping[str, Sequence[str]], only: str = "*") -> list[Planned]:
     """Return the runs of the atlas in their order: all networks in inference, then every third of them in training."""
     planned = []
     for phase in PHASES:
-        for library, own in names.items():
-            every = own if phase == "inference" else own[::TRAINED]
-            chosen = [name for one in every if fnmatch(name := f"{library}:{one}", only)]
+        for library, library_names in names.items():
+            every = library_names if phase == "inference" else library_names[::TRAINED]
+            chosen = [name for short in every if fnmatch(name := f"{library}:{short}", only)]
             for place, start in enumerate(range(0, len(chosen), TOGETHER), 1):
                 together = tuple(chosen[start : start + TOGETHER])
                 planned.append(Planned(f"atlas {library} {phase} {place}", together, phase))
     return planned
 
 
-def command(one: Planned, results: Path) -> list[str] | None:
+def command(planned: Planned, results: Path) -> list[str] | None:
     """Return what measures a run, or what is missing of it, None where it is there complete.
 
     A run that is there under its label with other networks, of an earlier list, is measured anew.
@@ -108,23 +108,23 @@ def command(one: Planned, results: Path) -> list[str] | None:
     ampbench = [sys.executable, "-m", "ampbench", "run"]
     for file in reversed(list_runs(results)):
         stored = read_run(file)
-        same = sorted(stored.header.selection.workloads) == sorted(one.workloads)
-        if stored.header.label == one.label and same:
+        same = sorted(stored.header.selection.workloads) == sorted(planned.workloads)
+        if stored.header.label == planned.label and same:
             if stored.complete:
                 return None
             return [*ampbench, "--resume", stored.header.run, "--results", str(results)]
     return [
-        *ampbench, *one.workloads, "--phase", one.phase, *SETTINGS, *OF_PHASE[one.phase], "--label", one.label,
-        "--results", str(results),
+        *ampbench, *planned.workloads, "--phase", planned.phase, *SETTINGS, *OF_PHASE[planned.phase],
+        "--label", planned.label, "--results", str(results),
     ]  # fmt: skip
 
 
 def measure(planned: Sequence[Planned], results: Path) -> int:
     """Measure what is missing; return 0, or the exit code of the run that could not be, and was not for a case."""
-    for place, one in enumerate(planned, 1):
-        words = command(one, results)
-        said = f"{place} of {len(planned)}: {one.label}, {len(one.workloads)} networks"
-        print(f"{said}: {'complete' if words is None else 'measuring'}", file=sys.stderr, flush=True)
+    for place, run in enumerate(planned, 1):
+        words = command(run, results)
+        progress = f"{place} of {len(planned)}: {run.label}, {len(run.workloads)} networks"
+        print(f"{progress}: {'complete' if words is None else 'measuring'}", file=sys.stderr, flush=True)
         if words is not None:
             code = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
             if code not in (0, CASE_FAILED):
@@ -164,19 +164,21 @@ def sections(results: Path) -> tuple[str, list[Section]]:
         if halves := emulated_of(described, ran):
             dtypes = " and ".join(halves)
             parts.append(f"This CPU emulates {dtypes}: {dtypes} times say nothing about other devices.")
-    found: list[Section] = []
+    listed: list[Section] = []
     for phase in PHASES:
-        own = [network for network in material.networks if network.rows[0]["phase"] == phase]
+        measured = [network for network in material.networks if network.rows[0]["phase"] == phase]
         rows = [row for row in material.rows if row["phase"] == phase]
-        blocks = [brought(own), *(cut(block, MOST) for block in tables(own)), missing(rows)] if own else []
-        found.append(Section(f"In {phase}", [block for block in blocks if block.rows]))
-    return ". ".join(parts), found
+        blocks = (
+            [brought(measured), *(cut(block, MOST) for block in tables(measured)), missing(rows)] if measured else []
+        )
+        listed.append(Section(f"In {phase}", [block for block in blocks if block.rows]))
+    return ". ".join(parts), listed
 
 
 def page(results: Path) -> str:
     """Return docs/atlas.md, of what was measured."""
-    where, found = sections(results)
-    return f"{HEAD.format(where=where)}\n\n{markdown(found)}"
+    where, listed = sections(results)
+    return f"{HEAD.format(where=where)}\n\n{markdown(listed)}"
 
 
 def main() -> int:

@@ -90,12 +90,12 @@ class Matrix:
 
     def outcomes(self, check: str) -> list[str]:
         """Return what a check came to with each torch."""
-        return [one[check].outcome if check in one else ABSENT for one in self.found]
+        return [by_check[check].outcome if check in by_check else ABSENT for by_check in self.found]
 
     @property
     def checks(self) -> list[Check]:
         """Those that can be asked of the device or, where none was there, of fake tensors."""
-        real = any(one.how == DEVICE for each in self.found for one in each.values())
+        real = any(result.how == DEVICE for by_check in self.found for result in by_check.values())
         return [check for check in CHECKS.values() if self.device in check.devices and (real or check.fake)]
 
     @property
@@ -107,40 +107,43 @@ class Matrix:
 def matrices(runs: Sequence[StoredRun]) -> list[Matrix]:
     """Return a matrix for each device: of results that today's programs gave, of several runs of a torch the last."""
     versions = list(dict.fromkeys(map(version, runs)))
-    asked = [latest(run for run in runs if version(run) == each) for each in versions]
-    made = []
+    asked = [latest(run for run in runs if version(run) == known) for known in versions]
+    listed = []
     for device in DEVICES:
-        found = [
-            {name: one for (where, name), one in each.items() if where == device and _is_todays(one)} for each in asked
+        results = [
+            {name: result for (where, name), result in known.items() if where == device and _is_todays(result)}
+            for known in asked
         ]
-        if any(found):
-            made.append(Matrix(device, versions, found))
-    return made
+        if any(results):
+            listed.append(Matrix(device, versions, results))
+    return listed
 
 
-def _is_todays(found: Checked) -> bool:
-    check = CHECKS.get(found.check)
-    return check is not None and digest_of(program_of(check, found.device)) == found.program
+def _is_todays(result: Checked) -> bool:
+    check = CHECKS.get(result.check)
+    return check is not None and digest_of(program_of(check, result.device)) == result.program
 
 
 def page(runs: Sequence[StoredRun]) -> str:
     """Return the page about runs of several torch versions, the oldest first."""
-    each = matrices(runs)
-    newest = each[0].versions[-1]
-    fake = [one.device.upper() for one in each if any(found.how == FAKE for found in one.found[-1].values())]
+    listed = matrices(runs)
+    newest = listed[0].versions[-1]
+    fake = [
+        matrix.device.upper() for matrix in listed if any(result.how == FAKE for result in matrix.found[-1].values())
+    ]
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing", cpu=" or ".join(dict.fromkeys(map(_cpu, runs)))),
         "\n".join(f"* *{name}*: {meaning}" for name, meaning in MEANINGS.items()),
-        _counts(each),
+        _counts(listed),
         "## What changed between versions",
-        _changed(each),
+        _changed(listed),
     ]
-    for one in each:
-        parts += [f"## {_title(one)}", *_newest(one, newest)]
-    parts += ["## Not seen with any of these versions", UNSEEN, _unseen(each)]
+    for matrix in listed:
+        parts += [f"## {_title(matrix)}", *_newest(matrix, newest)]
+    parts += ["## Not seen with any of these versions", UNSEEN, _unseen(listed)]
     linked = re.sub(r"[\w-]+/[\w-]+#\d+", lambda thread: _link(thread[0]), WITHOUT_CHECK)
     parts += ["## Told of, and not asked for", linked]
-    parts += ["## Every check, every version", *(folded(_title(one), _all(one)) for one in each)]
+    parts += ["## Every check, every version", *(folded(_title(matrix), _all(matrix)) for matrix in listed)]
     parts += ["## Where they were told of", folded("Threads", _threads())]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
@@ -151,43 +154,52 @@ def _cpu(run: StoredRun) -> str:
 
 
 def _title(matrix: Matrix) -> str:
-    hows = {one.how for one in matrix.found[-1].values()}
+    hows = {result.how for result in matrix.found[-1].values()}
     return f"{matrix.device} ({'on the device' if DEVICE in hows else 'fake tensors'})"
 
 
-def _counts(each: Sequence[Matrix]) -> str:
+def _counts(listed: Sequence[Matrix]) -> str:
     rows = []
-    for one in each:
+    for matrix in listed:
         for outcome in (DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN):
-            counts = [sum(found.outcome == outcome for found in by.values()) for by in one.found]
-            rows.append([one.device, outcome, *map(str, counts)])
-    return markdown_table(["device", "checks that are", *each[0].versions], rows, ["device", "checks that are"])
+            counts = [sum(result.outcome == outcome for result in by_check.values()) for by_check in matrix.found]
+            rows.append([matrix.device, outcome, *map(str, counts)])
+    return markdown_table(["device", "checks that are", *listed[0].versions], rows, ["device", "checks that are"])
 
 
-def _changed(each: Sequence[Matrix]) -> str:
-    rows = [[one.device, check.name, check.title, *one.outcomes(check.name)] for one in each for check in one.changed]
-    headers = ["device", "check", "what is wrong", *each[0].versions]
+def _changed(listed: Sequence[Matrix]) -> str:
+    rows = [
+        [matrix.device, check.name, check.title, *matrix.outcomes(check.name)]
+        for matrix in listed
+        for check in matrix.changed
+    ]
+    headers = ["device", "check", "what is wrong", *listed[0].versions]
     return markdown_table(headers, rows, headers) if rows else "Nothing."
 
 
-def _unseen(each: Sequence[Matrix]) -> str:
+def _unseen(listed: Sequence[Matrix]) -> str:
     """Return the checks that were asked and found all as it should be."""
-    asked = {name for one in each for found in one.found for name in found}
-    seen = {check.name for one in each for check in one.checks if {DEFECTIVE, DIFFERS} & set(one.outcomes(check.name))}
-    rows = [[name, check.title, check.mended] for name, check in CHECKS.items() if name in asked - seen]
+    asked = {name for matrix in listed for by_check in matrix.found for name in by_check}
+    shown_defective = {
+        check.name
+        for matrix in listed
+        for check in matrix.checks
+        if {DEFECTIVE, DIFFERS} & set(matrix.outcomes(check.name))
+    }
+    rows = [[name, check.title, check.mended] for name, check in CHECKS.items() if name in asked - shown_defective]
     return markdown_table(["check", "what would be wrong", "mended in"], rows, ["what would be wrong"])
 
 
 def _newest(matrix: Matrix, newest: str) -> list[str]:
-    found = matrix.found[-1]
+    results = matrix.found[-1]
 
     def those(outcome: str) -> Iterable[tuple[Check, Checked]]:
-        own = ((check, found[check.name]) for check in matrix.checks if check.name in found)
-        return ((check, one) for check, one in own if one.outcome == outcome)
+        known = ((check, results[check.name]) for check in matrix.checks if check.name in results)
+        return ((check, result) for check, result in known if result.outcome == outcome)
 
-    defects = [[check.name, check.title, one.seen, check.remedy] for check, one in those(DEFECTIVE)]
+    defects = [[check.name, check.title, result.seen, check.remedy] for check, result in those(DEFECTIVE)]
     traps = [[check.name, check.title, check.remedy] for check, _ in those(DIFFERS)]
-    unshown = [f"* `{check.name}`: {escaped(one.why)}" for check, one in those(NOT_SHOWN)]
+    unshown = [f"* `{check.name}`: {escaped(result.why)}" for check, result in those(NOT_SHOWN)]
     heads = ["check", "what is wrong", "seen", "what to do"]
     return [
         f"{counted(len(defects), 'defect')} in torch {newest}:",
@@ -220,14 +232,14 @@ def _link(thread: str) -> str:
 
 def probe(torch: str, folder: Path = PROBES) -> Path:
     """Run all checks with a version of torch, in an environment made for it, and return the file that has the run."""
-    with tempfile.TemporaryDirectory() as made:
-        python = Path(made) / "environment" / "bin" / "python"
+    with tempfile.TemporaryDirectory() as folder_made:
+        python = Path(folder_made) / "environment" / "bin" / "python"
         venv.create(python.parents[1], with_pip=True)
         install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", f"torch=={torch}", "--editable", ROOT]
         subprocess.run(install, check=True)
-        results = Path(made) / "results"
+        results = Path(folder_made) / "results"
         command = [python, "-m", "ampbench", "check", *AREAS, "--results", results, "--label", f"torch {torch}"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=made)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder_made)
         (run,) = (results / "runs").glob("*.jsonl")
         folder.mkdir(parents=True, exist_ok=True)
         stored = folder / f"torch-{torch}.jsonl.gz"
@@ -238,6 +250,6 @@ def probe(torch: str, folder: Path = PROBES) -> Path:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.defects", description="Write docs/defects.md.")
     parser.add_argument("--probe", nargs="+", default=[], metavar="VERSION", help="first ask these versions of torch")
-    for each in parser.parse_args().probe:
-        print(probe(each))
+    for torch in parser.parse_args().probe:
+        print(probe(torch))
     PAGE.write_text(page(read_probes(PROBES)), encoding="utf-8")

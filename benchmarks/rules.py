@@ -37,7 +37,7 @@ named, but nothing here says that a kernel works on the device."""
 
 def read_probes(folder: Path = PROBES) -> list[StoredRun]:
     """Return the runs of a folder that probed the rules, the oldest torch first."""
-    return sorted(map(read_run, folder.glob("*.jsonl.gz")), key=lambda one: Version(version(one)))
+    return sorted(map(read_run, folder.glob("*.jsonl.gz")), key=lambda run: Version(version(run)))
 
 
 def page(probed: Sequence[StoredRun]) -> str:

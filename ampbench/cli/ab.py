@@ -93,7 +93,7 @@ def command(
     if itself and gate:
         raise UsageError("--gate judges a candidate: name one that differs, as in --baseline git:main")
 
-    rules = judging.read(found=gate)
+    rules = judging.read(default=gate)
     count = blocks or (CONTROL_BLOCKS if itself else MOST_BLOCKS)
     most = typed("--budget", parse_seconds, budget) if budget else None
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
@@ -150,7 +150,7 @@ def _reported(
         baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
         comparison = Comparison(baseline, candidate, policy)
         whole = comparison.whole
-        nothing = ended == "out of time" and all(one.code is ChangeCode.NOT_RUN for one in whole.findings)
+        nothing = ended == "out of time" and all(change.code is ChangeCode.NOT_RUN for change in whole.findings)
         failed = whole.failed or (itself and MeasuredRun.of(baseline).failed)
         code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
         if itself:

@@ -37,8 +37,8 @@ class Judging:
     ] = ""
     metric: Annotated[list[str] | None, many_names("--metric", "Only these: time, memory, accuracy and rules.")] = None
 
-    def read(self, found: bool = True) -> "Policy":
-        """Return the policy in the file named, else (if `found`) in ampbench-gate.toml of the current folder.
+    def read(self, default: bool = True) -> "Policy":
+        """Return the policy in the file named, else (if `default`) in ampbench-gate.toml of the current folder.
 
         Where there is none, it is the default one. Raises `UsageError` for a wrong file or kind of metric.
         """
@@ -47,7 +47,7 @@ class Judging:
         from ampbench.judge.gate import FILE_NAME, Policy, check_kinds, read_policy
 
         path = Path(self.policy or FILE_NAME)
-        policy = read_policy(path) if self.policy or (found and path.is_file()) else Policy()
+        policy = read_policy(path) if self.policy or (default and path.is_file()) else Policy()
         return structs.replace(policy, only=check_kinds(self.metric)) if self.metric else policy
 
     @property
@@ -82,7 +82,7 @@ def command(
     """
     from ampbench import store
 
-    policy = judging.read(found=False)
+    policy = judging.read(default=False)
     paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
     from ampbench.comparison import Comparison
     from ampbench.judge.rounds import MeasuredRun

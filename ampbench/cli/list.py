@@ -33,7 +33,7 @@ class Listing:
 
 def command(
     *,
-    what: Annotated[
+    kind: Annotated[
         str,
         Argument(metavar="WHAT", help="workloads, precisions, recipes, checks or runs."),
     ],
@@ -55,17 +55,17 @@ def command(
       ampbench list workloads torchvision:resnet
       ampbench list runs --results bench/results
     """
-    if what not in LISTINGS:
-        raise UnknownNameError("thing to list", what, LISTINGS)
-    if which and what not in ("workloads", "checks"):
-        raise UsageError(f"ampbench list {what} takes no name: leave {which} out")
-    if which and what == "checks":
+    if kind not in LISTINGS:
+        raise UnknownNameError("thing to list", kind, LISTINGS)
+    if which and kind not in ("workloads", "checks"):
+        raise UsageError(f"ampbench list {kind} takes no name: leave {which} out")
+    if which and kind == "checks":
         print_text(_program(which))
         return 0
 
     if which.partition(":")[0] in LIBRARIES:
         return _list_networks(which, format)
-    listing = LISTINGS[what]
+    listing = LISTINGS[kind]
     rows = listing.rows(results)
     if which:
         rows = [row for row in rows if which in f"{row['workload']} {row['family']} {row['summary']}"]
@@ -92,11 +92,12 @@ def _list_networks(which: str, format: OutputFormat) -> int:
     source = source if is_pattern(source) else library_source(LIBRARIES[library], f"*{part}*")
     with Pool({ONLY: lambda: ServerChannel(preload=[source.module])}) as pool:
         absent = ask_environment(pool).unavailable.get(library)
-        found = None if absent else describer(pool, Settings())(source, {}, default_preset("cpu"))
-    if found is None or found.unavailable:
-        raise UsageError(found.unavailable if found else f"{library} cannot be imported: {absent}")
+        description = None if absent else describer(pool, Settings())(source, {}, default_preset("cpu"))
+    if description is None or description.unavailable:
+        raise UsageError(description.unavailable if description else f"{library} cannot be imported: {absent}")
     rows: Rows = [
-        {"workload": f"{library}:{one.name}", "task": one.task, "parameters": one.parameters} for one in found.networks
+        {"workload": f"{library}:{network.name}", "task": network.task, "parameters": network.parameters}
+        for network in description.networks
     ]
     if format in (OutputFormat.TABLE, OutputFormat.MARKDOWN):
         rows = [row | {"parameters": _assigned(row["parameters"] or {})} for row in rows]
@@ -184,13 +185,13 @@ def recipes(results: Path) -> Rows:  # noqa: ARG001
     """Return the recipes that networks are trained by, with their settings."""
     from ampbench.core.recipes import RECIPES, SETTINGS
 
-    shown = (*SETTINGS, "schedule", "warmup", "final")
+    names = (*SETTINGS, "schedule", "warmup", "final")
 
     return [
         {
             "recipe": row.name,
             "summary": row.summary,
-            "settings": {name: value for name in shown if (value := getattr(row, name)) not in (None, "")},
+            "settings": {name: value for name in names if (value := getattr(row, name)) not in (None, "")},
         }
         for row in RECIPES.values()
     ]
@@ -204,7 +205,7 @@ def runs(results: Path) -> Rows:
     return [_run(path) for path in store.list_runs(results)]
 
 
-def _what(row: Mapping[str, Any]) -> str:
+def _outcome(row: Mapping[str, Any]) -> str:
     """Return what a run measured and what came of it; of one that explains, its outcome says both."""
     names = [] if row["explains"] else row["workloads"] or []
     workloads = few(names, len(names) if len(names) <= _NAMED else 1)
@@ -220,14 +221,16 @@ def _run(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(known) | {"run": store.run_id(path), "path": str(path)}
     measured: set[str] = set()
     try:
-        stored = store.read_run(path, lambda rounds: measured.update(one.case_id for one in rounds if not one.control))
+        stored = store.read_run(
+            path, lambda rounds: measured.update(timing.case_id for timing in rounds if not timing.control)
+        )
     except StoreError as error:
         return row | {"outcome": f"unreadable: {error}"}
     measured.update(stored.explained, *stored.readings.values())
     ok, failed = measured - stored.failures.keys(), len(stored.failures)
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}
     explains = stored.header.explains
-    said = ": ".join(filter(None, [_explained(stored), outcomes_said(counts)]))
+    outcome = ": ".join(filter(None, [_explained(stored), outcomes_said(counts)]))
     of_devices = () if not explains or KINDS[explains].of_cases else stored.found.get(KINDS[explains].found.line, ())
     devices = dict.fromkeys([*(case.device for case in stored.cases.values()), *of_devices])
     return row | {
@@ -239,7 +242,7 @@ def _run(path: Path) -> dict[str, Any]:
         "workloads": list(dict.fromkeys(case.workload for case in stored.cases.values())),
         "explains": explains or None,
         "cases": len(stored.cases),
-        "outcome": ": ".join(filter(None, ["" if stored.complete else stored.ending, said])),
+        "outcome": ": ".join(filter(None, ["" if stored.complete else stored.ending, outcome])),
     }
 
 
@@ -247,8 +250,8 @@ def _explained(stored: "StoredRun") -> str:
     """Return what a run explains, and of which cases; "" for one that measured."""
     cases = stored.cases.values()
     traits = [few(getattr(case, trait) for case in cases) for trait in ("workload", "precision", "phase")]
-    what = stored.header.explains
-    return f"{deed_of(what)}{' of ' if cases else ''}{' '.join(filter(None, traits))}" if what else ""
+    kind = stored.header.explains
+    return f"{deed_of(kind)}{' of ' if cases else ''}{' '.join(filter(None, traits))}" if kind else ""
 
 
 _NAMED = 2
@@ -270,7 +273,7 @@ LISTINGS: Mapping[str, Listing] = {
     "runs": Listing(
         runs,
         ("run", "date", "label", "torch", "device", "outcome"),
-        lambda row: {"torch": (row["torch"] or "").partition("+")[0], "outcome": _what(row)},
+        lambda row: {"torch": (row["torch"] or "").partition("+")[0], "outcome": _outcome(row)},
         usual=("", None, "cpu"),
     ),
 }

@@ -117,11 +117,11 @@ _ENVIRONMENT = frozenset(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process' own) and return the exit code; never raises for what can go wrong."""
-    given, flags = _take_out(sys.argv[1:] if arguments is None else arguments)
+    words, flags = _take_out(sys.argv[1:] if arguments is None else arguments)
     _open_streams()
     try:
         with _ended_by_signals():
-            code = _dispatch(given, version="--version" in flags)
+            code = _dispatch(words, version="--version" in flags)
             sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         code = _interrupted()
@@ -144,14 +144,16 @@ def _ended_by_signals() -> Iterator[None]:
     Where one is ignored, as under nohup, it stays so.
     """
     ours = threading.current_thread() is threading.main_thread()
-    ending = [one for one in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(one) is signal.SIG_DFL]
-    for one in ending:
-        signal.signal(one, signal.default_int_handler)
+    ending = [
+        number for number in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ending:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for one in ending:
-            signal.signal(one, signal.SIG_DFL)
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _open_streams() -> None:
@@ -174,8 +176,8 @@ def _open_streams() -> None:
 class Verbs(click.Group):
     """Verbs with their `summaries`; a verb is made when it is used."""
 
-    def __init__(self, name: str, summaries: Mapping[str, str], make: Callable[[str], click.Command], **given: Any):
-        super().__init__(name, no_args_is_help=False, **given)
+    def __init__(self, name: str, summaries: Mapping[str, str], make: Callable[[str], click.Command], **options: Any):
+        super().__init__(name, no_args_is_help=False, **options)
         self._summaries, self._make = summaries, make
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -198,14 +200,14 @@ class Verbs(click.Group):
 
 def build() -> Verbs:
     """Return the command of the whole program."""
-    shown = {"--version": "Print ampbench's version.", "--debug": "Show the traceback of an error; may stand anywhere."}
+    flags = {"--version": "Print ampbench's version.", "--debug": "Show the traceback of an error; may stand anywhere."}
     return Verbs(
         "ampbench",
         VERBS,
         member,
         help="Which precision should this PyTorch model run in? Measures, explains, advises.",
         epilog=EPILOG,
-        params=[click.Option([flag], is_flag=True, help=text) for flag, text in shown.items()],
+        params=[click.Option([flag], is_flag=True, help=text) for flag, text in flags.items()],
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
 
@@ -240,14 +242,14 @@ def _subverbs(verb: str) -> Mapping[str, str]:
     return {kind.name: kind.summary for kind in KINDS.values() if kind.group == verb}
 
 
-def _dispatch(given: list[str], version: bool) -> int:
+def _dispatch(words: list[str], version: bool) -> int:
     """Run the verb of a command line and return its exit code."""
     program = build()
     if version:
         print(f"ampbench {__version__}")
         return 0
     try:
-        with program.make_context("ampbench", given or ["--help"]) as context:
+        with program.make_context("ampbench", words or ["--help"]) as context:
             code = program.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -262,7 +264,9 @@ def said_plainly(error: click.UsageError) -> str:
     message = message[:1].lower() + message[1:]
     parameter, context = getattr(error, "param", None), error.ctx
     if isinstance(error, click.NoSuchOption):
-        options = [name.removeprefix("--") for each in context.command.params for name in each.opts] if context else []
+        options = (
+            [name.removeprefix("--") for known in context.command.params for name in known.opts] if context else []
+        )
         near = [f"--{name}" for name in nearest(error.option_name.lstrip("-"), options)]
         message = f"unknown option {error.option_name}" + (f": {did_you_mean(near)}" if near else "")
     elif isinstance(error, click.BadParameter) and parameter is not None and context is not None:
@@ -319,9 +323,9 @@ def _failed(error: Exception, debug: bool) -> int:
     if isinstance(error, AmpbenchError):
         print_note(f"ampbench: error: {error}")
         return error.exit_code
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    text = " ".join(f"{type(error).__name__}: {error}".split())
     hint = "" if debug else "; run again with --debug for the traceback"
-    print_note(f"ampbench: error: internal error: {said}{hint}")
+    print_note(f"ampbench: error: internal error: {text}{hint}")
     return INTERNAL_ERROR
 
 

@@ -40,15 +40,15 @@ class OutputFormat(StrEnum):
 
 def print_text(text: str) -> None:
     """Print machine output on stdout, ended by one newline: as it is, but on a terminal without what commands one."""
-    shown = written_out(text, LAYOUT) if sys.stdout.isatty() else text
-    sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
+    visible = written_out(text, LAYOUT) if sys.stdout.isatty() else text
+    sys.stdout.write(visible if visible.endswith("\n") else f"{visible}\n")
 
 
 def print_note(text: str) -> None:
     """Print what is not the data on stderr, if anyone reads that; a terminal has it wrapped between words."""
-    shown = written_out(text, LAYOUT)
+    visible = written_out(text, LAYOUT)
     with suppress(OSError):
-        wrapped = filled(shown, shutil.get_terminal_size().columns) if sys.stderr.isatty() else shown
+        wrapped = filled(visible, shutil.get_terminal_size().columns) if sys.stderr.isatty() else visible
         print(wrapped, file=sys.stderr, flush=True)
 
 

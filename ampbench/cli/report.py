@@ -93,7 +93,7 @@ def _name(material: "Material") -> str:
 
     Runs that explain those that measured do not count.
     """
-    runs = [shown.stored for shown in material.shown] or material.explanations
+    runs = [run.stored for run in material.shown] or material.explanations
     others = len(runs) - 1
     more = f"-and-{others}-more" if others else ""
     against = f"-against-{material.baseline.path.stem}" if material.baseline else ""

@@ -46,8 +46,8 @@ def _print_read(result: Result, rows: Sequence[Row], in_markdown: bool, show: st
     measured = networks.networks_of(whole, result.takes, result.stored.cases)
     brief = len(groups) > networks.TABLES and not verbose
     several = brief or len({network.rows[0]["workload"] for network in measured}) > 1
-    shown = [column for column in networks.columns() if column.key != "error"]
-    summary = [Section("", networks.tables(measured, shown))] if several and measured else []
+    columns = [column for column in networks.columns() if column.key != "error"]
+    summary = [Section("", networks.tables(measured, columns))] if several and measured else []
     screen = result.screen(rows, rest)
     failed = networks.missing(row for row in whole if row["outcome"] == "failed")
     lost = [Section("", [failed])] if brief and failed.rows else []
@@ -89,48 +89,48 @@ class LiveTable:
         for case_id, table in self._table_of.items():
             ids.setdefault(table, []).append(case_id)
         self._tables = {table: _Seen(begun.narrowed(members)) for table, members in ids.items()}
-        for each in begun.rounds:
-            if each.case_id in self._table_of:
-                self._tables[self._table_of[each.case_id]].rounds.append(each)
-        self._latest = [table for table, seen in self._tables.items() if seen.rounds]
+        for timing in begun.rounds:
+            if timing.case_id in self._table_of:
+                self._tables[self._table_of[timing.case_id]].rounds.append(timing)
+        self._latest = [table for table, content in self._tables.items() if content.rounds]
 
     def add(self, entry: Entry) -> None:
         """Take in what has just been measured."""
         table = self._table_of.get(getattr(entry, "case_id", ""))
         if table is None:
             return
-        seen = self._tables[table]
+        content = self._tables[table]
         if isinstance(entry, Round):
-            seen.rounds.append(entry)
+            content.rounds.append(entry)
         else:
-            seen.entries.append(entry)
-        seen.rows = None
+            content.entries.append(entry)
+        content.rows = None
         if isinstance(entry, Round | Failure | Skip):
-            self._latest = [*(each for each in self._latest if each != table), table]
+            self._latest = [*(other_table for other_table in self._latest if other_table != table), table]
 
     def lines(self, width: int, height: int) -> list[Text]:
         """Return the tables that have a round, in `height` lines at most: where there is no room, the latest."""
         blocks = {table: self._block(table, width) for table in self._latest}
-        shown: list[Table] = []
+        visible: list[Table] = []
         left = height - 1  # what is left out needs a line
         for table in reversed(self._latest):
-            if shown and len(blocks[table]) > left:
+            if visible and len(blocks[table]) > left:
                 break
-            shown.append(table)
+            visible.append(table)
             left -= len(blocks[table])
-        lines = [line for table in self._tables if table in shown for line in blocks[table]]
-        hidden = sum(len(self._rows(table)) for table in self._latest if table not in shown)
+        lines = [line for table in self._tables if table in visible for line in blocks[table]]
+        hidden = sum(len(self._rows(table)) for table in self._latest if table not in visible)
         if len(lines) >= height:
             hidden += len(lines) - max(height - 1, 0)
             lines = lines[: max(height - 1, 0)]
         return [*lines, *([Text(f"and {counted(hidden, 'case')} more", style="dim")] if hidden else [])]
 
     def _rows(self, table: Table) -> list[Row]:
-        seen = self._tables[table]
-        if seen.rows is None:
-            run = gathered(seen.run.path, seen.run.header, seen.entries, seen.run)
-            (seen.rows,) = grouped(frame.run_rows(replace(run, rounds=seen.rounds))).values()
-        return seen.rows
+        content = self._tables[table]
+        if content.rows is None:
+            run = gathered(content.run.path, content.run.header, content.entries, content.run)
+            (content.rows,) = grouped(frame.run_rows(replace(run, rounds=content.rounds))).values()
+        return content.rows
 
     def _block(self, table: Table, width: int) -> list[Text]:
         """Return a table: a blank line, its title, its headers, a line for each row with the rounds so far."""

@@ -150,8 +150,8 @@ def command(
     """
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
-    for option, given in (("--shard", shard), ("--dry-run", dry_run), ("--no-isolation", no_isolation)):
-        if cluster.ray and given:
+    for option, value in (("--shard", shard), ("--dry-run", dry_run), ("--no-isolation", no_isolation)):
+        if cluster.ray and value:
             raise UsageError(f"--ray and {option} contradict each other: give one of them")
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
     settings = replace(settings, min_run_seconds=seconds, isolation=not no_isolation)
@@ -302,14 +302,14 @@ def _how_long(prepared: "Scheduled") -> str:
     cases = {turn.planned.case.case_id: turn.planned.case for leg in schedule for turns in leg for turn in turns}
     first, seconds = estimate(schedule, settings)
     accelerated = is_accelerated(turn.planned for rounds in schedule for turns in rounds for turn in turns)
-    each, about = counted(settings.rounds, "round"), f"at least {format_duration(seconds)}"
+    length, about = counted(settings.rounds, "round"), f"at least {format_duration(seconds)}"
     if settings.budget_seconds is not None:
         budget = format_duration(settings.budget_seconds)
-        each, about = f"{budget} {'in all' if accelerated else 'each'}", f"about {format_duration(seconds)}"
+        length, about = f"{budget} {'in all' if accelerated else 'each'}", f"about {format_duration(seconds)}"
     if accelerated:
         about += f", a first table of every case after {format_duration(first)}"
     networks = {(case.device, case.network) for case in cases.values()}
-    return f"{counted(len(networks), 'network')}, {counted(len(cases), 'case')}, {each}: {about}"
+    return f"{counted(len(networks), 'network')}, {counted(len(cases), 'case')}, {length}: {about}"
 
 
 def _import_the_rest() -> None:
@@ -324,8 +324,8 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
 
     result, words = Result(stored, ending.limits), run_words(stored.path, ending.results)
     rows = result.rows
-    rest = f"ampbench show -v{results_words(ending.results)}"
-    print_result(result, rows, ending.format, f"ampbench show {words}", rest, verbose=ending.verbose)
+    show_all = f"ampbench show -v{results_words(ending.results)}"
+    print_result(result, rows, ending.format, f"ampbench show {words}", show_all, verbose=ending.verbose)
     print_note(f"run {stored.header.run}: {stored.path}")
     if ended != "complete":
         left = sum(isinstance(row["reason"], Pending) for row in rows)
@@ -405,10 +405,10 @@ def _run_fleet(
         except (NothingToRunError, StoreError) as error:
             ended, problem = "interrupted", error
     for lane in session.lanes:
-        what = f"lost: {lane.why}; " if lane.why else ""
-        print_note(f"{lane.place.name}: {what}{'nothing measured' if lane.writer is None else lane.writer.path}")
-    own = (path for path in store.list_runs(ending.results) if store.run_id(path).endswith(f"-{fleet.id}"))
-    runs = [store.read_run(path) for path in own]
+        trouble = f"lost: {lane.why}; " if lane.why else ""
+        print_note(f"{lane.place.name}: {trouble}{'nothing measured' if lane.writer is None else lane.writer.path}")
+    files_of_fleet = (path for path in store.list_runs(ending.results) if store.run_id(path).endswith(f"-{fleet.id}"))
+    runs = [store.read_run(path) for path in files_of_fleet]
     if any(run.rounds for run in runs):
         shows = f"ampbench show {fleet.id}{results_words(ending.results)}"
         with stored_already(shows):

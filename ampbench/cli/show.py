@@ -70,16 +70,16 @@ def command(
     stored = store.read_run(files[0])
     matching = [case_id for case_id in stored.cases if matches(keyword, case_id)]
     chosen_cases = [keyword] if keyword in matching else matching
-    what = stored.header.explains
-    if not chosen_cases and (not what or KINDS[what].of_cases):
+    kind = stored.header.explains
+    if not chosen_cases and (not kind or KINDS[kind].of_cases):
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
-    if what:
-        found = studies.document(study_of(what), stored, chosen_cases, everything=verbose)
-        print_document(found, format)
+    if kind:
+        document = studies.document(study_of(kind), stored, chosen_cases, everything=verbose)
+        print_document(document, format)
     else:
         _print(stored, chosen_cases, format, budget, run_words(stored.path, results), verbose)
     if stored.cut:
-        how = f": ampbench {verb_of(what)} --resume {run_words(stored.path, results)}"
+        how = f": ampbench {verb_of(kind)} --resume {run_words(stored.path, results)}"
         go_on = how if stored.header.goes_on else ""
         print_note(f"{stored.path} {store.CUT}{go_on}")
     return 0
@@ -92,14 +92,14 @@ def _beside(files: "Sequence[Path]", keyword: str, budget: Budget, format: Outpu
     from ampbench.records.case import matches
 
     kept = []
-    for one in [store.read_run(path) for path in dict.fromkeys(files)]:
-        if one.header.explains:
-            raise UsageError(store.not_measured(one.header))
-        ids = {case_id for case_id in one.cases if matches(keyword, case_id)}
-        kept.append(replace(one.narrowed(ids), rounds=[each for each in one.rounds if each.case_id in ids]))
-    if not any(one.cases for one in kept):
+    for stored in [store.read_run(path) for path in dict.fromkeys(files)]:
+        if stored.header.explains:
+            raise UsageError(store.not_measured(stored.header))
+        ids = {case_id for case_id in stored.cases if matches(keyword, case_id)}
+        kept.append(replace(stored.narrowed(ids), rounds=[timing for timing in stored.rounds if timing.case_id in ids]))
+    if not any(stored.cases for stored in kept):
         raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")
-    print_document(document([one for one in kept if one.cases], budget, everything=everything), format)
+    print_document(document([stored for stored in kept if stored.cases], budget, everything=everything), format)
 
 
 def _print(
@@ -122,7 +122,7 @@ def _print(
         print_result(result, rows, format, f"ampbench show {words}", "-v", verbose=verbose)
         return
     (case,) = case_ids
-    records = [found.get(case) for found in (stored.memory, stored.divergence, stored.failures)]
-    rounds = [each for each in stored.rounds if each.case_id == case]
+    records = [entries.get(case) for entries in (stored.memory, stored.divergence, stored.failures)]
+    rounds = [timing for timing in stored.rounds if timing.case_id == case]
     console = make_console()
     print_lines(console, case_lines(rows[0], rounds, records, console.width))

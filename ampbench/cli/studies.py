@@ -67,9 +67,9 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
     from ampbench.studies.study import options_of
 
     selects, limits = study.selects, parameters_of(make_settings)
-    own = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
+    options = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
-    parameters = [own.pop(each.name, each) for each in parameters] + [*own.values()]
+    parameters = [options.pop(parameter.name, parameter) for parameter in parameters] + [*options.values()]
     parameters += [option("verbose", Verbose, False)]
     parameters += [option("timeout", PieceTimeout, study.timeout), limits["threads"]]
     parameters += [limits["seed"]] if selects is not None else []
@@ -87,8 +87,8 @@ def _selecting(selects: "Selects") -> list[Parameter]:
     types = {name: Annotated[list[str] | None, many_names(f"--{name}", text)] for name, text in texts.items()}
     lacking = [name for name, text in texts.items() if not text]
     return [
-        each.replace(annotation=types.get(name, each.annotation))
-        for name, each in parameters.items()
+        parameter.replace(annotation=types.get(name, parameter.annotation))
+        for name, parameter in parameters.items()
         if name not in lacking
     ]
 
@@ -127,14 +127,14 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
     if values.get("resume"):
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(study, values["resume"], results, tell)
-    selection, settings = _made(make_selection, values), _made(make_settings, values)
+    selection, settings = _called(make_selection, values), _called(make_settings, values)
     options = options_of(study)
-    given = Given(
-        values=values | {one.name: _typed(one, values[one.name]) for one in options},
-        typed={one.name for one in options if is_typed(context, one.name)},
+    request = Given(
+        values=values | {row.name: _typed(row, values[row.name]) for row in options},
+        typed={row.name for row in options if is_typed(context, row.name)},
         selection=selection,
     )
-    asked = asked_for(study, given)
+    asked = asked_for(study, request)
     command, watching = ["ampbench", *sys.argv[1:]], _watching(study)
     try:
         done = work.begin(
@@ -143,10 +143,10 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
     except KeyboardInterrupt:
         print_note("interrupted: nothing was seen")
         return INTERRUPTED
-    return _told(study, done, tell, results)
+    return _finished(study, done, tell, results)
 
 
-def _made(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:
+def _called(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:
     """Return what a function makes of those of `values` that it has a parameter for."""
     return make(**{name: values[name] for name in parameters_of(make) if name in values})
 
@@ -216,7 +216,7 @@ def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> i
             print_note("interrupted: nothing was added to what was seen before")
             _tell_left(study, begun, results)
             return INTERRUPTED
-    return _told(study, done, tell, results)
+    return _finished(study, done, tell, results)
 
 
 def _watching(study: "Study[Any, Any]") -> "Watching":
@@ -225,7 +225,7 @@ def _watching(study: "Study[Any, Any]") -> "Watching":
     return lambda pieces: piece_progress(study.doing, pieces, study.progress)
 
 
-def _told(study: "Study[Any, Any]", done: "Worked", tell: Tell, results: Path) -> int:
+def _finished(study: "Study[Any, Any]", done: "Worked", tell: Tell, results: Path) -> int:
     """Tell what is in a run, where it is and how to go on with what is left, and return the exit code.
 
     Raises the problem there was with seeing or storing it.

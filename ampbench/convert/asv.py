@@ -194,13 +194,13 @@ def time_of(milliseconds: float | None) -> datetime | None:
         raise StoreError(f"{milliseconds} is no time in milliseconds") from None
 
 
-def _checked(path: Path, document: Any, what: str, kind: type[_Kind]) -> _Kind:
+def _checked(path: Path, document: Any, noun: str, kind: type[_Kind]) -> _Kind:
     """Return `document` as a `kind`; `StoreError` where it is another thing or of another version of the format."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         remedy = "; `asv update` rewrites older formats" if "version" in str(error) else ""
-        raise StoreError(f"{path}: not {what} that this ampbench reads: {error}{remedy}") from None
+        raise StoreError(f"{path}: not {noun} that this ampbench reads: {error}{remedy}") from None
 
 
 def _benchmark(path: Path, name: str, columns: Sequence[str], row: Sequence[Any]) -> BenchmarkResult:
@@ -405,8 +405,8 @@ def _torch_version(file: ResultFile) -> str:
     value = file.value(TORCH_VERSION)
     if value is None or value < 0:
         return ""
-    major, rest = divmod(int(value), 1_000_000)
-    return f"{major}.{rest // 1000}.{rest % 1000}"
+    major, lower = divmod(int(value), 1_000_000)
+    return f"{major}.{lower // 1000}.{lower % 1000}"
 
 
 def _parameters(result: BenchmarkResult) -> list[list[str]]:

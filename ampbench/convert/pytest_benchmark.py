@@ -100,13 +100,13 @@ def _run(path: Path, data: bytes, document: _Document, remarks: Counter[str]) ->
     repeated = []
     for benchmark in document.benchmarks:
         if KEY in benchmark.extra_info:
-            own = _entries(benchmark)
-            if own[0].case_id in entries:
+            lines_of_case = _entries(benchmark)
+            if lines_of_case[0].case_id in entries:
                 repeated.append(benchmark.fullname)
-            entries.setdefault(own[0].case_id, own)
-    for names, what in ((others, "without ampbench's numbers"), (repeated, "that measured a case once more")):
+            entries.setdefault(lines_of_case[0].case_id, lines_of_case)
+    for names, why in ((others, "without ampbench's numbers"), (repeated, "that measured a case once more")):
         if names:
-            remarks[f"left out {len(names)} {what}: {listed(names)}"] += 1
+            remarks[f"left out {len(names)} {why}: {listed(names)}"] += 1
     ended = Footer(ended="complete", finished_at=header.started_at)
     return gathered(path, header, [*chain.from_iterable(entries.values()), ended])
 
@@ -130,9 +130,9 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
     environment, commit = document.machine_info.get(KEY), document.commit_info
     if environment is None:
         raise StoreError(f"its machine_info has no {KEY}, so the environment is not known: the plug-in writes it")
-    for what, text in (("datetime", document.datetime), ("commit's time", commit.time)):
+    for name, text in (("datetime", document.datetime), ("commit's time", commit.time)):
         try:
-            check_time(what, text or document.datetime)
+            check_time(name, text or document.datetime)
         except ValueError as error:
             raise StoreError(f"its {error}") from None
     started = datetime.fromisoformat(document.datetime)
@@ -200,8 +200,8 @@ def case_info(
     `records` are those that a run file has of the case. Numbers that are not finite become None.
     """
     entries = [case, *(record for record in records if record is not None)]
-    own = {"lines": [json.loads(lines.encode(entry)) for entry in entries], "notes": list(notes)}
-    return {**finite(dict(metrics)), KEY: own}
+    kept = {"lines": [json.loads(lines.encode(entry)) for entry in entries], "notes": list(notes)}
+    return {**finite(dict(metrics)), KEY: kept}
 
 
 def machine_info(environment: Environment) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _benchmark(stored: StoredRun, row: Row, rounds: Sequence[Round]) -> dict[str
     case, header = stored.cases[row["case_id"]], stored.header
     names = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
     asked = {"min_rounds": header.settings.rounds, "min_time": header.settings.min_run_seconds, "warmup": True}
-    own = [timing for timing in rounds if not timing.control]
+    measured = [timing for timing in rounds if not timing.control]
     return {
         # the precisions of one table in one group, which is what `compare` shows together
         "group": "/".join((case.group, case.device, case.phase, case.path)),
@@ -238,5 +238,7 @@ def _benchmark(stored: StoredRun, row: Row, rounds: Sequence[Round]) -> dict[str
             metrics={column.name: value for column, value in defined(row, METRICS.values())},
         ),
         "options": {} if header.imported else asked,
-        "stats": _statistics([stats.round_value(each.samples, each.cpu_samples, each.windows) for each in own]),
+        "stats": _statistics(
+            [stats.round_value(timing.samples, timing.cpu_samples, timing.windows) for timing in measured]
+        ),
     }

@@ -78,15 +78,15 @@ def wanted(node: pytest.Item, config: pytest.Config) -> Wanted:
 
     def names(kind: str) -> list[str] | None:
         """Return the marker's names that the option allows; where only one of the two is given, all of its names."""
-        own = [meant(kind, value) for value in _listed(marked.get(f"{kind}s"))]
+        marks = [meant(kind, value) for value in _listed(marked.get(f"{kind}s"))]
         option = config.getoption(f"amp_{kind}")
-        both = [value for value in own if value in option] if own and option else own or option or None
+        both = [value for value in marks if value in option] if marks and option else marks or option or None
         return both and list(dict.fromkeys(both))
 
     def value(kind: str) -> Any:
-        given = config.getoption(f"amp_{kind}")
-        given = marked.get(kind) if given is None else given
-        return None if given is None else meant(kind, given)
+        chosen = config.getoption(f"amp_{kind}")
+        chosen = marked.get(kind) if chosen is None else chosen
+        return None if chosen is None else meant(kind, chosen)
 
     return Wanted(
         workloads=_workloads(_listed(marked.get("workloads")) or [None]),
@@ -125,9 +125,9 @@ def present(device: str) -> DeviceDescription | None:
     return description if description is not None and description.available else None
 
 
-def _workloads(given: Iterable[Any]) -> dict[Given, tuple[str, ...]]:
+def _workloads(values: Iterable[Any]) -> dict[Given, tuple[str, ...]]:
     workloads: dict[Given, tuple[str, ...]] = {}
-    for workload in given:
+    for workload in values:
         if workload == SUITE:
             workloads |= {spec.name: spec.suite for spec in WORKLOADS.values() if spec.suite}
         elif isinstance(workload, str):

@@ -196,12 +196,12 @@ class AmpBenchmark:
         for parameter, value in parameters.items():
             if not isinstance(value, bool | int | float | str):
                 raise UsageError(f"{parameter}={value!r}: parameters are numbers, truth values or strings")
-        [given] = selection.workloads
-        sources = find_workloads(given)
+        [name] = selection.workloads
+        sources = find_workloads(name)
         if len(sources) != 1:
             raise WorkloadError(
-                f"{given} is {len(sources)} workloads: name one, or mark the test with "
-                f"pytest.mark.amp(workloads=[{given!r}]) and call amp_benchmark() without a workload"
+                f"{name} is {len(sources)} workloads: name one, or mark the test with "
+                f"pytest.mark.amp(workloads=[{name!r}]) and call amp_benchmark() without a workload"
             )
         overrides = {f"{sources[0].name}.{parameter}": value for parameter, value in parameters.items()}
         [planned] = cells.plan_cells(structs.replace(selection, overrides=overrides))
@@ -214,10 +214,10 @@ class AmpBenchmark:
         """
         __tracebackhide__ = True
         case, benchmark, notes = planned.case, self._benchmark, list[str]()
-        if source is not None and (other := self._measured.sources.setdefault(case.workload, source)) != source:
+        if source is not None and (earlier := self._measured.sources.setdefault(case.workload, source)) != source:
             raise UsageError(
-                f"two workloads are called {case.workload}, {other.module} and {source.module}: rename one, or measure "
-                "them in sessions of their own"
+                f"two workloads are called {case.workload}, {earlier.module} and {source.module}: rename one, "
+                "or measure them in separate sessions"
             )
         benchmark.group = benchmark.group or "/".join((case.group, case.device, case.phase))
         if benchmark.params is not None and "amp_workload" in benchmark.params:
@@ -263,8 +263,8 @@ class AmpBenchmark:
         """Return pytest-benchmark's settings for this test: its options, and its marker, which wins."""
         marker = self._node.get_closest_marker("benchmark")
         names = ("max_time", "min_rounds", "min_time")
-        own = marker.kwargs if marker else {}
-        return {name: float(own.get(name, self._config.getoption(f"benchmark_{name}"))) for name in names}
+        options = marker.kwargs if marker else {}
+        return {name: float(options.get(name, self._config.getoption(f"benchmark_{name}"))) for name in names}
 
     def _put_away(self) -> None:
         """Report no result to pytest-benchmark's fixture: unused, it would warn next to the failure."""

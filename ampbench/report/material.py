@@ -83,8 +83,10 @@ def assigned(sources: Sources) -> dict[Path, list[Path]]:
             headers[path] = read_header(path)
     pages: dict[Path, list[Path]] = {path: [] for path in sources.measured}
     for path in sources.explaining:
-        own = read_header(path)
-        explained = [(moment(header.started_at), file) for file, header in headers.items() if explain(header, own)]
+        explaining = read_header(path)
+        explained = [
+            (moment(header.started_at), file) for file, header in headers.items() if explain(header, explaining)
+        ]
         if explained:
             pages[max(explained)[1]].append(path)
         else:
@@ -99,7 +101,7 @@ def _latest(results: Path) -> Sources:
         doubts: list[str] = []
         newest = find_runs(LATEST, results, doubts.append)
         measured = [read_header(path) for path in newest]
-        explaining = [path for path, own in headers.items() if any(explain(header, own) for header in measured)]
+        explaining = [path for path, header in headers.items() if any(explain(run, header) for run in measured)]
         return Sources(newest, explaining, doubts=doubts)
     place = _place(headers[sources.explaining[-1]])
     return Sources([], [path for path, header in headers.items() if _place(header) == place])
@@ -164,12 +166,12 @@ class Material:
     @property
     def rows(self) -> list[Row]:
         """The rows of all runs shown."""
-        return [row for shown in self.shown for row in shown.rows]
+        return [row for run in self.shown for row in run.rows]
 
     @property
     def runs(self) -> list[StoredRun]:
         """The runs on the page, explaining ones included, the oldest first."""
-        return _by_age([*(shown.stored for shown in self.shown), *self.explanations])
+        return _by_age([*(run.stored for run in self.shown), *self.explanations])
 
     @cached_property
     def networks(self) -> list[Network]:
@@ -179,11 +181,11 @@ class Material:
             row = network.rows[0]
             return network.name, row["phase"], row["device"], row["path"]
 
-        counts = Counter(key(network) for shown in self.shown for network in shown.networks)
+        counts = Counter(key(network) for run in self.shown for network in run.networks)
         return in_order(
-            replace(network, name=f"{network.name} · {shown.name}") if counts[key(network)] > 1 else network
-            for shown in self.shown
-            for network in shown.networks
+            replace(network, name=f"{network.name} · {run.name}") if counts[key(network)] > 1 else network
+            for run in self.shown
+            for network in run.networks
         )
 
 
@@ -255,7 +257,7 @@ def material_of(
     ordered = sorted(_by_age(runs), key=lambda run: public_version(run.header.environment.torch_version))
     explaining = _by_age(explanations)
     newer: dict[object, list[set[str]]] = {}
-    shown: list[Shown] = []
+    runs_shown: list[Shown] = []
     for stored in reversed(ordered):
         result = Result(stored, budget)
         uncovered: set[str] = set()
@@ -267,18 +269,18 @@ def material_of(
             known.append(ids)
         rows = [row for row in result.rows if row["case_id"] in uncovered]
         if rows or not stored.cases:
-            shown.append(Shown(result=result, rows=rows))
-    shown.reverse()
+            runs_shown.append(Shown(result=result, rows=rows))
+    runs_shown.reverse()
     remarks = [f"{run.path.name} {CUT}" for run in [*ordered, *explaining] if run.cut]
     comparisons = []
     if baseline is not None:
-        for stored in explaining if baseline.header.explains else [each.stored for each in shown]:
+        for stored in explaining if baseline.header.explains else [run.stored for run in runs_shown]:
             try:
                 comparisons.append(compare(baseline, stored))
             except NothingComparableError as error:
                 remarks.append(str(error))
     return Material(
-        shown=shown,
+        shown=runs_shown,
         explanations=explaining,
         baseline=baseline,
         comparisons=comparisons,
@@ -296,13 +298,13 @@ def find_trends(sources: Sequence[str], results: Path) -> tuple[list[Trend], lis
     """Return the trends over what `sources` name, where that is more than one run, and notes on files left out."""
     metrics = tracked()
     try:
-        found = read_runs(sources, results, metrics)
+        read = read_runs(sources, results, metrics)
     except NothingToRunError:  # nothing was measured, as the page says of each case
         return [], []
-    if len(found.runs) < 2:
+    if len(read.runs) < 2:
         return [], []
-    moving = [trend for axis in AXES for trend in _trend(found.runs, axis, metrics)]
-    return moving or list(_trend(found.runs, "date", metrics)), list(found.notes)
+    moving = [trend for axis in AXES for trend in _trend(read.runs, axis, metrics)]
+    return moving or list(_trend(read.runs, "date", metrics)), list(read.notes)
 
 
 def _trend(runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked]) -> list[Trend]:

@@ -124,8 +124,8 @@ def _described(spec: dict[str, Any], values: list[dict[str, Any]]) -> dict[str, 
     if (tooltip := encoding.pop("tooltip", None)) is None:
         return spec
     for value in values:
-        shown = ((channel["title"], value[channel["field"]]) for channel in tooltip)
-        value["tip"] = "\n".join(f"{title}: {text}" for title, text in shown if text not in (None, ""))
+        texts = ((channel["title"], value[channel["field"]]) for channel in tooltip)
+        value["tip"] = "\n".join(f"{title}: {text}" for title, text in texts if text not in (None, ""))
     return {**spec, "encoding": {**encoding, "description": {"field": "tip"}}}
 
 
@@ -155,16 +155,16 @@ VIEWS: Sequence[Callable[[Material], View | None]] = (
 
 def make_page(material: Material, home: str = "") -> str:
     """Return the report as one HTML document; `home` is the address of the index of the site that it belongs to."""
-    made = [view for make in VIEWS if (view := make(material)) is not None]
+    views = [view for make in VIEWS if (view := make(material)) is not None]
     if len(material.rows) > CHARTED:
-        made = [
+        views = [
             replace(view, parts=[replace(part, charts=(), datasets={}) for part in view.parts])
-            for view in made
+            for view in views
             if view.id != "tradeoff"
         ]
-    names = [*(shown.name for shown in material.shown), *map(run_name, material.explanations[::-1])]
+    names = [*(run.name for run in material.shown), *map(run_name, material.explanations[::-1])]
     title = (material.shown[-1].name if material.shown else "") or next(iter(names), "no run")
-    return render(made, f"{title} against {material.baseline.header.run}" if material.baseline else title, home)
+    return render(views, f"{title} against {material.baseline.header.run}" if material.baseline else title, home)
 
 
 def render(views: Sequence[View], title: str, home: str = "") -> str:
@@ -244,9 +244,9 @@ def make_site(
             damaged.append(str(error).replace(str(path), path.name))  # the folder is nobody's business on the web
             failure = failure or error
             continue
-        other = None if against is None or path == against.path.resolve() else against
+        compared = None if against is None or path == against.path.resolve() else against
         measured, explanations = ([], [*explanations, stored]) if stored.header.explains else ([stored], explanations)
-        material = material_of(measured, other, budget, explanations)
+        material = material_of(measured, compared, budget, explanations)
         name = f"{run_id(path)}.html"
         if name in entries or name == INDEX or stored.header.run in {run.header.run for run, _ in entries.values()}:
             remarks.append(f"{path.name} was left out: another page has its run or its name")

@@ -54,7 +54,7 @@ def _part(trend: Trend) -> Part:
             by_metric.setdefault(series.metric.name, []).append(curve)
     changed = [curves for curves in by_metric.values() if curves[0].series.changes]
     of_time = [curves for curves in by_metric.values() if curves[0].series.metric.column.name == TIME]
-    made = [drawn(curves, [*map(_changes, curves)], _drawing(trend, curves)) for curves in changed or of_time]
+    drawings = [drawn(curves, [*map(_changes, curves)], _drawing(trend, curves)) for curves in changed or of_time]
     document = trend_document(trend, show_all=True)
     return Part(
         id=trend.axis,
@@ -62,10 +62,10 @@ def _part(trend: Trend) -> Part:
         said=[
             f"{summary(trend)}.",
             *(f"Broken in the end: {failure}." for failure in document.missing),
-            *dict.fromkeys(line for *_, cut_short in made for line in cut_short),
+            *dict.fromkeys(line for *_, cut_short in drawings for line in cut_short),
         ],
-        charts=[chart for charts, _, _ in made for chart in charts],
-        datasets={name: rows for _, datasets, _ in made for name, rows in datasets.items()},
+        charts=[chart for charts, _, _ in drawings for chart in charts],
+        datasets={name: rows for _, datasets, _ in drawings for name, rows in datasets.items()},
         blocks=[block for section in document.sections() for block in _blocks(section)],
     )
 
@@ -74,8 +74,8 @@ def _blocks(section: Section) -> list[Block]:
     """Return a section as blocks of the page: its title is a sentence, or that of a table without one."""
     titled = bool(section.blocks) and not section.blocks[0].title
     blocks = [replace(section.blocks[0], title=section.title), *section.blocks[1:]] if titled else section.blocks
-    shown = [*([] if titled else [Block(section.title)]), *blocks]
-    return [replace(block, folded=len(block.rows) > FOLDED) for block in shown]
+    listed = [*([] if titled else [Block(section.title)]), *blocks]
+    return [replace(block, folded=len(block.rows) > FOLDED) for block in listed]
 
 
 def _changes(curve: Curve) -> str:
@@ -106,11 +106,11 @@ def _rows(series: Series) -> list[dict[str, Any]]:
     changes = {change.x: change for change in series.changes}
     ends = [_ends(point) for point in series.points]
     bottom, top = _range([value for pair in ends for value in pair])
-    seen: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
     rows = []
     for point, (low, high) in zip(series.points, ends, strict=True):
-        seen[point.x.label] += 1
-        again = seen[point.x.label]  # others of the label are numbered
+        labels[point.x.label] += 1
+        again = labels[point.x.label]  # others of the label are numbered
         change = changes.get(point.x)
         value = point.value if point.value is not None and math.isfinite(point.value) else None
         rows.append(

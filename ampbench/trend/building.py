@@ -226,18 +226,18 @@ def _point(x: X, comparable: _Runs, runs: _Runs, case_id: str, metric: Tracked) 
     measured = [run for run in comparable if run.value(column, case_id) is not None]
     undefined = [run for run in comparable if run not in measured]
     quiet = [run for run in measured if not (metric.noisy and case_id in run.disturbed)]
-    each = tuple(_measured(run, case_id, metric) for run in quiet or measured)
-    ids = (*(run.run for run in each), *(run.header.run for run in undefined))
-    value = stats.median([*(run.value for run in each), *[math.inf] * len(undefined)])
+    kept = tuple(_measured(run, case_id, metric) for run in quiet or measured)
+    ids = (*(run.run for run in kept), *(run.header.run for run in undefined))
+    value = stats.median([*(run.value for run in kept), *[math.inf] * len(undefined)])
     if math.isinf(value):
         gap = Gap(Lack.UNDEFINED, undefined[-1].undefined(column, case_id))
         return Point(x=x, value=None, runs=len(ids), run_ids=ids, gap=gap)
-    low, high = each[0].low, each[0].high
-    if len(each) > 1:
-        values = [run.value for run in each]
+    low, high = kept[0].low, kept[0].high
+    if len(kept) > 1:
+        values = [run.value for run in kept]
         enough = metric.noisy and len(values) >= stats.ROUNDS_FOR_INTERVAL
         low, high = (stats.log_t_interval(values) if enough else None) or (None, None)
-    return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=each)
+    return Point(x=x, value=value, low=low, high=high, runs=len(ids), run_ids=ids, each=kept)
 
 
 def _measured(run: RunValues, case_id: str, metric: Tracked) -> Measured:

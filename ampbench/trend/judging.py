@@ -66,7 +66,9 @@ class Judge:
         """Return the change between two points of a series, with what the runs on both sides differ in."""
         before, after = levels
         different = list(self.environment(*runs, series.case.device).found)
-        different.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
+        different.sort(
+            key=lambda difference: _FIRST.index(difference.name) if difference.name in _FIRST else len(_FIRST)
+        )
         return Change(
             x=series.points[points[1]].x,
             last=series.points[points[0]].x,
@@ -81,13 +83,13 @@ class Judge:
 def judged(series: Sequence[tuple[Series, Runs]]) -> tuple[list[Series], list[Shift]]:
     """Return the series, given with the runs at their points, with their changes, and the common changes of times."""
     judge, groups = Judge(), dict[Place, list[Series]]()
-    for one, _ in series:
-        if one.metric.noisy:
-            groups.setdefault(one.place, []).append(one)
+    for item, _ in series:
+        if item.metric.noisy:
+            groups.setdefault(item.place, []).append(item)
     shifts = {place: _shifts(group) for place, group in groups.items()}
     done = [
-        _timed(one, runs, shifts[one.place], judge) if one.metric.noisy else _exact(one, runs, judge)
-        for one, runs in series
+        _timed(item, runs, shifts[item.place], judge) if item.metric.noisy else _exact(item, runs, judge)
+        for item, runs in series
     ]
     return done, [shift for group in shifts.values() for shift in group.values()]
 
@@ -128,7 +130,7 @@ Level = tuple[int, int]
 """The first point of a level and the one after its last."""
 
 
-def find_steps(logs: stats.Floats, own: stats.Floats, threshold: float) -> list[tuple[Level, Level]]:
+def find_steps(logs: stats.Floats, alone: stats.Floats, threshold: float) -> list[tuple[Level, Level]]:
     """Return asv's steps in the logarithms of a series, each as the level before it and the one after.
 
     `own` are the logarithms without the changes of whole runs: asv looks at these, and both must move by more than
@@ -137,24 +139,24 @@ def find_steps(logs: stats.Floats, own: stats.Floats, threshold: float) -> list[
     """
     from asv.step_detect import detect_steps
 
-    levels = [step[:2] for step in detect_steps(np.exp(own).tolist()) if step[1] - step[0] >= SHORTEST]
+    levels = [step[:2] for step in detect_steps(np.exp(alone).tolist()) if step[1] - step[0] >= SHORTEST]
     steps: list[tuple[Level, Level]] = []
     for level in levels[1:]:
         since = steps[-1][1] if steps else levels[0]
-        moved, rest = (
-            float(np.median(values[slice(*level)]) - np.median(values[slice(*since)])) for values in (logs, own)
+        moved, by_itself = (
+            float(np.median(values[slice(*level)]) - np.median(values[slice(*since)])) for values in (logs, alone)
         )
-        if _counts(moved, rest, threshold):
+        if _counts(moved, by_itself, threshold):
             steps.append((since, level))
     return steps
 
 
-def _counts(moved: float, own: float, threshold: float) -> bool:
+def _counts(moved: float, alone: float, threshold: float) -> bool:
     """Return whether a time moved beyond the threshold, in all and by itself.
 
     Beside a change of the whole run a case must move by as much again: what doubles all times doubles none alike.
     """
-    return moved * own > 0 and abs(moved) > threshold and abs(own) > max(threshold, abs(moved - own))
+    return moved * alone > 0 and abs(moved) > threshold and abs(alone) > max(threshold, abs(moved - alone))
 
 
 def _timed(series: Series, runs: Runs, shifts: Mapping[int, Shift], judge: Judge) -> Series:
@@ -165,7 +167,7 @@ def _timed(series: Series, runs: Runs, shifts: Mapping[int, Shift], judge: Judge
     judged_points = held(series)
     logs = np.log([series.points[place].value or 1.0 for place in judged_points])
     common = np.cumsum([math.log(shifts[n].ratio) if n in shifts else 0.0 for n in range(len(series.points))])
-    own = logs - common[judged_points]
+    alone = logs - common[judged_points]
     known = [
         number
         for number, place in enumerate(judged_points)
@@ -174,7 +176,7 @@ def _timed(series: Series, runs: Runs, shifts: Mapping[int, Shift], judge: Judge
     neighbours, rule, changes = list(pairwise(known)), Rule.NEIGHBOURS, []
     if len(judged_points) >= POINTS:
         try:
-            steps = find_steps(logs, own, _threshold(series))
+            steps = find_steps(logs, alone, _threshold(series))
         except ImportError:
             return replace(series, rule=Rule.NO_ASV)
         for since, level in steps:
@@ -186,8 +188,8 @@ def _timed(series: Series, runs: Runs, shifts: Mapping[int, Shift], judge: Judge
     elif not neighbours:
         return replace(series, rule=Rule.NO_NOISE if len(judged_points) > 1 else Rule.NONE)
     for pair in neighbours:
-        moved, rest = (float(values[pair[1]] - values[pair[0]]) for values in (logs, own))
-        if _counts(moved, rest, _threshold(series)):
+        moved, by_itself = (float(values[pair[1]] - values[pair[0]]) for values in (logs, alone))
+        if _counts(moved, by_itself, _threshold(series)):
             points = judged_points[pair[0]], judged_points[pair[1]]
             changes += _neighbour(series, runs, points, moved, judge)
     return replace(series, changes=changes, rule=rule)
@@ -223,7 +225,9 @@ def _neighbour(series: Series, runs: Runs, points: tuple[int, int], moved: float
         return []
     values = series.points[points[0]].value, series.points[points[1]].value
     change = judge.change(series, points, values, (sides[0][-1], sides[1][0]), _direction(moved))
-    lows, highs = ([end for one in certain if (end := getattr(one, name)) is not None] for name in ("low", "high"))
+    lows, highs = (
+        [end for verdict in certain if (end := getattr(verdict, name)) is not None] for name in ("low", "high")
+    )
     return [replace(change, low=1 + min(lows), high=1 + max(highs)) if lows and highs else change]
 
 

@@ -119,10 +119,10 @@ def _disturbed(run: MeasuredRun) -> dict[str, str]:
     rounds, unfit = run.rounds, unfit_rounds(run)
     disturbed = {}
     for place, case_id in enumerate(run.stored.cases):
-        own = (rounds.owners == place) & (rounds.roles == Role.OWN)
-        bad = own & (unfit.cause >= 0)
-        if bad.sum() > UNFIT_SHARE * own.sum():
-            disturbed[case_id] = said_of(unfit.cause[bad], unfit.value[bad], int(own.sum()), "rounds")
+        of_case = (rounds.owners == place) & (rounds.roles == Role.OWN)
+        bad = of_case & (unfit.cause >= 0)
+        if bad.sum() > UNFIT_SHARE * of_case.sum():
+            disturbed[case_id] = said_of(unfit.cause[bad], unfit.value[bad], int(of_case.sum()), "rounds")
     for case_id, share in run.stored.readings.get("other_share", {}).items():
         if share > OTHER_SHARE:
             disturbed[case_id] = f"other processes used {format_share(share)} of the CPU"

@@ -46,7 +46,9 @@ def series_names(trend: Trend) -> Names:
     series of one case, metric and place differ in nothing else.
     """
     labels = case_labels(series.case for series in trend.series)
-    versions = Counter(case_id for case_id, _ in {(one.case.case_id, one.case.version) for one in trend.series})
+    versions = Counter(
+        case_id for case_id, _ in {(series.case.case_id, series.case.version) for series in trend.series}
+    )
     alike = Counter(series.key[:-1] for series in trend.series)
     names = {}
     for series in trend.series:
@@ -79,8 +81,8 @@ def summary(trend: Trend) -> str:
     if not changes:
         judged = sum(series.rule in JUDGED for series in trend.series)
         if judged:
-            rest = " beyond what the whole run did" if trend.shifts else ""
-            return f"no change in {counted(judged, 'series', 'series')}{rest}"
+            beyond = " beyond what the whole run did" if trend.shifts else ""
+            return f"no change in {counted(judged, 'series', 'series')}{beyond}"
         alone = all(len(series.measured) < 2 for series in trend.series)
         return "too few points to look for changes" if alone else "no series could be judged"
     parts = []
@@ -118,8 +120,8 @@ def where(trend: Trend, place: Place) -> str:
     """Return what tells a place from the others of the trend in brackets behind a blank, "" where there is but one."""
     fields: list[str] = []
     for field in _FIELDS:
-        apart = {tuple(getattr(other, known) for known in fields) for other in trend.runs}
-        if len(apart) < len(trend.runs) and len({getattr(other, field) for other in trend.runs}) > 1:
+        apart = {tuple(getattr(known_place, known) for known in fields) for known_place in trend.runs}
+        if len(apart) < len(trend.runs) and len({getattr(known_place, field) for known_place in trend.runs}) > 1:
             fields.append(field)
     telling = ", ".join(part for part in _parts(place, fields) if part != OWN_PROGRAM)
     return f" ({telling})" if telling else ""
@@ -246,7 +248,7 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     blocks += [Block(f"{counted(more, 'more change')} (--all lists them)")] if more else []
     if any(series.metric.noisy for series, _ in changes):
         blocks.append(Block(NOT_IN_TURNS))
-    still = Counter(one.metric.name for one in trend.series if one.rule in JUDGED and not one.changes)
+    still = Counter(series.metric.name for series in trend.series if series.rule in JUDGED and not series.changes)
     blocks += [Block(f"without a change: {_listed(still)} (--all lists them)")] if still and not show_all else []
     blocks += map(Block, notes(trend))
     title = f"{counts} over {trend.axis.replace('_', ' ')}: {_span(trend)}{f' · {common}' if common else ''}"

@@ -31,8 +31,8 @@ def histories_table(count: int = 60) -> Iterator[str]:
             few = count if runs < 12 else count // 3
             empty = follow(name, runs, few)
             slowed = [follow(name, runs, few // 3, effect) for effect in (0.05, 0.1, 0.2)]
-            found = [f"{one.found.value:.0%}" for one in slowed]
-            cells = [name, str(runs), str(empty.series), str(empty.histories), *found, str(slowed[-1].series)]
+            shares = [f"{history.found.value:.0%}" for history in slowed]
+            cells = [name, str(runs), str(empty.series), str(empty.histories), *shares, str(slowed[-1].series)]
             yield f"| {' | '.join(cells)} |"
 
 

@@ -19,7 +19,7 @@ def seconds(cases: int = CASES, rounds: int = ROUNDS) -> float:
         started = time.perf_counter()
         changes = compare(*files).changes
         passed = time.perf_counter() - started
-    compared = {one.case.case_id for one in changes}
+    compared = {change.case.case_id for change in changes}
     if len(compared) != cases:
         raise ValueError(f"{len(compared)} cases were compared, not {cases}")
     return passed

@@ -66,7 +66,7 @@ class ScriptedCluster:
         self.plan, self.settings = list(plan), settings
         self.by_id = {planned.case.case_id: planned for planned in plan}
         skips = [Skip(case_id=planned.case.case_id, reason=planned.skip) for planned in plan if planned.skip]
-        self._told = [lines.encode(entry) for entry in (*(planned.case for planned in plan), *skips)]
+        self._described = [lines.encode(entry) for entry in (*(planned.case for planned in plan), *skips)]
         self.now = 0.0
         self.asked: list[tuple[str, Work]] = []
         self.closed = False
@@ -79,17 +79,17 @@ class ScriptedCluster:
 
     def places(self) -> list[Place]:
         """Return the machines that are there now."""
-        return [one.place for one in self.machines.values() if one.appears <= self.now < one.dies]
+        return [machine.place for machine in self.machines.values() if machine.appears <= self.now < machine.dies]
 
     def open(self, place: Place, order: bytes) -> None:
         """Have a machine say what it is once it is free."""
         machine, asked = self.machines[place.id], msgspec.json.decode(order, type=Order)
-        own = {"environment": machine.environment, "selection": asked.selection, "settings": self.settings}
-        header = replace(make_header(), schema=SCHEMA, **own)
-        plan = [] if machine.problem else [lines.encode(header), *self._told]
-        said = itertools.chain(plan, [_line(Done(problem=machine.problem))])
+        fields = {"environment": machine.environment, "selection": asked.selection, "settings": self.settings}
+        header = replace(make_header(), schema=SCHEMA, **fields)
+        plan = [] if machine.problem else [lines.encode(header), *self._described]
+        answers = itertools.chain(plan, [_line(Done(problem=machine.problem))])
         begin = max(self.now, machine.free) + OPENING_SECONDS
-        self._begin(machine, ((begin, line) for line in said))
+        self._begin(machine, ((begin, line) for line in answers))
         if machine.dies < math.inf:
             died = Event(machine.place.id, lost="its node died")
             heapq.heappush(self._coming, (machine.dies, next(self._count), died, iter(())))
@@ -106,12 +106,12 @@ class ScriptedCluster:
             self.now += seconds
             return []
         self.now = max(self.now, self._coming[0][0])
-        found = []
+        events = []
         while self._coming and self._coming[0][0] <= self.now:
-            _, _, event, rest = heapq.heappop(self._coming)
-            found.append(event)
-            self._next(rest)
-        return found
+            _, _, event, further = heapq.heappop(self._coming)
+            events.append(event)
+            self._next(further)
+        return events
 
     def close(self) -> None:
         """Take note of it."""
@@ -134,12 +134,12 @@ class ScriptedCluster:
                 yield at, lines.encode(_entry(turn, server, machine.seconds, broken=case_id in machine.fails))
         yield at, _line(Done())
 
-    def _begin(self, machine: Machine, told: Iterator[tuple[float, bytes]]) -> None:
-        self._next((at, Event(machine.place.id, line=line)) for at, line in told if at < machine.dies)
+    def _begin(self, machine: Machine, answers: Iterator[tuple[float, bytes]]) -> None:
+        self._next((at, Event(machine.place.id, line=line)) for at, line in answers if at < machine.dies)
 
-    def _next(self, told: Iterator[tuple[float, Event]]) -> None:
-        for at, event in told:
-            heapq.heappush(self._coming, (at, next(self._count), event, told))
+    def _next(self, answers: Iterator[tuple[float, Event]]) -> None:
+        for at, event in answers:
+            heapq.heappush(self._coming, (at, next(self._count), event, answers))
             return
 
 

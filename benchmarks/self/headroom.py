@@ -24,16 +24,16 @@ CASES: Mapping[str, tuple[str, Mapping[str, int]]] = {
 
 def rows() -> Iterator[tuple[str, str, str]]:
     """Yield what is measured, the figure, and its goal."""
-    for what in CASES:
-        plain, watched = step_times(what)
+    for name in CASES:
+        plain, watched = step_times(name)
         shares = [after / before for after, before in zip(watched, plain, strict=True)]
         times = f"{shares[0]:.2f} times ({shares[1]:.2f} of the processors' time)"
-        yield f"{what}, watched, weights included", times, "≤ 3 times"
+        yield f"{name}, watched, weights included", times, "≤ 3 times"
 
 
-def step_times(what: str) -> tuple[tuple[float, float], ...]:
+def step_times(name: str) -> tuple[tuple[float, float], ...]:
     """Return the median seconds of a step, by the clock and of all processors: plain and watched, in turns."""
-    step = _step(what)
+    step = _step(name)
     modes: list[Callable[[], AbstractContextManager[object]]] = [
         nullcontext,
         lambda: watch_ranges(step.module, step.optimizer),
@@ -46,11 +46,13 @@ def step_times(what: str) -> tuple[tuple[float, float], ...]:
                 step.run()
             if turn:
                 samples.append((time.perf_counter() - start, time.process_time() - used))
-    return tuple((statistics.median(s[0] for s in each), statistics.median(s[1] for s in each)) for each in taken)
+    return tuple(
+        (statistics.median(s[0] for s in samples), statistics.median(s[1] for s in samples)) for samples in taken
+    )
 
 
-def _step(what: str) -> TrainingStep:
-    name, changed = CASES[what]
+def _step(title: str) -> TrainingStep:
+    name, changed = CASES[title]
     spec = WORKLOADS[name]
     source = WorkloadSource(
         name=name, family=spec.family, module=f"ampbench.workloads.{spec.family}", function=name, builtin=True

@@ -47,10 +47,10 @@ def measure(cases: int = CASES) -> dict[str, float]:
         size = path.stat().st_size
         time.sleep(SETTLED)
         answer = subprocess.run([sys.executable, "-c", _LOAD, str(path)], check=True, capture_output=True, text=True)
-    found = json.loads(answer.stdout)
-    if found["rows"] != cases:
-        raise ValueError(f"{found['rows']} rows were loaded, not {cases}")
-    return {"seconds": found["seconds"], "peak resident bytes": found["rss"], "file bytes": size}
+    loaded = json.loads(answer.stdout)
+    if loaded["rows"] != cases:
+        raise ValueError(f"{loaded['rows']} rows were loaded, not {cases}")
+    return {"seconds": loaded["seconds"], "peak resident bytes": loaded["rss"], "file bytes": size}
 
 
 def write_run(

@@ -94,18 +94,18 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=os.cpu_count())
     options.add_argument("--held-out", action="store_true")
     options.add_argument("--settled", action="store_true")
-    given = options.parse_args()
-    path, proof = given.file, HELD_OUT if given.held_out else PROOF
+    asked = options.parse_args()
+    path, proof = asked.file, HELD_OUT if asked.held_out else PROOF
     lines = list(_read(path))
-    work = [] if given.only == "steps" else list(_trainings(proof))
-    work += [] if given.only == "trainings" else list(_steps(proof))
+    work = [] if asked.only == "steps" else list(_trainings(proof))
+    work += [] if asked.only == "trainings" else list(_steps(proof))
     with path.open("a") as file:
-        known = _worked(work, lines, file, proof, given.workers)
-        if given.settled:
-            known = _worked(_from_settled(known, proof), lines, file, proof, given.workers)
+        known = _worked(work, lines, file, proof, asked.workers)
+        if asked.settled:
+            known = _worked(_from_settled(known, proof), lines, file, proof, asked.workers)
     for table in tables(known, proof):
         print(f"{table}\n")
-    if given.settled:
+    if asked.settled:
         print(settled_table(known, proof))
 
 
@@ -117,9 +117,9 @@ def _worked(work: Sequence[Key], lines: list[Line], file: TextIO, proof: Proof, 
     """Do what of `work` no line tells yet, write and add its lines, and return those that count for this commit."""
     commit = _commit()
     done = {_key(line, proof) for line in lines if line.training is not None or line.commit == commit}
-    left = [one for one in work if one not in done]
+    left = [key for key in work if key not in done]
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_alone) as pool:
-        waiting = [pool.submit(_do, *one, commit) for one in left]
+        waiting = [pool.submit(_do, *key, commit) for key in left]
         for number, future in enumerate(as_completed(waiting), start=1):
             for line in future.result():
                 file.write(msgspec.json.encode(line).decode() + "\n")
@@ -144,16 +144,16 @@ def _trainings(proof: Proof) -> Iterator[Key]:
     names = available(proof.settings[0])
     pairs = list(itertools.product(proof.seeds, proof.settings))
     for slow in (False, True):
-        for seed, one in sorted(pairs, key=lambda pair: proof.settings.index(pair[1])) if slow else pairs:
+        for seed, setting in sorted(pairs, key=lambda pair: proof.settings.index(pair[1])) if slow else pairs:
             for precision in (name for name in names if (PRECISIONS[name].rounding == "float16") is slow):
                 for arm in ("", CONTROL) if precision == BASELINE else ("",):
-                    yield one.network, one.recipe, precision, seed, arm, "", None
+                    yield setting.network, setting.recipe, precision, seed, arm, "", None
 
 
 def _steps(proof: Proof) -> Iterator[Key]:
     """Yield the steps that advice is asked of; the precisions of a setting and place share a reference."""
-    for one, place in itertools.product(proof.settings, PLACES):
-        yield one.network, one.recipe, "", proof.seeds[0], "", place, None
+    for setting, place in itertools.product(proof.settings, PLACES):
+        yield setting.network, setting.recipe, "", proof.seeds[0], "", place, None
 
 
 def settled_scales(lines: Iterable[Line]) -> dict[tuple[Setting, str], float]:
@@ -248,16 +248,16 @@ def _do(
     line = Line(setting=setting, commit=commit, precision=precision, place=place, init_scale=init_scale)
     if place:
         workload = workload_of(setting, seed) if place == EARLY else late_workload(setting, seed)
-        references, device, found = References(), open_device("cpu"), []
+        references, device, lines = References(), open_device("cpu"), []
         for name in available(setting):
             divergence = measure_divergence(workload, case_of(setting, name), device, references)
-            found.append(dataclasses.replace(line, precision=name, divergence=divergence))
-        return found
+            lines.append(dataclasses.replace(line, precision=name, divergence=divergence))
+        return lines
     workload, case = workload_of(setting, seed), case_of(setting, precision)
     begun = {} if init_scale is None else {"init_scale": init_scale}
     with patch("torch.amp.GradScaler", partial(torch.amp.GradScaler, **begun)):
-        found = train(workload, case, open_device("cpu"), seed=seed, asked=ArmAsked(steps=setting.steps, arm=arm))
-    return [dataclasses.replace(line, training=found)]
+        training = train(workload, case, open_device("cpu"), seed=seed, asked=ArmAsked(steps=setting.steps, arm=arm))
+    return [dataclasses.replace(line, training=training)]
 
 
 def _read(path: Path) -> Iterator[Line]:
@@ -272,8 +272,8 @@ def _read(path: Path) -> Iterator[Line]:
 
 
 def _commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or os.environ.get("OUTCOMES_COMMIT", "")
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or os.environ.get("OUTCOMES_COMMIT", "")
 
 
 RIGHT_SAFE, RIGHT_UNSAFE, MISSED, FALSE, OPEN = CELLS = (
@@ -311,24 +311,24 @@ class Outcome:
 def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
     """Return what became of every precision in every setting that was trained."""
     lines = list(lines)
-    studies = {one.workload: one for one in learned(_trained_run(lines, len(proof.seeds)))}
+    studies = {study.workload: study for study in learned(_trained_run(lines, len(proof.seeds)))}
     objected = {place: objections([line for line in lines if line.place == place]) for place in PLACES}
-    found = []
+    listed = []
     for setting in proof.settings:
         study = studies.get(case_of(setting, BASELINE).group)
         for row in study.judged if study is not None else ():
             case_id = row.case_id
-            found.append(
+            listed.append(
                 Outcome(
                     setting=setting,
                     precision=row.name,
                     trains=row.trains,
                     score=row.first.verdict.value if row.first.verdict is not None else "",
                     ratio=None if row.fit.difference is None else 1 + row.fit.difference,
-                    objections={place: said.get(case_id, "") for place, said in objected.items()},
+                    objections={place: reasons.get(case_id, "") for place, reasons in objected.items()},
                 )
             )
-    return found
+    return listed
 
 
 def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
@@ -340,11 +340,13 @@ def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
 
 def objections(lines: Iterable[Line]) -> dict[str, str]:
     """Return by case id what keeps it from being ok after one step, "" where nothing does, whatever the time."""
-    found = verdicts_of(_stepped_run(lines), Budget())
+    verdicts = verdicts_of(_stepped_run(lines), Budget())
     return {
-        case_id: "" if one.status is Status.OK else against(one.code, one.number, one.limit, one.subject)
-        for case_id, one in found.items()
-        if one.status is not Status.BASELINE
+        case_id: ""
+        if verdict.status is Status.OK
+        else against(verdict.code, verdict.number, verdict.limit, verdict.subject)
+        for case_id, verdict in verdicts.items()
+        if verdict.status is not Status.BASELINE
     }
 
 
@@ -389,12 +391,12 @@ def _header(**fields: Any) -> Header:
 def tables(lines: Iterable[Line], proof: Proof = PROOF) -> Iterator[str]:
     """Yield the tables of `docs/advice.md`: counts, every training, trained beside synthetic networks."""
     lines = [line for line in lines if line.init_scale is None]
-    found = outcomes(lines, proof)
-    yield f"{len(proof.settings)} trainings, {len(found)} pairs of training and precision; commits: {_commits(lines)}."
-    yield counts_table(found)
-    yield precisions_table(found)
-    yield settings_table(found)
-    yield reasons_table(found)
+    listed = outcomes(lines, proof)
+    yield f"{len(proof.settings)} trainings, {len(listed)} pairs of training and precision; commits: {_commits(lines)}."
+    yield counts_table(listed)
+    yield precisions_table(listed)
+    yield settings_table(listed)
+    yield reasons_table(listed)
     if proof is PROOF:
         yield trained_table(lines)
 
@@ -407,45 +409,45 @@ ASKED = MappingProxyType({"at the beginning": (EARLY,), "late": (LATE,), "at bot
 """Where the step is that advice is asked of."""
 
 
-def counts_table(found: list[Outcome]) -> str:
+def counts_table(listed: list[Outcome]) -> str:
     """Return how often the advice of a step comes true, by where the step is."""
     rows = []
-    for said, places in ASKED.items():
-        counts = Counter(one.cell(*places) for one in found)
+    for place, places in ASKED.items():
+        counts = Counter(outcome.cell(*places) for outcome in listed)
         safe, unsafe = counts[RIGHT_SAFE] + counts[FALSE], counts[RIGHT_UNSAFE] + counts[MISSED]
         shares = [f"{counts[cell]} of {whole}" for cell, whole in ((RIGHT_SAFE, safe), (RIGHT_UNSAFE, unsafe))]
-        rows.append([said, *shares, *(str(counts[cell]) for cell in (MISSED, FALSE, OPEN))])
+        rows.append([place, *shares, *(str(counts[cell]) for cell in (MISSED, FALSE, OPEN))])
     return markdown_table(["asked", "safe, and said to be", "unsafe, and said to be", *CELLS[2:]], rows)
 
 
-def precisions_table(found: list[Outcome]) -> str:
+def precisions_table(listed: list[Outcome]) -> str:
     """Return the same for each precision, asked at both places."""
     rows = []
-    for name in dict.fromkeys(one.precision for one in found):
-        counts = Counter(one.cell(*PLACES) for one in found if one.precision == name)
-        early = Counter(one.cell(EARLY) for one in found if one.precision == name)
+    for name in dict.fromkeys(outcome.precision for outcome in listed):
+        counts = Counter(outcome.cell(*PLACES) for outcome in listed if outcome.precision == name)
+        early = Counter(outcome.cell(EARLY) for outcome in listed if outcome.precision == name)
         rows.append([name, *(str(counts[cell]) for cell in CELLS), str(early[MISSED])])
     return markdown_table(["precision", *CELLS, "missed at the beginning"], rows)
 
 
-def settings_table(found: list[Outcome]) -> str:
+def settings_table(listed: list[Outcome]) -> str:
     """Return what became of each precision in each training: training loss over fp32's, outcome, what was said."""
-    names = list(dict.fromkeys(one.precision for one in found))
+    names = list(dict.fromkeys(outcome.precision for outcome in listed))
     rows = []
-    for setting in dict.fromkeys(one.setting for one in found):
-        own = {one.precision: one for one in found if one.setting == setting}
-        rows.append([setting.name, *(_told(own[name]) if name in own else "–" for name in names)])
+    for setting in dict.fromkeys(outcome.setting for outcome in listed):
+        by_precision = {outcome.precision: outcome for outcome in listed if outcome.setting == setting}
+        rows.append([setting.name, *(_advice(by_precision[name]) if name in by_precision else "–" for name in names)])
     return markdown_table(["training", *names], rows)
 
 
-def _told(one: Outcome) -> str:
-    said = [place for place in PLACES if one.objections.get(place)]
-    return f"{_became(one)}, {'refused ' + ' and '.join(said) if said else 'within budget'}"
+def _advice(outcome: Outcome) -> str:
+    refused = [place for place in PLACES if outcome.objections.get(place)]
+    return f"{_became(outcome)}, {'refused ' + ' and '.join(refused) if refused else 'within budget'}"
 
 
-def _became(one: Outcome) -> str:
-    ratio = "–" if one.ratio is None else f"{one.ratio:.3g}x"
-    trains = {True: "trains", False: "does not", None: "open"}[one.trains]
+def _became(outcome: Outcome) -> str:
+    ratio = "–" if outcome.ratio is None else f"{outcome.ratio:.3g}x"
+    trains = {True: "trains", False: "does not", None: "open"}[outcome.trains]
     return f"{ratio} {trains}"
 
 
@@ -458,27 +460,27 @@ def settled_table(lines: Iterable[Line], proof: Proof) -> str:
     scales = settled_scales(lines)
     cells = {key: [key[0].name, key[1], f"{scale:,.0f}"] for key, scale in scales.items()}
     for begun in ({}, scales):
-        own = [line for line in lines if line.init_scale == begun.get((line.setting, line.precision))]
-        found = {(one.setting, one.precision): one for one in outcomes(own, proof)}
+        chosen = [line for line in lines if line.init_scale == begun.get((line.setting, line.precision))]
+        known = {(outcome.setting, outcome.precision): outcome for outcome in outcomes(chosen, proof)}
         for (setting, precision), row in cells.items():
             trained = {
                 line.training.seed: str(len(line.training.skipped))
-                for line in own
+                for line in chosen
                 if line.training is not None and (line.setting, line.precision) == (setting, precision)
             }
-            one = found.get((setting, precision))
-            row += ["–" if one is None else _became(one), ", ".join(trained[seed] for seed in sorted(trained))]
+            outcome = known.get((setting, precision))
+            row += ["–" if outcome is None else _became(outcome), ", ".join(trained[seed] for seed in sorted(trained))]
     headers = ["training", "precision", "settled at", "from the default", "skipped", "from there", "skipped"]
     return markdown_table(headers, list(cells.values()))
 
 
-def reasons_table(found: list[Outcome]) -> str:
+def reasons_table(listed: list[Outcome]) -> str:
     """Return the objections to each precision that was refused, with where and how they came out."""
     rows = [
-        [one.setting.name, one.precision, place, one.objections[place], one.cell(place)]
-        for one in found
+        [outcome.setting.name, outcome.precision, place, outcome.objections[place], outcome.cell(place)]
+        for outcome in listed
         for place in PLACES
-        if one.objections.get(place)
+        if outcome.objections.get(place)
     ]
     return markdown_table(["training", "precision", "asked", "objection", "outcome"], rows)
 
@@ -493,11 +495,11 @@ def trained_table(lines: Iterable[Line]) -> str:
         if setting.recipe != "usual rate":
             continue
         for place in PLACES:
-            own = [line for line in lines if line.place == place and line.setting == setting]
-            if own:
+            steps = [line for line in lines if line.place == place and line.setting == setting]
+            if steps:
                 workload = workload_of(setting, 0) if place == EARLY else late_workload(setting, 0)
                 when = "first weights" if place == EARLY else "trained"
-                rows.append([f"{setting.network}, {when}", *_measured(own), *_reach(workload, own[0].setting)])
+                rows.append([f"{setting.network}, {when}", *_measured(steps), *_reach(workload, steps[0].setting)])
     for name in SYNTHETIC:
         rows.append([f"{name} (built in, small)", *_synthetic(name)])
     headers = ["network", "times the floor", "gradient error", "agreement", "update kept, bf16_pure", "reach of fp16"]
@@ -523,8 +525,8 @@ def _errors(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _reach(workload: Workload, setting: Setting | None, case: Case | None = None) -> list[str]:
     """Return the largest magnitude of activations and their gradients in one fp32 step over what fp16 holds."""
     case = case or case_of(setting or PROOF.settings[0], BASELINE)
-    seen = measure_ranges(workload, case, open_device("cpu"), 1, [])
-    reaches = [fit(one, "fp16").reach for one in seen.magnitudes]
+    ranges = measure_ranges(workload, case, open_device("cpu"), 1, [])
+    reaches = [fit(magnitudes, "fp16").reach for magnitudes in ranges.magnitudes]
     largest = max((reach for reach in reaches if reach is not None), default=math.nan)
     return ["–" if math.isnan(largest) else format_share(min(largest, 1.0))]
 

@@ -71,8 +71,8 @@ def browser_rows(chromium: str, pages: Mapping[int, Path]) -> Iterator[tuple[str
         for cases, page in pages.items():
             painted, large = format_seconds(first_paint_seconds(browser, page)), cases == SIZES[-1]
             yield f"report of {cases:,} cases: first paint in Chromium", painted, "≤ 1 s" if cases == SIZES[0] else "–"
-            for what, answered in answer_seconds(browser, page).items():
-                yield f"report of {cases:,} cases: {what}", format_seconds(answered), ANSWERS[what] if large else "–"
+            for act, answered in answer_seconds(browser, page).items():
+                yield f"report of {cases:,} cases: {act}", format_seconds(answered), ANSWERS[act] if large else "–"
         browser.close()
 
 
@@ -89,12 +89,12 @@ def zoo_rows(folder: Path, networks: int = 200) -> Iterator[tuple[str, str, str]
     """Yield how long the report and `show` of many networks in five precisions take, and how large the page is."""
     run = write_zoo_run(folder, networks)
     page = folder / "zoo.html"
-    what = f"{networks} networks in 5 precisions, {networks // 3} of them in training, too"
-    yield f"report of {what}: built", format_seconds(build_seconds(run, page)), "≤ 5 s"
-    yield f"report of {what}: file", format_bytes(page.stat().st_size), "≤ 4 MB"
+    networks_measured = f"{networks} networks in 5 precisions, {networks // 3} of them in training, too"
+    yield f"report of {networks_measured}: built", format_seconds(build_seconds(run, page)), "≤ 5 s"
+    yield f"report of {networks_measured}: file", format_bytes(page.stat().st_size), "≤ 4 MB"
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", _TORCH_FREE, "show", str(run)], check=True, capture_output=True)
-    yield f"show of {what}", format_seconds(time.perf_counter() - started), "≤ 3 s"
+    yield f"show of {networks_measured}", format_seconds(time.perf_counter() - started), "≤ 3 s"
 
 
 def build_seconds(run: Path, page: Path, baseline: Path | None = None) -> float:
@@ -108,7 +108,7 @@ def build_seconds(run: Path, page: Path, baseline: Path | None = None) -> float:
 
 def first_paint_seconds(browser: Browser, page: Path) -> float:
     """Return the seconds until Chromium first shows something of the page: the median of several windows."""
-    found = []
+    seconds = []
     for _ in range(REPETITIONS):
         with browser.new_context(viewport={"width": 1400, "height": 1000}) as context:
             window = context.new_page()
@@ -117,8 +117,8 @@ def first_paint_seconds(browser: Browser, page: Path) -> float:
             [entry] = window.evaluate(
                 "performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)"
             )
-            found.append(entry / 1000)
-    return sorted(found)[REPETITIONS // 2]
+            seconds.append(entry / 1000)
+    return sorted(seconds)[REPETITIONS // 2]
 
 
 def answer_seconds(browser: Browser, page: Path) -> dict[str, float]:
@@ -134,8 +134,8 @@ def answer_seconds(browser: Browser, page: Path) -> dict[str, float]:
         acts = [("sorting", f"#cases th:nth-child({place + 1}) button", "click") for place in range(buttons)]
         search = "#cases .controls input"
         acts += [("searching", search, text) for text in ("w", "wo", "bf16", "workload_3 ", "")]
-        for what, selector, act in acts:
+        for name, selector, act in acts:
             for _ in range(2):
                 passed = window.evaluate(_ANSWER, [selector, act]) / 1000
-                worst[what] = max(worst.get(what, 0.0), passed)
+                worst[name] = max(worst.get(name, 0.0), passed)
     return worst

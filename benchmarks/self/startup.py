@@ -32,12 +32,12 @@ def rows() -> list[tuple[str, str, str]]:
             "ampbench doctor --results": (f"{ANSWER} beside the import of torch", ["doctor", *stored]),
         }
         lines = {name: ("-m", "ampbench", *words) for name, (_, words) in asked.items()}
-        found = in_turns({"python -c pass": BARE, "python -c 'import torch'": TORCH, **lines})
-    bare = found["python -c pass"]
+        medians = in_turns({"python -c pass": BARE, "python -c 'import torch'": TORCH, **lines})
+    bare = medians["python -c pass"]
     goals = {name: goal for name, (goal, _) in asked.items()}
     return [
         (name, f"{format_seconds(seconds)}, {seconds / bare:.1f} times bare Python", goals.get(name, "–"))
-        for name, seconds in found.items()
+        for name, seconds in medians.items()
     ]
 
 
@@ -55,7 +55,7 @@ def in_turns(lines: Mapping[str, Sequence[str]], repetitions: int = REPETITIONS)
             if done.returncode not in ANSWERED:
                 raise RuntimeError(f"{name} failed: {done.stderr.decode()}")
             times[name] += [seconds] if turn else []
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 def measure_small_run(results: Path) -> None:

@@ -84,9 +84,9 @@ def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tup
             )
             asked = RoundAsked(placement_seed=server, builds=builds, min_run_seconds=min_run_seconds)
             request = ask(ROUND, asked, source=source, case=_case(source, precision), threads=1, seed=0)
-            found = ROUND.found(channel.serve(request))
-            assert found is not None
-            yield f"{name} {precision}", round_value(found.samples, found.cpu_samples, found.windows)
+            measured = ROUND.found(channel.serve(request))
+            assert measured is not None
+            yield f"{name} {precision}", round_value(measured.samples, measured.cpu_samples, measured.windows)
     finally:
         channel.close()
 
@@ -108,10 +108,10 @@ def round_overhead(rounds: int = 20) -> dict[str, float]:
             asked = RoundAsked(placement_seed=number)
             request = ask(ROUND, asked, source=builtin_source(spec), case=case, threads=1)
             start = time.perf_counter()
-            found = ROUND.found(channel.serve(request))
+            measured = ROUND.found(channel.serve(request))
             wall = time.perf_counter() - start
-            assert found is not None
-            beyond.append(wall - found.seconds)
+            assert measured is not None
+            beyond.append(wall - measured.seconds)
     finally:
         channel.close()
     return {"median": statistics.median(beyond), "worst": max(beyond)}

@@ -92,8 +92,8 @@ def _long_ledger() -> CastLedger:
     with torch.no_grad(), ampbench.trace_casts(layers) as ledger:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             layers(batch)
-        each = len(ledger.ops)
-        for _ in range(OPS // each):
+        ops_once = len(ledger.ops)
+        for _ in range(OPS // ops_once):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 layers(batch)
     return ledger

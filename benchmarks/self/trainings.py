@@ -116,7 +116,7 @@ def _decoder(seed: int) -> Workload:
     return characters(generator, depth=1, width=32, heads=2, sequence_length=32, batch_size=8)
 
 
-def _made(kind: type[optim.Optimizer], **options: Any) -> Callable[[Any, float], optim.Optimizer]:
+def _built(kind: type[optim.Optimizer], **options: Any) -> Callable[[Any, float], optim.Optimizer]:
     return lambda parameters, rate: kind(parameters, lr=rate, **options)
 
 
@@ -177,11 +177,11 @@ def _patches() -> Data:
     """Return grey patches (8, 8) of two photographs, as numbers of mean 0 and deviation 1, as their own targets."""
     from sklearn.datasets import load_sample_images
 
-    found = []
+    pieces = []
     for image in load_sample_images().images:
         grey = torch.from_numpy(image.astype(np.float32)).mean(2)
-        found.append(grey.unfold(0, 8, 8).unfold(1, 8, 8).reshape(-1, 64))
-    patches = torch.cat(found)
+        pieces.append(grey.unfold(0, 8, 8).unfold(1, 8, 8).reshape(-1, 64))
+    patches = torch.cat(pieces)
     patches = (patches - patches.mean()) / patches.std()
     return patches, patches
 
@@ -224,14 +224,14 @@ WINDOWS = 5000
 @functools.cache
 def _sources() -> list[Tensor]:
     """Return the source of each of `MODULES` as codes."""
-    found = []
+    texts = []
     for name in MODULES:
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
         text = Path(spec.origin).read_bytes()
-        found.append(torch.tensor([code - 32 if 32 <= code < 127 else CODES - 1 for code in text]))
-    return found
+        texts.append(torch.tensor([code - 32 if 32 <= code < 127 else CODES - 1 for code in text]))
+    return texts
 
 
 @functools.cache
@@ -286,7 +286,7 @@ def _stack(seed: int, activation: type[nn.Module], *widths: int) -> nn.Module:
     """Return linear layers of these widths with activations between them."""
 
     def make() -> nn.Module:
-        layers = [(nn.Linear(one, other), activation()) for one, other in itertools.pairwise(widths)]
+        layers = [(nn.Linear(wide, narrow), activation()) for wide, narrow in itertools.pairwise(widths)]
         return nn.Sequential(*itertools.chain.from_iterable(layers))[:-1]
 
     return _drawn(seed, make)
@@ -432,28 +432,28 @@ _FIRST: Mapping[str, Network] = MappingProxyType(
     {
         "MLP": Network(
             make=_mlp,
-            optimizer=_made(optim.AdamW, weight_decay=0.01),
+            optimizer=_built(optim.AdamW, weight_decay=0.01),
             said="three linear layers on digits, AdamW at 1e-3, decay 0.01",
             rate=1e-3,
             steps=600,
         ),
         "CNN": Network(
             make=_cnn,
-            optimizer=_made(optim.SGD, momentum=0.9),
+            optimizer=_built(optim.SGD, momentum=0.9),
             said="two convolutions on digits, SGD at 0.03, momentum 0.9",
             rate=0.03,
             steps=400,
         ),
         "batch norm": Network(
             make=_normalised,
-            optimizer=_made(optim.SGD, momentum=0.9, weight_decay=5e-4),
+            optimizer=_built(optim.SGD, momentum=0.9, weight_decay=5e-4),
             said="two convolutions with batch norm on digits, SGD at 0.05, momentum 0.9, decay 5e-4",
             rate=0.05,
             steps=300,
         ),
         "decoder": Network(
             make=_decoder,
-            optimizer=_made(optim.AdamW, weight_decay=0.1),
+            optimizer=_built(optim.AdamW, weight_decay=0.1),
             said="one causal transformer layer on characters, AdamW at 3e-3, decay 0.1",
             rate=3e-3,
             steps=400,
@@ -465,7 +465,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
     {
         "logistic": Network(
             make=_from_zero,
-            optimizer=_made(optim.SGD),
+            optimizer=_built(optim.SGD),
             said="one linear layer, zero at first, on a table of five classes, SGD at 0.1; batches of 64",
             rate=0.1,
             steps=1000,
@@ -473,7 +473,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "logistic with Adam": Network(
             make=_logistic,
-            optimizer=_made(optim.Adam),
+            optimizer=_built(optim.Adam),
             said="the same from drawn weights, Adam at 0.01; batches of 256",
             rate=0.01,
             steps=600,
@@ -481,7 +481,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "SiLU": Network(
             make=_silu,
-            optimizer=_made(optim.RMSprop),
+            optimizer=_built(optim.RMSprop),
             said="three linear layers with SiLU on the same table, RMSprop at 1e-3; batches of 32",
             rate=1e-3,
             steps=800,
@@ -489,7 +489,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "wide": Network(
             make=_wide,
-            optimizer=_made(optim.SGD, momentum=0.9, weight_decay=1e-3),
+            optimizer=_built(optim.SGD, momentum=0.9, weight_decay=1e-3),
             said="three linear layers 256 wide on the same table, SGD at 0.05, momentum 0.9, decay 1e-3; batches "
             "of 128",
             rate=0.05,
@@ -498,7 +498,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "regression": Network(
             make=_regression,
-            optimizer=_made(optim.Adam),
+            optimizer=_built(optim.Adam),
             said="three linear layers on Friedman's problem, targets of 0 to 300, Adam at 0.01; batches of 100",
             rate=0.01,
             steps=1200,
@@ -506,7 +506,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "autoencoder": Network(
             make=_autoencoder,
-            optimizer=_made(optim.Adam),
+            optimizer=_built(optim.Adam),
             said="four linear layers with GELU on patches of photographs, Adam at 1e-3; batches of 128",
             rate=1e-3,
             steps=600,
@@ -514,7 +514,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "stripes": Network(
             make=_striped,
-            optimizer=_made(optim.SGD, momentum=0.9, nesterov=True, weight_decay=1e-4),
+            optimizer=_built(optim.SGD, momentum=0.9, nesterov=True, weight_decay=1e-4),
             said="two convolutions with batch norm on striped images, SGD at 0.1 with Nesterov's momentum 0.9, decay "
             "1e-4; batches of 32",
             rate=0.1,
@@ -523,7 +523,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "depthwise": Network(
             make=_depthwise,
-            optimizer=_made(optim.RMSprop),
+            optimizer=_built(optim.RMSprop),
             said="depthwise and pointwise convolutions with batch norm on striped images, RMSprop at 1e-3; batches "
             "of 64",
             rate=1e-3,
@@ -532,7 +532,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "residual": Network(
             make=_residual,
-            optimizer=_made(optim.Adam),
+            optimizer=_built(optim.Adam),
             said="two residual blocks with group norm on striped images, Adam at 2e-3; batches of 32",
             rate=2e-3,
             steps=400,
@@ -540,7 +540,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "GRU": Network(
             make=_gru,
-            optimizer=_made(optim.Adam),
+            optimizer=_built(optim.Adam),
             said="a gated recurrent layer that predicts characters of Python's source, Adam at 5e-3; batches of 16",
             rate=5e-3,
             steps=300,
@@ -548,7 +548,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "LSTM": Network(
             make=_lstm,
-            optimizer=_made(optim.RMSprop),
+            optimizer=_built(optim.RMSprop),
             said="a long short-term memory that predicts a noisy chaotic series, RMSprop at 2e-3; batches of 32",
             rate=2e-3,
             steps=400,
@@ -556,7 +556,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "encoder": Network(
             make=_encoder,
-            optimizer=_made(optim.AdamW, weight_decay=0.05),
+            optimizer=_built(optim.AdamW, weight_decay=0.05),
             said="two layers of attention with layer norm that guess hidden characters of Python's source, AdamW at "
             "1e-3, decay 0.05; batches of 16",
             rate=1e-3,
@@ -565,7 +565,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "fine-tuning": Network(
             make=_tuned,
-            optimizer=_made(optim.AdamW, weight_decay=0.01),
+            optimizer=_built(optim.AdamW, weight_decay=0.01),
             said="the same after training in fp32, with a new last layer, on Python's help texts, AdamW at 3e-4, decay "
             "0.01; batches of 16",
             rate=3e-4,
@@ -574,7 +574,7 @@ _SECOND: Mapping[str, Network] = MappingProxyType(
         ),
         "trigrams": Network(
             make=_bag,
-            optimizer=_made(optim.Adagrad),
+            optimizer=_built(optim.Adagrad),
             said="the mean of embeddings of trigrams, which tells modules of Python's library apart, Adagrad at 0.05; "
             "batches of 64",
             rate=0.05,

@@ -53,8 +53,8 @@ def interleaved_table(names: Iterable[str] = NOISES, gates: int = 2000, slowed_g
             same.share(ChangeStatus.UNCHANGED),
             share_of_cells(same.tail_open),
             f"{same.blocks.mean():.0f}",
-            *(share_of_cells(each.changed) for each in within),
-            *(each.share(ChangeStatus.REGRESSED) for each in slowed.values()),
+            *(share_of_cells(gate_results.changed) for gate_results in within),
+            *(gate_results.share(ChangeStatus.REGRESSED) for gate_results in slowed.values()),
             share_of_cells(tail.mean_changed),
             without.share(ChangeStatus.UNCHANGED),
             share_of_cells(same.asv),
@@ -80,7 +80,7 @@ def stored_table(names: Iterable[str] = NOISES, gates: int = 2000, slowed_gates:
                 share_of_cells(changed),
                 share_of_gates(changed),
                 share_of_cells(same == ChangeStatus.UNCHANGED),
-                *(share_of_cells(each) for each in slowed),
+                *(share_of_cells(of_effect) for of_effect in slowed),
             ]
             yield f"| {' | '.join(map(str, cells))} |"
 
@@ -145,12 +145,12 @@ def orders_table(draws: int = 100) -> Iterator[str]:
         errors = []
         for _ in range(draws):
             orders = [torch.randperm(WIDTH, generator=generator) for _ in weights]
-            found = [_through(weights, inputs[:rows].to(dtype), orders) for dtype in (torch.float32, torch.bfloat16)]
-            errors.append([float((output.double() - exact).norm()) for output in found])
+            outputs = [_through(weights, inputs[:rows].to(dtype), orders) for dtype in (torch.float32, torch.bfloat16)]
+            errors.append([float((output.double() - exact).norm()) for output in outputs])
         single, half = np.transpose(errors)
         pairs = np.abs(np.log(single[:, None] / single))[np.triu_indices(draws, 1)]
         beyond = [np.mean(pairs > np.log1p(growth)) for growth in (1, growth_by_order(rows * columns))]
-        apart = [f"{each.max() / each.min():.4g}" for each in (single, half)]
+        apart = [f"{series.max() / series.min():.4g}" for series in (single, half)]
         yield f"| {rows * columns:,} | {apart[0]} | {' | '.join(f'{share:.2%}' for share in beyond)} | {apart[1]} |"
 
 

@@ -22,7 +22,7 @@ TWO_ARMS = ("ab", "mlp", "--phase", "inference", "--baseline", "here", "--candid
 def rows() -> Iterator[tuple[str, str, str]]:
     """Yield what was measured, how long it took, and the goal."""
     began, _, rounds = _session(ONE_NETWORK)
-    first = max(_ended(one) for one in rounds if one.round == 0) - began
+    first = max(_ended(timing) for timing in rounds if timing.round == 0) - began
     yield "ampbench run mlp, 5 precisions, both phases: its first full table", format_seconds(first), "≤ 10 s"
     _, wall, _ = _session(DEFAULT)
     yield "ampbench run, the default suite (make demo): wall", format_seconds(wall), "≤ 90 s"
@@ -38,9 +38,9 @@ def between_blocks(rounds: Iterable[Round]) -> list[float]:
     of a block count as before it, which is a fraction of a second.
     """
     ends: dict[int, tuple[float, float]] = {}
-    for one in rounds:
-        first, last = ends.get(one.round, (float("inf"), 0.0))
-        ends[one.round] = min(first, _ended(one) - one.seconds), max(last, _ended(one))
+    for timing in rounds:
+        first, last = ends.get(timing.round, (float("inf"), 0.0))
+        ends[timing.round] = min(first, _ended(timing) - timing.seconds), max(last, _ended(timing))
     ordered = [ends[block] for block in sorted(ends)]
     return [after[0] - before[1] for before, after in pairwise(ordered)]
 
@@ -52,8 +52,8 @@ def _session(arguments: tuple[str, ...]) -> tuple[float, float, list[Round]]:
         command = [sys.executable, "-m", "ampbench", *arguments, "--results", folder]
         subprocess.run(command, capture_output=True, check=False)
         wall = time.time() - began
-        return began, wall, [one for path in list_runs(Path(folder)) for one in read_run(path).rounds]
+        return began, wall, [timing for path in list_runs(Path(folder)) for timing in read_run(path).rounds]
 
 
-def _ended(one: Round) -> float:
-    return datetime.fromisoformat(one.finished_at).timestamp()
+def _ended(timing: Round) -> float:
+    return datetime.fromisoformat(timing.finished_at).timestamp()
