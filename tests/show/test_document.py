@@ -46,7 +46,7 @@ def test_machines_have_each_column_that_has_a_key() -> None:
 
 
 def test_a_long_table_says_how_much_of_it_is_shown() -> None:
-    found = table("Times", COLUMNS, ROWS, "of a step", shown=1)
+    found = table("Times", COLUMNS, ROWS, "of a step", most=1)
     assert (len(found.rows), found.note) == (1, "of a step; 1 of 3, -v lists the rest")
 
 
