@@ -68,8 +68,8 @@ def nonfinite(model: Any) -> Iterator["_Finder"]:
     """
     from ampbench.trace.nonfinite import find_nonfinite
 
-    with find_nonfinite(model) as found:
-        yield found
+    with find_nonfinite(model) as finder:
+        yield finder
 
 
 def studied(kind: str, model_or_workload: Any, inputs: Any, loss: Any, options: dict[str, Any]) -> Findings:

@@ -112,8 +112,8 @@ def _answered(answer: ast.stmt, module: _Module) -> list[str]:
         return [f"    {', '.join(names)} = {text.removeprefix('return ')}"]
     written = []
     for name, value in zip(names, answer.value.elts, strict=False):
-        given = ast.get_source_segment(text, value)
-        written += [f"    {name} = {given}"] if given != name else []
+        value_text = ast.get_source_segment(text, value)
+        written += [f"    {name} = {value_text}"] if value_text != name else []
     return written
 
 

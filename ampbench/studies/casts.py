@@ -165,8 +165,8 @@ def _tried(record: CastPass) -> Iterator[Statement]:
 
 def _unseen(case: Case, record: CastPass) -> Iterator[Statement]:
     """Yield which ops cast inside where nothing is seen, or might, and what fake tensors did in place of a device."""
-    for (name, given, made), count in casts_inside(record.trace).items():
-        yield _info(Casts.INSIDE, op=name, given=" and ".join(given), made=" and ".join(made), count=count)
+    for (name, sources, results), count in casts_inside(record.trace).items():
+        yield _info(Casts.INSIDE, op=name, given=" and ".join(sources), made=" and ".join(results), count=count)
     names = Counter(op.name for op in record.trace.ops)
     others = [name for name in names if name.partition(".")[0] not in SEEN_INSIDE]
     if others:
@@ -231,7 +231,7 @@ def _asking(row: CastRow) -> tuple[str, str]:
 def by_promoting_op(record: CastPass) -> list[Row]:
     """Return what ops convert inside, by the op and the function that called it; nothing times that alone."""
     ops = record.trace.ops
-    inside = [CastRow(each, ops[each.operation], ops[each.operation]) for each in record.trace.promotions]
+    inside = [CastRow(cast, ops[cast.operation], ops[cast.operation]) for cast in record.trace.promotions]
     return _grouped(record.trace, ("op", "function"), _asking, inside)
 
 
@@ -244,16 +244,16 @@ def _grouped(
     """Return the casts, or what is converted `inside` ops, by what they have in common, the most expensive first."""
     groups: list[Row] = []
     for common, rows in grouped(_cast_rows(trace) if inside is None else inside, key).items():
-        own, phases = [row.cast for row in rows], Counter(row.op.phase for row in rows)
+        casts, phases = [row.cast for row in rows], Counter(row.op.phase for row in rows)
         groups.append(
             {
                 **dict(zip(names, common, strict=True)),
-                "casts": len(own),
+                "casts": len(casts),
                 "forward": phases["forward"],
                 "backward": phases["backward"],
-                "bytes_moved": bytes_moved(own),
-                "seconds": _seconds(trace, own) if inside is None else None,
-                "dtypes": ", ".join(dict.fromkeys(map(_ways, own))),
+                "bytes_moved": bytes_moved(casts),
+                "seconds": _seconds(trace, casts) if inside is None else None,
+                "dtypes": ", ".join(dict.fromkeys(map(_ways, casts))),
             }
         )
     return sorted(groups, key=lambda row: (-(row["seconds"] or 0), -row["bytes_moved"], *itemgetter(*names)(row)))
@@ -263,9 +263,9 @@ def _ways(cast: Any) -> str:
     return f"{cast.from_dtype} → {cast.to_dtype}"
 
 
-def _seconds(trace: CastTrace, made: Iterable[Any]) -> float | None:
+def _seconds(trace: CastTrace, casts: Iterable[Any]) -> float | None:
     """Return what ops or casts took while traced; None where they were not timed."""
-    return sum((each.seconds or 0.0 for each in made), 0.0) if trace.timed else None
+    return sum((cast.seconds or 0.0 for cast in casts), 0.0) if trace.timed else None
 
 
 def by_weight(record: CastPass) -> list[Row]:
@@ -277,14 +277,14 @@ def by_weight(record: CastPass) -> list[Row]:
     casts = grouped(record.trace.casts, lambda cast: (cast.what, cast.name))
     rows = []
     for name in dict.fromkeys(use.name for use in record.trace.weights):
-        own = casts.get((terms.WEIGHT, name), [])
-        kept = {cast.to_dtype: cast.bytes_written for cast in own if cast.cached}
+        weight_casts = casts.get((terms.WEIGHT, name), [])
+        kept = {cast.to_dtype: cast.bytes_written for cast in weight_casts if cast.cached}
         rows.append(
             {
                 "cast": uses[name, terms.CAST],
                 "reused": uses[name, terms.REUSED],
                 "not_needed": uses[name, terms.NOT_NEEDED],
-                "cast_bytes": bytes_moved(own),
+                "cast_bytes": bytes_moved(weight_casts),
                 "cache_bytes": sum(kept.values()),
                 "name": name,
             }
@@ -301,14 +301,14 @@ def by_module(record: CastPass) -> list[Row]:
     rows = []
     for sides, calls in grouped(record.trace.modules, _sides).items():
         names = list(dict.fromkeys(same.module for same in calls))
-        own = [cast for name in names for cast in casts.pop(name, [])]
+        module_casts = [cast for name in names for cast in casts.pop(name, [])]
         rows.append(
             {
                 **dict(zip(("kind", "inputs", "outputs", "parameters"), sides, strict=True)),
                 "calls": sum(same.calls for same in calls),
-                "casts": len(own),
-                "cast_bytes": bytes_moved(own),
-                "cast_seconds": _seconds(record.trace, own),
+                "casts": len(module_casts),
+                "cast_bytes": bytes_moved(module_casts),
+                "cast_seconds": _seconds(record.trace, module_casts),
                 "module": ", ".join(names),
             }
         )
@@ -342,47 +342,47 @@ def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Row]:
     """
     present = {operation.module for operation in graph.ops} | {cast.module for cast in graph.casts} | {""}
     eager = Counter(map(_cast_key, _model_casts(trace, graph)))
-    other = Counter(map(_cast_key, graph.casts))
+    compiled = Counter(map(_cast_key, graph.casts))
     added = Counter(_cast_key(cast) for cast in graph.casts if cast.fate != terms.FOLDED) - eager
-    here, there = _last_dtypes(_model_ops(trace)), _last_dtypes(graph.ops)
-    found = [
-        ((DTYPE, module, "forward", "its last op", f"{there[module]}, not {here[module]}"), "")
-        for module in (here if trace.inference else ())  # training ends with running statistics
-        if there.get(module, here[module]) != here[module]
+    eager_dtypes, graph_dtypes = _last_dtypes(_model_ops(trace)), _last_dtypes(graph.ops)
+    differences = [
+        ((DTYPE, module, "forward", "its last op", f"{graph_dtypes[module]}, not {eager_dtypes[module]}"), "")
+        for module in (eager_dtypes if trace.inference else ())  # training ends with running statistics
+        if graph_dtypes.get(module, eager_dtypes[module]) != eager_dtypes[module]
     ]
-    found += [
-        ((OUTSIDE if kind == GONE and module not in present else kind, module, phase, what, dtypes), name)
-        for casts, kind in ((added, ADDED), (eager - other, GONE))
-        for name, module, phase, what, dtypes in casts.elements()
+    differences += [
+        ((OUTSIDE if kind == GONE and module not in present else kind, module, phase, role, dtypes), name)
+        for casts, kind in ((added, ADDED), (eager - compiled, GONE))
+        for name, module, phase, role, dtypes in casts.elements()
     ]
     return [
         {
             "kind": kind,
             "module": module,
             "phase": phase,
-            "what": " ".join(filter(None, [what, few(name for _, name in same if name)])),
+            "what": " ".join(filter(None, [role, few(name for _, name in same if name)])),
             "casts": len(same) if kind != DTYPE else 0,
             "dtypes": dtypes,
         }
-        for (kind, module, phase, what, dtypes), same in grouped(found, itemgetter(0)).items()
+        for (kind, module, phase, role, dtypes), same in grouped(differences, itemgetter(0)).items()
     ]
 
 
 def _last_dtypes(ops: Iterable[Operation]) -> dict[str, str]:
     """Return the dtype that each module's last op which computes with floating numbers gives in the forward pass."""
-    found: dict[str, str] = {}
+    last: dict[str, str] = {}
     for op in ops:
-        given, made = floating(op.inputs), floating(op.outputs)
-        if op.phase == "forward" and given and made and terms.plain_name(op.name) not in MOVES:
-            found[op.module] = made[0]
-    return found
+        inputs, outputs = floating(op.inputs), floating(op.outputs)
+        if op.phase == "forward" and inputs and outputs and terms.plain_name(op.name) not in MOVES:
+            last[op.module] = outputs[0]
+    return last
 
 
 def _cast_key(cast: Cast | GraphCast) -> tuple[str, ...]:
     """Return what makes two casts the same: what is stored has a name, other values are told apart by the module."""
     stored = cast.what in (terms.WEIGHT, terms.BUFFER)
-    what = cast.what if stored or cast.what == terms.GRADIENT else "value"
-    return cast.name if stored else "", cast.module, cast.phase, what, _ways(cast)
+    role = cast.what if stored or cast.what == terms.GRADIENT else "value"
+    return cast.name if stored else "", cast.module, cast.phase, role, _ways(cast)
 
 
 def _model_ops(trace: CastTrace) -> list[Operation]:
@@ -434,21 +434,21 @@ def _flow(row: Row) -> str:
 
 def _place(row: Row) -> str:
     """Return the module of an op or what it casts, who asked where it was not autocast, and the line of code."""
-    what, name = row["what"], row["tensor_name"]
-    place = row["module"] if what is None else f"cast of {what if name == what else f'{what} {name}'.strip()}"
+    role, name = row["what"], row["tensor_name"]
+    place = row["module"] if role is None else f"cast of {role if name == role else f'{role} {name}'.strip()}"
     remarks = [
         row["origin"],
         "put in the cache" if row["cached"] else "",
         "/".join((row["source"] or "").split("/")[-2:]),
     ]
-    said = ", ".join(remark for remark in remarks if remark and remark != terms.AUTOCAST)
-    return f"{place} ({said})" if said else place
+    remarks_text = ", ".join(remark for remark in remarks if remark and remark != terms.AUTOCAST)
+    return f"{place} ({remarks_text})" if remarks_text else place
 
 
 def _columns(*columns: tuple[Any, ...]) -> list[Column[Row]]:
     """Return columns of which each is a key, a heading, a unit and what stands in cells instead of the value."""
-    made = [Column(key, itemgetter(key), *how) for key, *how in columns]
-    return [dataclasses.replace(column, rare=column.key.endswith("seconds")) for column in made]
+    columns_made = [Column(key, itemgetter(key), *how) for key, *how in columns]
+    return [dataclasses.replace(column, rare=column.key.endswith("seconds")) for column in columns_made]
 
 
 ALL = _columns(*((name,) for name in (*CAST_COLUMNS, "for_op", "function", "source")))
@@ -547,10 +547,13 @@ Examples:
         eager=False,
     ),
     refined=_refined,
-    plan=lambda selection, _, *here: named(PLAN)(selection, *here, absent_devices=True),
+    plan=lambda selection, _, *context: named(PLAN)(selection, *context, absent_devices=True),
     work=lambda session: partial(_traced, session),
     title="Casts",
-    remarks=lambda record: [*record.notes, *(f"{each.graph}: {note}" for each in record.graphs for note in each.notes)],
+    remarks=lambda record: [
+        *record.notes,
+        *(f"{graph.graph}: {note}" for graph in record.graphs for note in graph.notes),
+    ],
     tables=(
         Table(key="casts", columns=ALL, rows=all_casts),
         _table("origins", ORIGINS, by_origin, "Where they come from"),

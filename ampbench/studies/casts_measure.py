@@ -103,12 +103,12 @@ def _faked(workload: Workload, case: Case) -> Workload:
         if id(leaf) not in fakes:
             dtype = storage if storage is not None and leaf.is_floating_point() else leaf.dtype
             if case.memory_format == "channels_last" and leaf.ndim == 4:
-                made = torch.empty(leaf.shape, dtype=dtype, device=case.device, memory_format=torch.channels_last)
+                tensor = torch.empty(leaf.shape, dtype=dtype, device=case.device, memory_format=torch.channels_last)
             else:
-                made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=dtype, device=case.device)
+                tensor = torch.empty_strided(leaf.shape, leaf.stride(), dtype=dtype, device=case.device)
             if isinstance(leaf, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, requires_grad=leaf.requires_grad and learns)
-            fakes[id(leaf)] = made
+                tensor = torch.nn.Parameter(tensor, requires_grad=leaf.requires_grad and learns)
+            fakes[id(leaf)] = tensor
         return fakes[id(leaf)]
 
     for tensor in [*workload.module.parameters(), *workload.module.buffers()]:
@@ -151,25 +151,25 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     peaks: list[int | None] = [None]
     if trials:
         peaks = peaks_with(changes, workload, case, device, settled, notes)
-    found = CastPass(case_id=case.case_id, how=DEVICE, trace=trace, notes=notes)
+    record = CastPass(case_id=case.case_id, how=DEVICE, trace=trace, notes=notes)
     watch = FitnessWatch(device)
     if tracing.time:
-        found = _timed(found, step, tracing)
+        record = _timed(record, step, tracing)
         builds, seconds = [partial(build_step, workload, case, device)], tracing.seconds * (1 - TRACED_SHARE)
         (untraced,) = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, notes)
-        found = structs.replace(found, step_samples=untraced)
+        record = structs.replace(record, step_samples=untraced)
     for trial, peak in zip(trials, peaks[1:], strict=True):
         share = tracing.seconds / len(trials)
         try:
-            checked = measure_change(trial, workload, case, device, settled, trace, share, found.notes)
+            checked = measure_change(trial, workload, case, device, settled, trace, share, record.notes)
         except torch.OutOfMemoryError:
-            found.notes.append(f"{trial.change.name}: not measured, there is no room for two builds of the step")
+            record.notes.append(f"{trial.change.name}: not measured, there is no room for two builds of the step")
             continue
-        found.checked.append(structs.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
+        record.checked.append(structs.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
     if tracing.time or trials:
-        found = structs.replace(found, fitness=watch.seen())
-    found.graphs.extend(_read_graph(graph, step) for graph in tracing.graphs)
-    return found
+        record = structs.replace(record, fitness=watch.seen())
+    record.graphs.extend(_read_graph(graph, step) for graph in tracing.graphs)
+    return record
 
 
 def trace_step(step: Step, *, sources: bool = False, time: bool = False) -> CastTrace:
@@ -193,7 +193,7 @@ def _start_tracing(device: Device) -> None:
             torch.mm(low, low)
 
 
-def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
+def _timed(record: CastPass, step: Step, tracing: Tracing) -> CastPass:
     """Return `found` with the trace's seconds: medians over as many traced steps as the time is good for."""
     seconds, names = list[list[float | None]](), list[list[str]]()
     start = perf_counter()
@@ -205,16 +205,16 @@ def _timed(found: CastPass, step: Step, tracing: Tracing) -> CastPass:
         allowed = tracing.seconds * (TRACED_SHARE if len(seconds) >= FEWEST_TRACED else PATIENCE)
         if perf_counter() - start + took > allowed:
             break
-    if any(other != names[-1] for other in names):
+    if any(name != names[-1] for name in names):
         note = f"the ops of {len(names)} traced steps differ from step to step: seconds are those of the last"
-        return structs.replace(found, trace=last, notes=[*found.notes, note])
+        return structs.replace(record, trace=last, notes=[*record.notes, note])
     medians = np.median(np.array(seconds, dtype=np.float64), axis=0).tolist() if names[-1] else []
     trace = structs.replace(
         last,
         ops=[structs.replace(row, seconds=value) for row, value in zip(last.ops, medians, strict=True)],
         casts=[structs.replace(row, seconds=medians[row.index]) for row in last.casts],
     )
-    return structs.replace(found, trace=trace, traced_steps=len(names))
+    return structs.replace(record, trace=trace, traced_steps=len(names))
 
 
 def _read_graph(graph: str, step: Step) -> GraphTrace:

@@ -124,8 +124,12 @@ def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | 
     Only in `operation`, where it is given. None where nothing was attained.
     """
     wanted = (MATMUL, CONV) if operation is None else (operation,)
-    able = [one for one in ceilings if (one.device, one.dtype) == (device, dtype) and one.operation in wanted]
-    return max(filter(None, (each.rate for each in able)), default=None)
+    able = [
+        ceiling
+        for ceiling in ceilings
+        if (ceiling.device, ceiling.dtype) == (device, dtype) and ceiling.operation in wanted
+    ]
+    return max(filter(None, (ceiling.rate for ceiling in able)), default=None)
 
 
 def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None) -> float | None:
@@ -133,8 +137,12 @@ def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None
 
     None where that was not measured.
     """
-    copies = [one for one in ceilings if (one.device, one.operation) == (device, COPY) and dtype in (None, one.dtype)]
-    return max(filter(None, (each.rate for each in copies)), default=None)
+    copies = [
+        ceiling
+        for ceiling in ceilings
+        if (ceiling.device, ceiling.operation) == (device, COPY) and dtype in (None, ceiling.dtype)
+    ]
+    return max(filter(None, (copy.rate for copy in copies)), default=None)
 
 
 def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float | None:
@@ -145,10 +153,10 @@ def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float 
     where no read was measured, as a copy counts less than it moves where a line is read before it is overwritten, and
     where the smallest touched more.
     """
-    own = [each for each in ceilings if each.device == device and each.operation in MOVING]
-    if not any(each.operation == READ and each.attained for each in own):
+    moving = [ceiling for ceiling in ceilings if ceiling.device == device and ceiling.operation in MOVING]
+    if not any(ceiling.operation == READ and ceiling.attained for ceiling in moving):
         return None
-    points = [(size.work, size.rate) for each in own for size in each.attained if size.rate]
+    points = [(size.work, size.rate) for ceiling in moving for size in ceiling.attained if size.rate]
     within = [work for work, _ in points if work <= moved]
     return max(reached for work, reached in points if work >= max(within)) if within else None
 
@@ -381,16 +389,18 @@ def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:
                 name=", ".join(among) if devices[device] > 1 else device,
                 device=described or DeviceDescription(type=device, available=False),
                 ceilings=sorted(
-                    ceilings, key=lambda each: (OPERATIONS.index(each.operation), DTYPES.index(each.dtype))
+                    ceilings, key=lambda peak: (OPERATIONS.index(peak.operation), DTYPES.index(peak.dtype))
                 ),
             )
         )
     return known
 
 
-def _heading(found: Ceilings) -> str:
-    threads = [counted(each, "thread") for each in dict.fromkeys(each.threads for each in found.ceilings)]
-    named = [found.device.type, found.device.name, ", ".join(threads) if found.device.type == "cpu" else ""]
+def _heading(measured: Ceilings) -> str:
+    threads = [
+        counted(ceiling, "thread") for ceiling in dict.fromkeys(ceiling.threads for ceiling in measured.ceilings)
+    ]
+    named = [measured.device.type, measured.device.name, ", ".join(threads) if measured.device.type == "cpu" else ""]
     return " · ".join(filter(None, named))
 
 
@@ -441,7 +451,7 @@ def _wanted(where: "Prepared | Header", _: object, asked: CeilingsAsked) -> list
 _SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
 
 
-def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
+def ceilings_known(results: Path | str, environment: Environment) -> list[Ceiling]:
     """Return the highest ceiling of each device, operation and dtype in a results folder that holds `here`.
 
     All were measured on the same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Each
@@ -450,13 +460,15 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
     from ampbench import store
 
     def is_its(header: Header) -> bool:
-        there = header.environment
-        return header.explains == CEILINGS and all(getattr(there, name) == getattr(here, name) for name in _SAME)
+        measured = header.environment
+        return header.explains == CEILINGS and all(
+            getattr(measured, name) == getattr(environment, name) for name in _SAME
+        )
 
-    def holds(ceiling: Ceiling, there: Environment) -> bool:
-        was, now = there.device(ceiling.device), here.device(ceiling.device)
+    def holds(ceiling: Ceiling, measured: Environment) -> bool:
+        was, now = measured.device(ceiling.device), environment.device(ceiling.device)
         same = was is not None and now is not None and was.name == now.name
-        return same and (ceiling.device != "cpu" or ceiling.threads == here.threads)
+        return same and (ceiling.device != "cpu" or ceiling.threads == environment.threads)
 
     return highest(
         structs.replace(ceiling, run=stored.header.run)
@@ -466,11 +478,11 @@ def ceilings_known(results: Path | str, here: Environment) -> list[Ceiling]:
     )
 
 
-def _made(given: Given) -> CeilingsAsked:
+def _made(arguments: Given) -> CeilingsAsked:
     return CeilingsAsked(
-        seconds=given.values["seconds"],
-        operations=chosen("operation", given.values["operation"], OPERATIONS),
-        dtypes=chosen("dtype", given.values["dtype"], DTYPES),
+        seconds=arguments.values["seconds"],
+        operations=chosen("operation", arguments.values["operation"], OPERATIONS),
+        dtypes=chosen("dtype", arguments.values["dtype"], DTYPES),
     )
 
 
@@ -505,7 +517,7 @@ Examples:
     ),
     made=_made,
     on_devices=OnDevices(
-        request=lambda asked, each: CeilingAsked(operation=each.operation, dtype=each.dtype, seconds=asked.seconds)
+        request=lambda asked, blank: CeilingAsked(operation=blank.operation, dtype=blank.dtype, seconds=asked.seconds)
     ),
     parts=_wanted,
     apart=("operation", "dtype", "device"),

@@ -96,7 +96,11 @@ def _square(edge: int) -> Task:
 
 def _layer(rows: int, inputs: int, outputs: int, name: str = "linear") -> Task:
     """Return a layer: "linear", or "onednn", as inductor has it run in oneDNN."""
-    run = F.linear if name == "linear" else lambda *given: torch.ops.mkldnn._linear_pointwise(*given, "none", [], "")
+    run = (
+        F.linear
+        if name == "linear"
+        else lambda *operands: torch.ops.mkldnn._linear_pointwise(*operands, "none", [], "")
+    )
     build = _of(((rows, inputs), (outputs, inputs), (outputs,)), run)
     return Task(f"{name} {rows}x{inputs}x{outputs}", 2 * rows * inputs * outputs, build)
 
@@ -173,10 +177,10 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
         budget = seconds / sum(map(len, series))
         with precision_flags(PRECISIONS[TF32 if dtype == TF32 else FP32]), torch.inference_mode():
             for tasks in series:
-                found, why = _grow(tasks, device, _maker(device, held), budget, LONGEST * seconds)
-                attained += found
+                sizes, why = _grow(tasks, device, _maker(device, held), budget, LONGEST * seconds)
+                attained += sizes
                 if why:
-                    notes.append(f"{tasks[len(found)].size} and larger left out: {why}")
+                    notes.append(f"{tasks[len(sizes)].size} and larger left out: {why}")
                     errors.append(why)
     return Ceiling(
         device=device.type,
@@ -197,19 +201,19 @@ def _grow(
 
     Each gets `budget` seconds. How long the next one would take is reckoned from the rate of the one before.
     """
-    found: list[Attained] = []
+    attained: list[Attained] = []
     for task in tasks:
-        expected = min(found[-1].samples) * task.work / found[-1].work if found else 0.0
+        expected = min(attained[-1].samples) * task.work / attained[-1].work if attained else 0.0
         if expected > longest:
-            return found, f"one run would take about {format_seconds(expected)}"
+            return attained, f"one run would take about {format_seconds(expected)}"
         try:
             samples = _samples(task.build(make), device, budget)
         except Exception as error:  # noqa: BLE001 - whatever a device raises at what it does not support
             device.release()
-            return found, said_of(error)
-        found.append(Attained(size=task.size, work=task.work, samples=samples))
+            return attained, said_of(error)
+        attained.append(Attained(size=task.size, work=task.work, samples=samples))
         device.release()
-    return found, ""
+    return attained, ""
 
 
 def _samples(step: Callable[[], object], device: Device, budget: float) -> list[float]:

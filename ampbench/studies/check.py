@@ -109,7 +109,7 @@ def check_of(result: Checked) -> Check:
 
 def latest(runs: "Iterable[StoredRun]") -> dict[tuple[str, str], Checked]:
     """Return the last result of each check on each device, by device and name."""
-    return {(each.device, each.check): each for run in runs for each in run.every(Checked)}
+    return {(result.device, result.check): result for run in runs for result in run.every(Checked)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,22 +194,22 @@ def _came_to(outcome: str, rows: Alike) -> bool:
 
 def facts(torch: Torch) -> Iterator[Fact]:
     """Yield all that is known of each check on a device, the worst outcomes first."""
-    for each in sorted(torch.results, key=lambda each: WORST.index(each.outcome)):
-        check, name = check_of(each), f"{each.check} ({each.outcome}) on {each.device}"
+    for result in sorted(torch.results, key=lambda result: WORST.index(result.outcome)):
+        check, name = check_of(result), f"{result.check} ({result.outcome}) on {result.device}"
         known = {
-            "expected": each.expected,
-            "seen": each.seen,
-            "not shown": each.why,
-            "also printed": "; ".join(each.said),
-            "warned": "; ".join(each.warned),
+            "expected": result.expected,
+            "seen": result.seen,
+            "not shown": result.why,
+            "also printed": "; ".join(result.said),
+            "warned": "; ".join(result.warned),
             "why": check.why,
             "what to do": check.remedy,
             "mended in": check.mended and f"torch {check.mended}",
             "threads": ", ".join(check.threads),
         }
-        for what, text in known.items():
+        for title, text in known.items():
             if text:
-                yield name, what, text
+                yield name, title, text
                 name = ""
 
 
@@ -289,16 +289,16 @@ _SAME = ("torch_version", "torch_commit", "cpu", "cpu_flags")
 
 def diagnosis(runs: "Iterable[StoredRun]", environment: Environment) -> Iterator[Statement]:
     """Yield what runs of checks found in this very torch, on this processor; or that none has looked."""
-    own = [run for run in runs if all(getattr(run.header.environment, n) == getattr(environment, n) for n in _SAME)]
-    version, results = environment.torch_version, latest(own)
+    alike = [run for run in runs if all(getattr(run.header.environment, n) == getattr(environment, n) for n in _SAME)]
+    version, results = environment.torch_version, latest(alike)
     if not results:
         yield state(CheckCode.UNASKED, "", Severity.INFO, version=version)
         return
     yield from conclusions(None, Torch(version, _here_first(results.values())))
-    paths = {(each.device, each.check): run.path for run in own for each in run.every(Checked)}
-    shown = dict.fromkeys(paths[key] for key, each in results.items() if each.outcome in (DEFECTIVE, DIFFERS))
-    if shown:
-        yield state(CheckCode.SHOWN, "", Severity.INFO, commands=all_of([f"ampbench show {path}" for path in shown]))
+    paths = {(result.device, result.check): run.path for run in alike for result in run.every(Checked)}
+    evidence = dict.fromkeys(paths[key] for key, result in results.items() if result.outcome in (DEFECTIVE, DIFFERS))
+    if evidence:
+        yield state(CheckCode.SHOWN, "", Severity.INFO, commands=all_of([f"ampbench show {path}" for path in evidence]))
 
 
 def asked_of(names: Sequence[str]) -> ChecksAsked:
@@ -322,8 +322,8 @@ def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsk
     ]
     wanted = []
     for device in dict.fromkeys(devices or DEVICES):
-        here = environment.device(device)
-        present = here is not None and here.available
+        present_device = environment.device(device)
+        present = present_device is not None and present_device.available
         for check in checks:
             if device not in check.devices or not (present or check.fake or (devices and check.name in asked.checks)):
                 continue

@@ -31,14 +31,14 @@ MOST_LINES = 20
 def do_check(work: Work, asked: CheckAsked) -> Checked:
     """Do the task "check"; what goes by times that others on the machine spoilt shows nothing."""
     watch = FitnessWatch(Cpu())  # such checks are of a CPU
-    found = run_program(asked.check, asked.text, work.device_type)
-    if not CHECKS[asked.check].timed or found.why:
-        return found
+    result = run_program(asked.check, asked.text, work.device_type)
+    if not CHECKS[asked.check].timed or result.why:
+        return result
     spoilt = unfit(watch.seen())
     if spoilt is None:
-        return found
+        return result
     why = f"other work took {format_share(spoilt)} of the CPU while this was timed: do not trust its times"
-    return replace(found, outcome=NOT_SHOWN, how=NOT_OBSERVED, seen="", why=why)
+    return replace(result, outcome=NOT_SHOWN, how=NOT_OBSERVED, seen="", why=why)
 
 
 def run_program(check: str, text: str, device: str) -> Checked:
@@ -55,12 +55,12 @@ def run_program(check: str, text: str, device: str) -> Checked:
             exec(compile(text, f"<check {check}>", "exec"), namespace)
         except Exception as error:  # noqa: BLE001 - whatever a torch raises here is what was found
             problem = first_line(error)
-    expected, seen = (_line(namespace.get(name, "")) for name in ("expected", "seen"))
+    expected, observed = (_line(namespace.get(name, "")) for name in ("expected", "seen"))
     why = problem and f"the program ended with {_line(problem)}"
-    good = bool(namespace.get("good", seen == expected))
+    good = bool(namespace.get("good", observed == expected))
     wrong = DIFFERS if CHECKS[check].by_design else DEFECTIVE
     outcome = NOT_SHOWN if why else GOOD if good else wrong
-    printed = {f"expected: {expected}", f"seen:     {seen}"}
+    printed = {f"expected: {expected}", f"seen:     {observed}"}
     return Checked(
         device=device,
         check=check,
@@ -68,9 +68,9 @@ def run_program(check: str, text: str, device: str) -> Checked:
         how=NOT_OBSERVED if why else DEVICE if is_present(device) else FAKE,
         program=digest_of(text),
         expected=expected,
-        seen="" if why else seen,
+        seen="" if why else observed,
         said=[_line(line) for line in written.getvalue().splitlines() if line not in printed][:MOST_LINES],
-        warned=list(dict.fromkeys(_line(f"{one.category.__name__}: {one.message}") for one in caught)),
+        warned=list(dict.fromkeys(_line(f"{warning.category.__name__}: {warning.message}") for warning in caught)),
         why=why,
         seconds=time.perf_counter() - began,
     )

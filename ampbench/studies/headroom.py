@@ -349,7 +349,7 @@ def whole_step_seen(low: LowRun) -> bool:
     return not low.error and bool(low.lowered or low.lowered_weights or low.gradients or not low.notes)
 
 
-def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
+def predicted_and_seen(record: RangePass, low: LowRun) -> list[Outcome]:
     """Return the predictions for each module in `low` and its events, in the order of running.
 
     Predicted is from the magnitudes of `found` as by `predict`: in pure half of all values; with autocast, of those
@@ -361,16 +361,16 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
     of its outputs do. A module overflows in any case that the whole step names as the first to make a value that is not
     finite in its forward pass.
     """
-    rows = by_running_module(found.magnitudes)
+    rows = by_running_module(record.magnitudes)
     first = low.first_nonfinite.module if low.first_nonfinite and low.first_nonfinite.phase == "forward" else None
     outcomes = []
     for row in low.modules:
         prediction = _predicted(low, rows.get(row.module, []))
-        seen = row.elements > 0 and prediction is not None
+        counted = row.elements > 0 and prediction is not None
         overflows = row.overflowed > 0 or row.module == first
         happened = {
-            OVERFLOW: overflows if seen else None,
-            FLUSHING: row.flushed >= FLUSHES * row.elements if seen else None,
+            OVERFLOW: overflows if counted else None,
+            FLUSHING: row.flushed >= FLUSHES * row.elements if counted else None,
         }
         foretold = prediction or dict.fromkeys(happened, Event())
         events = {event: foretold[event]._replace(seen=happened[event]) for event in happened}
@@ -378,7 +378,7 @@ def predicted_and_seen(found: RangePass, low: LowRun) -> list[Outcome]:
     return outcomes
 
 
-def predicted_gradients(found: RangePass, low: LowRun) -> list[GradientOutcome]:
+def predicted_gradients(record: RangePass, low: LowRun) -> list[GradientOutcome]:
     """Return the gradients of parameters as predicted at the loss scale of `low` and as seen, the worst first.
 
     With autocast, a gradient is in the low dtype where the weight is used in it; others are fp32 and lose nothing by
@@ -387,19 +387,19 @@ def predicted_gradients(found: RangePass, low: LowRun) -> list[GradientOutcome]:
     """
     scale = low.scaler_scale or 1.0
     dtype = low_dtype(low.precision)
-    values = {row.name: row for row in found.magnitudes if row.what == GRADIENT and row.name}
+    values = {row.name: row for row in record.magnitudes if row.what == GRADIENT and row.name}
     rows = []
-    for seen in low.gradients:
-        exact = values.get(seen.parameter)
+    for gradient in low.gradients:
+        exact = values.get(gradient.parameter)
         share = fit(exact, dtype, scale).flushed if exact else None
-        in_fp32 = not _is_pure(low) and seen.parameter not in low.lowered_weights
+        in_fp32 = not _is_pure(low) and gradient.parameter not in low.lowered_weights
         rows.append(
             GradientOutcome(
-                parameter=seen.parameter,
-                elements=seen.elements,
+                parameter=gradient.parameter,
+                elements=gradient.elements,
                 predicted=0.0 if in_fp32 and share is not None else share,
-                seen=seen.flushed / finite if (finite := seen.elements - seen.nonfinite) else None,
-                nonfinite=seen.nonfinite,
+                seen=gradient.flushed / finite if (finite := gradient.elements - gradient.nonfinite) else None,
+                nonfinite=gradient.nonfinite,
             )
         )
     return sorted(rows, key=lambda row: (not row.nonfinite, -(row.seen or 0.0), -(row.predicted or 0.0)))
@@ -415,7 +415,9 @@ def flushed_together(rows: Iterable[GradientOutcome]) -> tuple[float | None, flo
     total = sum(finite for finite, *_ in known)
     if not total:
         return None, None
-    return sum(each[0] * each[1] for each in known) / total, sum(each[0] * each[2] for each in known) / total
+    return sum(triple[0] * triple[1] for triple in known) / total, sum(
+        triple[0] * triple[2] for triple in known
+    ) / total
 
 
 def _predicted(low: LowRun, values: list[Magnitudes]) -> Events | None:
@@ -519,9 +521,9 @@ def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
     events = [row.events for row in predicted_and_seen(record, low)]
     for event in (OVERFLOW, FLUSHING):
         known = [row[event] for row in events if row[event].seen is not None]
-        predicted, seen = sum(bool(row.predicted) for row in known), sum(bool(row.seen) for row in known)
-        if predicted or seen:
-            yield state(Headroom.SEEN, name, Severity.ADVICE, event=event, predicted=predicted, seen=seen)
+        predicted, happened = sum(bool(row.predicted) for row in known), sum(bool(row.seen) for row in known)
+        if predicted or happened:
+            yield state(Headroom.SEEN, name, Severity.ADVICE, event=event, predicted=predicted, seen=happened)
     gradients = predicted_gradients(record, low)
     if gradients and not forward_overflows(low):
         scale = format_scale(low.scaler_scale) if low.scaler_scale is not None else None
@@ -692,8 +694,8 @@ GRADIENTS: Sequence[Column[tuple[str, GradientOutcome]]] = (
 
 def remarks(record: RangePass) -> list[str]:
     """Return the notes of passes, each note of a low precision alone behind its name."""
-    own = [(low.precision, note) for low in record.low_runs for note in low.notes if note not in record.notes]
-    return [*record.notes, *(f"{precision}: {note}" for precision, note in own)]
+    extra = [(low.precision, note) for low in record.low_runs for note in low.notes if note not in record.notes]
+    return [*record.notes, *(f"{precision}: {note}" for precision, note in extra)]
 
 
 def _plan(
@@ -724,8 +726,8 @@ def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") ->
         else:
             able.append(row.name)
     asked = structs.replace(session.asked, precisions=able)
-    found = ask_worker(channel, piece.planned, prepared.settings, TASK, asked)
-    return structs.replace(found, notes=[*found.notes, *notes]) if isinstance(found, RangePass) else found
+    answer = ask_worker(channel, piece.planned, prepared.settings, TASK, asked)
+    return structs.replace(answer, notes=[*answer.notes, *notes]) if isinstance(answer, RangePass) else answer
 
 
 def _phase_notes(case: Case, selection: Selection) -> list[str]:

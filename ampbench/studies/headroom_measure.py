@@ -74,7 +74,7 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
         named = is_named(workload, find_recipe(case.recipe))
         optimizer = step.optimizer if named and isinstance(step, TrainingStep) else None
         recipe = recipe_of(optimizer, step.module) if optimizer is not None else None
-        with step.mode(), unfused(), watch_ranges(step.module, optimizer) as seen:
+        with step.mode(), unfused(), watch_ranges(step.module, optimizer) as ranges:
             for turn in range(steps):
                 output, loss, gradients = _run(step)
                 finite = check.look(turn, output, loss, gradients.values())
@@ -85,8 +85,8 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
                     break
                 if isinstance(step, TrainingStep):
                     step.apply_gradients()
-    magnitudes, swallowed, holder, unread = seen.magnitudes, seen.swallowed, seen.nonfinite_in_fp32, seen.unread
-    del step, seen, optimizer
+    magnitudes, swallowed, holder, unread = ranges.magnitudes, ranges.swallowed, ranges.nonfinite_in_fp32, ranges.unread
+    del step, ranges, optimizer
     check.refuse(workload, case, device, notes, holder)
     if unread:
         notes.append(UNREAD.format(few(unread)))
@@ -164,7 +164,11 @@ class _Whole:
                 del loss
         self.seen["lowered"] = [path for path, returned in dtypes.returned.items() if returned == {self.low}]
         short = short_dtype(self.low)
-        cast = {one.name for one in ledger.casts if one.what in (WEIGHT, BUFFER) and one.to_dtype == short}
+        cast = {
+            cast_row.name
+            for cast_row in ledger.casts
+            if cast_row.what in (WEIGHT, BUFFER) and cast_row.to_dtype == short
+        }
         self.seen["lowered_weights"] = [
             name for name, tensor in named_tensors(step.module) if tensor.dtype == self.low or name in cast
         ]
@@ -226,23 +230,25 @@ class _Whole:
         if "first_nonfinite" in self.seen:
             yield
             return
-        with find_nonfinite(step.module) as found:
+        with find_nonfinite(step.module) as finder:
             try:
                 yield
             finally:
-                if found.first is not None:
-                    self.seen["first_nonfinite"] = structs.replace(found.first, step=turn)
+                if finder.first is not None:
+                    self.seen["first_nonfinite"] = structs.replace(finder.first, step=turn)
 
 
 def _own_errors(
-    workload: Workload, case: Case, device: Device, row: Precision, given: Given, steps: int
+    workload: Workload, case: Case, device: Device, row: Precision, dtypes_given: Given, steps: int
 ) -> list[ModuleError]:
     """Repeat the fp32 steps and run each module again in the low precision."""
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, [], precision=PRECISIONS[BASELINE])
         rounds = -(-steps // len(step.data.batches))
-        given = {path: [*calls] * rounds for path, calls in given.items()}  # dtypes are those of the first round
-        with step.mode(), unfused(), watch_errors(step.module, row, given) as errors:
+        dtypes_given = {
+            path: [*calls] * rounds for path, calls in dtypes_given.items()
+        }  # dtypes are those of the first round
+        with step.mode(), unfused(), watch_errors(step.module, row, dtypes_given) as errors:
             for _ in range(steps - 1):
                 step.run()
             step.network.forward_and_loss()
@@ -264,11 +270,11 @@ def _is_strange(output: Any, loss: torch.Tensor | None, *, masked: bool) -> bool
     return strange or not is_finite([loss])
 
 
-def _put_gradient(seen: dict[str, SeenGradient], name: str, gradient: torch.Tensor, nonzero: _Mask) -> None:
+def _put_gradient(gradients: dict[str, SeenGradient], name: str, gradient: torch.Tensor, nonzero: _Mask) -> None:
     """Put a gradient to those of the steps before."""
-    old = seen.get(name) or SeenGradient(parameter=name, elements=0, flushed=0, nonfinite=0)
+    old = gradients.get(name) or SeenGradient(parameter=name, elements=0, flushed=0, nonfinite=0)
     zero = _mask(gradient == 0)
-    seen[name] = SeenGradient(
+    gradients[name] = SeenGradient(
         parameter=name,
         elements=old.elements + gradient.numel(),
         flushed=old.flushed + int(np.unpackbits(zero & nonzero).sum()),

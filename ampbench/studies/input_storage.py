@@ -121,8 +121,8 @@ def conclusions(case: Case, record: StoragePass) -> Iterator[Statement]:
     if low.error:
         yield state(Storage.RAISES, dtype=low.dtype, error=low.error)
         return
-    what = "outputs, loss and gradients" if case.phase == "training" else "outputs"
-    facts: dict[str, float | str | None] = {"dtype": low.dtype, "what": what}
+    values = "outputs, loss and gradients" if case.phase == "training" else "outputs"
+    facts: dict[str, float | str | None] = {"dtype": low.dtype, "what": values}
     if record.identical:
         lossy = any(situation(use) == LOSSY for use in record.uses)
         facts |= {"held": (lossy and record.exact) or None, "commutes": (lossy and not record.exact) or None}

@@ -127,9 +127,9 @@ def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> F
     """Return what a batch takes with its floating inputs in `dtype`, and how long it takes to the device."""
     leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     host = [leaf.to(device="cpu", dtype=dtype if leaf.is_floating_point() else leaf.dtype) for leaf in leaves]
-    found: Fields = {"dtype": short_dtype(dtype), "stored_bytes": sum(leaf.nbytes for leaf in host)}
+    fields: Fields = {"dtype": short_dtype(dtype), "stored_bytes": sum(leaf.nbytes for leaf in host)}
     if isinstance(device, Cpu):
-        return found
+        return fields
 
     def copy() -> None:
         for leaf in host:
@@ -138,12 +138,12 @@ def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> F
     copy()
     device.synchronize()
     count, turns = plan_samples(device.seconds(copy, 1), device.timer_seconds, seconds * COPY_SHARE, TURNS)
-    return found | {"copy_samples": [device.seconds(copy, count) / count for _ in range(turns)]}
+    return fields | {"copy_samples": [device.seconds(copy, count) / count for _ in range(turns)]}
 
 
 def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
     """Return what becomes of each floating input of a batch, which is in fp32, in a step that casts to `low`."""
-    trace, found = ledger.trace, []
+    trace, uses = ledger.trace, []
     lowered = {cast.index: cast.operation for cast in trace.casts if cast.to_dtype == low}
     for path, leaf in pytree.tree_flatten_with_path(batch)[0]:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
@@ -155,7 +155,7 @@ def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
         if reading:
             place = lowered.get(reading[0])
             first = trace.ops[reading[0] if place is None else place]
-        found.append(
+        uses.append(
             InputUse(
                 name=name or f"input{pytree.keystr(path)}",
                 operation=first.name if first else "",
@@ -163,7 +163,7 @@ def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
                 read_in_fp32=in_fp32,
             )
         )
-    return found
+    return uses
 
 
 def _reading(trace: CastTrace, users: list[int]) -> list[int]:
@@ -209,16 +209,16 @@ def _errors(dtype: str, numbers: StepNumbers, reference: StepNumbers, where: Dev
         notes.append(f"inputs in {dtype}: {error}: no error is defined")
         return {}
     notes += [f"inputs in {dtype}: {note}" for note in outputs.notes]
-    found: Fields = {"output_rel_l2": outputs.rel_l2}
+    fields: Fields = {"output_rel_l2": outputs.rel_l2}
     if numbers.gradients:
         expected = [reference.gradients[name] for name in numbers.gradients]
         gradients = compare([*numbers.gradients.values()], expected, on=where)
         notes += [f"inputs in {dtype}: gradients: {note}" for note in gradients.notes]
-        found["grad_rel_l2"] = gradients.rel_l2
+        fields["grad_rel_l2"] = gradients.rel_l2
     if numbers.loss is not None and reference.loss is not None:
         difference = abs(numbers.loss - reference.loss)
-        found["loss_abs_error"] = difference if math.isfinite(difference) else None
-    return found
+        fields["loss_abs_error"] = difference if math.isfinite(difference) else None
+    return fields
 
 
 def _bits(numbers: StepNumbers) -> list[torch.Tensor]:

@@ -291,11 +291,11 @@ def kept_sets(record: Searched) -> list[KeptSet]:
     none = timed.get((), TimedSet()).samples
     sets = []
     for trial in (trial for trial in record.trials if not trial.batch):
-        kept, own = tuple(trial.kept), timed.get(tuple(trial.kept), TimedSet())
-        ratio = ratio_of(own.samples, none) if own.samples and none else None
+        kept, measured = tuple(trial.kept), timed.get(tuple(trial.kept), TimedSet())
+        ratio = ratio_of(measured.samples, none) if measured.samples and none else None
         meets = share_of(limits, worst[kept]) <= 1
-        refuted, found = share_of(limits, trial) <= 1 and not meets, ended is not None and ended.kept == trial.kept
-        sets.append(KeptSet(trial, len(units_of(record.space, kept)), own, ratio, found, meets, refuted))
+        refuted, is_answer = share_of(limits, trial) <= 1 and not meets, ended is not None and ended.kept == trial.kept
+        sets.append(KeptSet(trial, len(units_of(record.space, kept)), measured, ratio, is_answer, meets, refuted))
     return sorted(sets, key=lambda row: (row.units, row.trial.number))
 
 
@@ -386,12 +386,12 @@ def conclusions(_: Case, record: Searched) -> Iterator[Statement]:
         yield from _errors(record, sets[()].trial)
         yield from _elsewhere(record, record.ended)
     else:
-        found, none = sets[tuple(kept)], sets[()]
+        answer, none = sets[tuple(kept)], sets[()]
         yield state(Keep.WHOLE if kept == WHOLE else Keep.FOUND, names=few(kept, NAMED), **facts)
-        yield from _errors(record, found.trial, none.trial)
+        yield from _errors(record, answer.trial, none.trial)
         yield _info(Keep.MINIMAL if record.ended.minimal else Keep.SPENT, **facts)
         yield from _elsewhere(record, record.ended)
-        yield from _cost(record.ended, found, none, sets[tuple(WHOLE)])
+        yield from _cost(record.ended, answer, none, sets[tuple(WHOLE)])
     references = {trial.reference_error for trial in record.trials if trial.reference_error}
     yield from (state(Keep.REFERENCE, why=why) for why in references)
 
@@ -403,14 +403,14 @@ def _info(code: Keep, **facts: float | str | None) -> Statement:
 def _errors(record: Searched, trial: Trial, before: Trial | None = None) -> Iterator[Statement]:
     """Yield the errors of a set against its limits, and those of the step with no module kept, `before`."""
     limits = record.space.limits
-    for what, name, limit in (
+    for part, name, limit in (
         ("output", "output_rel_l2", limits.max_error),
         ("gradient", "grad_rel_l2", limits.max_gradient_error),
     ):
         if limit is not None:
             low = getattr(before, name, None)
             yield _info(
-                Keep.ERROR, what=what, reference=trial.reference_dtype, error=getattr(trial, name), before=low,
+                Keep.ERROR, what=part, reference=trial.reference_dtype, error=getattr(trial, name), before=low,
                 limit=limit, nonfinite=before.nonfinite or None if before and low is None else None,
             )  # fmt: skip
     if limits.min_update_kept is not None:
@@ -441,21 +441,21 @@ def _elsewhere(record: Searched, ended: KeepSearch) -> Iterator[Statement]:
         yield _info(Keep.UNCONFIRMED, why=ended.unconfirmed, more=bool(others) or None)
 
 
-def _cost(ended: KeepSearch, found: KeptSet, none: KeptSet, whole: KeptSet) -> Iterator[Statement]:
+def _cost(ended: KeepSearch, answer: KeptSet, none: KeptSet, whole: KeptSet) -> Iterator[Statement]:
     """Yield what the set that was found costs, beside the step with no module kept and that in fp32."""
     spoilt = busy(ended.timing.fitness) if ended.timing else None
     if spoilt is not None:
         yield spoilt
-    elif found.ratio:
-        yield _info(Keep.TIME, **_ratio_facts(found.ratio))
-        if whole is not found and whole.timed.samples:
-            ratio = ratio_of(found.timed.samples, whole.timed.samples)
+    elif answer.ratio:
+        yield _info(Keep.TIME, **_ratio_facts(answer.ratio))
+        if whole is not answer and whole.timed.samples:
+            ratio = ratio_of(answer.timed.samples, whole.timed.samples)
             slower = ratio.low is not None and ratio.low > 1
             code, severity = (Keep.SLOWER, Severity.ADVICE) if slower else (Keep.FASTER, Severity.INFO)
             yield state(code, "", severity, **_ratio_facts(ratio))
     if not whole.timed.samples:
         yield state(Keep.UNTIMED, "", Severity.ADVICE, why=ended.untimed or None)
-    peaks = {"kept": found.timed.peak_bytes, "none": none.timed.peak_bytes, "all": whole.timed.peak_bytes}
+    peaks = {"kept": answer.timed.peak_bytes, "none": none.timed.peak_bytes, "all": whole.timed.peak_bytes}
     if peaks["kept"] is not None:
         yield _info(Keep.PEAK, **peaks)
 
@@ -493,13 +493,13 @@ def _call(kept: list[str], *, cast_back: bool) -> list[str]:
     return ["ampbench.keep_fp32(", *(f"    {argument}," for argument in arguments), ")"]
 
 
-def _made(given: Given) -> KeepAsked:
+def _made(arguments: Given) -> KeepAsked:
     """Return what a search is to find; `UsageError` for a limit that cannot be one, or bounds nothing here."""
-    asked = KeepAsked(**{name: given.values[name] for name in KeepAsked.__struct_fields__})
+    asked = KeepAsked(**{name: arguments.values[name] for name in KeepAsked.__struct_fields__})
     for name, error in (("--max-error", asked.max_error), ("--max-gradient-error", asked.max_gradient_error)):
         if not 0 <= error <= 1e150:  # as `ErrorSize` is bound
             raise UsageError(f"{name} is a relative error from 0 to 1e+150, not {error:g}")
-    if "max_gradient_error" in given.typed and given.selection.phases == ["inference"]:
+    if "max_gradient_error" in arguments.typed and arguments.selection.phases == ["inference"]:
         raise UsageError("--max-gradient-error bounds the gradients of training, and --phase inference has none")
     return asked
 
@@ -628,11 +628,13 @@ class _Search:
     def ended(self) -> KeepSearch:
         """Return how the search ends: a set that misses the budget on another batch counts as one that failed."""
         while True:
-            found = Smallest(suspected_first(self._space), self._share).run()
-            if found.kept is None or self._holds(islands(self._space, found.kept)):
+            smallest = Smallest(suspected_first(self._space), self._share).run()
+            if smallest.kept is None or self._holds(islands(self._space, smallest.kept)):
                 break
-        kept = None if found.kept is None else islands(self._space, found.kept)
-        ended = KeepSearch(case_id=self._space.case_id, kept=kept, minimal=found.minimal, unconfirmed=self._unconfirmed)
+        kept = None if smallest.kept is None else islands(self._space, smallest.kept)
+        ended = KeepSearch(
+            case_id=self._space.case_id, kept=kept, minimal=smallest.minimal, unconfirmed=self._unconfirmed
+        )
         return self._timed(ended, kept) if kept else ended
 
     def _own_limits(self) -> Limits:
@@ -658,7 +660,7 @@ class _Search:
             self._session.keep(self._piece, space)
             return space
         known = spaces[case.case_id]
-        modules, others = ((made.containers, [unit.modules for unit in made.units]) for made in (known, space))
+        modules, others = ((split.containers, [unit.modules for unit in split.units]) for split in (known, space))
         if begun and modules != others:
             raise UsageError(
                 f"run {begun.header.run} cannot be resumed: the modules are others than it began with; start a new run"
@@ -679,7 +681,7 @@ class _Search:
         """Return whether a set meets the budget on other batches, too, as far as there are any."""
         self._unconfirmed = ""
         for batch in range(1, OTHER_BATCHES + 1):
-            known = next((each for each in self._trials if each.batch == batch and each.kept == kept), None)
+            known = next((earlier for earlier in self._trials if earlier.batch == batch and earlier.kept == kept), None)
             try:
                 trial = known or self._tried(kept, batch)
             except _EndedError as error:
@@ -700,7 +702,7 @@ class _Search:
         """Return a search with what its set costs: that nobody could measure it is no reason to lose what was found."""
         self._has_worker = False  # the reference that trials keep must not weigh on what is measured
         runs = [trial.kept for trial in self._trials if not trial.batch and not trial.error]
-        sets = [each for each in ([], kept, *([] if kept == WHOLE else [WHOLE])) if each in runs]
+        sets = [kept_set for kept_set in ([], kept, *([] if kept == WHOLE else [WHOLE])) if kept_set in runs]
         try:
             return structs.replace(ended, timing=self._asked(TIMING_TASK, TimingAsked(kept=sets)))
         except _EndedError as error:
@@ -712,18 +714,20 @@ class _Search:
 
         fresh, self._has_worker = not self._has_worker, True
         settings = self._session.prepared.settings
-        found = ask_worker(self._channel, self._piece.planned, settings, task, asked, fresh=fresh)
-        if isinstance(found, Failure | Skip):
-            raise _EndedError(found)
-        return found
+        answer = ask_worker(self._channel, self._piece.planned, settings, task, asked, fresh=fresh)
+        if isinstance(answer, Failure | Skip):
+            raise _EndedError(answer)
+        return answer
 
 
-def trial_said(seen: Entry) -> str:
+def trial_said(entry: Entry) -> str:
     """Return "trial 12: layer.2, layer.5 kept, error 3.1e-03"; "" for what is no trial."""
-    if not isinstance(seen, Trial):
+    if not isinstance(entry, Trial):
         return ""
-    erred = f"error {format_error(seen.output_rel_l2)}" if seen.output_rel_l2 is not None else seen.error
-    return f"trial {seen.number + 1}: {kept_names(seen.kept)} kept, {erred or f'{seen.nonfinite:,} values not finite'}"
+    erred = f"error {format_error(entry.output_rel_l2)}" if entry.output_rel_l2 is not None else entry.error
+    return (
+        f"trial {entry.number + 1}: {kept_names(entry.kept)} kept, {erred or f'{entry.nonfinite:,} values not finite'}"
+    )
 
 
 PRICED = "kept modules output_rel_l2 grad_rel_l2 update_kept meets_budget seconds ratio peak_memory_bytes"

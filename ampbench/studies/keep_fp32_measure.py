@@ -59,13 +59,13 @@ def search_space(workload: Workload, case: Case, device: Device, limits: Limits)
     notes: list[str] = []
     with precision_flags(PRECISIONS[BASELINE]), unfused():
         step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
-        seen = _watched(step)
-    leaves = _without_refused([row for row in seen if row.leaf], notes)
-    units = _units(step.module, leaves, {row.module for row in seen})
+        runs = _watched(step)
+    leaves = _without_refused([row for row in runs if row.leaf], notes)
+    units = _units(step.module, leaves, {row.module for row in runs})
     return SearchSpace(
         case_id=case.case_id,
         units=[_with_errors(unit, [errors[path] for path in unit.modules if path in errors]) for unit in units],
-        containers=_containers(seen, leaves),
+        containers=_containers(runs, leaves),
         limits=limits,
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
@@ -76,8 +76,8 @@ def search_space(workload: Workload, case: Case, device: Device, limits: Limits)
 def _with_errors(unit: Unit, errors: Sequence[ModuleError]) -> Unit:
     """Return a unit with what its modules err by themselves; an overflow that its inputs brought is none of its own."""
     overflows = [row.overflowed / row.elements for row in errors if not row.inputs_overflowed]
-    own = [row.own_rel_l2 for row in errors if row.own_rel_l2 is not None]
-    return replace(unit, own_rel_l2=max(own, default=None), overflows=max(overflows, default=0.0))
+    errors_alone = [row.own_rel_l2 for row in errors if row.own_rel_l2 is not None]
+    return replace(unit, own_rel_l2=max(errors_alone, default=None), overflows=max(overflows, default=0.0))
 
 
 def try_kept(
@@ -105,9 +105,9 @@ def try_kept(
     try:
         return _compared(workload, case, device, kept, reference)
     except Exception as error:  # noqa: BLE001 - whatever the network raises
-        said = said_of(error)
+        reason = said_of(error)
     device.release()  # what the error held of the step
-    return Trial(case_id=case.case_id, kept=list(kept), error=said)
+    return Trial(case_id=case.case_id, kept=list(kept), error=reason)
 
 
 def time_sets(
@@ -146,8 +146,8 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
         workload, case, device, keep=device, kept=kept, update=False, equal=held.draws,
         native=held.intended is not None,
     )  # fmt: skip
-    outputs, each = compare_each(numbers.outputs, reference.outputs, where)
-    errors = [one.rel_l2 for one in each if one.rel_l2 is not None]
+    outputs, differences = compare_each(numbers.outputs, reference.outputs, where)
+    errors = [difference.rel_l2 for difference in differences if difference.rel_l2 is not None]
     gradients = None
     if case.phase == "training":
         expected = [reference.gradients[name] for name in numbers.gradients]
@@ -163,7 +163,9 @@ def _compared(workload: Workload, case: Case, device: Device, kept: Sequence[str
         update_undefined=update.undefined if update else "",
         output_rel_l2=None if outputs.rel_l2 is None else max(errors, default=outputs.rel_l2),
         grad_rel_l2=gradients.rel_l2 if gradients else None,
-        nonfinite=sum(one.nonfinite + one.unlike for one in (outputs, gradients) if one is not None),
+        nonfinite=sum(
+            difference.nonfinite + difference.unlike for difference in (outputs, gradients) if difference is not None
+        ),
         reference_dtype=held.dtype,
         reference_error=held.error,
     )
@@ -190,12 +192,12 @@ def _watched(step: Step) -> list[_Seen]:
 
 def _without_refused(leaves: list[_Seen], notes: list[str]) -> list[_Seen]:
     """Return the leaves that can be kept; `notes` get which others there are, and why."""
-    own = [row for row in leaves if any(is_kept(module) for module in (*row.always, row.module))]
+    kept_already = [row for row in leaves if any(is_kept(module) for module in (*row.always, row.module))]
     scripted = [row for row in leaves if isinstance(row.module, torch.jit.ScriptModule)]
-    for rows, why in ((own, "the network keeps in fp32 itself"), (scripted, "are TorchScript")):
+    for rows, why in ((kept_already, "the network keeps in fp32 itself"), (scripted, "are TorchScript")):
         if rows:
             notes.append(f"left out are modules that {why}: {few(row.path or 'the network' for row in rows)}")
-    return [row for row in leaves if row not in own and row not in scripted]
+    return [row for row in leaves if row not in kept_already and row not in scripted]
 
 
 def _units(network: torch.nn.Module, leaves: list[_Seen], ran: set[torch.nn.Module]) -> list[Unit]:
@@ -205,8 +207,8 @@ def _units(network: torch.nn.Module, leaves: list[_Seen], ran: set[torch.nn.Modu
     for place, row in enumerate(leaves):
         sharing = sorted({home[parameter] for parameter in row.module.parameters() if parameter in home})
         into = sharing[0] if sharing else place
-        groups[into] = [other for each in sharing for other in groups.pop(each)] + [row]
-        home.update((parameter, into) for other in groups[into] for parameter in other.module.parameters())
+        groups[into] = [member for group in sharing for member in groups.pop(group)] + [row]
+        home.update((parameter, into) for member in groups[into] for parameter in member.module.parameters())
     held = {module for row in leaves for module in row.module.modules()}
     idle = [(path, module) for path, module in network.named_modules() if module not in ran and module not in held]
     return [_unit(groups[first], idle) for first in sorted(groups)]
@@ -218,9 +220,9 @@ def _unit(group: list[_Seen], idle: Iterable[tuple[str, torch.nn.Module]]) -> Un
     return Unit(modules=[*(row.path for row in group), *sharing], kind=type(group[0].module).__name__)
 
 
-def _containers(seen: list[_Seen], leaves: list[_Seen]) -> list[str]:
+def _containers(runs: list[_Seen], leaves: list[_Seen]) -> list[str]:
     """Return the containers that can be kept whole, outermost first."""
-    containers = [row for row in seen if not row.leaf and not any(is_kept(m) for m in (*row.always, row.module))]
+    containers = [row for row in runs if not row.leaf and not any(is_kept(m) for m in (*row.always, row.module))]
     whole = [row.path for row in containers if _can_be_whole(row, leaves)]
     return sorted(whole, key=lambda path: (path != "", path.count(".")))
 
@@ -247,10 +249,10 @@ def do_trial(work: Work, asked: TrialAsked) -> Trial | Skip:
     """Do the task "trial"; the worker keeps the reference for the next."""
     workload, case = work.workload, work.case
     if asked.batch:
-        other = FreshBatches(workload, batch_length(workload, case), rebuilt=work.rebuilt).workload(asked.batch)
-        if other is None:
+        fresh = FreshBatches(workload, batch_length(workload, case), rebuilt=work.rebuilt).workload(asked.batch)
+        if fresh is None:
             return Skip(case_id=case.case_id, reason=SAME_INPUTS)
-        workload = other
+        workload = fresh
     return try_kept(workload, case, work.device, asked.kept, work.references, updates=asked.updates)
 
 

@@ -109,9 +109,9 @@ Placed = tuple[int, ModuleError]
 """A module and its place in the order of running."""
 
 
-def _of_outputs(what: str) -> Any:
+def _of_outputs(field: str) -> Any:
     """Return a function to the share of a module's outputs of which something is true."""
-    return lambda row: format_share(getattr(row[1], what) / row[1].elements if row[1].elements else None)
+    return lambda row: format_share(getattr(row[1], field) / row[1].elements if row[1].elements else None)
 
 
 COLUMNS: Sequence[Column[Placed]] = (

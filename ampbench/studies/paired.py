@@ -57,7 +57,7 @@ def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]
 
     logs = [math.log(min(new) / min(old)) for new, old in zip(after, before, strict=False)]
     ranks = stats.signed_ranks(np.array([logs]), (ALPHA,))
-    value, low, high = (math.exp(each[0]) for each in (ranks.estimates, ranks.lows[0], ranks.highs[0]))
+    value, low, high = (math.exp(bound[0]) for bound in (ranks.estimates, ranks.lows[0], ranks.highs[0]))
     certain = 0 < low <= high < math.inf and step_seconds(after) is not None and step_seconds(before) is not None
     return Ratio(value, low, high) if certain else Ratio(value)
 
@@ -80,23 +80,23 @@ class Timing(StrEnum):
     """The machine was busy: times are not judged."""
 
 
-def unfit(seen: Fitness) -> float | None:
+def unfit(fitness: Fitness) -> float | None:
     """Return the share of CPU time that others took while something was timed, if it is enough to spoil its times."""
-    other, steal = seen.other_share or 0.0, seen.steal_share or 0.0
-    return max(other, steal) if other > OTHER_SHARE or steal > STEAL_SHARE else None
+    others, steal = fitness.other_share or 0.0, fitness.steal_share or 0.0
+    return max(others, steal) if others > OTHER_SHARE or steal > STEAL_SHARE else None
 
 
-def busy(seen: Fitness) -> Statement | None:
+def busy(fitness: Fitness) -> Statement | None:
     """Return that the machine was too busy for times to be trusted; None where it was not."""
-    share = unfit(seen)
+    share = unfit(fitness)
     return None if share is None else state(Timing.BUSY, "", Severity.ADVICE, share=share)
 
 
 def compared_steps(
-    unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[float]], seen: Fitness
+    unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[float]], fitness: Fitness
 ) -> list[Statement]:
     """Return what a change does to the time of a step, from builds in pairs; nothing where none was timed."""
-    spoilt = busy(seen)
+    spoilt = busy(fitness)
     if spoilt is not None or not unchanged or not changed:
         return [spoilt] if spoilt is not None else []
     before, after = step_seconds(unchanged), step_seconds(changed)

@@ -107,7 +107,7 @@ def precisions(device: Device) -> dict[str, dict[str, float | str]]:
     left, right = torch.randn(2, EDGE, EDGE, generator=torch.Generator().manual_seed(0))
     exact = left.double() @ right.double()
     roundings = {"fp32": FP32_ROUNDING, "tf32": 2.0**-11} | {name: 2.0**-row.digits for name, row in FORMATS.items()}
-    found: dict[str, dict[str, float | str]] = {}
+    errors: dict[str, dict[str, float | str]] = {}
     for name, rounding in roundings.items():
         precision = PRECISIONS[name if name in PRECISIONS else f"{name}_pure"]
         if name == "tf32" and (device.type == "cpu" or not has_tf32(device.type)):
@@ -117,12 +117,12 @@ def precisions(device: Device) -> dict[str, dict[str, float | str]]:
                 factors = [factor.to(device.type, getattr(torch, precision.storage)) for factor in (left, right)]
                 product = torch.mm(*factors).cpu().double()  # some XPUs have no fp64
         except RuntimeError as error:
-            found[name] = {"error": said_of(error)}
+            errors[name] = {"error": said_of(error)}
             continue
         distance = float((product - exact).norm() / exact.norm())
         most = 2 * rounding + EDGE**0.5 * FP32_ROUNDING
-        found[name] = {"ampbench": distance, "least": rounding / 8 if rounding > FP32_ROUNDING else 0.0, "most": most}
-    return found
+        errors[name] = {"ampbench": distance, "least": rounding / 8 if rounding > FP32_ROUNDING else 0.0, "most": most}
+    return errors
 
 
 def speed(device: Device) -> dict[str, float | str]:

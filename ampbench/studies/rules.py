@@ -103,9 +103,9 @@ def find_disagreements(probe: RuleProbe) -> list[Disagreement]:
     """Return a probe's disagreements in the order of `DISAGREEMENTS`, public ops before internal ones, then by name."""
     by_op = grouped(probe.observations, attrgetter("name"))
     rules = {name: {op.observed for op in ops} - {None} for name, ops in by_op.items()}
-    found = [disagreement for op in probe.observations for disagreement in _disagreements(op, rules[op.name])]
+    rows = [disagreement for op in probe.observations for disagreement in _disagreements(op, rules[op.name])]
     kinds = list(DISAGREEMENTS)
-    return sorted(found, key=lambda row: (kinds.index(row.kind), "::_" in row.op, row.op))
+    return sorted(rows, key=lambda row: (kinds.index(row.kind), "::_" in row.op, row.op))
 
 
 def _disagreements(op: RuleObservation, in_any_dtype: set[str | None]) -> Iterator[Disagreement]:
@@ -116,15 +116,15 @@ def _disagreements(op: RuleObservation, in_any_dtype: set[str | None]) -> Iterat
     kinds |= {"no effect"} if op.registered and op.observed == UNLISTED else set()
     kinds |= {"inherited"} if op.registered is False and op.observed in HAVING_RULES and not rules else set()
     kinds |= {"depends on dtype"} if op.observed is not None and len(in_any_dtype) > 1 else set()
-    told = partial(Disagreement, op=op.name, device=op.device, dtype=op.dtype, registered=op.registered)
+    disagreement = partial(Disagreement, op=op.name, device=op.device, dtype=op.dtype, registered=op.registered)
     for kind in kinds:
-        yield told(kind=kind, documented=documented, observed=op.observed or NO_SUCH_OP)
+        yield disagreement(kind=kind, documented=documented, observed=op.observed or NO_SUCH_OP)
     for variant, outcome in op.variants.items() if op.registered else ():
         exempt = tuple(
             "not eligible" if op.documented.get(source) and variant in EXEMPT[source] else None for source in SOURCES
         )
         if outcome in (CHANGED, REFUSED) and any(exempt):
-            yield told(kind="not left alone", documented=exempt, observed=f"{variant} {outcome}")
+            yield disagreement(kind="not left alone", documented=exempt, observed=f"{variant} {outcome}")
 
 
 def _documented(op: RuleObservation) -> tuple[str | None, ...]:
@@ -185,10 +185,10 @@ _Differences = Callable[[RuleObservation | None, RuleObservation | None], Iterab
 
 def _changes(before: RuleProbe, after: RuleProbe, differences: _Differences) -> list[RuleChange]:
     """Return what two probes say otherwise of each op, once for all dtypes in which it is the same."""
-    old = {(each.name, each.dtype): each for each in before.observations}
-    new = {(each.name, each.dtype): each for each in after.observations}
+    old = {(row.name, row.dtype): row for row in before.observations}
+    new = {(row.name, row.dtype): row for row in after.observations}
     both = [dtype for dtype in before.dtypes if dtype in after.dtypes]
-    found = [
+    differing = [
         ((name, *difference), dtype)
         for name in {name for name, _ in (*old, *new)}
         for dtype in both
@@ -198,14 +198,14 @@ def _changes(before: RuleProbe, after: RuleProbe, differences: _Differences) -> 
         RuleChange(
             op=name, device=after.device, dtypes=[dtype for _, dtype in same], field=field, before=was, after=now
         )
-        for (name, field, was, now), same in grouped(found, itemgetter(0)).items()
+        for (name, field, was, now), same in grouped(differing, itemgetter(0)).items()
     ]
     return sorted(changes, key=rank)
 
 
 def _differences(old: RuleObservation | None, new: RuleObservation | None) -> Iterator[tuple[str, str, str]]:
     if old is None or new is None or not is_there(old) or not is_there(new):
-        if any(each is not None and is_there(each) and _has_rule(each) for each in (old, new)):
+        if any(row is not None and is_there(row) and _has_rule(row) for row in (old, new)):
             yield "op", _presence(old), _presence(new)
         return
     if None not in (old.observed, new.observed) and old.observed != new.observed:
@@ -250,12 +250,12 @@ class Torch:
     @property
     def observations(self) -> list[RuleObservation]:
         """Those of all devices."""
-        return [each for probe in self.probes for each in probe.observations]
+        return [row for probe in self.probes for row in probe.observations]
 
     @property
     def disagreements(self) -> list[Disagreement]:
         """Those of all devices."""
-        return [each for probe in self.probes for each in find_disagreements(probe)]
+        return [row for probe in self.probes for row in find_disagreements(probe)]
 
 
 def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
@@ -296,11 +296,11 @@ class Alike(NamedTuple):
     dtypes: str
 
 
-def alike(found: Iterable[tuple[str, str, Sequence[str], tuple[str, ...]]]) -> list[Alike]:
+def alike(sources: Iterable[tuple[str, str, Sequence[str], tuple[str, ...]]]) -> list[Alike]:
     """Put together what is said in the same words: each an op, a device, dtypes and the words."""
     rows = []
-    for (op, device, words), same in grouped(found, itemgetter(0, 1, 3)).items():
-        dtypes = [dtype for _, _, each, _ in same for dtype in each]
+    for (op, device, words), same in grouped(sources, itemgetter(0, 1, 3)).items():
+        dtypes = [dtype for _, _, names, _ in same for dtype in names]
         only = "" if len(dtypes) in (0, len(DTYPES)) else " ".join(SHORT_DTYPES[dtype] for dtype in dtypes)
         rows.append((op, device, words, only))
     of_op = [
@@ -335,11 +335,11 @@ def _meanings(torch: Torch) -> list[tuple[str, str]]:
 
 def every_op(torch: Torch) -> list[Alike]:
     """Return what is known of each op, the same on several devices together, by name."""
-    found = alike(
+    rows = alike(
         (op.name, op.device, [op.dtype], (short_name(op.name), *map(_word, _documented(op)), *_seen(op)))
         for op in torch.observations
     )
-    return sorted(found, key=lambda row: row.words[0])
+    return sorted(rows, key=lambda row: row.words[0])
 
 
 def _seen(op: RuleObservation) -> tuple[str, str, str]:

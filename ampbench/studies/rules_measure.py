@@ -85,7 +85,7 @@ def observe(name: str, device: str, dtype: str) -> RuleObservation:
         errors = [trials[kind].autocast.error for kind in ("fp32", "lower")]
         reason = "" if observed == BANNED else next((error for error in errors if error is not None), "")
         variants = run_variants(target, sample, device, torch_dtype, observed)
-    seen = DEVICE if is_present(device) else FAKE
+    how = DEVICE if is_present(device) else FAKE
     return RuleObservation(
         op=op,
         overload=overload,
@@ -98,7 +98,7 @@ def observe(name: str, device: str, dtype: str) -> RuleObservation:
         },
         registered=name in _registered(device) if name.startswith("aten::") else None,
         observed=observed,
-        how=NOT_OBSERVED if observed is None else seen,
+        how=NOT_OBSERVED if observed is None else how,
         reason=reason,
         trials=trials,
         variants=variants,

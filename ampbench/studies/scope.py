@@ -163,10 +163,10 @@ def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
     best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS), None)
     if best is not None:
         yield from _recommended(case, best)
-    other = best if best is not None and not best.error else None
+    baseline = best if best is not None and not best.error else None
     for row in rows:
         if row.run is not best:
-            costs = list(_costs(row, other, record, timed=spoilt is None))
+            costs = list(_costs(row, baseline, record, timed=spoilt is None))
             yield from costs or [state(Scope.FREE, row.run.scope, Severity.INFO)]
     if spoilt is not None:
         yield spoilt
@@ -197,16 +197,16 @@ def _costs(row: Compared, best: ScopeRun | None, record: ScopePass, *, timed: bo
         yield cost(Scope.CASTS, casts=casts_text(run.casts), than=casts_text(best.casts))
     if (run.peak or 0) > LARGER_PEAK * (best.peak or 0) > 0:
         yield cost(Scope.PEAK, peak=run.peak, than=best.peak)
-    for what, error, least in (
+    for part, error, least in (
         ("output", run.output_rel_l2, best.output_rel_l2),
         ("loss", run.loss_rel_error, best.loss_rel_error),
         ("gradients", run.grad_rel_l2, best.grad_rel_l2),
         ("update of all steps", run.update_rel_l2, best.update_rel_l2),
     ):
         if least is not None and error is None:
-            yield cost(Scope.UNDEFINED, what=what)
+            yield cost(Scope.UNDEFINED, what=part)
         elif least is not None and error is not None and error > LARGER * least:
-            yield cost(Scope.ERROR, what=what, error=error, than=least, reference=record.reference_dtype)
+            yield cost(Scope.ERROR, what=part, error=error, than=least, reference=record.reference_dtype)
 
 
 def _cost(scope: str, code: Scope, **facts: float | str | None) -> Statement:
@@ -228,10 +228,10 @@ def _state_of_memory(run: ScopeRun, best: ScopeRun | None) -> Iterator[Statement
 
 def casts_text(casts: Sequence[int]) -> str:
     """Return casts per step as "15", "15, then 9" or "9 to 15"."""
-    first, *rest = casts
-    if len(set(rest)) > 1:
+    first, *later = casts
+    if len(set(later)) > 1:
         return f"{min(casts)} to {max(casts)}"
-    return f"{first}, then {rest[0]}" if rest and rest[0] != first else f"{first}"
+    return f"{first}, then {later[0]}" if later and later[0] != first else f"{first}"
 
 
 _SHORT = {scope: scope for scope in SCOPES} | {WITH_BACKWARD: "with backward", UNCACHED_LOOP: "cache off"}

@@ -143,7 +143,7 @@ def loop_numbers(
 
     Dropout is switched off, which `notes` then say; what else is random draws from one seed.
     """
-    found, keep = Numbers(), fp64_device(device)
+    numbers, keep = Numbers(), fp64_device(device)
     with precision_flags(PLAIN.get(scope, PRECISIONS[case.precision])):
         seed_all(0)
         loop = Loop(workload, case, device, scope, steps)
@@ -156,22 +156,22 @@ def loop_numbers(
             if turn:
                 return
             gradients = {name: value.grad for name, value in parameters.items() if value.grad is not None}
-            found.loss = float(loss)
-            found.outputs = kept_outputs(output, keep)
-            found.gradients = {name: _kept(gradient, keep) for name, gradient in gradients.items()}
+            numbers.loss = float(loss)
+            numbers.outputs = kept_outputs(output, keep)
+            numbers.gradients = {name: _kept(gradient, keep) for name, gradient in gradients.items()}
             kinds = {"output": floating_in(output), "loss": [loss], "gradients": gradients.values()}
-            found.dtypes = {
-                what: ", ".join(sorted({short_dtype(tensor.dtype) for tensor in tensors}))
-                for what, tensors in kinds.items()
+            numbers.dtypes = {
+                kind: ", ".join(sorted({short_dtype(tensor.dtype) for tensor in tensors}))
+                for kind, tensors in kinds.items()
             }
 
         for _ in loop.taken(look):
             pass
-        found.moved = {name: _kept(value, keep) - before[name] for name, value in parameters.items()}
+        numbers.moved = {name: _kept(value, keep) - before[name] for name, value in parameters.items()}
     scaler = loop.step.scaler
     if scaler is not None and settled is not None and scaler.get_scale() < settled["scale"]:
-        found.notes.append("GradScaler skipped steps, and lowered its scale")
-    return found
+        numbers.notes.append("GradScaler skipped steps, and lowered its scale")
+    return numbers
 
 
 def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[str]) -> Settled:
@@ -333,14 +333,14 @@ def split_by_step(trace: CastTrace, starts: Sequence[int]) -> dict[str, list[int
 
     Keys are fields of `ScopeRun`. `starts` are the indices of the first ops of the steps.
     """
-    found: dict[str, list[int]] = {"casts": [], "cast_bytes": [], "stale_weights": []}
+    by_step: dict[str, list[int]] = {"casts": [], "cast_bytes": [], "stale_weights": []}
     for start, end in zip(starts, [*starts[1:], len(trace.ops)], strict=True):
-        made = [cast for cast in trace.casts if start <= cast.index < end]
+        step_casts = [cast for cast in trace.casts if start <= cast.index < end]
         uses = [use for use in trace.weights if start <= use.operation < end]
-        found["casts"].append(len(made))
-        found["cast_bytes"].append(sum(cast.bytes_moved for cast in made))
-        found["stale_weights"].append(len({use.name for use in uses if use.cast is not None and use.cast < start}))
-    return found
+        by_step["casts"].append(len(step_casts))
+        by_step["cast_bytes"].append(sum(cast.bytes_moved for cast in step_casts))
+        by_step["stale_weights"].append(len({use.name for use in uses if use.cast is not None and use.cast < start}))
+    return by_step
 
 
 def _memory(
@@ -354,16 +354,16 @@ def _memory(
     try:
         if isinstance(device, Cpu):
             return _cpu_memory(builds, settled, device)
-        found = []
+        memory = []
         for build in builds:
-            found.append(_device_memory(build(), settled, device))
+            memory.append(_device_memory(build(), settled, device))
             device.release()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         notes.append("memory was not measured: there is no room for it")
         return [([], [])] * len(builds)
-    return found
+    return memory
 
 
 def _cpu_memory(builds: Sequence[partial[Loop]], settled: Settled, device: Device) -> list[tuple[list[int], list[int]]]:
@@ -375,16 +375,16 @@ def _cpu_memory(builds: Sequence[partial[Loop]], settled: Settled, device: Devic
         taken = loop.taken()
         calls.append([partial(next, taken, None)] * (loop.steps + 1))  # the last leaves the region
     device.release()
-    changes = iter(cpu_changes([call for each in calls for call in each]))
-    found = []
+    changes = iter(cpu_changes([call for calls_of_loop in calls for call in calls_of_loop]))
+    memory = []
     for loop in loops:
         peaks, alive, current = [], [], 0
         for change in [next(changes) for _ in range(loop.steps + 1)][:-1]:
             peaks.append(current + change.peak)
             current += change.net
             alive.append(current)
-        found.append((peaks, alive))
-    return found
+        memory.append((peaks, alive))
+    return memory
 
 
 def _device_memory(loop: Loop, settled: Settled, device: Accelerator) -> tuple[list[int], list[int]]:

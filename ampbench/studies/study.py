@@ -227,20 +227,20 @@ def options_of(study: Study[Any, Any]) -> Sequence[Option]:
     from msgspec import inspect
 
     options = []
-    for each in inspect.type_info(study.asked).fields:  # type: ignore[attr-defined]
-        kind = each.type
+    for field in inspect.type_info(study.asked).fields:  # type: ignore[attr-defined]
+        kind = field.type
         extra = kind.extra or {}
-        default = f"{each.default:g}" if extra.get("seconds") else None if extra.get("names") else each.default
+        default = f"{field.default:g}" if extra.get("seconds") else None if extra.get("names") else field.default
         text = kind.extra_json_schema["description"]
         least, most = (getattr(kind.type, end, None) for end in ("ge", "le"))
-        options.append(Option(name=each.name, default=default, help=text, least=least, most=most, **extra))
+        options.append(Option(name=field.name, default=default, help=text, least=least, most=most, **extra))
     return options
 
 
 def study_of(kind: str) -> Study[Any, Any]:
     """Return the study of a kind of run."""
-    found: Study[Any, Any] = named(KINDS[kind].study)
-    return found
+    study: Study[Any, Any] = named(KINDS[kind].study)
+    return study
 
 
 SELECTING = ("targets", "optimizer", "precisions", "device", "phase")
@@ -272,19 +272,19 @@ def _value(option: Option, value: Any) -> Any:
         raise UsageError(f"{option.name}={value!r}: {error}") from None
 
 
-def chosen(what: str, given: Sequence[str], known: Collection[str]) -> list[str]:
+def chosen(kind: str, names: Sequence[str], known: Collection[str]) -> list[str]:
     """Return the names given, each once; `UnknownNameError` for one that is not known."""
-    for name in given:
+    for name in names:
         if name not in known:
-            raise UnknownNameError(what, name, known)
-    return list(dict.fromkeys(given))
+            raise UnknownNameError(kind, name, known)
+    return list(dict.fromkeys(names))
 
 
-def asked_for(study: Study[A, Any], given: Given) -> A:
+def asked_for(study: Study[A, Any], arguments: Given) -> A:
     """Return what a study is asked for by what its verb was given; `UsageError` for what cannot be meant."""
     if study.made is not None:
-        return study.made(given)
-    return study.asked(**{one.name: given.values[one.name] for one in options_of(study)})
+        return study.made(arguments)
+    return study.asked(**{option.name: arguments.values[option.name] for option in options_of(study)})
 
 
 def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:

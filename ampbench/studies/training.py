@@ -183,12 +183,12 @@ def scaler_arguments(setting: str) -> dict[str, Any]:
         if setting not in SETTINGS:
             raise UnknownNameError("setting", setting, [*SETTINGS, ALL])
         return dict(SETTINGS[setting])
-    given = {name: value for name, _, value in (part.partition("=") for part in setting.split())}
-    for name in given:
+    values = {name: value for name, _, value in (part.partition("=") for part in setting.split())}
+    for name in values:
         if name not in _Scaler.__struct_fields__:
             raise UnknownNameError("parameter of GradScaler", name, _Scaler.__struct_fields__)
     try:
-        arguments: dict[str, Any] = msgspec.to_builtins(msgspec.convert(given, _Scaler, strict=False))
+        arguments: dict[str, Any] = msgspec.to_builtins(msgspec.convert(values, _Scaler, strict=False))
     except msgspec.ValidationError as error:
         raise UsageError(f"--setting {setting}: {str(error).partition(' - at')[0]}") from None
     return arguments
@@ -251,9 +251,9 @@ def judge(
         name: _judged(values, *_spread(name, differences, rounding, resolution), margin, level, sign)
         for name, values in differences.items()
     }
-    rest = {name: differences[name] for name, verdict in judged.items() if verdict.verdict not in SHOWN}
-    if 0 < len(rest) < len(differences):
-        judged |= judge(rest, rounding, margin, resolution=resolution, alpha=level * len(rest), sign=sign)
+    undecided = {name: differences[name] for name, verdict in judged.items() if verdict.verdict not in SHOWN}
+    if 0 < len(undecided) < len(differences):
+        judged |= judge(undecided, rounding, margin, resolution=resolution, alpha=level * len(undecided), sign=sign)
     return judged
 
 
@@ -297,7 +297,7 @@ def _spread(
     alone = statistics.fmean(value**2 for value in rounding) if rounding else 0.0
 
     def loud(row: str) -> bool:
-        others = [values for other, values in differences.items() if other != row]
+        others = [values for name, values in differences.items() if name != row]
         return _about_means([differences[row]])[0] > LOUD * max(alone, least, _about_means(others)[0])
 
     quiet = _about_means([values for row, values in differences.items() if row == name or not loud(row)])
@@ -620,8 +620,8 @@ def _endings(
     judged: dict[str, Judged] = {}
     usual: dict[str, Any] = {"margin": metric.margin, "resolution": metric.resolution, "sign": metric.sign}
     for name, values in exact.items():
-        rest = [value for other, others in exact.items() if other != name for value in others]
-        judged |= judge({name: values}, rest, alpha=CONTROL_ALPHA, **usual)
+        spread_values = [value for row_name, others in exact.items() if row_name != name for value in others]
+        judged |= judge({name: values}, spread_values, alpha=CONTROL_ALPHA, **usual)
     rounding = [value for name, values in exact.items() if judged[name].verdict not in SHOWN for value in values]
     nothing = nothing or (NAMES[CONTROL] in judged and judged[NAMES[CONTROL]].verdict in SHOWN)
     judged |= judge(differing, rounding, **usual)
@@ -774,23 +774,23 @@ def _mean(end: Ending) -> str:
 
 
 ENDINGS: Sequence[Column[Ended]] = (
-    Column("precision", lambda each: each[0].name, "precision"),
-    Column("case_id", lambda each: each[0].case_id),
-    Column("metric", lambda each: each[1].metric.name, "metric"),
-    Column("mean", lambda each: each[1].mean, "at the end", "loss", lambda each: _mean(each[1])),
-    Column("sd", lambda each: each[1].sd),
+    Column("precision", lambda pair: pair[0].name, "precision"),
+    Column("case_id", lambda pair: pair[0].case_id),
+    Column("metric", lambda pair: pair[1].metric.name, "metric"),
+    Column("mean", lambda pair: pair[1].mean, "at the end", "loss", lambda pair: _mean(pair[1])),
+    Column("sd", lambda pair: pair[1].sd),
     Column(
-        "difference", lambda each: each[1].difference, "against fp32", "share",
-        lambda each: _percent(each[1].difference, each[1].metric.unit),
+        "difference", lambda pair: pair[1].difference, "against fp32", "share",
+        lambda pair: _percent(pair[1].difference, pair[1].metric.unit),
     ),
     Column(
-        "low", lambda each: each[1].low, "90% interval", "share",
-        lambda each: UNDEFINED if each[1].low is None else f"{_percent(each[1].low)} to {_percent(each[1].high)}",
+        "low", lambda pair: pair[1].low, "90% interval", "share",
+        lambda pair: UNDEFINED if pair[1].low is None else f"{_percent(pair[1].low)} to {_percent(pair[1].high)}",
     ),
-    Column("high", lambda each: each[1].high),
-    Column("verdict", lambda each: each[1].verdict if each[0].judged else None, "verdict",
-           said=lambda each: each[1].verdict or "" if each[0].judged else ""),
-    Column("trains_as_fp32", lambda each: each[0].trains if each[0].judged else None),
+    Column("high", lambda pair: pair[1].high),
+    Column("verdict", lambda pair: pair[1].verdict if pair[0].judged else None, "verdict",
+           said=lambda pair: pair[1].verdict or "" if pair[0].judged else ""),
+    Column("trains_as_fp32", lambda pair: pair[0].trains if pair[0].judged else None),
 )  # fmt: skip
 """Of the end of the trainings in a precision, with a setting or of an arm of fp32, by one metric."""
 
@@ -827,7 +827,7 @@ GRADIENTS: Sequence[Column[Row]] = (
     ),
     Column(
         "skipped_steps",
-        lambda row: mean_of((len(each.skipped) for each in row.trainings if each.scales), sum),
+        lambda row: mean_of((len(training.skipped) for training in row.trainings if training.scales), sum),
         "skipped steps",
         "whole",
     ),
@@ -849,7 +849,7 @@ def _mean_losses(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
         if row.arm not in ARMS:
             means = (
                 None if None in values else mean_of(values)
-                for values in zip(*(each.losses for each in row.trainings if each.losses), strict=False)
+                for values in zip(*(training.losses for training in row.trainings if training.losses), strict=False)
             )
             yield row.name, [mean for mean in means for _ in range(row.trainings[0].every)]
 
@@ -857,7 +857,7 @@ def _mean_losses(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
 def _scales_over_time(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
     """Yield the loss scale before each step of the first training of each row that has one, as a power of 2."""
     for row in learned.rows:
-        training = next((each for each in row.trainings if each.scales), None)
+        training = next((candidate for candidate in row.trainings if candidate.scales), None)
         if training is not None:
             steps = training.steps if training.ended_at is None else training.ended_at + 1
             powers: list[float | None] = []
@@ -968,7 +968,7 @@ def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict
     They count where they were made on the same host with the same torch, of the same case with the same weights and
     GradScaler as PyTorch makes it, and where they tell whether it trains as fp32 does.
     """
-    found: dict[str, Trained] = {}
+    trained: dict[str, Trained] = {}
     for study in sorted(studies, key=lambda study: (study.header.started_at, study.header.run)):
         if study.header.explains != TRAINING or place_of(study) != place_of(measured):
             continue
@@ -976,14 +976,16 @@ def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict
         for workload in learned(study):
             steps = counted(workload.asked.steps, "step")
             for row in workload.judged:
-                own = measured.divergence.get(row.case_id)
-                same = own is not None and own.weights_digest in {each.weights_digest for each in row.trainings}
+                divergence = measured.divergence.get(row.case_id)
+                same = divergence is not None and divergence.weights_digest in {
+                    training.weights_digest for training in row.trainings
+                }
                 if not row.arm and same and row.trains is not None:
                     ending = row.first if row.first.verdict is ChangeStatus.REGRESSED else row.fit
                     worse = None if row.trains or ending.difference is None else abs(ending.difference)
                     size = f"{steps} from {counted(len(row.by_seed), 'seed')}"
-                    found[row.case_id] = Trained(trains=row.trains, study=f"{name}, {size}", worse=worse)
-    return found
+                    trained[row.case_id] = Trained(trains=row.trains, study=f"{name}, {size}", worse=worse)
+    return trained
 
 
 TASK = Task(TRAINING, ArmAsked, Training, "ampbench.studies.training_measure:do_training")
@@ -1040,7 +1042,9 @@ Examples:
         shown(
             "gradients",
             GRADIENTS,
-            lambda learned: [row for row in learned.judged if any(each.looks or each.scales for each in row.trainings)],
+            lambda learned: [
+                row for row in learned.judged if any(training.looks or training.scales for training in row.trainings)
+            ],
             title="Gradients and loss scale",
             keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",
             note="flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "

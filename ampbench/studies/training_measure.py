@@ -87,9 +87,9 @@ class Readout:
 
     @torch.no_grad()
     def _load(self, step: TrainingStep) -> None:
-        given = step.stored() | dict(step.module.named_buffers())
+        tensors = step.stored() | dict(step.module.named_buffers())
         for name, tensor in (self._step.stored() | dict(self._step.module.named_buffers())).items():
-            tensor.copy_(given[name])
+            tensor.copy_(tensors[name])
 
     def _score(self, number: int, batches: Sequence[tuple[Any, Any]], *, training: bool) -> Score:
         """Return the mean loss of batches and, of a classifier, its decisions; buffers are put back by `_load`."""
@@ -155,8 +155,8 @@ class _Course:
     def _train(self, step: TrainingStep, readout: Readout) -> None:
         steps = self.asked.steps
         scored_at = {round(share * steps) for share in SCORED}
-        own = PRECISIONS[self.case.precision].prepare is not None or self.workload.step is not None
-        exact = own or self.case.precision == BASELINE
+        own_loop = PRECISIONS[self.case.precision].prepare is not None or self.workload.step is not None
+        exact = own_loop or self.case.precision == BASELINE
         looks = set() if exact else {round(place * (steps - 1) / (LOOKS - 1)) for place in range(LOOKS)}
         scheduler = self._scheduler(step.optimizer)
         for number in range(steps + 1):
@@ -179,10 +179,10 @@ class _Course:
 
     def _scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
         """Return the schedule of the recipe, else the workload's own, if there is one."""
-        recipe, steps, own = find_recipe(self.case.recipe), self.asked.steps, self.workload.schedule
+        recipe, steps, schedule = find_recipe(self.case.recipe), self.asked.steps, self.workload.schedule
         if recipe.schedule:
             return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.rate_share(step, steps))
-        return own(optimizer, steps) if own is not None else None
+        return schedule(optimizer, steps) if schedule is not None else None
 
     def _step(self, step: TrainingStep, number: int, readout: Readout | None) -> None:
         """Take a step, and look at its gradients with a `readout`."""
@@ -220,9 +220,9 @@ class _Course:
         step.take_batch(number)
         step.optimizer.zero_grad(set_to_none=True)
         with suppress(UsageError):  # of a program that no op of can be watched
-            with find_nonfinite(step.module) as found:
+            with find_nonfinite(step.module) as finder:
                 step.forward_and_backward()
-            self.first = found.first and structs.replace(found.first, step=number)
+            self.first = finder.first and structs.replace(finder.first, step=number)
         for weight, gradient in gradients:
             weight.grad = gradient
         for buffer, saved in buffers:
@@ -282,9 +282,9 @@ def _look(number: int, gradients: Tensors, reference: Tensors) -> GradientLook:
     known = [(gradient, (exact != 0) & exact.isfinite()) for gradient, exact in pairs]
     return GradientLook(
         step=number,
-        nonzero=sum(int(there.sum()) for _, there in known),
-        flushed=sum(int((there & (gradient == 0)).sum()) for gradient, there in known),
-        rel_l2=compare([own for own, _ in pairs], [exact for _, exact in pairs], Cpu()).rel_l2,
+        nonzero=sum(int(mask.sum()) for _, mask in known),
+        flushed=sum(int((mask & (gradient == 0)).sum()) for gradient, mask in known),
+        rel_l2=compare([computed for computed, _ in pairs], [exact for _, exact in pairs], Cpu()).rel_l2,
     )
 
 

@@ -100,9 +100,9 @@ def lacking(study: Study[Any, Any], stored: StoredRun) -> list[Any]:
 
 def pieces_of(study: Study[A, Any], session: Session[A]) -> list[Piece]:
     """Return the pieces of work of what is planned, or those that the run begun before lacks, in their order."""
-    planned = {each.case.case_id: each for each in session.prepared.plan if not each.skip}
+    planned = {entry.case.case_id: entry for entry in session.prepared.plan if not entry.skip}
     if session.begun is None:
-        parts = study.parts(session.prepared, [each.case for each in planned.values()], session.asked)
+        parts = study.parts(session.prepared, [entry.case for entry in planned.values()], session.asked)
     else:
         parts = lacking(study, session.begun)
     if study.on_devices is not None:
@@ -137,8 +137,8 @@ def filled(channel: Channel, study: Study[A, Any], settings: Settings, asked: A,
     if request is None:
         return blank
     settings = structs.replace(settings, threads=settings.threads or on.threads)
-    found = ask_worker(channel, blank.device, settings, task, request)  # type: ignore[attr-defined]
-    return on.unanswered(blank, found) if isinstance(found, Failure) else found  # type: ignore[return-value]
+    answer = ask_worker(channel, blank.device, settings, task, request)  # type: ignore[attr-defined]
+    return on.unanswered(blank, answer) if isinstance(answer, Failure) else answer  # type: ignore[return-value]
 
 
 def _work_of(study: Study[A, Any], session: Session[A]) -> Work:
@@ -168,13 +168,13 @@ def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, wr
                     continue
                 watch(piece, None)
                 try:
-                    found = work(pool, piece)
-                    writer.check(found)
+                    entry = work(pool, piece)
+                    writer.check(entry)
                 except CannotBeError as error:
-                    found = _failure_of(piece, error)
-                watch(piece, found)
-                writer.append(found)
-                if isinstance(found, Failure | Skip):
+                    entry = _failure_of(piece, error)
+                watch(piece, entry)
+                writer.append(entry)
+                if isinstance(entry, Failure | Skip):
                     gone.add(piece.key)
         ended = "complete"
     except KeyboardInterrupt:
@@ -224,7 +224,7 @@ def prepared(
             check_same_cases(begun, plan)
             left = {part.case_id for part in lacking(study, begun)}
             plan = [planned for planned in plan if planned.case.case_id in left]
-        found = Prepared(
+        prepared_run = Prepared(
             selection=selection,
             settings=settings,
             environment=first.environment,
@@ -232,8 +232,8 @@ def prepared(
             open_channel=first.open_channel,
         )
         if study.on_devices is not None:
-            study.parts(found, [], asked)
-        yield found
+            study.parts(prepared_run, [], asked)
+        yield prepared_run
 
 
 def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Selection, list[WorkloadSource]]:
@@ -285,10 +285,10 @@ def _planned(
 def worked(study: Study[A, Any], session: Session[A], pieces: Sequence[Piece], writer: RunWriter, watch: Watch) -> str:
     """Have `pieces` of a session worked on one after another, as `do_pieces` does, and return how it ended."""
 
-    def keep(piece: Piece, seen: Entry) -> None:
-        writer.check(seen)
-        watch(piece, seen)
-        writer.append(seen)
+    def keep(piece: Piece, entry: Entry) -> None:
+        writer.check(entry)
+        watch(piece, entry)
+        writer.append(entry)
 
     at_work = dataclasses.replace(session, keep=keep)
 
@@ -357,7 +357,7 @@ def begin(
             note(sentence)
         header = new_header(planned.selection, planned.settings, planned.environment, planned.plan, label, command)
         header = structs.replace(header, explains=study.kind, asked=msgspec.to_builtins(asked))
-        with RunWriter.create(results, header, [each.case for each in planned.plan]) as writer:
+        with RunWriter.create(results, header, [entry.case for entry in planned.plan]) as writer:
             done, ended = work_through(study, Session(prepared=planned, asked=asked), header, writer, watching)
     if ended == "interrupted" and done.empty:
         done.path.unlink()  # a run of nothing would stand in every list
@@ -370,24 +370,24 @@ def work_through(
 ) -> tuple[Worked, str]:
     """Have all that is planned worked on, into the file of `writer`; return what came of it, and how it ended."""
     plan = session.prepared.plan
-    seen: list[Entry] = list(planned_skips(plan))
+    entries: list[Entry] = list(planned_skips(plan))
     try:
-        writer.append(*seen)
+        writer.append(*entries)
         pieces = pieces_of(study, session)
         with watching(pieces) as show:
 
             def watch(piece: Piece, entry: Entry | None) -> None:
                 if entry is not None:
-                    seen.append(entry)
+                    entries.append(entry)
                 show(piece, entry)
 
             ended = worked(study, session, pieces, writer, watch)
     except StoreError as error:
-        held = store.gathered(writer.path, header, [*(each.case for each in plan), *seen], session.begun)
-        return Worked(path=writer.path, seen=seen, problem=error, unstored=held), ""
+        held = store.gathered(writer.path, header, [*(item.case for item in plan), *entries], session.begun)
+        return Worked(path=writer.path, seen=entries, problem=error, unstored=held), ""
     except NothingToRunError as error:  # a server that cannot start any more
-        return Worked(path=writer.path, seen=seen, problem=error), "interrupted"
-    return Worked(path=writer.path, seen=seen), ended
+        return Worked(path=writer.path, seen=entries, problem=error), "interrupted"
+    return Worked(path=writer.path, seen=entries), ended
 
 
 def require_eager(selection: Selection, verb: str) -> None:
@@ -421,11 +421,11 @@ def built_in_rows(selection: Selection) -> list[Precision]:
 
     Which names are a user's own is not known before his file is read, once `check_selection` let them pass.
     """
-    found = []
+    rows = []
     for name in selection.precisions:
         with suppress(UnknownNameError):
-            found.append(find_precision(name))
-    return [row for row in found if row.name in BUILT_IN]
+            rows.append(find_precision(name))
+    return [row for row in rows if row.name in BUILT_IN]
 
 
 def refuse_own(selection: Selection) -> None:

@@ -104,15 +104,15 @@ class Values:
         self.known: dict[int, Value] = {}
         self._owner = owner
 
-    def name(self, tensor: torch.Tensor, what: str, name: str) -> None:
+    def name(self, tensor: torch.Tensor, role: str, name: str) -> None:
         """Give a tensor from outside its name, unless it is known already."""
         with torch._C.DisableTorchFunction():
             key = storage_key(tensor)
             known = self.known.get(key)
-            if known is not None and lives(known) and what == known.what == INPUT:
+            if known is not None and lives(known) and role == known.what == INPUT:
                 known.name = known.name or name
-            elif what != INPUT or known is None or not lives(known):
-                self.known[key] = Value(what, name, alive=weakref.ref(tensor))
+            elif role != INPUT or known is None or not lives(known):
+                self.known[key] = Value(role, name, alive=weakref.ref(tensor))
 
     def find(self, tensor: torch.Tensor, key: int, phase: str) -> Value:
         """Return what is known of a tensor; one never seen came from outside."""
@@ -171,7 +171,7 @@ def copied(args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         for target, source in zip(op_tensors(args[:1]), op_tensors(args[1:2]), strict=False)
         if source.dtype is not target.dtype and source.is_floating_point() and target.is_floating_point()
     ]
-    return [pair for pair in pairs if [one.dtype for one in pair] == [one.dtype for one in pairs[0]]]
+    return [pair for pair in pairs if [tensor.dtype for tensor in pair] == [tensor.dtype for tensor in pairs[0]]]
 
 
 def promoted(args: Any) -> list[tuple[torch.Tensor, torch.dtype]]:
@@ -311,8 +311,8 @@ class CallMode(TorchFunctionMode):
             above.append(_pop())
         if mode is self:
             _pop()
-        for other in reversed(above):
-            _push(other)
+        for upper_mode in reversed(above):
+            _push(upper_mode)
         self._pauses.append(mode is self)
 
     def resume(self) -> None:
@@ -362,12 +362,12 @@ def _unguarded(function: types.FunctionType) -> Callable[..., Any]:
 def _has_kernel(function: Any, args: Any, kwargs: Any) -> bool:
     """Tell whether the device of the fake tensors `function` is given has one kernel for it, where they have none."""
     row = WHOLE.get(getattr(function, "__name__", ""))
-    given = next((leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)), None)
+    tensor = next((leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)), None)
     return (
         row is not None
-        and given is not None
-        and type(given).__name__ == "FakeTensor"
-        and given.device.type in row.devices
+        and tensor is not None
+        and type(tensor).__name__ == "FakeTensor"
+        and tensor.device.type in row.devices
     )
 
 

@@ -79,11 +79,11 @@ def ops_of(nodes: list[Node], modules: Modules, *, backward: bool, start: int) -
 
 def cast_names(nodes: list[Node], names: Mapping[str, Stored], modules: Modules) -> dict[int, str]:
     """Return what a forward graph casts, by its number in the autograd graph; see `casts_of` for `names`."""
-    found: dict[int, str] = {}
+    casts: dict[int, str] = {}
     for node in nodes:
         if is_cast(node) and not _born_backward(node, False):  # what needs no gradient has the number of the one before
-            found.setdefault(node.meta.get("seq_nr", -1), _origin(_source(node), names, modules)[1])
-    return found
+            casts.setdefault(node.meta.get("seq_nr", -1), _origin(_source(node), names, modules)[1])
+    return casts
 
 
 def casts_of(
@@ -99,13 +99,13 @@ def casts_of(
             continue
         source = _source(node)
         late = _born_backward(node, backward)
-        what, name = _origin(source, names, modules)
+        role, name = _origin(source, names, modules)
         if late:
-            what, name = GRADIENT, undone.get(node.meta.get("seq_nr", -1), _path(source, modules))
+            role, name = GRADIENT, undone.get(node.meta.get("seq_nr", -1), _path(source, modules))
         yield (
             node,
             GraphCast(
-                what=what,
+                what=role,
                 name=name,
                 module=_path(node, modules),
                 phase="backward" if late or backward else "forward",
@@ -122,8 +122,8 @@ def is_cast(node: Node) -> bool:
     if node.op != "call_function" or not (name == COPY or (name in CONVERTS and _asked_for(node))):
         return False
     source = _source(node).meta.get("val") if node.all_input_nodes else None
-    made = node.meta.get("val")
-    return isinstance(source, torch.Tensor) and isinstance(made, torch.Tensor) and source.dtype != made.dtype
+    output = node.meta.get("val")
+    return isinstance(source, torch.Tensor) and isinstance(output, torch.Tensor) and source.dtype != output.dtype
 
 
 def _source(node: Node) -> Node:
@@ -149,10 +149,12 @@ def _operation(index: int, parts: list[Node], modules: Modules, *, backward: boo
     late = _born_backward(first, backward)
     original = first.meta.get("original_aten")
     packet = getattr(original, "overloadpacket", None)
-    own = set(parts)
-    inputs = dict.fromkeys(source for part in parts for source in part.all_input_nodes if source not in own)
-    used = [part for part in parts if any(user.op == "call_function" and user not in own for user in part.users)]
-    used = [part for part in used if any(target_name(user) != "aten.copy_" for user in part.users if user not in own)]
+    members = set(parts)
+    inputs = dict.fromkeys(source for part in parts for source in part.all_input_nodes if source not in members)
+    used = [part for part in parts if any(user.op == "call_function" and user not in members for user in part.users)]
+    used = [
+        part for part in used if any(target_name(user) != "aten.copy_" for user in part.users if user not in members)
+    ]
     result = (used or parts)[-1]
     outputs = [result, *(part for part in used if part is not result)]
     return Operation(
@@ -179,11 +181,11 @@ def _path(node: Node, modules: Modules) -> str:
     """Return the path of the innermost module that a node belongs to, or "" if none of the model's is known."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     by_id, paths = modules
-    for key, (said, _) in reversed(stack.items()):
+    for key, (text, _) in reversed(stack.items()):
         known = by_id.get(str(key).partition("@")[0])
         if known is not None:
             return known
-        dotted = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", said)
+        dotted = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", text)
         dotted = re.sub(r"\[['\"]?([^]'\"]*)['\"]?\]", r".\1", dotted.partition("]")[2])
         if dotted.strip(".") in paths:
             return dotted.strip(".")
@@ -192,8 +194,8 @@ def _path(node: Node, modules: Modules) -> str:
 
 def _dtypes(nodes: Iterable[Node]) -> tuple[str, ...]:
     values = (node.meta.get("val") for node in nodes)
-    flat = (one for value in values for one in (value if isinstance(value, tuple | list) else [value]))
-    return tuple(short_dtype(one.dtype) for one in flat if isinstance(one, torch.Tensor))
+    flat = (leaf for value in values for leaf in (value if isinstance(value, tuple | list) else [value]))
+    return tuple(short_dtype(leaf.dtype) for leaf in flat if isinstance(leaf, torch.Tensor))
 
 
 def _elements(value: torch.Tensor) -> int | None:
@@ -236,11 +238,11 @@ class _Backend:
         from torch._inductor.compile_fx import compile_fx
 
         self.frames += 1
-        given = [*module.parameters(), *module.buffers(), *inputs]
-        names = {place: self.stored[id(one)] for place, one in enumerate(given) if id(one) in self.stored}
+        arguments = [*module.parameters(), *module.buffers(), *inputs]
+        names = {place: self.stored[id(value)] for place, value in enumerate(arguments) if id(value) in self.stored}
         places = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-        for place, (name, one) in enumerate(zip(places, inputs, strict=True), start=len(given) - len(inputs)):
-            names.setdefault(place, _given(name, one))
+        for place, (name, value) in enumerate(zip(places, inputs, strict=True), start=len(arguments) - len(inputs)):
+            names.setdefault(place, _given(name, value))
 
         def inner(graph: torch.fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
             return self.lower(graph, example_inputs, names, options)
@@ -261,7 +263,9 @@ class _Backend:
         places = [node.name for node in kept.graph.nodes if node.op == "placeholder"]
         by_name = {name: names[at] for at, name in enumerate(places) if at in names}
         if backward:  # what a forward graph saves has the name it had there
-            by_name = {name: one for seen in self.graphs for name, one in seen.names.items() if name in places}
+            by_name = {
+                name: stored for earlier in self.graphs for name, stored in earlier.names.items() if name in places
+            }
         lowered = Lowered(list(kept.graph.nodes), by_name, backward)
         self.graphs.append(lowered)
         try:
@@ -288,7 +292,7 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
     from torch._functorch import config as functorch_config
     from torch._inductor import config as inductor_config
 
-    backend = _Backend({id(one.tensor): one for one in stored_tensors(model)})
+    backend = _Backend({id(stored.tensor): stored for stored in stored_tensors(model)})
     hooked = hasattr(inductor_config, _HOOK)
     options: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
     if hooked:
@@ -315,8 +319,8 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
 
 def _given(name: str, tensor: Any) -> Stored:
     """Return what dynamo's placeholder stands for: an input of the model, or what came before a break in the graph."""
-    found = re.fullmatch(r"[lL]_(.+)_", name)
-    plain = found[1] if found else name
+    match = re.fullmatch(r"[lL]_(.+)_", name)
+    plain = match[1] if match else name
     return Stored(ACTIVATION, "", tensor) if plain.startswith("stack") else Stored(INPUT, plain, tensor)
 
 
@@ -328,7 +332,7 @@ def _computed(kernel: Any) -> dict[str, str]:
     """
     from torch._inductor.ir import ExternKernel, TemplateBuffer
 
-    found: dict[str, str] = {}
+    ops: dict[str, str] = {}
     for part in kernel.get_nodes():
         buffer = part.node
         if buffer is None:
@@ -336,8 +340,8 @@ def _computed(kernel: Any) -> dict[str, str]:
         origins = list(buffer.origins)
         if isinstance(buffer, ExternKernel | TemplateBuffer) and len(origins) > 1:
             origins = [origin for origin in [buffer.get_origin_node()] if origin is not None]
-        found.update({origin.name: target_name(origin) for origin in origins})
-    return found
+        ops.update({origin.name: target_name(origin) for origin in origins})
+    return ops
 
 
 def _fate(name: str, lowered: Lowered) -> str | None:

@@ -42,9 +42,9 @@ def watch_dtypes(model: torch.nn.Module) -> Iterator[Dtypes]:
 
     Results stay the same, bit by bit. Raises `UsageError` for modules compiled by torch.compile.
     """
-    seen = Dtypes()
-    with watch_runs(model, seen.look):
-        yield seen
+    dtypes = Dtypes()
+    with watch_runs(model, dtypes.look):
+        yield dtypes
 
 
 def floating_dtypes(tree: Any) -> tuple[torch.dtype, ...]:

@@ -73,7 +73,7 @@ class Errors:
 
 @contextmanager
 def watch_errors(
-    model: torch.nn.Module, shadow: Precision | str, given: Given = MappingProxyType({})
+    model: torch.nn.Module, shadow: Precision | str, dtypes_given: Given = MappingProxyType({})
 ) -> Iterator[Errors]:
     """Run each module again in the precision `shadow`, on the inputs of the fp32 run in the block, and compare.
 
@@ -91,12 +91,12 @@ def watch_errors(
     row = find_precision(shadow) if isinstance(shadow, str) else shadow
     if row.autocast is None and row.storage == "float32":
         raise UsageError(f"{row.name} rounds no module's values: watch the errors of a precision in fp16 or bf16")
-    seen = Errors()
-    calls = {path: iter(dtypes) for path, dtypes in given.items()}
+    errors = Errors()
+    calls = {path: iter(dtypes) for path, dtypes in dtypes_given.items()}
     with watch_runs(
-        model, lambda run: _compare(run, row, seen.sums, next(calls.get(run.path, iter(())), None)), _remember
+        model, lambda run: _compare(run, row, errors.sums, next(calls.get(run.path, iter(())), None)), _remember
     ):
-        yield seen
+        yield errors
 
 
 def _remember(run: ModuleRun) -> None:
@@ -112,24 +112,26 @@ def _remember(run: ModuleRun) -> None:
     )
 
 
-def _compare(run: ModuleRun, row: Precision, sums: dict[str, _Sum], given: tuple[torch.dtype, ...] | None) -> None:
+def _compare(
+    run: ModuleRun, row: Precision, sums: dict[str, _Sum], dtypes_given: tuple[torch.dtype, ...] | None
+) -> None:
     """Run a module again as it was called, in a precision, and add what it errs; `given`: its inputs' dtypes there."""
     outputs = floating_stored(run.returned)
     if not run.leaf or not outputs or any(is_kept(module) for module in (*run.within, run.module)):
         return
-    found = sums.setdefault(run.path, _Sum(type(run.module).__name__))
+    total = sums.setdefault(run.path, _Sum(type(run.module).__name__))
     before: _Before = run.kept
     if before.versions is not None and before.versions != _versions(before.given):
-        found.note = "it writes into its inputs"
+        total.note = "it writes into its inputs"
         return
     hooked = [id(new) for new in run.args] != [id(old) for old in before.given]  # by a hook of the user's
     args = run.args if hooked else before.args
     after = {device: _random_state(device) for device in before.random}
     if any(device != "cpu" and not torch.equal(state, before.random[device]) for device, state in after.items()):
-        found.note = "it draws random numbers, and others in half precision on this device"
+        total.note = "it draws random numbers, and others in half precision on this device"
         return
     given_exactly = args, run.kwargs
-    inputs = _handed(*given_exactly, given)
+    inputs = _handed(*given_exactly, dtypes_given)
     if row.autocast is None:
         inputs = pytree.tree_map(partial(_lowered, storage=getattr(torch, row.storage)), inputs)
     rounded = any(
@@ -144,19 +146,19 @@ def _compare(run: ModuleRun, row: Precision, sums: dict[str, _Sum], given: tuple
         _set_random_states(before.random)
         exact = outputs if held is None else floating_stored(_run_again(run, held, before.buffers, _FP32, device))
     except (RuntimeError, TypeError, ValueError) as error:  # what kernels and a module's own checks raise
-        found.note = f"it does not run in {row.name}: {bounded(text_of(error).partition(chr(10))[0])}"
+        total.note = f"it does not run in {row.name}: {bounded(text_of(error).partition(chr(10))[0])}"
         return
     finally:
         _set_random_states(after)
     lows = floating_stored(low)
-    if any([tensor.shape for tensor in each] != [tensor.shape for tensor in outputs] for each in (lows, exact)):
-        found.note = f"it returns other shapes in {row.name}"
+    if any([tensor.shape for tensor in values] != [tensor.shape for tensor in outputs] for values in (lows, exact)):
+        total.note = f"it returns other shapes in {row.name}"
         return
     dtype = getattr(torch, row.autocast or row.storage)
     for tensor in floating_stored((args, run.kwargs)):
-        found.counts["inputs_overflowed"] += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
-    for wanted, held_exactly, other in zip(outputs, exact, lows, strict=True):
-        _add(found, wanted.detach(), held_exactly.detach(), other)
+        total.counts["inputs_overflowed"] += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
+    for wanted, held_exactly, in_half in zip(outputs, exact, lows, strict=True):
+        _add(total, wanted.detach(), held_exactly.detach(), in_half)
 
 
 def _handed(args: Any, kwargs: Any, dtypes: tuple[torch.dtype, ...] | None) -> tuple[Any, Any]:
@@ -168,8 +170,8 @@ def _handed(args: Any, kwargs: Any, dtypes: tuple[torch.dtype, ...] | None) -> t
     def rounded(leaf: Any) -> Any:
         return leaf.detach().to(next(wanted)) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
-    found: tuple[Any, Any] = pytree.tree_map(rounded, (args, kwargs))
-    return found
+    inputs: tuple[Any, Any] = pytree.tree_map(rounded, (args, kwargs))
+    return inputs
 
 
 def _run_again(
@@ -207,29 +209,31 @@ def _lowered(leaf: Any, storage: torch.dtype) -> Any:
     return leaf.detach().to(storage) if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf
 
 
-def _in_dtype_of(leaf: Any, other: Any) -> Any:
+def _in_dtype_of(leaf: Any, like: Any) -> Any:
     """Return a copy of a tensor in the dtype of `other`, anything else as it is."""
-    return leaf.detach().to(other.dtype, copy=True) if isinstance(leaf, torch.Tensor) else leaf
+    return leaf.detach().to(like.dtype, copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _add(found: _Sum, wanted: torch.Tensor, exact: torch.Tensor, low: torch.Tensor) -> None:
+def _add(total: _Sum, wanted: torch.Tensor, exact: torch.Tensor, low: torch.Tensor) -> None:
     """Compare one output with fp32's, `wanted`, and with fp32's on the rounded inputs, `exact`.
 
     Chunk by chunk, so that no copy of the whole is made.
     """
     size = 1 << 20
     for start in range(0, wanted.numel(), size):
-        first, one, other = (each.reshape(-1)[start : start + size].double() for each in (wanted, exact, low))
-        error = float((other - one).square().sum())
-        found.counts["elements"] += len(first)
+        first, reference, computed = (
+            values.reshape(-1)[start : start + size].double() for values in (wanted, exact, low)
+        )
+        error = float((computed - reference).square().sum())
+        total.counts["elements"] += len(first)
         if not math.isfinite(error):
-            found.counts["overflowed"] += int((first.isfinite() & ~other.isfinite()).sum())
-            both = one.isfinite() & other.isfinite()
-            one, other = one.where(both, 0.0), other.where(both, math.nan)
-            error = float((other - one).where(both, 0.0).square().sum())
-        found.counts["flushed"] += int(((other == 0) & (first != 0) & first.isfinite()).sum())
-        found.reference += float(one.square().sum())
-        found.error += error
+            total.counts["overflowed"] += int((first.isfinite() & ~computed.isfinite()).sum())
+            both = reference.isfinite() & computed.isfinite()
+            reference, computed = reference.where(both, 0.0), computed.where(both, math.nan)
+            error = float((computed - reference).where(both, 0.0).square().sum())
+        total.counts["flushed"] += int(((computed == 0) & (first != 0) & first.isfinite()).sum())
+        total.reference += float(reference.square().sum())
+        total.error += error
 
 
 def _restore(module: torch.nn.Module, attributes: dict[str, Any]) -> None:

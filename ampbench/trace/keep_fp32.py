@@ -98,11 +98,11 @@ def release_fp32(target: Any, /, *names: str) -> Any:
                 del module.__dict__[_FORWARD], module.__dict__[_APPLY]
                 _forget(module)
     elif isinstance(target, type):
-        for name, own in target.__dict__.get(_OWN, {}).items():
-            if own is None:
+        for name, replaced in target.__dict__.get(_OWN, {}).items():
+            if replaced is None:
                 delattr(target, name)
             else:
-                setattr(target, name, own)
+                setattr(target, name, replaced)
         if _OWN in target.__dict__:
             delattr(target, _OWN)
             for module in _instances(target):
@@ -131,10 +131,10 @@ class _Function:
 
     def __reduce__(self) -> Any:
         name = self.function.__qualname__
-        found: Any = sys.modules.get(self.function.__module__)
+        resolved: Any = sys.modules.get(self.function.__module__)
         for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is self else (_Function, (self.function, self.cast_back))
+            resolved = getattr(resolved, part, None)
+        return name if resolved is self else (_Function, (self.function, self.cast_back))
 
 
 class _Forward:
@@ -198,12 +198,12 @@ def _keep_class(target: type, cast_back: bool) -> type:
     return target
 
 
-def _leaving_fused(made: Callable[..., None]) -> Callable[..., None]:
+def _leaving_fused(init: Callable[..., None]) -> Callable[..., None]:
     """Return what makes a module, or fills a copy, so that the module has the hook of what is kept, too."""
 
-    @functools.wraps(made)
+    @functools.wraps(init)
     def make(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
+        init(self, *args, **kwargs)
         _leave_fused(self)
 
     return make
@@ -226,12 +226,18 @@ def _forget(module: torch.nn.Module) -> None:
 
 def _instances(target: type) -> list[Any]:
     # by type(), as proxies that gc lists, too, import what they stand for when they are asked for __class__
-    return [one for one in gc.get_objects() if issubclass(type(one), target) and "_forward_hooks" in one.__dict__]
+    return [
+        instance
+        for instance in gc.get_objects()
+        if issubclass(type(instance), target) and "_forward_hooks" in instance.__dict__
+    ]
 
 
 def _restore(module: torch.nn.Module) -> None:
     """Bring weights and buffers that are in half back to fp32, and remember which half."""
-    around = next((each.dtype for each in (*module.parameters(), *module.buffers()) if each.dtype in HALVES), None)
+    around = next(
+        (tensor.dtype for tensor in (*module.parameters(), *module.buffers()) if tensor.dtype in HALVES), None
+    )
     if around is not None:
         module._apply(_up)  # type: ignore[no-untyped-call]
         module.__dict__[_AROUND] = around

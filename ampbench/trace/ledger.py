@@ -282,8 +282,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored = self._values.known.get(storage_key(place.leaf))
             place = place._replace(module=self.modules.owners.get(stored.name, "") if stored is not None else "")
         keys = [storage_key(tensor) for tensor in sources]
-        made = [storage_key(tensor) for tensor in outputs]
-        fresh = [key for key in made if key not in keys]
+        written = [storage_key(tensor) for tensor in outputs]
+        fresh = [key for key in written if key not in keys]
         row = None
         if kind.casts and sources[0].dtype is not out.dtype:
             row = self._cast(index, call, sources[0], out, place, seconds)
@@ -292,18 +292,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             row.read = sum(source.numel() for source, _ in pairs)
             row.elements = sum(target.numel() for _, target in pairs)
             row.origin, row.cached = row.origin if place.phase == "backward" else EXPLICIT, False
-        if fresh or kind.writes or not made:
+        if fresh or kind.writes or not written:
             self._consume(index, call, sources, keys, place, kind, row)
         number = call.number if call else 0
         if row is not None and kind.casts:
-            self._values.known[made[0]] = Value(row.what, row.name, row, number, index)
+            self._values.known[written[0]] = Value(row.what, row.name, row, number, index)
         elif fresh:
-            what = GRADIENT if place.phase == "backward" else ACTIVATION if sources else INPUT
+            role = GRADIENT if place.phase == "backward" else ACTIVATION if sources else INPUT
             for key in fresh:
-                self._values.known[key] = Value(what, place.module if what != INPUT else "", None, number, index)
+                self._values.known[key] = Value(role, place.module if role != INPUT else "", None, number, index)
         if kind.writes:
-            given = {**dict(enumerate(args)), **kwargs}
-            self._values.written(index, (tensor for at in kind.writes for tensor in op_tensors([given.get(at)])))
+            arguments = {**dict(enumerate(args)), **kwargs}
+            self._values.written(index, (tensor for at in kind.writes for tensor in op_tensors([arguments.get(at)])))
         if (kind.promotes and len({tensor.dtype for tensor in sources}) > 1) or kind.name == _MEAN:
             inside = promoted(args) if kind.promotes else _averaged(sources[0], outputs[0])
             self.promotions += [PromotionRow(index, of.dtype, to, of.numel()) for of, to in inside]
@@ -338,14 +338,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         value = self._values.find(source, storage_key(source), place.phase)
         if isinstance(source, torch.nn.Parameter):
             value.what = WEIGHT  # of a module built in the block that has not been called yet
-        what, name = value.what, value.name
+        role, name = value.what, value.name
         undone = None
         if place.phase == "backward" and undoes_cast():
-            what = GRADIENT
+            role = GRADIENT
             undone = self._cast_at.get(place.forward) if place.forward is not None else None
-        elif place.phase == "optimizer" and what in _STATES:
-            what, name = STATE, ""
-        if what == GRADIENT:
+        elif place.phase == "optimizer" and role in _STATES:
+            role, name = STATE, ""
+        if role == GRADIENT:
             name = undone.name if undone is not None else name or place.module
         strided = source.layout is torch.strided
         view = (source.shape, source.stride(), source.storage_offset()) if strided else source.shape
@@ -356,7 +356,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origin = origin_of(call, self._calls.autocast, value, source, out.dtype, undone)
         row = CastRow(
             index=index,
-            what=what,
+            what=role,
             name=name,
             module=place.module,
             phase=place.phase,
@@ -385,7 +385,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         keys: list[int],
         place: Place,
         kind: Kind,
-        own: CastRow | None,
+        copy_row: CastRow | None,
     ) -> None:
         """Note what an op that computes did with casts' copies, weights and inputs."""
         number, forward = call.number if call else -index - 1, place.phase == "forward"
@@ -401,14 +401,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 first = cast.operation is None
                 if first:
                     cast.operation = index
-                if value.what == WEIGHT and forward and own is None:
+                if value.what == WEIGHT and forward and copy_row is None:
                     if cast.origin == AUTOCAST:
                         use(cast.name, CAST if first or cast.call == number else REUSED, cast.index)
                     elif isinstance(tensor, torch.nn.Parameter):
                         use(cast.name, NOT_NEEDED)
                     elif first:
                         use(cast.name, CAST, cast.index)
-            elif own is None and forward:
+            elif copy_row is None and forward:
                 value.read_as_is = True
                 if value.what == WEIGHT and not kind.writes:
                     use(value.name, NOT_NEEDED)
@@ -543,8 +543,8 @@ def recording(recorder: Recorder, calls: CallMode) -> Iterator[None]:
 def autocast_devices() -> tuple[str, ...]:
     """Return the device types on which a program may switch autocast on."""
     devices = [*AUTOCAST_DEVICES]
-    if (here := torch.accelerator.current_accelerator()) is not None and here.type not in devices:
-        devices.append(here.type)
+    if (current := torch.accelerator.current_accelerator()) is not None and current.type not in devices:
+        devices.append(current.type)
     return tuple(devices)
 
 

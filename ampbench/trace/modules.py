@@ -108,7 +108,7 @@ class ModuleStack:
         if fused:
             self._entered()
 
-    def _after(self, module: torch.nn.Module, *seen: Any) -> None:
+    def _after(self, module: torch.nn.Module, *call: Any) -> None:
         """Take args, kwargs and output; after an exception torch leaves the kwargs out."""
         # An exception can leave modules above this one unfinished.
         while self._stack and self._stack[-1][0] is not module:
@@ -119,14 +119,14 @@ class ModuleStack:
         self._pop()
         if module is self._model or (self._model is None and not self._stack):
             self._returned()
-        if not self._stack and len(seen) == _ALL:
-            for name, tensor in seen[1].items():
+        if not self._stack and len(call) == _ALL:
+            for name, tensor in call[1].items():
                 if isinstance(tensor, torch.Tensor):
                     self._name(tensor, INPUT, name)
-        own = tuple(dict.fromkeys(p.dtype for p in module._parameters.values() if p is not None))
-        inputs = tuple(tensor.dtype for tensor in tensors_in(seen[:-1]))
-        outputs = tuple(tensor.dtype for tensor in tensors_in(seen[-1]))
-        self.calls[path, type(module).__name__, inputs, outputs, own] += 1
+        parameter_dtypes = tuple(dict.fromkeys(p.dtype for p in module._parameters.values() if p is not None))
+        inputs = tuple(tensor.dtype for tensor in tensors_in(call[:-1]))
+        outputs = tuple(tensor.dtype for tensor in tensors_in(call[-1]))
+        self.calls[path, type(module).__name__, inputs, outputs, parameter_dtypes] += 1
 
     def _pop(self) -> None:
         _, _, fused = self._stack.pop()
@@ -172,13 +172,13 @@ def hook_calls(before: Callable[..., None], after: Callable[..., None] | None = 
     """
     hooks = ExitStack()
 
-    def starting(*seen: Any) -> None:
+    def starting(*call: Any) -> None:
         if not torch.compiler.is_compiling():
-            before(*seen)
+            before(*call)
 
-    def ending(*seen: Any) -> None:
+    def ending(*call: Any) -> None:
         if after is not None and not torch.compiler.is_compiling():
-            after(*seen)
+            after(*call)
 
     hooks.callback(register_module_forward_pre_hook(starting).remove)
     if after is not None:
@@ -332,7 +332,7 @@ def watch_runs(
             finally:
                 busy = False
 
-    def end(module: torch.nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+    def end(module: torch.nn.Module, args: tuple[Any, ...], *returned: Any) -> None:
         nonlocal busy
         if busy or module not in paths:
             return
@@ -341,9 +341,9 @@ def watch_runs(
         if not stack:
             return
         run = stack.pop()
-        if len(rest) < 2 or rest[-1] is None:  # after an exception torch leaves the kwargs out
+        if len(returned) < 2 or returned[-1] is None:  # after an exception torch leaves the kwargs out
             return
-        run.args, run.kwargs, run.returned = args, rest[0], rest[-1]
+        run.args, run.kwargs, run.returned = args, returned[0], returned[-1]
         floating = [tensor for tensor in tensors_in(run.returned) if tensor.is_floating_point()]
         run.outputs = [
             tensor

@@ -91,16 +91,16 @@ class _Finder(Recorder):  # type: ignore[no-untyped-call]
             self._look(kind, (*args, *kwargs.values()), out, written, before)
         return out
 
-    def _look(self, kind: Kind, given: tuple[Any, ...], out: Any, written: list[torch.Tensor], before: _State) -> None:
+    def _look(self, kind: Kind, inputs: tuple[Any, ...], out: Any, written: list[torch.Tensor], before: _State) -> None:
         outputs = op_tensors(out if isinstance(out, list | tuple) else [out])
-        made = _state([*outputs, *written]).kinds
-        if not made or kind.name.startswith(_HANDED):
+        appeared = _state([*outputs, *written]).kinds
+        if not appeared or kind.name.startswith(_HANDED):
             return
-        read = [tensor for tensor in op_tensors(given) if not any(tensor is other for other in (*written, *outputs))]
+        read = [tensor for tensor in op_tensors(inputs) if not any(tensor is output for output in (*written, *outputs))]
         if not read and (kind.name in _OVERWRITES or not written):
             return  # a constant
         state = _state(read)
-        if not made - before.kinds - state.kinds - _numbers(given) - _meant(kind, read):
+        if not appeared - before.kinds - state.kinds - _numbers(inputs) - _meant(kind, read):
             return
         row = self.ops[-1]
         self.first = FirstNonfinite(
@@ -108,7 +108,7 @@ class _Finder(Recorder):  # type: ignore[no-untyped-call]
             module=row.module,
             phase=row.phase,
             step=max(self._step, 0),
-            inputs_largest=max((one.largest for one in (before, state) if one.largest is not None), default=None),
+            inputs_largest=max((side.largest for side in (before, state) if side.largest is not None), default=None),
             parameter=self._parameter(outputs) if row.phase == "backward" else "",
             frames=_frames(),
         )
@@ -124,18 +124,18 @@ class _Finder(Recorder):  # type: ignore[no-untyped-call]
 def _state(tensors: list[torch.Tensor]) -> _State:
     kinds: set[str] = set()
     largest: float | None = None
-    for given in tensors:
-        tensor = given.values() if given.is_nested else given
+    for value in tensors:
+        tensor = value.values() if value.is_nested else value
         if not tensor.is_floating_point() or not tensor.numel() or tensor.layout is not torch.strided:
             continue
         low, high = (float(edge) for edge in torch.aminmax(tensor.detach()))
         if not (math.isfinite(low) and math.isfinite(high)):
-            for kind, found in (
+            for kind, mask in (
                 (_NAN, tensor.isnan()),
                 (_PLUS, tensor == math.inf),
                 (_MINUS, tensor == -math.inf),
             ):
-                if found.any():
+                if mask.any():
                     kinds.add(kind)
             finite = tensor[tensor.isfinite()]
             if not len(finite):
@@ -145,9 +145,9 @@ def _state(tensors: list[torch.Tensor]) -> _State:
     return _State(frozenset(kinds), largest)
 
 
-def _numbers(given: tuple[Any, ...]) -> set[str]:
+def _numbers(inputs: tuple[Any, ...]) -> set[str]:
     """Return the kinds of the numbers among an op's arguments that are not finite."""
-    numbers = [number for number in given if isinstance(number, float) and not math.isfinite(number)]
+    numbers = [number for number in inputs if isinstance(number, float) and not math.isfinite(number)]
     return {_NAN if math.isnan(number) else _PLUS if number > 0 else _MINUS for number in numbers}
 
 
@@ -164,12 +164,12 @@ def _meant(kind: Kind, read: list[torch.Tensor]) -> set[str]:
 
 def _frames() -> list[str]:
     """Return the last lines of code that are neither torch's nor ours, as "file:line in function: code"."""
-    found: list[str] = []
+    calls: list[str] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < FRAMES:
+    while frame is not None and len(calls) < FRAMES:
         code = frame.f_code
         if not code.co_filename.startswith(INSIDE):
             line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}: {line}")
+            calls.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}: {line}")
         frame = frame.f_back
-    return found[::-1]
+    return calls[::-1]

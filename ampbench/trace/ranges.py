@@ -71,15 +71,15 @@ class Counts:
     exponents: Counter[int] = field(default_factory=Counter)
     powers: Counter[int] = field(default_factory=Counter)
 
-    def add(self, other: "Counts") -> None:
+    def add(self, added: "Counts") -> None:
         """Put the values of `other` to these."""
-        self.elements += other.elements
-        self.zeros += other.zeros
-        self.nonfinite += other.nonfinite
-        self.exponents.update(other.exponents)
-        self.powers.update(other.powers)
-        if other.largest is not None:
-            self.largest = other.largest if self.largest is None else max(self.largest, other.largest)
+        self.elements += added.elements
+        self.zeros += added.zeros
+        self.nonfinite += added.nonfinite
+        self.exponents.update(added.exponents)
+        self.powers.update(added.powers)
+        if added.largest is not None:
+            self.largest = added.largest if self.largest is None else max(self.largest, added.largest)
 
 
 def count_magnitudes(tensor: torch.Tensor) -> Counts:
@@ -251,8 +251,8 @@ class Ranges:
         """Per parameter and low dtype, the updates that would be lost to rounding were it stored in that."""
         return [
             Swallowed(parameter=name, dtype=short_dtype(dtype), moved=moved, swallowed=lost)
-            for name, (moved, each) in self._moved.items()
-            for dtype, lost in zip(LOW_DTYPES, each, strict=True)
+            for name, (moved, losses) in self._moved.items()
+            for dtype, lost in zip(LOW_DTYPES, losses, strict=True)
         ]
 
 
@@ -308,20 +308,20 @@ class _Watcher(Ranges):
         self._room.clear()
         self._known.clear()
 
-    def count(self, module: str, what: str, name: str, tensor: torch.Tensor) -> Counts:
+    def count(self, module: str, role: str, name: str, tensor: torch.Tensor) -> Counts:
         """Count the values of `tensor` and return them."""
         if hasattr(tensor, "__tensor_flatten__"):
             self.unread.setdefault(name or module)
             return Counts()
         counts = count_magnitudes(tensor)
-        self._add(module, what, name, counts)
+        self._add(module, role, name, counts)
         return counts
 
-    def _add(self, module: str, what: str, name: str, counts: Counts) -> None:
+    def _add(self, module: str, role: str, name: str, counts: Counts) -> None:
         """Put values that are counted already to the module's."""
         if counts.nonfinite and self.nonfinite_in_fp32 is None:
             self.nonfinite_in_fp32 = module
-        self._counts.setdefault((module, what, name), Counts()).add(counts)
+        self._counts.setdefault((module, role, name), Counts()).add(counts)
 
     def before(self, run: ModuleRun) -> None:
         """Count the inputs, except those of modules that have others run within them."""
@@ -352,7 +352,7 @@ class _Watcher(Ranges):
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Keep the parameters as they are, in memory that every step uses again."""
-        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+        for parameter in (member for group in optimizer.param_groups for member in group["params"]):
             name = self._names.get(id(parameter))
             if name is None or name in self.unread or parameter.grad is None or not parameter.is_floating_point():
                 continue
@@ -365,12 +365,15 @@ class _Watcher(Ranges):
         """Count what was added to each of them, and what of it each low dtype would not show."""
         while self._before:
             name, (after, before) = self._before.popitem()
-            shown = [0] * len(LOW_DTYPES)
-            counts = count_chunks(_differences(before, flat(after), shown))
+            visible = [0] * len(LOW_DTYPES)
+            counts = count_chunks(_differences(before, flat(after), visible))
             self._add(name.rpartition(".")[0], UPDATE, name, counts)
-            here = counts.elements - counts.zeros
-            moved, each = self._moved.get(name, (0, [0] * len(LOW_DTYPES)))
-            self._moved[name] = (moved + here, [old + here - new for old, new in zip(each, shown, strict=True)])
+            changed = counts.elements - counts.zeros
+            moved, losses = self._moved.get(name, (0, [0] * len(LOW_DTYPES)))
+            self._moved[name] = (
+                moved + changed,
+                [old + changed - new for old, new in zip(losses, visible, strict=True)],
+            )
 
     def _count_input(self, run: ModuleRun, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point():
@@ -394,40 +397,40 @@ class _Watcher(Ranges):
             self._known[id(tensor)] = (weakref.ref(tensor), since, counts)
 
 
-def _differences(before: torch.Tensor, after: torch.Tensor, shown: list[int]) -> Iterator[torch.Tensor]:
+def _differences(before: torch.Tensor, after: torch.Tensor, visible: list[int]) -> Iterator[torch.Tensor]:
     """Yield what a step added in parts; put to `shown` how many elements it changes that are stored in `LOW_DTYPES`.
 
     A stored weight lies on the grid of its dtype, where half a unit decides; the fp32 weights that it was rounded from
     lie anywhere between two of its numbers, so that some of them cross over however little is added.
     """
-    for one, other in zip(in_chunks(before), in_chunks(after), strict=True):
-        added = other - one
+    for start, end in zip(in_chunks(before), in_chunks(after), strict=True):
+        added = end - start
         for place, dtype in enumerate(LOW_DTYPES):
-            stored = one.to(dtype)
-            shown[place] += _differing(stored, (stored + added).to(dtype))
+            stored = start.to(dtype)
+            visible[place] += _differing(stored, (stored + added).to(dtype))
         yield added
 
 
 def _differing(first: torch.Tensor, second: torch.Tensor) -> int:
     """Return how many elements of two half tensors differ; by their bits, which is twice as fast as by their values."""
-    one, other = first.view(torch.int16), second.view(torch.int16)
-    bits = one ^ other
+    left, right = first.view(torch.int16), second.view(torch.int16)
+    bits = left ^ right
     count = int(torch.count_nonzero(bits))
     sign = torch.iinfo(torch.int16).min
     if count and bits.min() == sign:  # 0 and -0 are the same value
-        count -= int(torch.count_nonzero((bits == sign) & ((one | other) == sign)))
+        count -= int(torch.count_nonzero((bits == sign) & ((left | right) == sign)))
     return count
 
 
 def record_of(
-    module: str, what: str, name: str, kind: str, counts: Counts, together: Mapping[int, int] | None = None
+    module: str, role: str, name: str, kind: str, counts: Counts, together: Mapping[int, int] | None = None
 ) -> Magnitudes:
     """Return counted values as a record; the arguments are its fields."""
     lowest, highest = min(counts.exponents, default=0), max(counts.exponents, default=-1)
     return Magnitudes(
         module=module,
         kind=kind,
-        what=what,
+        what=role,
         name=name,
         elements=counts.elements,
         zeros=counts.zeros,

@@ -150,13 +150,13 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace == "prim":
             return func(*args, **kwargs)  # fake tensors ask for their device this way
-        seen = _floating(args) + _floating(kwargs)
+        dtypes = _floating(args) + _floating(kwargs)
         if func is torch.ops.aten._to_copy.default:
             wanted = kwargs.get("dtype")
-            if seen and wanted is not None and wanted.is_floating_point and seen != [_short(wanted)]:
-                self._way.casts.append(f"{seen[0]} to {_short(wanted)}")
+            if dtypes and wanted is not None and wanted.is_floating_point and dtypes != [_short(wanted)]:
+                self._way.casts.append(f"{dtypes[0]} to {_short(wanted)}")
         elif func is self._probed or not _only_moves(func):
-            self._way.computed.update(seen)
+            self._way.computed.update(dtypes)
         return func(*args, **kwargs)
 
 
@@ -221,9 +221,9 @@ def fill(sample: Sample, device: str, dtypes: Callable[[int], torch.dtype]) -> S
         nonlocal count
         if not isinstance(leaf, T):
             return leaf
-        made = make_tensor(leaf, device, dtypes(count), fake=fake)
+        filled = make_tensor(leaf, device, dtypes(count), fake=fake)
         count += leaf.kind in FLOATING
-        return made
+        return filled
 
     args, kwargs = pytree.tree_map(tensor, (sample.args, sample.kwargs))
     return Sample(args, kwargs)
@@ -312,7 +312,7 @@ def run_variants(
     In-place and out= calls get the floating inputs that the op's rule would change, going by its category `observed`:
     the autocast dtype where the rule is fp32, mixed ones where it is the widest input, fp32 otherwise.
     """
-    made: dict[str, tuple[Callable[..., Any], Callable[[], Sample]]] = {
+    variants: dict[str, tuple[Callable[..., Any], Callable[[], Sample]]] = {
         "fp64": (op, lambda: fill(sample, device, lambda _: torch.float64)),
         "integer": (op, lambda: fill(sample, device, lambda _: torch.int64)),
     }
@@ -320,16 +320,16 @@ def run_variants(
         telling = _telling_inputs(observed, dtype)
         inplace, out = find_inplace(op), find_out(op)
         if inplace is not None:
-            made["in-place"] = (inplace, lambda: fill(sample, device, telling))
+            variants["in-place"] = (inplace, lambda: fill(sample, device, telling))
         if out is not None:
-            made["out="] = (out, lambda: _with_outputs(op, fill(sample, device, telling), device, dtype, out))
+            variants["out="] = (out, lambda: _with_outputs(op, fill(sample, device, telling), device, dtype, out))
         if any(argument.name == "dtype" for argument in op._schema.arguments):
-            made["dtype="] = (op, lambda: _with_dtype(fill(sample, device, lambda _: dtype), dtype))
+            variants["dtype="] = (op, lambda: _with_dtype(fill(sample, device, lambda _: dtype), dtype))
     outcomes = {}
-    for name, (form, make) in made.items():
-        told = outcome(run_trial(form, make, device, dtype))
-        if told is not None:
-            outcomes[name] = told
+    for name, (form, make) in variants.items():
+        result = outcome(run_trial(form, make, device, dtype))
+        if result is not None:
+            outcomes[name] = result
     return outcomes
 
 
@@ -345,11 +345,11 @@ def find_out(op: torch._ops.OpOverload[..., Any]) -> torch._ops.OpOverload[..., 
     packet = op.overloadpacket
     for overload in packet.overloads():
         form = getattr(packet, overload)
-        given = [argument for argument in form._schema.arguments if not argument.is_out]
+        inputs = [argument for argument in form._schema.arguments if not argument.is_out]
         wanted = [argument for argument in op._schema.arguments if argument.name != "dtype"]
-        if len(given) < len(form._schema.arguments) and [(a.name, str(a.type)) for a in given if a.name != "dtype"] == [
-            (a.name, str(a.type)) for a in wanted
-        ]:
+        if len(inputs) < len(form._schema.arguments) and [
+            (a.name, str(a.type)) for a in inputs if a.name != "dtype"
+        ] == [(a.name, str(a.type)) for a in wanted]:
             return form  # type: ignore[no-any-return]
     return None
 

@@ -106,18 +106,18 @@ def observe(
     markers = [places.get(value.debugName()) for value in order]
     run = _Called(torch._C._create_function_from_graph("observed", copy))
     wanted = [value.debugName().partition(".")[0] for value in copy.inputs()]  # "x.1" is what the model calls "x"
-    given = [*args, *(kwargs[name] for name in wanted if name in kwargs)]
+    operands = [*args, *(kwargs[name] for name in wanted if name in kwargs)]
     cache = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
         with torch.no_grad(), region():
-            run(*given)  # TorchScript optimizes a graph on its first run, and compares constants through the mode
+            run(*operands)  # TorchScript optimizes a graph on its first run, and compares constants through the mode
         with trace_casts(model) as ledger, torch.no_grad(), region():
-            found = run(*given)
+            results = run(*operands)
     finally:
         torch.set_autocast_cache_enabled(cache)
     known = _dtypes_by_number()
-    tensors = {name: (known[found[2 * at]], found[2 * at + 1]) for at, name in enumerate(names)}
+    tensors = {name: (known[results[2 * at]], results[2 * at + 1]) for at, name in enumerate(names)}
     return Seen(tensors, _inside(ledger, markers))
 
 
@@ -135,14 +135,14 @@ class _Called(torch.nn.Module):
 def _inside(ledger: CastLedger, markers: list[str | None]) -> list[tuple[str, Cast]]:
     """Return the casts with the value that was made next, by the aliases in between."""
     casts = {cast.index: cast for cast in ledger.casts}
-    found = []
+    casts_named = []
     passed = 0
     for operation in ledger.ops:
         if operation.name == "aten.alias" and passed < len(markers):
             passed += 1
         elif operation.index in casts and passed < len(markers) and (name := markers[passed]) is not None:
-            found.append((name, casts[operation.index]))
-    return found
+            casts_named.append((name, casts[operation.index]))
+    return casts_named
 
 
 def _tensors(graph: Any) -> Iterable[Any]:
@@ -175,11 +175,11 @@ _CASTS = _ADDED | {"aten::to", "aten::type_as"}
 class FrozenGraph:
     """Ops and casts of a frozen graph, with `seen` dtypes and element counts by value name."""
 
-    def __init__(self, graph: Any, seen: Mapping[str, tuple[torch.dtype, int]], stored: Mapping[int, Stored]):
+    def __init__(self, graph: Any, tensors: Mapping[str, tuple[torch.dtype, int]], stored: Mapping[int, Stored]):
         self._nodes = list(_nodes(graph))
         self._makers = {value.debugName(): node for node in self._nodes for value in node.outputs()}
         self._inputs = {value.debugName() for value in graph.inputs()}
-        self._seen = dict(seen)
+        self._seen = dict(tensors)
         self._stored = stored
         for name, node in self._makers.items():
             if node.kind() == "prim::Constant" and (tensor := _constant(node)) is not None:
@@ -201,15 +201,15 @@ class FrozenGraph:
 
     def casts(self) -> list[GraphCast]:
         """Return the casts that are still there."""
-        found = []
+        casts = []
         for node in self._nodes:
             if node.kind() in _CASTS and self._does_something(node):
                 source = next(node.inputs())
                 dtype, elements = self._seen[source.debugName()]
-                what, name = self._origin(source)
-                found.append(
+                role, name = self._origin(source)
+                casts.append(
                     GraphCast(
-                        what=what,
+                        what=role,
                         name=name,
                         module=self._module(node),
                         from_dtype=short_dtype(dtype),
@@ -218,29 +218,29 @@ class FrozenGraph:
                         fate=KEPT,
                     )
                 )
-        return found
+        return casts
 
-    def inside(self, seen: list[tuple[str, Cast]]) -> list[GraphCast]:
+    def inside(self, observed: list[tuple[str, Cast]]) -> list[GraphCast]:
         """Return those of the casts seen at the making of a value that its node makes inside another op."""
         return [
             GraphCast(
                 what=cast.what,
                 name=cast.name,
-                module=self._module(self._makers[made]),
+                module=self._module(self._makers[value]),
                 from_dtype=cast.from_dtype,
                 to_dtype=cast.to_dtype,
                 elements=cast.elements,
             )
-            for made, cast in seen
-            if made in self._makers and self._makers[made].kind() not in _CASTS
+            for value, cast in observed
+            if value in self._makers and self._makers[value].kind() not in _CASTS
         ]
 
     def _does_something(self, node: Any) -> bool:
-        made = [self._seen[value.debugName()][0] for value in node.outputs() if value.debugName() in self._seen]
-        if node.kind() in _CASTS and made:
-            given = self._seen.get(next(node.inputs()).debugName())
-            return given is not None and given[0] != made[0]
-        return bool(made) or any("Tensor" in str(value.type()) for value in node.outputs())
+        outputs = [self._seen[value.debugName()][0] for value in node.outputs() if value.debugName() in self._seen]
+        if node.kind() in _CASTS and outputs:
+            source = self._seen.get(next(node.inputs()).debugName())
+            return source is not None and source[0] != outputs[0]
+        return bool(outputs) or any("Tensor" in str(value.type()) for value in node.outputs())
 
     def _dtypes(self, value: Any) -> Iterable[torch.dtype]:
         name = value.debugName()
@@ -277,26 +277,26 @@ class FrozenGraph:
 
 def stored_casts(graph: Any, stored: list[Stored]) -> list[GraphCast]:
     """Return the casts of weights and buffers in a graph that is not frozen."""
-    known = {one.name: one for one in stored}
-    found = []
+    known = {value.name: value for value in stored}
+    casts = []
     for node in _nodes(graph):
         if node.kind() not in _CASTS:
             continue
-        one = known.get(_attribute(next(node.inputs())))
+        value = known.get(_attribute(next(node.inputs())))
         dtype = node.output().type().dtype() if node.output().type().kind() == "TensorType" else None
-        if one is not None and dtype is not None and dtype != one.tensor.dtype:
-            found.append(
+        if value is not None and dtype is not None and dtype != value.tensor.dtype:
+            casts.append(
                 GraphCast(
-                    what=one.what,
-                    name=one.name,
+                    what=value.what,
+                    name=value.name,
                     module=_scope(node),
-                    from_dtype=short_dtype(one.tensor.dtype),
+                    from_dtype=short_dtype(value.tensor.dtype),
                     to_dtype=short_dtype(dtype),
-                    elements=one.tensor.numel(),
+                    elements=value.tensor.numel(),
                     fate=FOLDED,
                 )
             )
-    return found
+    return casts
 
 
 def _attribute(value: Any) -> str:
@@ -354,16 +354,16 @@ def autograd_graph(output: torch.Tensor, model: torch.nn.Module) -> GraphTrace:
         following, number = node.next_functions[0] if node.next_functions else (None, 0)
         if following is None or not node.name().startswith("ToCopyBackward"):
             continue
-        given, handed_on = node._input_metadata[0], following._input_metadata[number]
-        if given.dtype != handed_on.dtype:  # a copy to another device has the same name
+        incoming, handed_on = node._input_metadata[0], following._input_metadata[number]
+        if incoming.dtype != handed_on.dtype:  # a copy to another device has the same name
             casts.append(
                 GraphCast(
                     what=GRADIENT,
                     name=names.get(id(getattr(following, "variable", None)), ""),
                     phase="backward",
-                    from_dtype=short_dtype(given.dtype),
+                    from_dtype=short_dtype(incoming.dtype),
                     to_dtype=short_dtype(handed_on.dtype),
-                    elements=math.prod(given.shape),
+                    elements=math.prod(incoming.shape),
                 )
             )
     hidden = Counter(kind for node in nodes for kind in _HIDE if kind in node.name())
@@ -426,9 +426,9 @@ def _read(
     model: torch.nn.Module, before: Any, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region
 ) -> GraphTrace:
     stored = stored_tensors(model)
-    seen = observe(model, graph, args, kwargs, region)
-    reader = FrozenGraph(graph, seen.tensors, {one.tensor.data_ptr(): one for one in stored})
-    inside = reader.inside(seen.inside)
+    observation = observe(model, graph, args, kwargs, region)
+    reader = FrozenGraph(graph, observation.tensors, {value.tensor.data_ptr(): value for value in stored})
+    inside = reader.inside(observation.inside)
     casts = [*reader.casts(), *inside]
     kept = {(cast.name, cast.to_dtype) for cast in casts}
     folded = [cast for cast in stored_casts(before, stored) if (cast.name, cast.to_dtype) not in kept]

@@ -286,7 +286,7 @@ def is_users(source: WorkloadSource) -> bool:
 
 def is_pattern(source: WorkloadSource) -> bool:
     """Return whether the name of a library's network may stand for several."""
-    return source.family in LIBRARIES and any(each in source.function for each in "*?[")
+    return source.family in LIBRARIES and any(wildcard in source.function for wildcard in "*?[")
 
 
 def check_parameter(called: str, name: str, value: ParameterValue, limits: tuple[int, int]) -> int:
@@ -341,5 +341,5 @@ def _check_multiple(spec: WorkloadSpec, settled: Mapping[str, int], name: str, f
         product *= settled[factor] if isinstance(factor, str) else factor
     if settled[name] % product:
         named = [f"{factor}={settled[factor]}" if isinstance(factor, str) else str(factor) for factor in factors]
-        said = f"{product}" if named == [str(product)] else f"{product} ({' x '.join(named)})"
-        raise UsageError(f"{spec.name}.{name}={settled[name]}: must be a multiple of {said}")
+        text = f"{product}" if named == [str(product)] else f"{product} ({' x '.join(named)})"
+        raise UsageError(f"{spec.name}.{name}={settled[name]}: must be a multiple of {text}")

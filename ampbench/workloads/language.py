@@ -106,8 +106,8 @@ class MixtureBlock(CausalBlock):
         total = torch.zeros_like(tokens)
         for place, expert in enumerate(self.experts):
             rows = weights[:, place].nonzero()[:, 0]
-            said = expert(tokens[rows]) * weights[rows, place, None]
-            total.index_add_(0, rows, said.to(total.dtype))
+            answers = expert(tokens[rows]) * weights[rows, place, None]
+            total.index_add_(0, rows, answers.to(total.dtype))
         return total.view_as(x)
 
 
@@ -127,8 +127,8 @@ class LowRank(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output and the adapter's (..., outputs)."""
         casts = torch.is_autocast_enabled(x.device.type)
-        own = F.linear(x, self.weight if casts else self.weight.to(x.dtype))
-        return own + ADAPTER_SCALE * F.linear(F.linear(x, self.lower), self.upper)
+        frozen = F.linear(x, self.weight if casts else self.weight.to(x.dtype))
+        return frozen + ADAPTER_SCALE * F.linear(F.linear(x, self.lower), self.upper)
 
 
 def prefill(generator: Generator, **sizes: int) -> Workload:
@@ -197,6 +197,6 @@ def lora(generator: Generator, *, rank: int, **sizes: int) -> Workload:
         generator,
         module,
         sizes,
-        lambda parameters: adamw(one for one in parameters if one.requires_grad),
+        lambda parameters: adamw(parameter for parameter in parameters if parameter.requires_grad),
         {"*.lower": kernel(1.0), "*.upper": kernel(ADAPTER_RMS / ADAPTER_SCALE)},
     )

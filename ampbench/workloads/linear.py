@@ -38,11 +38,11 @@ class Recommender(nn.Module):
 
     def forward(self, dense: Tensor, entries: Tensor) -> Tensor:
         """Return a logit for each row of `dense` (batch, features) and `entries` (batch, tables, bag), (batch,)."""
-        own = self.bottom(dense)
+        dense_vector = self.bottom(dense)
         bags = [table(entries[:, place]) for place, table in enumerate(self.tables)]
-        vectors = torch.stack([own, *bags], dim=1)
+        vectors = torch.stack([dense_vector, *bags], dim=1)
         products = torch.bmm(vectors, vectors.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
-        return self.top(torch.cat((own, products), dim=1)).squeeze(1)  # type: ignore[no-any-return]
+        return self.top(torch.cat((dense_vector, products), dim=1)).squeeze(1)  # type: ignore[no-any-return]
 
 
 def linear_stack(generator: Generator, *, depth: int, width: int, batch_size: int) -> Workload:

@@ -170,11 +170,11 @@ class Library:
         numbers = {key: value for key, value in parameters.items() if key != "weights"}
         return Generator(f"{self.name}:{name}", VERSION, numbers, seed)
 
-    def _settled(self, name: str, named: Named, given: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
+    def _settled(self, name: str, named: Named, values: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
         """Return all parameters of a network: those `given` over its defaults, the batch size last."""
         called = f"{self.name}:{name}"
         settled: dict[str, ParameterValue] = {"weights": RANDOM, **named.defaults}
-        for key, value in given.items():
+        for key, value in values.items():
             if key not in settled:
                 raise UnknownNameError(f"parameter of {called}", key, settled)
             settled[key] = str(value) if key == "weights" else check_parameter(called, key, value, LIMITS[key])
@@ -235,7 +235,7 @@ def make_benign(module: nn.Module, generator: Generator, inputs: Callable[[], An
 
     Statistics are found once for all processes that are forked of this one's server, by the `key` of the network.
     """
-    owners = {id(one): layer for layer in module.modules() for one in layer.parameters(recurse=False)}
+    owners = {id(part): layer for layer in module.modules() for part in layer.parameters(recurse=False)}
     with torch.no_grad():
         for name, weight in module.named_parameters():
             layer = owners[id(weight)]
@@ -248,7 +248,7 @@ def make_benign(module: nn.Module, generator: Generator, inputs: Callable[[], An
         for layer in module.modules():
             if isinstance(layer, _BatchNorm) and layer.bias is not None and not layer.bias.any():
                 layer.bias.fill_(ACTIVE)
-    running = [one for one in module.modules() if isinstance(one, _BatchNorm) and one.running_mean is not None]
+    running = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.running_mean is not None]
     if not running:
         return
     known = kept_statistics(key)
@@ -295,7 +295,11 @@ def _statistics(module: nn.Module, running: Iterable[_BatchNorm], inputs: Any) -
         module.float().train(before)
         for layer, momentum_of in zip(layers, momenta, strict=True):
             layer.momentum = momentum_of
-        for layer, count in zip((one for one in layers if one.num_batches_tracked is not None), counted, strict=True):
+        for layer, count in zip(
+            (norm for norm in layers if norm.num_batches_tracked is not None),
+            counted,
+            strict=True,
+        ):
             assert layer.num_batches_tracked is not None
             layer.num_batches_tracked.copy_(count)
 
@@ -322,13 +326,13 @@ network after the other. The largest networks have some hundred kilobytes; eight
 def kept_statistics(key: str) -> Any:
     """Return what `keep_statistics` was last given, None for another key."""
     length = int.from_bytes(_KEPT[:8], "little")
-    known, found = pickle.loads(_KEPT[8 : 8 + length]) if length else ("", None)
-    return found if known == key else None
+    known, statistics = pickle.loads(_KEPT[8 : 8 + length]) if length else ("", None)
+    return statistics if known == key else None
 
 
-def keep_statistics(key: str, found: Any) -> None:
+def keep_statistics(key: str, statistics: Any) -> None:
     """Keep the statistics of a network in place of those of the one before, unless they are larger than the memory."""
-    record = pickle.dumps((key, found))
+    record = pickle.dumps((key, statistics))
     _KEPT[:8] = bytes(8)
     if 8 + len(record) <= len(_KEPT):
         _KEPT[8 : 8 + len(record)] = record
@@ -347,7 +351,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             return load_file(file)
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except ModuleNotFoundError:
         raise WorkloadError(f'weights={file}: safetensors is missing: pip install "ampbench[transformers]"') from None
     except pickle.UnpicklingError:
@@ -357,43 +361,47 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         ) from None
     except Exception as error:
         raise WorkloadError(f"weights={file} cannot be read as a state dict: {first_line(error)}") from error
-    while isinstance(found, Mapping) and (
-        inner := next((one for one in _NESTED if isinstance(found.get(one), Mapping)), "")
+    while isinstance(content, Mapping) and (
+        inner := next((part for part in _NESTED if isinstance(content.get(part), Mapping)), "")
     ):
-        found = found[inner]
-    if not isinstance(found, Mapping) or not found or not all(isinstance(one, Tensor) for one in found.values()):
+        content = content[inner]
+    if (
+        not isinstance(content, Mapping)
+        or not content
+        or not all(isinstance(part, Tensor) for part in content.values())
+    ):
         raise WorkloadError(f"weights={file} holds no state dict: a mapping of names to tensors")
-    if all(name.startswith(_MODULE) for name in found):  # of DistributedDataParallel
-        found = {name.removeprefix(_MODULE): one for name, one in found.items()}
-    return dict(found)
+    if all(name.startswith(_MODULE) for name in content):  # of DistributedDataParallel
+        content = {name.removeprefix(_MODULE): part for name, part in content.items()}
+    return dict(content)
 
 
 def fitting(called: str, module: nn.Module, held: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
     """Return the tensors that a network takes of a file's; `WorkloadError` names what is missing, left or misshapen."""
-    own = module.state_dict(keep_vars=True)
+    needed = module.state_dict(keep_vars=True)
     shared: dict[int, list[str]] = {}
-    for name, tensor in own.items():
+    for name, tensor in needed.items():
         shared.setdefault(id(tensor), []).append(name)
     missing = [
         name
-        for name, tensor in own.items()
+        for name, tensor in needed.items()
         if name not in held
-        and not any(other in held for other in shared[id(tensor)])
+        and not any(alias in held for alias in shared[id(tensor)])
         and not name.endswith("num_batches_tracked")
     ]
-    unexpected = [name for name in held if name not in own]
-    misshapen = [name for name, tensor in held.items() if name in own and own[name].shape != tensor.shape]
-    said = []
+    unexpected = [name for name in held if name not in needed]
+    misshapen = [name for name, tensor in held.items() if name in needed and needed[name].shape != tensor.shape]
+    problems = []
     if missing:
-        said.append(f"{len(missing):,} missing ({few(missing)})")
+        problems.append(f"{len(missing):,} missing ({few(missing)})")
     if unexpected:
-        said.append(f"{len(unexpected):,} that it has not ({few(unexpected)})")
+        problems.append(f"{len(unexpected):,} that it has not ({few(unexpected)})")
     if misshapen:
-        shapes = [f"{name} {tuple(held[name].shape)} for {tuple(own[name].shape)}" for name in misshapen]
-        said.append(f"{len(misshapen):,} of another shape ({few(shapes)})")
-    if said:
-        raise WorkloadError(f"weights={file} do not fit {called}: {'; '.join(said)}")
-    return {name: held[name] for name in own if name in held}
+        shapes = [f"{name} {tuple(held[name].shape)} for {tuple(needed[name].shape)}" for name in misshapen]
+        problems.append(f"{len(misshapen):,} of another shape ({few(shapes)})")
+    if problems:
+        raise WorkloadError(f"weights={file} do not fit {called}: {'; '.join(problems)}")
+    return {name: held[name] for name in needed if name in held}
 
 
 def load_weights(called: str, module: nn.Module, file: Path) -> None:
@@ -401,12 +409,14 @@ def load_weights(called: str, module: nn.Module, file: Path) -> None:
     module.load_state_dict(fitting(called, module, read_weights(file), file), strict=False)
 
 
-def classified_images(generator: Generator, given: Parameters, channels: int = 3, **further: Any) -> dict[str, Any]:
+def classified_images(
+    generator: Generator, parameters: Parameters, channels: int = 3, **further: Any
+) -> dict[str, Any]:
     """Return what a classifier of images is fed: `image` pixels a side, a class each; with `further` fields."""
-    size = (given["batch_size"], channels, given["image"], given["image"])
+    size = (parameters["batch_size"], channels, parameters["image"], parameters["image"])
     return {
         "inputs": generator.uniform("inputs", size),
-        "targets": generator.integers("targets", size[:1], given["classes"]),
+        "targets": generator.integers("targets", size[:1], parameters["classes"]),
         "loss": class_loss,
-        "items_per_step": given["batch_size"],
+        "items_per_step": parameters["batch_size"],
     } | further

@@ -392,8 +392,8 @@ def decoder_weights(
     def embedding(generator: Generator, name: str, tensor: Tensor) -> Tensor:
         return _outlying(generator.uniform(name, tuple(tensor.shape), rms=EMBEDDING_RMS), signs, EMBEDDING_RMS)
 
-    own: dict[str, Rule] = {"embedding.weight": embedding, **_rotary_tables(module.cosine), **(rules or {})}
-    fill(generator, module, gains=gains, rules=own | _norms(signs, HEAD_GAIN))
+    rules_own: dict[str, Rule] = {"embedding.weight": embedding, **_rotary_tables(module.cosine), **(rules or {})}
+    fill(generator, module, gains=gains, rules=rules_own | _norms(signs, HEAD_GAIN))
 
 
 def _outlier_signs(generator: Generator, width: int, outliers: int) -> Tensor | None:

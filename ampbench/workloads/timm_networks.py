@@ -30,17 +30,17 @@ def tasks() -> Mapping[str, str]:
 def find(name: str, preset: str) -> Named:
     """Return a network by its name, with or without the tag of its weights, of the size that a preset gives it."""
     held = _configuration(name)
-    channels, own = held.input_size[0], held.input_size[-1]
+    channels, side = held.input_size[0], held.input_size[-1]
     classes = {"classes": 10 if preset == "tiny" else held.num_classes} if held.num_classes else {}
     pooled = name.startswith("levit")  # normalises one number a sample, which takes two in training
     return Named(
         task=CLASSES if classes else FEATURES,
         defaults={
             **classes,
-            "image": _tiny(name, held) if preset == "tiny" else own,
+            "image": _tiny(name, held) if preset == "tiny" else side,
             "batch_size": 64 if preset == "large" else 2 if pooled else 1,
         },
-        make=functools.partial(_make, name, own),
+        make=functools.partial(_make, name, side),
         feed=functools.partial(_feed, channels),
         trains=bool(classes),
     )
@@ -55,23 +55,23 @@ def _configuration(name: str) -> Any:
 
 
 def _tiny(name: str, held: Any) -> int:
-    own = int(held.input_size[-1])
-    if found := _PATCH.match(name):
-        return min(own, PATCHES * int(found[1]))
-    return own if held.fixed_input_size else min(own, TINY)
+    side = int(held.input_size[-1])
+    if match := _PATCH.match(name):
+        return min(side, PATCHES * int(match[1]))
+    return side if held.fixed_input_size else min(side, TINY)
 
 
-def _make(name: str, own: int, given: Parameters) -> nn.Module:
-    further: dict[str, Any] = {"num_classes": given.get("classes", 0)}
-    made: nn.Module | None = None
-    if given["image"] != own:
+def _make(name: str, side: int, parameters: Parameters) -> nn.Module:
+    further: dict[str, Any] = {"num_classes": parameters.get("classes", 0)}
+    module: nn.Module | None = None
+    if parameters["image"] != side:
         with contextlib.suppress(TypeError):  # it takes images of any size
-            made = timm.create_model(name, pretrained=False, img_size=given["image"], **further)
-    return timm.create_model(name, pretrained=False, **further) if made is None else made
+            module = timm.create_model(name, pretrained=False, img_size=parameters["image"], **further)
+    return timm.create_model(name, pretrained=False, **further) if module is None else module
 
 
-def _feed(channels: int, generator: Generator, given: Parameters) -> Mapping[str, Any]:
-    if "classes" in given:
-        return classified_images(generator, given, channels)
-    samples, image = given["batch_size"], given["image"]
+def _feed(channels: int, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    if "classes" in parameters:
+        return classified_images(generator, parameters, channels)
+    samples, image = parameters["batch_size"], parameters["image"]
     return {"inputs": generator.uniform("inputs", (samples, channels, image, image)), "items_per_step": samples}

@@ -95,22 +95,22 @@ def _tiny(name: str, task: str) -> int:
     return _TINY.get(name, _TINY_OF[task])
 
 
-def _make(name: str, task: str, given: Parameters) -> nn.Module:
+def _make(name: str, task: str, parameters: Parameters) -> nn.Module:
     further: dict[str, Any] = {}
     if task != FLOW:
-        further["num_classes"] = given["classes"]
+        further["num_classes"] = parameters["classes"]
     if task in (SEGMENTATION, DETECTION):
         further["weights_backbone"] = None
     if name.startswith("vit_"):
-        further["image_size"] = given["image"]
+        further["image_size"] = parameters["image"]
     elif name.startswith("maxvit"):
-        further["input_size"] = (given["image"], given["image"])
+        further["input_size"] = (parameters["image"], parameters["image"])
     elif name in ("inception_v3", "googlenet"):
         further["init_weights"] = True
     elif task == DETECTION:
-        further |= _detector(name, given["image"])
-    made: nn.Module = models.get_model(name, weights=None, **further)
-    return made
+        further |= _detector(name, parameters["image"])
+    module: nn.Module = models.get_model(name, weights=None, **further)
+    return module
 
 
 def _detector(name: str, image: int) -> dict[str, Any]:
@@ -119,22 +119,22 @@ def _detector(name: str, image: int) -> dict[str, Any]:
     return size | {"box_score_thresh" if "rcnn" in name else "score_thresh": 0.0}
 
 
-def _classify(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:
-    fed = classified_images(generator, given)
+def _classify(name: str, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    fed = classified_images(generator, parameters)
     return fed | {"loss": _with_auxiliary} if name in ("inception_v3", "googlenet") else fed
 
 
 def _with_auxiliary(output: Any, targets: Tensor) -> Tensor:
     """Return the loss of logits, and of those of auxiliary classifiers, which are there in training alone."""
-    every = [output] if isinstance(output, Tensor) else [one for one in output if one is not None]
+    every = [output] if isinstance(output, Tensor) else [part for part in output if part is not None]
     first, *others = [F.cross_entropy(logits, targets) for logits in every]
     return first + AUXILIARY * sum(others)
 
 
-def _segment(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:  # noqa: ARG001 - as all
-    size = (given["batch_size"], given["image"], given["image"])
-    targets = generator.integers("targets", size, given["classes"])
-    return classified_images(generator, given, targets=targets, loss=_pixel_loss)
+def _segment(name: str, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:  # noqa: ARG001 - as all
+    size = (parameters["batch_size"], parameters["image"], parameters["image"])
+    targets = generator.integers("targets", size, parameters["classes"])
+    return classified_images(generator, parameters, targets=targets, loss=_pixel_loss)
 
 
 def _pixel_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
@@ -142,26 +142,26 @@ def _pixel_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
     return first + BESIDE * sum(others)
 
 
-def _detect(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:
+def _detect(name: str, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
     """Feed images in [0, 1] and, for training, what is in them; of boxes found with random weights, compare the scores.
 
     Which of a hundred nearly equal scores comes first is chance then, and so are the boxes in that order.
     """
-    samples, image = given["batch_size"], given["image"]
+    samples, image = parameters["batch_size"], parameters["image"]
     corners = generator.uniform("corners", (samples, BOXES, 2), rms=image / 16, mean=image / 4)
     boxes = torch.cat((corners, corners + image / 4), dim=-1)
-    labels = generator.integers("labels", (samples, BOXES), given["classes"] - 1) + 1
-    targets = [{"boxes": boxes[one], "labels": labels[one]} for one in range(samples)]
+    labels = generator.integers("labels", (samples, BOXES), parameters["classes"] - 1) + 1
+    targets = [{"boxes": boxes[sample], "labels": labels[sample]} for sample in range(samples)]
     if name.startswith("maskrcnn"):
         for target in targets:
             target["masks"] = torch.stack([_filled(box, image) for box in target["boxes"]])
     if name.startswith("keypointrcnn"):
         within = generator.uniform("points", (samples, BOXES, POINTS, 2), rms=image / 32, mean=image / 8)
         points = F.pad(within + corners[:, :, None], (0, 1), value=1.0)
-        for target, found in zip(targets, points, strict=True):
-            target["keypoints"] = found
+        for target, keypoints in zip(targets, points, strict=True):
+            target["keypoints"] = keypoints
     images = generator.uniform("inputs", (samples, 3, image, image), rms=0.25, mean=0.5)
-    compared = {"outputs": _scores} if given["weights"] == RANDOM else {}
+    compared = {"outputs": _scores} if parameters["weights"] == RANDOM else {}
     return {"inputs": (images, targets), "loss": _sum_of_losses, "items_per_step": samples, **compared}
 
 
@@ -173,22 +173,22 @@ def _filled(box: Tensor, image: int) -> Tensor:
 
 
 def _scores(output: Any) -> Any:
-    return output if isinstance(output, Mapping) else [{"scores": found["scores"]} for found in output]
+    return output if isinstance(output, Mapping) else [{"scores": detection["scores"]} for detection in output]
 
 
 def _sum_of_losses(output: Mapping[str, Tensor]) -> Tensor:
     return torch.stack([loss.float() if loss.dtype.itemsize < 4 else loss for loss in output.values()]).sum()
 
 
-def _watch(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:  # noqa: ARG001
-    size = (given["batch_size"], 3, given["sequence_length"], given["image"], given["image"])
-    return classified_images(generator, given, inputs=generator.uniform("clips", size))
+def _watch(name: str, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:  # noqa: ARG001
+    size = (parameters["batch_size"], 3, parameters["sequence_length"], parameters["image"], parameters["image"])
+    return classified_images(generator, parameters, inputs=generator.uniform("clips", size))
 
 
-def _flow(name: str, generator: Generator, given: Parameters) -> Mapping[str, Any]:  # noqa: ARG001
-    size = (given["batch_size"], 3, given["image"], given["image"])
+def _flow(name: str, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:  # noqa: ARG001
+    size = (parameters["batch_size"], 3, parameters["image"], parameters["image"])
     return {
-        "inputs": tuple(generator.uniform(each, size, rms=0.5) for each in ("before", "after")),
+        "inputs": tuple(generator.uniform(frame, size, rms=0.5) for frame in ("before", "after")),
         "targets": grid_targets(generator, (size[0], 2, *size[2:])),
         "loss": _flow_loss,
         "items_per_step": size[0],

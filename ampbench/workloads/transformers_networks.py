@@ -83,24 +83,24 @@ class _Meant(NamedTuple):
 @functools.cache
 def _known() -> Mapping[str, _Meant]:
     """Return what each name stands for: first all types, then all architectures."""
-    found: dict[str, _Meant] = {}
-    every = [_Meant(type, each, task) for task, held in _TASKS.items() for type, each in _each(held)]
-    for one in every:
-        found.setdefault(one.type, one)
-    for one in every:
-        found.setdefault(one.architecture, one)
-    return found
+    meanings: dict[str, _Meant] = {}
+    every = [_Meant(type, architecture, task) for task, held in _TASKS.items() for type, architecture in _each(held)]
+    for meant in every:
+        meanings.setdefault(meant.type, meant)
+    for meant in every:
+        meanings.setdefault(meant.architecture, meant)
+    return meanings
 
 
 def _each(held: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for type, architectures in held.items():
-        for one in architectures if isinstance(architectures, tuple) else (architectures,):
-            yield type, one
+        for architecture in architectures if isinstance(architectures, tuple) else (architectures,):
+            yield type, architecture
 
 
 def tasks() -> Mapping[str, str]:
     """Return every model type and architecture with what the network does."""
-    return {name: one.task for name, one in _known().items()}
+    return {name: meant.task for name, meant in _known().items()}
 
 
 def find(name: str, preset: str) -> Named:
@@ -108,13 +108,15 @@ def find(name: str, preset: str) -> Named:
     meant = _known()[name]
     feed: Callable[[Generator, Parameters], Mapping[str, Any]] = _FEEDS.get(meant.task, _feed_images)
     try:
-        own = CONFIG_MAPPING[meant.type]()
+        configuration = CONFIG_MAPPING[meant.type]()
         if meant.task == TEXTS:
-            feed = functools.partial(_feed_texts, _first(getattr(_told(own), "eos_token_id", None)))
-        defaults = _of_images(own, preset) if meant.task == IMAGES else _of_text(_told(own), preset)
+            feed = functools.partial(_feed_texts, _first(getattr(_text_part(configuration), "eos_token_id", None)))
+        defaults = (
+            _of_images(configuration, preset) if meant.task == IMAGES else _of_text(_text_part(configuration), preset)
+        )
     except Exception as error:  # noqa: BLE001 - composite configurations raise what they like
-        said = first_line(error).partition(". ")[0]
-        why = f"transformers makes no default configuration of {meant.type} that says its size ({said})"
+        reason = first_line(error).partition(". ")[0]
+        why = f"transformers makes no default configuration of {meant.type} that says its size ({reason})"
         return Named(task=meant.task, defaults={}, make=nn.Module, feed=feed, unavailable=why)
     if meant.task in (IMAGES, TEXTS):
         defaults = {"classes": 10 if preset == "tiny" or meant.task == TEXTS else 1000, **defaults}
@@ -131,9 +133,9 @@ LIBRARY = Library("transformers", tasks, find, quick=False)
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call] # what it says is for those who load weights
 
 
-def _told(own: Any) -> Any:
+def _text_part(configuration: Any) -> Any:
     """Return the part of a configuration that describes the text: itself, but in networks of several kinds."""
-    return own.get_text_config()
+    return configuration.get_text_config()
 
 
 def _of_text(text: Any, preset: str) -> dict[str, int]:
@@ -143,12 +145,12 @@ def _of_text(text: Any, preset: str) -> dict[str, int]:
     vocabulary = min(vocabulary, VOCABULARY.get(preset, vocabulary))
     if preset == "tiny":
         layers = min(layers, 2)
-    experts = next((getattr(text, each) for each in _EXPERTS if isinstance(getattr(text, each, None), int)), 0)
+    experts = next((getattr(text, name) for name in _EXPERTS if isinstance(getattr(text, name, None), int)), 0)
     experts = experts if preset == "large" else min(experts, EXPERTS)
     mixture = {"experts": experts} if experts else {}
     if preset == "small":
         inner = next(
-            (getattr(text, each) for each in _WIDTHS if isinstance(getattr(text, each, None), int)), 4 * hidden
+            (getattr(text, name) for name in _WIDTHS if isinstance(getattr(text, name, None), int)), 4 * hidden
         )
         layer = width**2 * (4 + 2 * max(experts, 1) * inner / hidden)
         layers = max(1, min(layers, int((WEIGHTS - vocabulary * width) / layer)))
@@ -165,14 +167,14 @@ def _of_text(text: Any, preset: str) -> dict[str, int]:
 
 def _narrower(text: Any, hidden: int) -> int:
     """Return the multiple of a head's width that is at most `hidden`, one at least; the own width where it is kept."""
-    own, heads = int(text.hidden_size), int(getattr(text, "num_attention_heads", None) or 1)
-    if hidden >= own or own % heads:
-        return own
-    return max(1, hidden // (own // heads)) * (own // heads)
+    width, heads = int(text.hidden_size), int(getattr(text, "num_attention_heads", None) or 1)
+    if hidden >= width or width % heads:
+        return width
+    return max(1, hidden // (width // heads)) * (width // heads)
 
 
-def _of_images(own: Any, preset: str) -> dict[str, int]:
-    held = _seen(own)
+def _of_images(configuration: Any, preset: str) -> dict[str, int]:
+    held = _vision_part(configuration)
     layers = getattr(held, "num_hidden_layers", None)
     deep = {"layers": min(layers, 2) if preset == "tiny" else layers} if isinstance(layers, int) else {}
     image = _side(getattr(held, "image_size", None)) or 224
@@ -183,9 +185,9 @@ def _of_images(own: Any, preset: str) -> dict[str, int]:
     return {**deep, "image": image, "batch_size": 64 if preset == "large" else 1}
 
 
-def _seen(own: Any) -> Any:
+def _vision_part(configuration: Any) -> Any:
     """Return the part of a configuration that describes images: itself, but in networks of several kinds."""
-    return getattr(own, "vision_config", own)
+    return getattr(configuration, "vision_config", configuration)
 
 
 def _first(token: Any) -> int | None:
@@ -199,70 +201,70 @@ def _side(size: Any) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _make(meant: _Meant, given: Parameters) -> nn.Module:
+def _make(meant: _Meant, parameters: Parameters) -> nn.Module:
     kind = type(CONFIG_MAPPING[meant.type]())
-    own = kind()
-    held = _seen(own) if meant.task == IMAGES else _told(own)
-    changes = _changes(held, given, images=meant.task == IMAGES)
+    defaults = kind()
+    held = _vision_part(defaults) if meant.task == IMAGES else _text_part(defaults)
+    changes = _changes(held, parameters, images=meant.task == IMAGES)
     architecture = getattr(transformers, meant.architecture)
-    if held is not own and architecture.config_class is type(held):
+    if held is not defaults and architecture.config_class is type(held):
         kind = type(held)
-    elif held is not own:
-        part = next(name for name, value in vars(own).items() if value is held)
+    elif held is not defaults:
+        part = next(name for name, value in vars(defaults).items() if value is held)
         changes = {part: changes}
-    if "classes" in given:
-        changes["num_labels"] = given["classes"]
+    if "classes" in parameters:
+        changes["num_labels"] = parameters["classes"]
     configuration = kind(**changes)
-    for one in (configuration, _told(configuration)):
-        one.use_cache = False
-        one._experts_implementation = "eager"  # the product of groups that is the default has no fp64
-        if meant.task == TEXTS and getattr(one, "pad_token_id", None) is None:
-            one.pad_token_id = 0
-    made: nn.Module = architecture(configuration)
-    return made.float()
+    for settings in (configuration, _text_part(configuration)):
+        settings.use_cache = False
+        settings._experts_implementation = "eager"  # the product of groups that is the default has no fp64
+        if meant.task == TEXTS and getattr(settings, "pad_token_id", None) is None:
+            settings.pad_token_id = 0
+    module: nn.Module = architecture(configuration)
+    return module.float()
 
 
-def _changes(own: Any, given: Parameters, *, images: bool) -> dict[str, Any]:
+def _changes(configuration: Any, parameters: Parameters, *, images: bool) -> dict[str, Any]:
     """Return what of a configuration is other than its default: only what the parameters change."""
-    held = own.to_dict()
-    found: dict[str, Any] = {}
+    held = configuration.to_dict()
+    changes: dict[str, Any] = {}
 
     def change(names: tuple[str, ...], value: Callable[[int], int]) -> None:
-        found.update({name: value(held[name]) for name in names if isinstance(held.get(name), int)})
+        changes.update({name: value(held[name]) for name in names if isinstance(held.get(name), int)})
 
-    if "layers" in given and given["layers"] != own.num_hidden_layers:
-        change(_LAYERS, lambda _: given["layers"])
+    if "layers" in parameters and parameters["layers"] != configuration.num_hidden_layers:
+        change(_LAYERS, lambda _: parameters["layers"])
     if images:
         size = held.get("image_size")
-        if size is not None and given["image"] != _side(size):
-            found["image_size"] = given["image"] if isinstance(size, int) else [given["image"]] * 2
-        return found
-    if given["hidden"] != own.hidden_size:
-        share = given["hidden"] / own.hidden_size
-        name = own.attribute_map.get("hidden_size", "hidden_size")
-        found[name] = given["hidden"]
+        if size is not None and parameters["image"] != _side(size):
+            changes["image_size"] = parameters["image"] if isinstance(size, int) else [parameters["image"]] * 2
+        return changes
+    if parameters["hidden"] != configuration.hidden_size:
+        share = parameters["hidden"] / configuration.hidden_size
+        name = configuration.attribute_map.get("hidden_size", "hidden_size")
+        changes[name] = parameters["hidden"]
         change(_WIDTHS, lambda width: ALIGNED * max(1, round(width * share / ALIGNED)))
         change(_HEADS, lambda heads: max(1, round(heads * share)))
-        heads = next((found[name] for name in _HEADS if name in found), 1)
+        heads = next((changes[name] for name in _HEADS if name in changes), 1)
         change(_GROUPS, lambda groups: math.gcd(heads, max(1, round(groups * share))))
-    if given["vocabulary"] != own.vocab_size:
-        found["vocab_size"] = given["vocabulary"]
+    if parameters["vocabulary"] != configuration.vocab_size:
+        changes["vocab_size"] = parameters["vocabulary"]
         special = [name for name in held if name.endswith("_token_id")]
-        change(tuple(special), lambda token: min(token, given["vocabulary"] - 1))
-    if "experts" in given:
-        change(_EXPERTS, lambda _: given["experts"])
-        change(_CHOSEN, lambda chosen: min(chosen, max(CHOSEN, given["experts"] // 4)))
-    return found
+        change(tuple(special), lambda token: min(token, parameters["vocabulary"] - 1))
+    if "experts" in parameters:
+        change(_EXPERTS, lambda _: parameters["experts"])
+        change(_CHOSEN, lambda chosen: min(chosen, max(CHOSEN, parameters["experts"] // 4)))
+    return changes
 
 
-def _tokens(generator: Generator, given: Parameters, name: str = "inputs") -> Tensor:
-    size = (given["batch_size"], given["sequence_length"])
-    low = SPECIAL if given["vocabulary"] > 2 * SPECIAL else 0
-    return generator.integers(name, size, given["vocabulary"] - low) + low
+def _tokens(generator: Generator, parameters: Parameters, name: str = "inputs") -> Tensor:
+    size = (parameters["batch_size"], parameters["sequence_length"])
+    low = SPECIAL if parameters["vocabulary"] > 2 * SPECIAL else 0
+    return generator.integers(name, size, parameters["vocabulary"] - low) + low
 
 
-def _feed_causal(generator: Generator, given: Parameters) -> Mapping[str, Any]:
-    tokens = _tokens(generator, given)
+def _feed_causal(generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    tokens = _tokens(generator, parameters)
     return {
         "inputs": {"input_ids": tokens},
         "targets": tokens,
@@ -271,26 +273,29 @@ def _feed_causal(generator: Generator, given: Parameters) -> Mapping[str, Any]:
     }
 
 
-def _feed_masked(generator: Generator, given: Parameters) -> Mapping[str, Any]:
-    fed = {"inputs": {"input_ids": _tokens(generator, given)}, "targets": _tokens(generator, given, "targets")}
+def _feed_masked(generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    fed = {
+        "inputs": {"input_ids": _tokens(generator, parameters)},
+        "targets": _tokens(generator, parameters, "targets"),
+    }
     return fed | {"loss": _token_loss, "items_per_step": fed["targets"].numel()}  # type: ignore[attr-defined]
 
 
-def _feed_pairs(generator: Generator, given: Parameters) -> Mapping[str, Any]:
-    fed = dict(_feed_masked(generator, given))
-    return fed | {"inputs": fed["inputs"] | {"decoder_input_ids": _tokens(generator, given, "decoded")}}
+def _feed_pairs(generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    fed = dict(_feed_masked(generator, parameters))
+    return fed | {"inputs": fed["inputs"] | {"decoder_input_ids": _tokens(generator, parameters, "decoded")}}
 
 
-def _feed_texts(end: int | None, generator: Generator, given: Parameters) -> Mapping[str, Any]:
-    targets = generator.integers("targets", (given["batch_size"],), given["classes"])
-    tokens = _tokens(generator, given)
+def _feed_texts(end: int | None, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    targets = generator.integers("targets", (parameters["batch_size"],), parameters["classes"])
+    tokens = _tokens(generator, parameters)
     if end is not None:  # which some look for to know what to classify
-        tokens[:, -1] = min(end, given["vocabulary"] - 1)
+        tokens[:, -1] = min(end, parameters["vocabulary"] - 1)
     return {"inputs": {"input_ids": tokens}, "targets": targets, "loss": _class_loss, "items_per_step": len(tokens)}
 
 
-def _feed_images(generator: Generator, given: Parameters) -> Mapping[str, Any]:
-    fed = classified_images(generator, given, loss=_class_loss)
+def _feed_images(generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    fed = classified_images(generator, parameters, loss=_class_loss)
     return fed | {"inputs": {"pixel_values": fed["inputs"]}}
 
 

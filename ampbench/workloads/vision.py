@@ -170,13 +170,13 @@ class Detected(NamedTuple):
 
     def dense(self) -> dict[str, Tensor]:
         """Return what is said of every point, in at least fp32."""
-        said = {
+        values = {
             "cls_logits": self.cls_logits,
             "bbox_regression": self.bbox_regression,
             "bbox_ctrness": self.bbox_ctrness,
         }
         exact = torch.promote_types(self.cls_logits.dtype, torch.float32)
-        return {name: each.to(exact) for name, each in said.items()}
+        return {name: tensor.to(exact) for name, tensor in values.items()}
 
 
 class Detector(nn.Module):
@@ -216,19 +216,22 @@ class Detector(nn.Module):
         That is after the threshold, the choice of the best and non-maximum suppression, all in at least fp32, as in
         Detectron2: a half precision rounds corners to whole pixels and more, and has no suppression on CPU.
         """
-        said = Detected(**self.fcos.head(list(self.fcos.backbone(images).values())))
+        answer = Detected(**self.fcos.head(list(self.fcos.backbone(images).values())))
         if self.training:
-            return said
+            return answer
         levels = [(self.image // stride) ** 2 for stride in STRIDES]
-        dense = said.dense()
+        dense = answer.dense()
         points = self.points.to(dense["cls_logits"].dtype)
-        found = self.fcos.postprocess_detections(
-            {name: list(torch.split(each, levels, dim=1)) for name, each in dense.items()},
+        detections = self.fcos.postprocess_detections(
+            {name: list(torch.split(tensor, levels, dim=1)) for name, tensor in dense.items()},
             [list(torch.split(points, levels))] * len(images),
             [(self.image, self.image)] * len(images),
         )
-        boxes = [Found(one["boxes"] / self.image, one["scores"], one["labels"]) for one in found]
-        return said._replace(found=tuple(boxes))
+        boxes = [
+            Found(boxes_found["boxes"] / self.image, boxes_found["scores"], boxes_found["labels"])
+            for boxes_found in detections
+        ]
+        return answer._replace(found=tuple(boxes))
 
 
 def detector(
@@ -268,9 +271,9 @@ def detector(
         boxes, labels, matched = targets
         dense = output.dense()
         exact = dense["cls_logits"].dtype
-        given = [{"boxes": one.to(exact), "labels": its} for one, its in zip(boxes, labels, strict=True)]
+        wanted = [{"boxes": corners.to(exact), "labels": its} for corners, its in zip(boxes, labels, strict=True)]
         anchors = [points.to(boxes.device, exact)] * len(boxes)
-        return sum(head.compute_loss(given, dense, anchors, list(matched)).values())  # type: ignore[no-any-return]
+        return sum(head.compute_loss(wanted, dense, anchors, list(matched)).values())  # type: ignore[no-any-return]
 
     return Workload(
         module=module,
