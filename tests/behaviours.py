@@ -138,7 +138,7 @@ EXIT_CODES: Mapping[int, tuple[str, ...]] = {
         "test_a_usage_error_is_one_line_with_what_was_near",
         "test_bad_input_is_one_line_with_the_right_exit_code_and_no_file",
         "test_a_mistake_is_one_line_and_starts_nothing",
-        "test_2_comes_before_5_1_4_and_3",
+        "test_2_comes_before_5_4_and_3",
     ),
     3: (
         "test_workloads_that_go_wrong_are_failed_rows_beside_a_good_one",

@@ -62,6 +62,8 @@ from benchmarks.self.trainings import HELD_OUT, NETWORKS, PROOF, RECIPES, Proof,
 
 EARLY, LATE = PLACES = "early", "late"
 """Where the one step is taken: from the first weights, or from those of fp32 after `LATE_SHARE` of the training."""
+NEVER = "1970-01-01T00:00:00+00:00"
+"""The time of runs made of a proof's lines, which have none."""
 LATE_SHARE = 7 / 8
 """The middle of the last quarter, which trainings are judged by."""
 
@@ -369,7 +371,7 @@ def _stepped_run(lines: Iterable[Line]) -> StoredRun:
                     items_per_step=1.0,
                     weights_digest=line.divergence.weights_digest,
                     seconds=1.0,
-                    finished_at="",
+                    finished_at=NEVER,
                 )
             )
     return stored
@@ -380,7 +382,7 @@ def _header(**fields: Any) -> Header:
         schema=SCHEMA,
         run="outcomes",
         ampbench_version="",
-        started_at="",
+        started_at=NEVER,
         selection=Selection(),
         settings=Settings(),
         environment=read_environment(),

@@ -160,8 +160,6 @@ UNREADABLE: tuple[tuple[str, str, Any, str], ...] = (
     ("casts", "casts.checked.0.before", [], "a change that was not measured in pairs"),
     ("casts", "casts.checked.0.after.0", [], "a change that was not measured in pairs"),
     ("scope", "scopes.steps", 10**15, "damaged: Expected `int` <= 1000000"),
-    ("plain", "divergence.output.reference_nan", 2**53, "damaged: reference_nan, "),
-    ("plain", "divergence.output.fp32_nonfinite", 2**53, "damaged: fp32_nonfinite, "),
 )  # fmt: skip
 """What no run can have seen: the run, the field of its first line of that kind, a value, and what is said of that."""
 SHOWN: tuple[tuple[str, str, Any], ...] = (

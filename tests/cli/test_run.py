@@ -425,14 +425,6 @@ def test_an_unwritable_results_folder_is_one_line_before_a_server_is_started(
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("verb", [["run"], ["explain", "rules"], ["ab", "--baseline", "A=1", "--candidate", "here"]])
-def test_a_label_that_would_drown_all_beside_it_is_refused(
-    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*verb, "--label", "x" * 201, "--results", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == "ampbench: error: --label has 201 characters: give 200 at most\n"
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

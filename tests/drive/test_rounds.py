@@ -523,21 +523,14 @@ def test_a_task_is_announced_before_it_is_done() -> None:
     assert isinstance(seen[0].turn, Turn)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"samples": [[0.0]]}, "what was measured cannot be stored: Expected `float` >= 1e-09"),
-        ({"finished_at": ""}, "what came out cannot be: damaged: finished_at is no time"),
-    ],
-)
-def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path, changes: Any, said: str) -> None:
+def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> None:
     bad = DRIVEN[1].case.case_id
 
     def worker(request: Request) -> Reply:
         reply = good(request)
         if request.task != "round" or request.case.case_id != bad:
             return reply
-        return answer(structs.replace(got("round", reply), **changes), request)
+        return answer(structs.replace(got("round", reply), samples=[[0.0]]), request)
 
     with RunWriter.create(tmp_path, make_header(), [planned.case for planned in DRIVEN]) as writer:
         servers = make_schedule(DRIVEN, TWO_ROUNDS)
@@ -546,7 +539,8 @@ def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path, chan
     assert {case_id: (one.stage, one.cause) for case_id, one in stored.failures.items()} == {
         bad: ("round", "exception")
     }
-    assert stored.failures[bad].message.startswith(said)
+    problem = "what was measured cannot be stored: Expected `float` >= 1e-09"
+    assert stored.failures[bad].message.startswith(problem)
     assert {one.case_id for one in stored.rounds} == {planned.case.case_id for planned in DRIVEN} - {bad}
 
 

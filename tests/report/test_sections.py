@@ -210,7 +210,6 @@ KINDS: Mapping[str, Callable[[], StoredRun]] = MappingProxyType(
         "a random network": lambda: with_errors(chance_rel_l2=1.22),
         "errors undefined": lambda: with_errors(output_rel_l2=None, output_undefined="the reference is zero"),
         "emulated arithmetic": lambda: make_run(QUIET, header=environment(make_header(), devices=[EMULATING])),
-        "entries lost": lambda: replace(make_run(QUIET), lacks={FP32.case_id: ["round 2"]}),
     }
 )
 """A caveat of each kind of place: the advice, rounds, errors, the device, the file."""
