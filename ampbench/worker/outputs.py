@@ -1,8 +1,8 @@
-"""What one norm over all outputs hides: errors by output and by sample, a classifier's probabilities and decisions.
+"""Errors that one norm over all outputs hides: by output, by sample, and of a classifier's probabilities and decisions.
 
-Values and references are fp64 tensors as `kept_outputs` gives them, pairs of one shape on one device. Where the
-decisions of a batch are too few ("100% of 32" leaves 91% possible), forward passes alone make more, on the workload's
-fresh batches but those of another seed, until the agreement with the reference is proven or refuted.
+Values and references are fp64 tensors from `kept_outputs`, in pairs of one shape on one device. A batch may hold too
+few decisions: "100% of 32" leaves 91% possible. Forward passes on fresh batches with another seed then add decisions
+until the agreement with the reference is proven or refuted.
 """
 
 import math
@@ -43,10 +43,10 @@ LOGITS, LOG_PROBABILITIES, PROBABILITIES = "logits", "log-probabilities", "proba
 NORMALISED = 1e-4
 """A row whose probabilities sum to one within this is a distribution already: a softmax in fp32 rounds at 1e-6."""
 FEWEST_NUMBERS = 4
-"""A sample of fewer free numbers has no relative error of its own: where they cross zero its norm may be anything. That
-of one normal number is below a tenth of the typical one in 8% of samples, of two in 1%, of four in 0.02%."""
+"""A sample of fewer free numbers gets no relative error: near zero its norm may be anything. The norm of one normal
+number is below a tenth of the typical one in 8% of samples, of two in 1%, of four in 0.02%."""
 ROWS_AT_ONCE = 1 << 22
-"""So many logits are turned into probabilities at a time: 32 MiB, a few times over."""
+"""The logits turned into probabilities at a time: 32 MiB, a few times over."""
 ALIKE = 2.0**-24
 """Rows that differ by less than this share of their norm are alike: rounded to fp32, they are the same."""
 ZERO = ZERO_REFERENCE.format("output")
@@ -54,9 +54,10 @@ ONE_CLASS = "{} has a single class, and decides nothing"
 
 
 def compared_outputs(workload: Workload, output: Any) -> Any:
-    """Return what of a network's `output` is compared: all of it, or what `Workload.outputs` takes.
+    """Return the compared part of a network's `output`: all of it, or the part that `Workload.outputs` selects.
 
-    Raises `WorkloadError` where that names what the network does not return, or leaves no floating tensor.
+    Raises `WorkloadError` where the selection names an output that the network does not return, or selects no floating
+    tensor.
     """
     wanted = workload.outputs
     if wanted is None:
@@ -69,36 +70,42 @@ def compared_outputs(workload: Workload, output: Any) -> Any:
             )
         return taken
     named = dict(named_outputs(output))
-    found: dict[str, torch.Tensor] = {}
+    selected: dict[str, torch.Tensor] = {}
     for name in [wanted] if isinstance(wanted, str) else wanted:
-        below = {key: one for key, one in named.items() if key == name or key.startswith((f"{name}.", f"{name}["))}
+        below = {
+            key: tensor for key, tensor in named.items() if key == name or key.startswith((f"{name}.", f"{name}["))
+        }
         if not below:
             has = few(key or "one tensor without a name" for key in named) or "no floating tensor"
             raise WorkloadError(f"the workload's outputs names {name!r}, and the network returns {has}")
-        found |= below
-    return found
+        selected |= below
+    return selected
 
 
 def decisions_of(
-    workload: Workload, names: Sequence[str], outputs: Sequence[torch.Tensor], targets: Any, seen: Sequence[Decisions]
+    workload: Workload,
+    names: Sequence[str],
+    outputs: Sequence[torch.Tensor],
+    targets: Any,
+    from_loss: Sequence[Decisions],
 ) -> list[Decisions]:
-    """Return where a classifier's classes lie in its `outputs`, [] for anything else.
+    """Return the dimensions of `outputs` that hold a classifier's classes, [] for any other network.
 
-    That is what `Workload.classes_dim` says, else what integer `targets` tell of the first output (`class_dimension`),
-    else what its loss was `seen` to decide. Raises `WorkloadError` for a `classes_dim` that no output has.
+    `Workload.classes_dim` decides, else integer `targets` (`class_dimension`), else those seen `from_loss`.
+    Raises `WorkloadError` for a `classes_dim` that no output has.
     """
-    given = workload.classes_dim
-    if given is not None:
-        by_name = given if isinstance(given, Mapping) else {names[0]: given}
-        return [_told(name, dimension, names, outputs) for name, dimension in by_name.items()]
+    classes_dim = workload.classes_dim
+    if classes_dim is not None:
+        by_name = classes_dim if isinstance(classes_dim, Mapping) else {names[0]: classes_dim}
+        return [_in_dimension(name, dimension, names, outputs) for name, dimension in by_name.items()]
     dimension = class_dimension(outputs[0], targets) if outputs else None
     if dimension is not None:
         return [Decisions(0, outputs[0].shape, dimension)]
-    return list({one.place: one for one in seen}.values())
+    return list({decisions.place: decisions for decisions in from_loss}.values())
 
 
-def _told(name: str, dimension: int, names: Sequence[str], outputs: Sequence[torch.Tensor]) -> Decisions:
-    """Return the decisions of an output in a dimension that the user says."""
+def _in_dimension(name: str, dimension: int, names: Sequence[str], outputs: Sequence[torch.Tensor]) -> Decisions:
+    """Return the decisions of the output `name`, whose classes the user puts in `dimension`."""
     if name not in names:
         has = few(key or "one tensor without a name" for key in names)
         raise WorkloadError(f"classes_dim names {name!r}, and the outputs compared are {has}")
@@ -111,9 +118,9 @@ def _told(name: str, dimension: int, names: Sequence[str], outputs: Sequence[tor
 
 
 def batch_length(workload: Workload, case: Case) -> int | None:
-    """Return how many samples the first batch has: the case's batch size where an input has a dimension of it.
+    """Return the number of samples in the first batch; None where no input has a dimension.
 
-    Else it is the length of the first input tensor; None where there is none.
+    It is the case's batch size if an input has a dimension of that length, else the length of the first input tensor.
     """
     shapes = [tensor.shape for tensor in tensors_of(batches_of(workload.inputs)[0]) if tensor.ndim]
     if case.batch_size is not None and any(case.batch_size in shape for shape in shapes):
@@ -122,11 +129,10 @@ def batch_length(workload: Workload, case: Case) -> int | None:
 
 
 class Compared:
-    """The outputs of a group's reference, ready to hold others against: what all precisions share is found once.
+    """A group's reference outputs, with everything that the comparisons of all precisions share.
 
-    `decided` are the reference's decisions, `samples` is the length of the batch, `chances` are how far another
-    reference step lies from it by output (empty: not known), `targets` are those of the batch. Outputs of one class
-    decide nothing, as `notes` say.
+    `decided` are the reference's decisions, `samples` the length of the batch and `targets` the targets of the batch.
+    Outputs of one class decide nothing; `notes` report them.
     """
 
     def __init__(
@@ -139,31 +145,33 @@ class Compared:
         targets: Any = None,
     ):
         self.names, self.references, self.samples, self.against = names, references, samples, against
-        self.decided = [one for one in decided if one.shape[one.dimension] > 1]
-        single = [one.place for one in decided if one.shape[one.dimension] == 1]
+        self.decided = [decisions for decisions in decided if decisions.shape[decisions.dimension] > 1]
+        single = [decisions.place for decisions in decided if decisions.shape[decisions.dimension] == 1]
         self.notes = [ONE_CLASS.format(names[place] or "the output") for place in single]
-        self._kinds = {one.place: row_kind(references[one.place], one) for one in self.decided}
-        self._centred = {one.place: one for one in self.decided if self._kinds[one.place] == LOGITS}
+        self._kinds = {decisions.place: row_kind(references[decisions.place], decisions) for decisions in self.decided}
+        self._centred = {
+            decisions.place: decisions for decisions in self.decided if self._kinds[decisions.place] == LOGITS
+        }
         self._targets = tensors_of(targets)
         self._floors: dict[torch.dtype, tuple[Distance, list[Distance]]] = {}
 
     def floors(self, rounding: torch.dtype) -> tuple[Distance, list[Distance]]:
-        """Return how far the references rounded to a dtype lie from themselves: all, and each as it is judged."""
+        """Return the distances of the references from themselves, rounded to a dtype: of all, and of each output."""
         if rounding not in self._floors:
             rounded = [tensor.to(rounding).double() for tensor in self.references]
             self._floors[rounding] = self.distances(rounded)
         return self._floors[rounding]
 
     def distances(self, values: Sequence[torch.Tensor]) -> tuple[Distance, list[Distance]]:
-        """Return the distance of `values` from the references, and of each as it is judged: rows of logits centred.
+        """Return the distance of `values` from the references, of all and of each output; rows of logits are centred.
 
         Raises `ValueError` for other shapes.
         """
-        every, each = compare_each(values, self.references, against=self.against)
-        for place, made in self._centred.items():
-            pair = (centred(one[place], made) for one in (values, self.references))
-            each[place] = compare([next(pair)], [next(pair)], against=self.against)
-        return every, each
+        every, by_output = compare_each(values, self.references, against=self.against)
+        for place, decisions in self._centred.items():
+            pair = (centred(tensors[place], decisions) for tensors in (values, self.references))
+            by_output[place] = compare([next(pair)], [next(pair)], against=self.against)
+        return every, by_output
 
     def errors(
         self,
@@ -172,23 +180,23 @@ class Compared:
         rounding: torch.dtype,
         chances: Sequence[float | None] = (),
     ) -> list[OutputError]:
-        """Return what each output errs, whose `distances` are known, by `chances` where those are given."""
+        """Return the error of each output from its `distances`; `chances` are the errors by chance, where known."""
         _, floors = self.floors(rounding)
-        found = []
+        errors = []
         for place, (name, distance) in enumerate(zip(self.names, distances, strict=True)):
             chance = chances[place] if chances else None
-            pair = [one[place] for one in (values, self.references)]
-            made = self._centred.get(place)
-            if made is not None:
-                pair = [centred(one, made) for one in pair]
-            lost = 0 if made is None else 1 / made.shape[made.dimension]
+            pair = [tensors[place] for tensors in (values, self.references)]
+            decisions = self._centred.get(place)
+            if decisions is not None:
+                pair = [centred(tensor, decisions) for tensor in pair]
+            lost = 0 if decisions is None else 1 / decisions.shape[decisions.dimension]
             undefined = distance.undefined or ("" if chance is None else f"chance alone makes it {chance:.1e}")
             samples = SampleErrors(undefined) if undefined else sample_errors(pair[0], pair[1], self.samples, lost)
-            found.append(
+            errors.append(
                 OutputError(
                     name=name,
                     elements=distance.elements,
-                    centred=made is not None,
+                    centred=decisions is not None,
                     rel_l2=None if undefined else distance.rel_l2,
                     floor_rel_l2=floors[place].rel_l2,
                     over_spread=over_spread(pair[0], pair[1], self._targets) if undefined in ("", ZERO) else None,
@@ -199,29 +207,29 @@ class Compared:
                     sample_undefined=samples.undefined,
                 )
             )
-        return found
+        return errors
 
     def predictions(self, values: Sequence[torch.Tensor]) -> Predictions | None:
-        """Return how far the probabilities of a classifier lie from the reference's; None for anything else."""
+        """Return the distance of a classifier's probabilities from the reference's; None for any other network."""
         if not self.decided:
             return None
         kl, margins, flipped = [], [], []
-        for made in self.decided:
-            for value, reference in _rows(values[made.place], self.references[made.place], made):
-                logs = [log_probabilities(one, self._kinds[made.place]) for one in (value, reference)]
+        for decisions in self.decided:
+            for value, reference in _rows(values[decisions.place], self.references[decisions.place], decisions):
+                logs = [log_probabilities(rows, self._kinds[decisions.place]) for rows in (value, reference)]
                 kl.append(divergences(*logs).cpu().numpy())
                 top = reference.argmax(-1)
                 best = logs[1].exp().topk(2, -1).values
                 margin = best[:, 0] - best[:, 1]
                 margins.append(margin.cpu().numpy())
                 flipped.append(margin[value.argmax(-1) != top].cpu().numpy())
-        rows, differing, every = (np.concatenate(parts) for parts in (kl, flipped, margins))
-        undefined = _no_divergence(rows)
+        kls, differing, every = (np.concatenate(parts) for parts in (kl, flipped, margins))
+        undefined = _no_divergence(kls)
         return Predictions(
-            outputs=[self.names[made.place] for made in self.decided],
-            rows=len(rows),
-            kl_mean=None if undefined else float(rows.mean()),
-            kl_p99=None if undefined else float(np.quantile(rows, 0.99)),
+            outputs=[self.names[decisions.place] for decisions in self.decided],
+            rows=len(kls),
+            kl_mean=None if undefined else float(kls.mean()),
+            kl_p99=None if undefined else float(np.quantile(kls, 0.99)),
             kl_undefined=undefined,
             median_margin=_known(np.median(every)) if len(every) else None,
             flipped_margin=_known(differing.max()) if len(differing) else None,
@@ -230,7 +238,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class SampleErrors:
-    """The relative errors of the samples of an output: 99% quantile and largest of `count`, or why there are none."""
+    """The 99% quantile and largest of `count` samples' relative errors; `undefined` says why there are none."""
 
     undefined: str = ""
     count: int | None = None
@@ -239,10 +247,10 @@ class SampleErrors:
 
 
 def sample_errors(value: torch.Tensor, reference: torch.Tensor, samples: int | None, lost: float = 0.0) -> SampleErrors:
-    """Return the errors |x - r| / |r| of the samples of an output, which lie in its first dimension.
+    """Return the errors |x - r| / |r| of an output's samples, which are its first dimension.
 
-    `lost` is the share of the numbers of a sample that are not free (centred rows lose one each). Samples that are zero
-    in the reference and not in the value have no relative error and are left out; infinite elements, too.
+    `lost` is the share of a sample's numbers that are not free (a centred row loses one). Infinite elements are left
+    out, and so are samples that are zero in the reference alone.
     """
     if samples is None:
         return SampleErrors("the inputs tell no batch size")
@@ -264,14 +272,14 @@ def sample_errors(value: torch.Tensor, reference: torch.Tensor, samples: int | N
 
 
 def over_spread(value: torch.Tensor, reference: torch.Tensor, targets: Sequence[torch.Tensor] = ()) -> float | None:
-    """Return the norm of an output's error over that of its reference's rows less their mean; rows lie in the first
-    dimension. None where there are fewer than two, or they are `ALIKE`; elements that are not finite are left out.
+    """Return the norm of an output's error over the norm of its reference's rows minus their mean.
 
-    Where the reference is zero, the rows are those of its `targets`: the first floating ones of its shape.
+    Rows are the first dimension. None where there are fewer than two rows or they are `ALIKE`; elements that are not
+    finite are left out. A reference of zeros takes the rows of `targets`: the first floating ones of its shape.
     """
     finite = torch.isfinite(reference)
     exact = torch.where(finite, reference, 0.0)
-    alike = (one.double() for one in targets if one.is_floating_point() and one.shape == reference.shape)
+    alike = (target.double() for target in targets if target.is_floating_point() and target.shape == reference.shape)
     rows, exponent = scaled(exact if bool(exact.any()) else next(alike, exact).to(exact.device))
     if rows.numel() < 2 or len(rows) < 2:
         return None
@@ -280,22 +288,22 @@ def over_spread(value: torch.Tensor, reference: torch.Tensor, targets: Sequence[
     return error / spread if spread > ALIKE * float(rows.norm()) else None
 
 
-def centred(tensor: torch.Tensor, made: Decisions) -> torch.Tensor:
-    """Return rows of logits less their mean, which softmax does not see; of what is finite in them."""
-    rows = tensor.reshape(made.shape)
+def centred(tensor: torch.Tensor, decisions: Decisions) -> torch.Tensor:
+    """Return rows of logits minus the mean of their finite elements, which softmax ignores."""
+    rows = tensor.reshape(decisions.shape)
     finite = torch.isfinite(rows)
     kept = torch.where(finite, rows, 0.0)
-    mean = kept.sum(made.dimension, keepdim=True) / finite.sum(made.dimension, keepdim=True).clamp_min(1)
+    mean = kept.sum(decisions.dimension, keepdim=True) / finite.sum(decisions.dimension, keepdim=True).clamp_min(1)
     return torch.where(finite, rows - mean, rows).reshape(tensor.shape)
 
 
-def row_kind(reference: torch.Tensor, made: Decisions) -> str:
-    """Return what the rows of a classifier's output are: `PROBABILITIES`, `LOG_PROBABILITIES` or `LOGITS`."""
-    rows = reference.reshape(made.shape)
+def row_kind(reference: torch.Tensor, decisions: Decisions) -> str:
+    """Return the kind of a classifier's rows: `PROBABILITIES`, `LOG_PROBABILITIES` or `LOGITS`."""
+    rows = reference.reshape(decisions.shape)
     if bool(((rows >= 0) & (rows <= 1 + NORMALISED)).all()):
-        sums = rows.sum(made.dimension)
+        sums = rows.sum(decisions.dimension)
         return PROBABILITIES if bool(((sums - 1).abs() <= NORMALISED).all()) else LOGITS
-    if bool((rows <= NORMALISED).all()) and bool((rows.logsumexp(made.dimension).abs() <= NORMALISED).all()):
+    if bool((rows <= NORMALISED).all()) and bool((rows.logsumexp(decisions.dimension).abs() <= NORMALISED).all()):
         return LOG_PROBABILITIES
     return LOGITS
 
@@ -310,8 +318,7 @@ def log_probabilities(rows: torch.Tensor, kind: str) -> torch.Tensor:
 def divergences(logs: torch.Tensor, reference_logs: torch.Tensor) -> torch.Tensor:
     """Return the Kullback-Leibler divergence KL(r‖p) of each row in nats; infinite where p is 0 and r is not.
 
-    It is summed as r·(d + e⁻ᵈ - 1), d = ln r - ln p, whose parts are none below zero and sum to the same: what is left
-    of near-equal rows is then no rounding error of sums.
+    The sum is of r·(d + e⁻ᵈ - 1), d = ln r - ln p: no part is negative, so near-equal rows do not cancel.
     """
     r = reference_logs.exp()
     apart = reference_logs - logs
@@ -319,10 +326,12 @@ def divergences(logs: torch.Tensor, reference_logs: torch.Tensor) -> torch.Tenso
     return parts.clamp_min(0).sum(-1)
 
 
-def _rows(value: torch.Tensor, reference: torch.Tensor, made: Decisions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _rows(
+    value: torch.Tensor, reference: torch.Tensor, decisions: Decisions
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield a classifier's value and reference as rows over classes, some at a time."""
-    pair = [one.reshape(made.shape).movedim(made.dimension, -1) for one in (value, reference)]
-    flat = [one.reshape(-1, one.shape[-1]) for one in pair]
+    pair = [tensor.reshape(decisions.shape).movedim(decisions.dimension, -1) for tensor in (value, reference)]
+    flat = [rows.reshape(-1, rows.shape[-1]) for rows in pair]
     step = max(1, ROWS_AT_ONCE // flat[0].shape[-1])
     for start in range(0, len(flat[0]), step):
         yield flat[0][start : start + step], flat[1][start : start + step]
@@ -346,23 +355,23 @@ def _known(value: Any) -> float | None:
 DOUBT = 0.05
 """The one-sided level at which an agreement is proven or refuted."""
 MOST_DECISIONS = 2000
-"""After so many an agreement so near to what is asked for stays undecided."""
+"""An agreement that is undecided after this many decisions stays undecided."""
 MOST_BATCHES = 400
 SHARE = 0.15
-"""Further batches of a case, and of its reference, may each take this share of the time that its step has taken."""
+"""Further batches of a case, and of its reference, may each take this share of the case's step time."""
 FORWARD_SHARE = 0.1
 """A forward pass takes about this share of a case's pass, which builds the network, runs the step and compares."""
 LEAST_SECONDS = 0.1
-"""They may take as long as this whatever that is."""
+"""Further batches may always take this long."""
 
 Classes = list[torch.Tensor]
-"""What an output decides, place by place, on the CPU; -1 where it is NaN."""
+"""The class that an output chooses at each place, on the CPU; -1 where it is NaN."""
 
 
 class Agreement:
-    """The decisions of a group's reference on further batches, found once for all precisions that ask.
+    """The decisions of a group's reference on further batches, computed once for all precisions.
 
-    The reference runs on `where`, in fp64 or, where it is that of fp32, in fp32; `draws`: it draws random numbers.
+    The reference runs on `where`, in fp64, or in fp32 where fp64 failed; `draws`: it draws random numbers.
     """
 
     def __init__(
@@ -376,64 +385,65 @@ class Agreement:
     def measure(
         self, case: Case, device: Device, agreeing: int, decisions: int, seconds: float, notes: list[str]
     ) -> FurtherDecisions:
-        """Return what further batches of `case` decide, where `agreeing` of its `decisions` so far are the reference's.
+        """Return the decisions of `case` on further batches, after `agreeing` of its first `decisions` agreed.
 
-        They end as soon as the agreement is proven or refuted, or after the time that a step of `seconds` (by `spent`)
-        gives them; where a third of what is needed has no room in it, they do not begin. `notes` say why they failed.
+        Batches end once the agreement is proven or refuted, or after the time that a step of `seconds` (by `spent`)
+        allows. None begin where that time has room for less than a third of the decisions needed. `notes` get the
+        reason of a failure.
         """
         room = max(LEAST_SECONDS, SHARE * seconds)
         deadline = spent(device) + room
-        batches, same, made = 0, 0, 0
+        batches, same, further = 0, 0, 0
         ended = state(agreeing, decisions)
         lacking = (needed(agreeing, decisions) - decisions) / max(decisions, 1)
         if not ended and lacking * FORWARD_SHARE * seconds > 3 * room:
             ended = "time"
         try:
             while not ended:
-                if decisions + made >= MOST_DECISIONS or batches >= MOST_BATCHES:
+                if decisions + further >= MOST_DECISIONS or batches >= MOST_BATCHES:
                     ended = "decisions"
                     break
-                wanted = needed(agreeing + same, decisions + made) - decisions - made
+                wanted = needed(agreeing + same, decisions + further) - decisions - further
                 count = min(batches + math.ceil(wanted / max(decisions, 1)), MOST_BATCHES)
-                truth, given = self._known(case, count, room)
+                truth, drawn = self._known(case, count, room)
                 if len(truth) <= batches:
-                    ended = "batches" if len(given) <= batches else "time"
+                    ended = "batches" if len(drawn) <= batches else "time"
                     break
-                with closing(self._classes(case, device, given[batches : len(truth)])) as steps:
-                    for own, exact in zip(steps, truth[batches:], strict=False):
+                with closing(self._classes(case, device, drawn[batches : len(truth)])) as steps:
+                    for decided, exact in zip(steps, truth[batches:], strict=False):
                         batches += 1
-                        pairs = list(zip(own, exact, strict=True))
-                        same += sum(int(((one == other) & (other >= 0)).sum()) for one, other in pairs)
-                        made += sum(int((other >= 0).sum()) for _, other in pairs)
-                        ended = state(agreeing + same, decisions + made)
+                        pairs = list(zip(decided, exact, strict=True))
+                        same += sum(int(((chosen == expected) & (expected >= 0)).sum()) for chosen, expected in pairs)
+                        further += sum(int((expected >= 0).sum()) for _, expected in pairs)
+                        ended = state(agreeing + same, decisions + further)
                         ended = ended or ("time" if spent(device) > deadline else "")
                         if ended:
                             break
                 if not ended and batches < len(truth):
                     ended = "batches"
-        except Exception as error:  # noqa: BLE001 - what a network makes of further batches is no fault of its case
+        except Exception as error:  # noqa: BLE001 - the case itself ran; only its further batches failed
             ended = "failed"
             notes.append(f"further batches failed: {said_of(error)}")
-        return FurtherDecisions(batches=batches, agreeing=same, decisions=made, ended=ended)
+        return FurtherDecisions(batches=batches, agreeing=same, decisions=further, ended=ended)
 
     def _known(self, case: Case, count: int, room: float) -> tuple[list[Classes], Sequence[Batch]]:
-        """Return the reference's decisions on the first `count` batches, or on fewer, and the batches there are."""
-        given = self._fresh.first(count)
-        if len(self._truth) < len(given):
+        """Return the reference's decisions on up to `count` batches, and the batches drawn."""
+        drawn = self._fresh.first(count)
+        if len(self._truth) < len(drawn):
             deadline = spent(self._where) + room
-            with closing(self._classes(case, self._where, given[len(self._truth) :], reference=True)) as steps:
-                for found in steps:
-                    self._truth.append(found)
+            with closing(self._classes(case, self._where, drawn[len(self._truth) :], reference=True)) as steps:
+                for classes in steps:
+                    self._truth.append(classes)
                     if spent(self._where) > deadline:
                         break
-                else:  # what follows has outputs of other shapes
-                    given = given[: len(self._truth)]
-        return self._truth[:count], given
+                else:  # later outputs have other shapes
+                    drawn = drawn[: len(self._truth)]
+        return self._truth[:count], drawn
 
     def _classes(
         self, case: Case, device: Device, batches: Sequence[Batch], *, reference: bool = False
     ) -> Generator[Classes]:
-        """Yield what the outputs of batches decide; ends before one whose outputs have other shapes."""
+        """Yield the decisions on each batch; ends before a batch whose outputs have other shapes."""
         precision = self._precision if reference else None
         with precision_flags(precision or PRECISIONS[case.precision]):
             step = build_step(self._workload, case, device, precision=precision)
@@ -447,22 +457,22 @@ class Agreement:
                 with region, EqualDraws() if self._draws else nullcontext():
                     output = step.network.forward_alone(batch)
                 outputs = kept_outputs(compared_outputs(self._workload, output), Cpu())
-                if [one.shape for one in outputs] != [one.shape for one in self._compared.references]:
+                if [tensor.shape for tensor in outputs] != [tensor.shape for tensor in self._compared.references]:
                     break
-                yield [_decided(outputs[made.place], made) for made in self._compared.decided]
+                yield [_decided(outputs[decisions.place], decisions) for decisions in self._compared.decided]
             step.let_go()
 
 
 def spent(device: Device) -> float:
-    """Return a clock's seconds: on a CPU the CPU time of this process by its threads, whatever others do; else time."""
+    """Return a clock's seconds: on a CPU, this process's CPU time over its threads, free of other load; else time."""
     return process_time() / torch.get_num_threads() if device.type == "cpu" else perf_counter()
 
 
 def state(agreeing: int, decisions: int) -> str:
-    """Return "proven" or "refuted" where so many decisions decide whether 99% agree, one-sided at 95%; else "".
+    """Return "proven" or "refuted" where the decisions settle whether 99% agree, one-sided at 95%; else "".
 
-    By the bounds of `stats.share_bound`: that of the share that agree reaches 99% where so few that differ, were 1% to
-    differ, have a chance of 5% at most; that of the share that differ exceeds 1% where so many have less than that.
+    The bounds are those of `stats.share_bound`: proven where a true 1% of differences would give this few with a chance
+    of 5% at most; refuted where it would give this many with less than 5%.
     """
     differing = decisions - agreeing
     if chance_of_at_most(differing, decisions, 1 - ASKED_AGREEMENT) <= DOUBT:
@@ -471,7 +481,7 @@ def state(agreeing: int, decisions: int) -> str:
 
 
 def needed(agreeing: int, decisions: int) -> int:
-    """Return how many decisions would prove the agreement if all further ones agreed, `MOST_DECISIONS` at most."""
+    """Return the number of decisions that prove the agreement if all further ones agree, `MOST_DECISIONS` at most."""
     differing = decisions - agreeing
     low, high = decisions, MOST_DECISIONS
     while low < high:
@@ -483,6 +493,6 @@ def needed(agreeing: int, decisions: int) -> int:
     return high
 
 
-def _decided(output: torch.Tensor, made: Decisions) -> torch.Tensor:
-    rows = output.reshape(made.shape)
-    return torch.where(rows.isnan().any(made.dimension), -1, rows.argmax(made.dimension))
+def _decided(output: torch.Tensor, decisions: Decisions) -> torch.Tensor:
+    rows = output.reshape(decisions.shape)
+    return torch.where(rows.isnan().any(decisions.dimension), -1, rows.argmax(decisions.dimension))

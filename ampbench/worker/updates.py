@@ -1,8 +1,8 @@
-"""What one optimizer step changes of the weights that are stored, beside what it changes in fp64; untimed.
+"""The change that one optimizer step makes to the stored weights, compared with fp64; untimed.
 
-The step is taken from a `Snapshot`: weights and optimizer state as a training has them, not fresh ones, because the
-first step of Adam is lr·sign(g) whatever the gradient. In fp64 it changes the weights by Δ*, in a precision by ΔL, the
-difference of what is *stored*: a weight whose change is below half a unit in its last place stays where it is.
+The step starts from a `Snapshot` of a training in progress, because the first step of Adam is lr·sign(g) for any
+gradient. In fp64 it changes the weights by Δ*, in a precision by ΔL, the difference of the *stored* weights: a change
+below half a unit in the last place is lost.
 """
 
 import copy
@@ -41,20 +41,20 @@ from ampbench.workload import Workload
 WARM_STEPS = 20
 """fp32 steps before the snapshot: at the usual 0.9 a first moment has then taken in 88% of a steady gradient."""
 STATELESS_STEPS = 2
-"""The same for an optimizer that keeps no state: weights that began at exactly zero, biases, have then left it."""
+"""`WARM_STEPS` for an optimizer without state: weights that began at exactly zero, biases, have then left it."""
 FEWEST_STEPS = 5
-"""The same for a large network, of which fewer than `WARM_STEPS` steps have `WARM_FLOPS`."""
+"""`WARM_STEPS` for a large network, where fewer of them already take `WARM_FLOPS`."""
 WARM_FLOPS = {"cpu": 2e11}
-"""FLOPs of the steps of a snapshot at most, on a CPU about as many as it computes in five seconds; else `MANY_FLOPS`.
-Operations are counted rather than time, so that the same steps are taken in every run."""
+"""The most FLOPs of a snapshot's steps: about five seconds on a CPU; `MANY_FLOPS` elsewhere. FLOPs are counted instead
+of time, so that every run takes the same steps."""
 MANY_FLOPS = 1e14
 DRAWS = 16
 """Steps over which κ is averaged where the optimizer draws random numbers, as stochastic rounding does."""
 RECOVERED = 0.1
-"""The relative error of an update with what the optimizer's state holds of it, up to which the state is counted."""
+"""The optimizer's state counts as part of the weights if the update with it errs no more than this."""
 
 BLAMED = 0.01
-"""The relative error of an update from which it is told what it comes of, where weights are stored in fp32, too."""
+"""The relative error of an update from which its causes are measured even where weights are stored in fp32."""
 
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 Tensors = Mapping[str, torch.Tensor]
@@ -62,11 +62,11 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Weights and optimizer state that an update is measured from, after so many fp32 `steps`, on the CPU.
+    """Weights and optimizer state after `steps` fp32 steps, on the CPU; updates are measured from here.
 
     `weights` are parameters and buffers by name, `trained` names the parameters that require a gradient. `state` is the
-    optimizer's by parameter and key, where `resident` keys lie beside their parameter; `groups` are its
-    hyperparameters, in the order of its groups. `undefined` says why there is none; not `named`: no optimizer is.
+    optimizer's by parameter and key; its `resident` keys are on their parameter's device. `groups` are the
+    hyperparameters by group. `undefined` says why there is no snapshot; not `named`: the workload names no optimizer.
     """
 
     steps: int = 0
@@ -86,9 +86,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """The gradients of a step at the workload's own weights, as an optimizer gets them, and which dtypes it stores.
+    """The gradients of a step at the workload's own weights, as the optimizer gets them, and the `stored` dtypes.
 
-    `second` are those of a second step, empty where the batches are of one alone. `make` made the optimizer. With
+    `second` are the gradients of a second step, empty where the workload has one batch. `make` made the optimizer. With
     `skipped`, GradScaler skipped the step.
     """
 
@@ -101,11 +101,10 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Intended:
-    """What the step changes in fp64, Δ*, from a snapshot with `gradients`.
+    """The change Δ* that the step makes in fp64, from a snapshot with `gradients`.
 
-    Where the optimizer refuses fp64, the step is taken in fp32, and `dtype` says so. `blocks` name the weights that
-    are moved together. `sizes` are |Δ*|² and the number of elements that move, by parameter. `bins` caches for each
-    storage dtype what `_headroom` returns.
+    An optimizer that refuses fp64 steps in fp32 (`dtype`). `blocks` name the weights that move together. `sizes` are
+    |Δ*|² and the number of elements that move, by parameter. `bins` caches the result of `_headroom` by storage dtype.
     """
 
     snapshot: Snapshot
@@ -117,9 +116,9 @@ class Intended:
     bins: dict[torch.dtype, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def moves(self, names: Sequence[str], where: Device) -> Tensors:
-        """Return what the step changes of the weights of a block, in fp64 on device `where`.
+        """Return the change of the weights of a block, in fp64 on device `where`.
 
-        The step is taken anew for every block and precision: kept, all changes would take twice the fp32 weights.
+        The step is repeated for every block and precision: keeping all changes would take twice the fp32 weights.
         """
         exact = self.gradients
         weights = _weights(self.snapshot, exact.stored, where, names)
@@ -129,11 +128,11 @@ class Intended:
 
 
 def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
-    """Return weights and optimizer state after some fp32 steps over the workload's batches, `WARM_STEPS` as a rule.
+    """Return weights and optimizer state after some fp32 steps over the workload's batches, usually `WARM_STEPS`.
 
-    With `Workload.optimizer_state`, they are the workload's own weights with that state, and the settings that a recipe
-    changes; where that names another optimizer, the state is not for it. Dropout is switched off. What
-    the network or its optimizer raises, and values that are not finite, leave it undefined.
+    With `Workload.optimizer_state`, the weights are the workload's own, with that state and the settings of the recipe;
+    a recipe with another optimizer ignores the state. Dropout is off. An error of the network or its optimizer, or
+    values that are not finite, leave the snapshot undefined.
     """
     recipe = find_recipe(case.recipe)
     if not is_named(workload, recipe):
@@ -150,12 +149,12 @@ def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
             else:
                 steps = _train(step, device)
             return _snapshot_of(step, steps)
-    except Exception as error:  # noqa: BLE001 - the step of each case itself tells what the network raises
+    except Exception as error:  # noqa: BLE001 - the step of each case reports it
         return Snapshot(undefined=f"no fp32 steps to begin from: {said_of(error)}")
 
 
 def _train(step: TrainingStep, device: Device) -> int:
-    """Take the steps of a snapshot; return how many."""
+    """Take the steps of a snapshot; return their number."""
     flops = sum((count_flops(step.run) or {}).values())
     wanted = STATELESS_STEPS
     if any(value is not None for state in step.optimizer.state.values() for value in state.values()):
@@ -172,14 +171,14 @@ def _snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
     parameters = dict(step.module.named_parameters())
     state, resident = {}, set()
     for name, parameter in parameters.items():
-        own = step.optimizer.state.get(parameter, {})
+        parameter_state = step.optimizer.state.get(parameter, {})
         state[name] = {
             key: value.detach().cpu() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
-            for key, value in own.items()
+            for key, value in parameter_state.items()
         }
         resident |= {
             key
-            for key, value in own.items()
+            for key, value in parameter_state.items()
             if isinstance(value, torch.Tensor) and value.device.type == parameter.device.type
         }
     return Snapshot(
@@ -196,17 +195,17 @@ def _snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
 
 
 def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
-    """Return the gradients of a second step's batch at the workload's own weights; {} where there are none.
+    """Return the gradients of a second batch at the workload's own weights; {} where there are none.
 
-    Empty, too, where GradScaler finds no scale that leaves them finite, and of a workload's own step, which moves the
+    Also {} where GradScaler finds no scale that keeps them finite, and for a workload's own step, which moves the
     weights.
     """
     if len(step.data.batches) < 2 or isinstance(step, OwnStep):
         return {}
-    given = dict(named_tensors(workload.module))
+    original = dict(named_tensors(workload.module))
     with torch.no_grad():
         for name, tensor in named_tensors(step.module):
-            tensor.copy_(given[name])
+            tensor.copy_(original[name])
     for _ in range(SETTLING_STEPS):
         step.take_batch(1)
         gradients = step.unscaled_gradients()[1]
@@ -219,10 +218,7 @@ def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
 
 
 def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> Intended:
-    """Return what the optimizer changes in fp64, on device `where`, with the `gradients` of the fp64 step.
-
-    Where the optimizer refuses fp64, the step is that in fp32.
-    """
+    """Return the optimizer's change in fp64 (fp32 if it refuses fp64), on device `where`, with fp64 `gradients`."""
     kept = replace(gradients, second={name: value.detach().cpu() for name, value in gradients.second.items()})
     if snapshot.undefined:
         return Intended(snapshot, kept, undefined=snapshot.undefined)
@@ -250,9 +246,10 @@ def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> 
 
 
 def measure_update(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
-    """Return the update that a precision makes, from the snapshot with its `gradients`, beside the `intended` one.
+    """Return the update that a precision makes with its `gradients`, compared with the `intended` one.
 
-    The optimizer's step runs on `device`, in the dtypes that the precision stores; numbers are taken in fp64 on `keep`.
+    The optimizer's step runs on `device`, in the dtypes that the precision stores; errors are computed in fp64 on
+    `keep`.
     """
     steps = intended.snapshot.steps
     if intended.undefined:
@@ -270,8 +267,8 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     storage = _storage(gradients.stored, intended)
     native = storage is not torch.float32
     steps, rates = snapshot.steps, snapshot.rates
-    made = partial(Update, steps=steps, rates=rates, storage=short_dtype(storage), intended=intended.dtype)
-    found: list[dict[str, _Parts]] = [{}]
+    update_of = partial(Update, steps=steps, rates=rates, storage=short_dtype(storage), intended=intended.dtype)
+    draws: list[dict[str, _Parts]] = [{}]
     kept_in: dict[tuple[str, str], torch.dtype] = {}  # the dtypes of the optimizer's state
     nonfinite = 0
     for names in intended.blocks:
@@ -282,20 +279,20 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
         before = random_states(device)
         taken = step()
         nonfinite += sum(int((~weight.isfinite()).sum()) for weight in taken.weights.values())
-        found[0] |= _parts(_moved(taken, weights, keep), moves, intended)
+        draws[0] |= _parts(_moved(taken, weights, keep), moves, intended)
         for name, state in taken.state.items():
             kept_in |= {(name, key): value.dtype for key, value in state.items() if isinstance(value, torch.Tensor)}
         if random_states(device) != before:
-            found += [_parts(_moved(step(), weights, keep), moves, intended) for _ in range(DRAWS - 1)]
+            draws += [_parts(_moved(step(), weights, keep), moves, intended) for _ in range(DRAWS - 1)]
         del moves, weights, step, taken
     if nonfinite:
-        said = "parameter element is" if nonfinite == 1 else "parameter elements are"
-        return made(nonfinite=nonfinite, undefined=f"{nonfinite:,} {said} not finite after the step")
+        elements = "parameter element is" if nonfinite == 1 else "parameter elements are"
+        return update_of(nonfinite=nonfinite, undefined=f"{nonfinite:,} {elements} not finite after the step")
     counted = ""
-    if len(found) == 1 and native and _rel_l2(found[0]) > RECOVERED:
+    if len(draws) == 1 and native and _rel_l2(draws[0]) > RECOVERED:
         counted, parts = _with_state(gradients, intended, device, keep)
-        found = [parts] if parts else found
-    update = _summed(found)
+        draws = [parts] if parts else draws
+    update = _summed(draws)
     if native:
         sizes, energies = intended.bins.get(storage) or _headroom(intended, gradients.stored, storage, keep)
         intended.bins[storage] = sizes, energies
@@ -303,42 +300,42 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     if native or (update["rel_l2"] or 0.0) > BLAMED:
         errors = _blamed(intended, gradients, kept_in, keep)
         update |= zip(("gradient_rel_l2", "state_rel_l2", "storage_rel_l2"), errors, strict=True)
-    return made(nonfinite=0, counted_state=counted, **update)
+    return update_of(nonfinite=0, counted_state=counted, **update)
 
 
 def updated_by(
     intended: Intended, gradients: Gradients, device: Device
 ) -> tuple[Update | None, tuple[float | None, float | None]]:
-    """Return the change of the weights by these gradients (None: no optimizer is named); bias and noise of these."""
+    """Return the update by these gradients (None: no optimizer is named), and their bias and noise."""
     keep = fp64_device(device)
     update = measure_update(intended, gradients, device, keep) if intended.snapshot.named else None
     return update, batch_bias(intended, gradients, keep)
 
 
 def batch_bias(intended: Intended, gradients: Gradients, keep: Device) -> tuple[float | None, float | None]:
-    """Return bias and noise of gradients over batches, relative to the norm of the fp64 gradient; None: not known.
+    """Return bias and noise of gradients over batches, relative to the norm of the fp64 gradient; None: unknown.
 
-    Of two batches, e are the errors of a precision's gradients and g those of fp64. What the errors have in common is
-    the bias: |b|² is <e1, e2>, whose independent parts cancel. The noise of a batch is |g1 - g2|² / 2.
+    For two batches, e are the errors of a precision's gradients and g the fp64 gradients. The bias is the common part
+    of the errors: |b|² is <e1, e2>, where independent parts cancel. The noise of a batch is |g1 - g2|² / 2.
     """
     exact = intended.gradients
     names = gradients.first.keys()
-    if not names or any(one.keys() != names for one in (gradients.second, exact.first, exact.second)):
+    if not names or any(gradient.keys() != names for gradient in (gradients.second, exact.first, exact.second)):
         return None, None
     common = noise = norm = 0.0
     for name in names:
-        own = [_in_fp64(one[name], keep) for one in (gradients.first, gradients.second)]
-        true = [_in_fp64(one[name], keep) for one in (exact.first, exact.second)]
-        common += float(((own[0] - true[0]) * (own[1] - true[1])).sum())
+        values = [_in_fp64(gradient[name], keep) for gradient in (gradients.first, gradients.second)]
+        true = [_in_fp64(gradient[name], keep) for gradient in (exact.first, exact.second)]
+        common += float(((values[0] - true[0]) * (values[1] - true[1])).sum())
         noise += float((true[0] - true[1]).square().sum()) / 2
-        norm += sum(float(one.square().sum()) for one in true) / 2
+        norm += sum(float(value.square().sum()) for value in true) / 2
     if not (math.isfinite(common) and math.isfinite(noise) and 0 < norm < math.inf and noise > 0):
         return None, None
     return math.sqrt(max(common, 0.0) / norm), math.sqrt(noise / norm)
 
 
 def difference(after: torch.Tensor, before: torch.Tensor, keep: Device) -> torch.Tensor:
-    """Return after - before in fp64 on `keep`, of complex tensors the real and imaginary parts."""
+    """Return after - before in fp64 on `keep`; complex tensors as real and imaginary parts."""
     return _in_fp64(after, keep) - _in_fp64(before, keep)
 
 
@@ -349,14 +346,14 @@ def _in_fp64(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
 def _weights(
     snapshot: Snapshot, stored: Mapping[str, torch.dtype], device: Device, names: Iterable[str]
 ) -> dict[str, torch.Tensor]:
-    """Return the snapshot's parameters of these names on `device`, in the dtypes in which they are `stored`."""
+    """Return the named parameters of the snapshot on `device`, in their `stored` dtypes."""
     return {name: snapshot.weights[name].to(device.type, stored[name]) for name in names}
 
 
 def _parameters(
     stored: Mapping[str, torch.dtype], weights: Tensors, snapshot: Snapshot, device: str
 ) -> dict[str, torch.nn.Parameter]:
-    """Return what an optimizer is made of: copies of some `weights`; of the others the shape, without memory."""
+    """Return an optimizer's parameters: copies of the `weights` given, the others as shapes without memory."""
     return {
         name: torch.nn.Parameter(
             weights[name].detach().clone()
@@ -370,14 +367,16 @@ def _parameters(
 
 
 def _blocks(make: Make, stored: Mapping[str, torch.dtype], snapshot: Snapshot, where: Device) -> list[list[str]]:
-    """Return the names of the weights to be moved together: some where an optimizer `steps_alone`, else all."""
+    """Return the names of the weights that move together: some where an optimizer `steps_alone`, else all."""
     parameters = _parameters(stored, {}, snapshot, where.type)
     alone = steps_alone(make(iter(parameters.values())))
-    return in_blocks({name: one.numel() for name, one in parameters.items()}) if alone else [list(parameters)]
+    return (
+        in_blocks({name: parameter.numel() for name, parameter in parameters.items()}) if alone else [list(parameters)]
+    )
 
 
 def _storage(stored: Mapping[str, torch.dtype], intended: Intended) -> torch.dtype:
-    """Return the dtype that most of the weights that move are stored in; of complex ones that of their parts."""
+    """Return the dtype in which most of the moving weights are stored; for complex ones, the dtype of their parts."""
     sizes: dict[torch.dtype, int] = {}
     for name, (_, moving) in intended.sizes.items():
         if moving:
@@ -406,11 +405,11 @@ def _take_step(
     watch: bool = False,
     state: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> _Taken:
-    """Take a step of what `make` makes from a snapshot's state (or `state`), cast to the dtype of each weight.
+    """Take a step of the optimizer from a snapshot's state (or `state`), cast to the dtype of each weight.
 
-    `weights` are moved, and no others of those that are `stored`. `native`: state is in the dtypes that the optimizer
-    itself chooses for such weights, and what it keeps beside what the snapshot has of it begins as a step of learning
-    rate zero leaves it. `watch` keeps the state before the step.
+    `weights` are the weights to move, out of all that are `stored`. `native`: state keeps the dtypes that the optimizer
+    chooses for such weights, and state that the snapshot lacks begins with a step of learning rate zero. `watch` keeps
+    the state before the step.
     """
     every = _parameters(stored, weights, snapshot, next(iter(weights.values())).device.type)
     optimizer = make(iter(every.values()))
@@ -418,23 +417,23 @@ def _take_step(
     if len(optimizer.param_groups) != len(snapshot.groups):
         raise WorkloadError("its optimizer makes other groups of other parameters")
     if len(every) > len(parameters):
-        known = {one: name for name, one in every.items()}
+        known = {parameter: name for name, parameter in every.items()}
         names = [known[weight] for group in optimizer.param_groups for weight in group["params"]]
         where = next(iter(weights.values())).device
         clip_as_all(optimizer, lambda: [gradients[name].to(where, stored[name]) for name in names if name in gradients])
     if native:
         _let_state_begin(optimizer, parameters, weights, gradients)
-    for group, given in zip(optimizer.param_groups, snapshot.groups, strict=True):
-        group.update(copy.deepcopy(dict(given)))
+    for group, settings in zip(optimizer.param_groups, snapshot.groups, strict=True):
+        group.update(copy.deepcopy(dict(settings)))
     for name, parameter in parameters.items():
-        own = optimizer.state[parameter] if (state or snapshot.state).get(name) else {}
+        parameter_state = optimizer.state[parameter] if (state or snapshot.state).get(name) else {}
         for key, value in (state or snapshot.state).get(name, {}).items():
-            held = own.get(key)
-            beside = key in snapshot.resident and isinstance(value, torch.Tensor)
+            held = parameter_state.get(key)
+            resident = key in snapshot.resident and isinstance(value, torch.Tensor)
             if native and isinstance(held, torch.Tensor) and isinstance(value, torch.Tensor):
-                own[key] = value.to(held.device, held.dtype, copy=True).reshape(held.shape)
+                parameter_state[key] = value.to(held.device, held.dtype, copy=True).reshape(held.shape)
             else:
-                own[key] = _beside(value, parameter) if beside else copy.deepcopy(value)
+                parameter_state[key] = _on_device_of(value, parameter) if resident else copy.deepcopy(value)
     _give(parameters, gradients)
     before = {}
     if watch:
@@ -444,8 +443,8 @@ def _take_step(
             if parameter in optimizer.state
         }
     optimizer.step()
-    after = {name: optimizer.state[one] for name, one in parameters.items() if one in optimizer.state}
-    return _Taken({name: one.detach() for name, one in parameters.items()}, before, after)
+    after = {name: optimizer.state[parameter] for name, parameter in parameters.items() if parameter in optimizer.state}
+    return _Taken({name: parameter.detach() for name, parameter in parameters.items()}, before, after)
 
 
 def _let_state_begin(
@@ -454,7 +453,7 @@ def _let_state_begin(
     weights: Tensors,
     gradients: Tensors,
 ) -> None:
-    """Let an optimizer make its state, in its dtypes, by a step of learning rate zero that moves no weight."""
+    """Make the optimizer create its state, in its dtypes, by a step of learning rate zero; weights stay."""
     for group in optimizer.param_groups:
         if "lr" in group:
             group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
@@ -473,8 +472,8 @@ def _give(parameters: Mapping[str, torch.nn.Parameter], gradients: Tensors) -> N
         )
 
 
-def _beside(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor of state on a parameter's device; in its dtype, unless that is a number by itself."""
+def _on_device_of(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a state tensor on its parameter's device, in its dtype unless it is a scalar on its own."""
     floating = value.is_floating_point() or value.is_complex()
     dtype = parameter.dtype if floating and (value.ndim or value.numel() == parameter.numel()) else value.dtype
     if value.is_complex() != dtype.is_complex:
@@ -487,13 +486,14 @@ def _like(value: Any, parameter: torch.Tensor) -> bool:
 
 
 def _moved(taken: _Taken, weights: Tensors, keep: Device) -> Iterable[tuple[str, torch.Tensor]]:
-    """Yield what a step changed of each stored weight."""
+    """Yield the change of each stored weight in a step."""
     return ((name, difference(taken.weights[name], weight, keep)) for name, weight in weights.items())
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Of one parameter: |Δ*|², <ΔL, Δ*>, |ΔL - Δ*|², how many should move and how many do not, and |Δ*|² of these."""
+    """Sums over one parameter: |Δ*|², <ΔL, Δ*>, |ΔL - Δ*|², elements that should move, those that do not, and |Δ*|² of
+    the latter."""
 
     energy: float
     along: float
@@ -504,49 +504,49 @@ class _Parts:
 
 
 def _parts(moved: Iterable[tuple[str, torch.Tensor]], moves: Tensors, intended: Intended) -> dict[str, _Parts]:
-    """Return the sums over each parameter of what moved, beside what was intended, `moves`."""
-    found = {}
-    for name, own in moved:
-        true = moves[name].flatten()
+    """Return the sums over each parameter of its change and the intended one, `moves`."""
+    parts = {}
+    for name, change in moved:
+        intended_change = moves[name].flatten()
         energy, moving = intended.sizes[name]
-        own = own.flatten()  # noqa: PLW2901
-        along = float(torch.dot(own, true))
-        still = true * (own == 0)
-        found[name] = _Parts(
+        change = change.flatten()  # noqa: PLW2901
+        along = float(torch.dot(change, intended_change))
+        still = intended_change * (change == 0)
+        parts[name] = _Parts(
             energy=energy,
             along=along,
-            apart=float(torch.linalg.vector_norm(own.sub_(true))) ** 2,
+            apart=float(torch.linalg.vector_norm(change.sub_(intended_change))) ** 2,
             moving=moving,
             swallowed=int(torch.count_nonzero(still)),
             swallowed_energy=float(torch.dot(still, still)),
         )
-    return found
+    return parts
 
 
 def _apart(moved: Iterable[tuple[str, torch.Tensor]], moves: Tensors) -> list[float]:
     """Return |ΔL - Δ*|² of each parameter that moved."""
-    return [float(torch.linalg.vector_norm(own.sub_(moves[name]))) ** 2 for name, own in moved]
+    return [float(torch.linalg.vector_norm(change.sub_(moves[name]))) ** 2 for name, change in moved]
 
 
 def _total(parts: Mapping[str, _Parts], name: str) -> float:
-    return math.fsum(getattr(one, name) for one in parts.values())
+    return math.fsum(getattr(sums, name) for sums in parts.values())
 
 
 def _rel_l2(parts: Mapping[str, _Parts]) -> float:
     return math.sqrt(_total(parts, "apart") / _total(parts, "energy"))
 
 
-def _summed(found: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
-    """Return the fields of an `Update` that follow from the sums of one step, or of several that drew numbers."""
-    first = found[0]
+def _summed(steps: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
+    """Return the fields of an `Update` that follow from the sums of one step, or of several random draws."""
+    first = steps[0]
     energy = _total(first, "energy")
-    draws = [_total(parts, "along") / energy for parts in found]
+    draws = [_total(parts, "along") / energy for parts in steps]
     kept = math.fsum(draws) / len(draws)
-    apart = math.fsum(_total(parts, "apart") for parts in found) / len(found) / energy
-    carriers = {name: one.energy for name, one in first.items() if one.energy >= CARRIES * energy}
-    kepts = {name: math.fsum(parts[name].along for parts in found) / len(found) / e for name, e in carriers.items()}
+    apart = math.fsum(_total(parts, "apart") for parts in steps) / len(steps) / energy
+    carriers = {name: sums.energy for name, sums in first.items() if sums.energy >= CARRIES * energy}
+    kepts = {name: math.fsum(parts[name].along for parts in steps) / len(steps) / e for name, e in carriers.items()}
     worst = min(kepts, key=lambda name: kepts[name], default=None)
-    worst_apart = math.fsum(parts[worst].apart for parts in found) / len(found) if worst else 0.0
+    worst_apart = math.fsum(parts[worst].apart for parts in steps) / len(steps) if worst else 0.0
     spread = statistics.stdev(draws) / math.sqrt(len(draws)) if len(draws) > 1 else None
     return {
         "rel_l2": math.sqrt(apart),
@@ -565,23 +565,23 @@ def _summed(found: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
 def _with_state(
     gradients: Gradients, intended: Intended, device: Device, keep: Device
 ) -> tuple[str, dict[str, _Parts]]:
-    """Return the key of state that holds what the weights do not take, and the sums of both; "" where none does.
+    """Return the key of the state that holds the lost part of the updates, and the sums with it; "" without one.
 
-    Kahan's compensation is such state (the weight's true value is their sum or their difference), and so is a copy of
-    the weights in more digits. It is known by what it does: with it the update is right within `RECOVERED`.
+    Such state is Kahan's compensation (weight plus or minus it is the true value) or a copy of the weights in more
+    digits. It is recognised by effect: with it the update errs at most `RECOVERED`.
     """
     snapshot, stored = intended.snapshot, gradients.stored
     moving = [name for name, (_, count) in intended.sizes.items() if count]
-    # most keys are ruled out by the smallest of the tensors that matter
+    # the smallest tensor that matters rules out most keys
     total = math.fsum(energy for energy, _ in intended.sizes.values())
     carrying = [name for name in moving if intended.sizes[name][0] >= CARRIES * total] or moving
     probe = min(carrying, key=lambda name: snapshot.weights[name].numel())
 
     def together(taken: _Taken, weights: Tensors, name: str, key: str, signs: tuple[int, int]) -> torch.Tensor:
-        own = difference(taken.weights[name], weights[name], keep) * signs[0]
+        change = difference(taken.weights[name], weights[name], keep) * signs[0]
         if key in taken.before.get(name, {}):
-            own += signs[1] * difference(taken.state[name][key], taken.before[name][key], keep)
-        return own
+            change += signs[1] * difference(taken.state[name][key], taken.before[name][key], keep)
+        return change
 
     def watched(names: Sequence[str]) -> tuple[_Taken, Tensors, Tensors]:
         moves, weights = intended.moves(names, keep), _weights(snapshot, stored, device, names)
@@ -614,9 +614,9 @@ def _with_state(
 def _headroom(
     intended: Intended, stored: Mapping[str, torch.dtype], storage: torch.dtype, keep: Device
 ) -> tuple[list[int], list[float]]:
-    """Return how many intended changes are so many times half a unit in the last place, and their shares of |Δ*|².
+    """Return the number of intended changes by their size in half units in the last place, and their shares of |Δ*|².
 
-    Those of the weights that are `stored` in the dtype `storage`; bins as `Update.sizes` has them.
+    Only weights `stored` in the dtype `storage` count; bins are those of `Update.sizes`.
     """
     info = torch.finfo(storage)
     bits, least = 1 - round(math.log2(info.eps)), round(math.log2(info.smallest_normal)) + 1
@@ -642,9 +642,9 @@ def _headroom(
 def _blamed(
     intended: Intended, gradients: Gradients, kept_in: Mapping[tuple[str, str], torch.dtype], keep: Device
 ) -> tuple[float, float, float]:
-    """Return the error of the update by the precision's gradients alone, by its rounded state alone, by storage alone.
+    """Return the update's error from the precision's gradients alone, from its rounded state alone, from storage alone.
 
-    All else is in fp64, the optimizer's arithmetic, too. State is rounded to the dtypes that the precision has
+    Everything else is in fp64, including the optimizer's arithmetic. State is rounded to the precision's dtypes in
     `kept_in`, by parameter and key.
     """
     snapshot, exact = intended.snapshot, intended.gradients
@@ -669,8 +669,8 @@ def _blamed(
         del double
         taken = step(weights=low, gradients=exact.first)
         stored = {name: weight.to(gradients.stored[name]) for name, weight in taken.weights.items()}
-        apart[2].extend(_apart(((name, difference(stored[name], one, keep)) for name, one in low.items()), moves))
+        apart[2].extend(_apart(((name, difference(stored[name], weight, keep)) for name, weight in low.items()), moves))
         del moves, low, taken, stored
     energy = math.fsum(size for size, _ in intended.sizes.values())
-    by_gradients, by_state, by_storage = (math.sqrt(math.fsum(one) / energy) for one in apart)
+    by_gradients, by_state, by_storage = (math.sqrt(math.fsum(errors) / energy) for errors in apart)
     return by_gradients, by_state, by_storage
