@@ -1,4 +1,4 @@
-"""Servers as the driver sees them: opened, asked, replaced and closed; and what one says the machine is.
+"""The driver's view of servers: opened, asked, replaced and closed; and the environment that one reports.
 
 A `Channel` serves requests: a server process that forks workers (`ServerChannel`), or this very process (`InProcess`).
 """
@@ -46,11 +46,11 @@ from ampbench.records.wire import (
 )
 
 START_SECONDS = 120.0
-"""How long a server may take to import torch: seconds on a warm disk, a minute on a cold network one."""
+"""The time limit for a server's import of torch: seconds on a warm disk, a minute on a cold network one."""
 GRACE_SECONDS = 30.0
-"""A server enforces a request's time limit; one that has not answered this long after it is gone itself."""
+"""A server enforces a request's time limit; one that is silent this long after it is gone itself."""
 ENDING_SECONDS = 1.0
-"""How long a process that ends may take to be gone."""
+"""The time that an ending process has to be gone."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a command as Ctrl-C does."""
 
@@ -59,30 +59,30 @@ class Channel(Protocol):
     """Serves requests one at a time."""
 
     def serve(self, request: Request) -> Reply:
-        """Return the reply to `request`; never raises for what the workload does."""
+        """Return the reply to `request`; never raises for a workload's failure."""
 
     def close(self) -> None:
-        """End whatever serves."""
+        """End the server."""
 
 
 OpenChannel = Callable[[], Channel]
 
 
 OTHER_VERSION = (
-    "{} has another ampbench than this one ({}): measure there with `ampbench run`, and put the two runs side by side "
+    "{} has another ampbench than this one ({}): measure there with `ampbench run`, and compare the two runs "
     "with `ampbench compare`"
 )
 _NO_SERVER = re.compile(r"No module named '?ampbench\.")
-"""What a Python says last whose ampbench has other modules: it is of another version."""
+"""The last line of a Python whose ampbench is another version, with other modules."""
 NO_TORCH = "No module named 'torch'"
 INSTALL = "install it there: pip install torch, or ampbench[torch]"
 
 
 class ServerChannel:
-    """A server process of its own, started with the interpreter `python`; `preload` are modules it imports first.
+    """A server process, started with the interpreter `python`; it imports the modules `preload` first.
 
-    `variables` are added to its environment and win over what is set there, `paths` come first when it imports, and
-    `folder` is its current folder. Unless it is to `wait` until the process is a server, that is `ready`'s to do.
+    `variables` are added to its environment and override it, `paths` are the first on its import path, and `folder` is
+    its current folder. Without `wait`, call `ready` to wait for the server.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ServerChannel:
             self.ready()
 
     def ready(self) -> None:
-        """Wait until the process is a server; ends it and raises `NothingToRunError` where it cannot be one."""
+        """Wait until the process is a server; where it cannot be, end it and raise `NothingToRunError`."""
         if self._ready:
             return
         python = self._python
@@ -129,7 +129,7 @@ class ServerChannel:
             raise
 
     def serve(self, request: Request) -> Reply:
-        """Return the reply to `request`; if the server dies or hangs, one that says so."""
+        """Return the reply to `request`; where the server dies or hangs, a reply that reports it."""
         self.ready()
         self._asked += 1
         request = msgspec.structs.replace(request, number=self._asked)
@@ -158,12 +158,12 @@ class ServerChannel:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        if self._process.returncode and not self._errors.closed:  # it has not ended what its workers started
+        if self._process.returncode and not self._errors.closed:  # it left processes of its workers behind
             end_marked(self._mark)
         self._errors.close()
 
     def _reply(self, request: Request) -> Reply | None:
-        """Return the reply to `request`; None where none comes in time. Those to requests given up are passed over."""
+        """Return the reply to `request`; None where none comes in time. Replies to abandoned requests are skipped."""
         while line := self._line(request.timeout_seconds + GRACE_SECONDS):
             reply = read_reply(line)
             if reply.number >= request.number:
@@ -171,7 +171,7 @@ class ServerChannel:
         return None
 
     def _line(self, seconds: float) -> bytes:
-        """Return what the server writes next, to the end of the line; nothing where that does not come in time."""
+        """Return the server's next line; b"" where none comes in time."""
         assert self._process.stdout is not None
         descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
         while b"\n" not in self._received:
@@ -184,7 +184,7 @@ class ServerChannel:
         return bytes(line + newline)
 
     def _fate(self) -> str:
-        """Say what became of a server that does not answer."""
+        """Return the way in which a silent server ended, in words."""
         try:
             code = self._process.wait(timeout=ENDING_SECONDS)
         except subprocess.TimeoutExpired:
@@ -193,7 +193,7 @@ class ServerChannel:
         return f"{way_ended(code)}{words and f': {words}'}"
 
     def _last_words(self) -> str:
-        """Return the last line that the server wrote, nothing where it said nothing."""
+        """Return the last line of the server's stderr, "" without one."""
         if self._errors.closed:
             return ""
         self._errors.seek(0)
@@ -204,9 +204,9 @@ class ServerChannel:
 def start_server(
     python: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path | None, errors: IO[bytes]
 ) -> "subprocess.Popen[bytes]":
-    """Return a process that is becoming a server; what it says beside its replies goes to `errors`."""
+    """Return a process that becomes a server; its stderr goes to `errors`."""
     return subprocess.Popen(
-        [python, "-P", "-m", "ampbench.worker.server", *arguments],  # -P: a random.py here is not the library's
+        [python, "-P", "-m", "ampbench.worker.server", *arguments],  # -P: ignore modules of the current folder
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
@@ -219,8 +219,8 @@ def start_server(
 class InProcess:
     """Serves requests in this process: no isolation, no limits, for debuggers.
 
-    The one place where the driver's process imports the torch side, by name, because the user asked for it. Whatever a
-    network raises is its failure, KeyboardInterrupt, too, unless it was Ctrl-C that raised it.
+    The one place where the driver's process imports torch, by name, because the user asked for it. Any exception of a
+    network is its failure, even KeyboardInterrupt, unless Ctrl-C raised it.
     """
 
     def __init__(self) -> None:
@@ -234,49 +234,49 @@ class InProcess:
         self._threads = self._torch.get_num_threads()
 
     def serve(self, request: Request) -> Reply:
-        """Return the reply to `request`, as it would come from another process."""
+        """Return the reply to `request`, as another process would send it."""
         pid = os.getpid()
         with self._noticing_interrupts():
             reply = self._worker.serve(request)
-        if self._interrupted:  # the network made something else of it
+        if self._interrupted:  # the network caught it
             raise KeyboardInterrupt
-        if os.getpid() != pid:  # a child that the network forked, and that returned as its parent does
+        if os.getpid() != pid:  # a child that the network forked, and that returned here
             os._exit(0)
         return read_reply(reply_line(reply, request))
 
     def close(self) -> None:
-        """Give torch in this process the threads back that it had."""
+        """Restore torch's number of threads in this process."""
         self._torch.set_num_threads(self._threads)
 
     @contextlib.contextmanager
     def _noticing_interrupts(self) -> Iterator[None]:
-        """Note whether Ctrl-C is pressed, or another signal comes that raises KeyboardInterrupt here."""
+        """Note Ctrl-C, or another signal that raises KeyboardInterrupt here."""
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             self._interrupted = True
             signal.default_int_handler(number, frame)
 
         ours = threading.current_thread() is threading.main_thread()
-        raising = [one for one in ENDING if ours and signal.getsignal(one) is signal.default_int_handler]
-        for one in raising:
-            signal.signal(one, interrupt)
+        raising = [ending for ending in ENDING if ours and signal.getsignal(ending) is signal.default_int_handler]
+        for ending in raising:
+            signal.signal(ending, interrupt)
         try:
             yield
         finally:
-            for one in raising:
-                signal.signal(one, signal.default_int_handler)
+            for ending in raising:
+                signal.signal(ending, signal.default_int_handler)
 
 
 ONLY = ""
-"""The lane of a pool that has no other."""
+"""The lane of a pool with one lane."""
 
 
 class Pool:
-    """Servers, one for each lane: the one place that opens them, replaces those that were killed, and closes them all.
+    """Servers, one for each lane: opened, replaced after a kill, and closed in this one place.
 
-    `lanes` say how the server of each is opened, which is done when it is first asked. What was asked of a worker that
-    was killed is asked once more, of a new server: the kernel kills where memory runs out, a person by hand, and
-    neither tells anything of the case. Within a context, all end with it.
+    `lanes` are the functions that open them, called on first use. The request of a killed worker is repeated on a new
+    server: the kernel kills where memory runs out, a person by hand, and neither blames the case. All end with the
+    context.
     """
 
     def __init__(self, lanes: Mapping[str, OpenChannel]):
@@ -290,7 +290,7 @@ class Pool:
         self.close()
 
     def open(self) -> Self:
-        """Open the servers of all lanes now, together; where one cannot start, end the others and raise why."""
+        """Open the servers of all lanes now, together; where one cannot start, end the others and raise its error."""
         with ThreadPoolExecutor(len(self._lanes)) as starting:
             opening = {lane: starting.submit(open_channel) for lane, open_channel in self._lanes.items()}
         self._channels = {lane: opened.result() for lane, opened in opening.items() if not opened.exception()}
@@ -301,16 +301,16 @@ class Pool:
         return self
 
     def serve(self, request: Request, lane: str = ONLY) -> Reply:
-        """Return the reply of a lane's server, to the second asking where the first was killed."""
+        """Return the reply of a lane's server; a killed one is replaced and asked again."""
         reply = self._served(request, lane)
         if was_killed(reply):
             reply = self._served(msgspec.structs.replace(request, fresh=True), lane)
         return reply
 
     def close(self, *lanes: str) -> None:
-        """End the servers of `lanes` (none: of all), together; one that is asked again is opened again."""
+        """End the servers of `lanes` (none: of all), together; the next request opens a new one."""
         closing = [self._channels.pop(lane) for lane in lanes or list(self._channels) if lane in self._channels]
-        if len(closing) < 2:  # what serves in this very process is closed where it was opened
+        if len(closing) < 2:  # InProcess is closed in the thread that opened it
             for channel in closing:
                 channel.close()
             return
@@ -328,13 +328,12 @@ class Pool:
 
 
 class Ahead:
-    """Opens servers one after the other, the next ones begun where nothing is done that their start could disturb.
+    """Opens servers one after the other, and starts the next ones at times when nothing is measured.
 
-    `open_channel` may return a `ServerChannel` that is not ready yet; those `begun` already come first. At most
-    `together` start at once, and nothing else is done meanwhile: a pass beside them would take longer than is won, for
-    its threads wait for one another in loops. One that waits takes memory, as much as torch's import does, and no time.
-    One that cannot start is tried again when its turn comes, and raises then. What was begun and is not needed ends
-    with the context.
+    `open_channel` may return a `ServerChannel` that is not ready yet; `begun` ones are used first. At most `together`
+    start at once, while nothing else runs: the spinning threads of a pass slow down with them by more than is gained. A
+    waiting server costs the memory of torch's import, and no time. One that cannot start is tried again in its turn,
+    and raises then. The context ends unused servers.
     """
 
     def __init__(self, open_channel: OpenChannel, together: int, begun: Iterable[Channel] = ()):
@@ -350,16 +349,16 @@ class Ahead:
             channel.close()
 
     def expect(self, wanted: int) -> None:
-        """Note that the turn of a new server comes, with which so many are wanted still."""
+        """Note that a new server is next, of `wanted` still to come."""
         self._wanted, self._opened = wanted, False
 
     def open(self) -> Channel:
-        """Return the server that has been begun, else a new one."""
+        """Return the next server that was begun, else a new one."""
         self._opened = True
         return self._begun.pop(0) if self._begun else self._open_new()
 
     def settle(self) -> None:
-        """Let no server be starting any more, for what comes takes all cores; begin those that it is to be done by."""
+        """Wait for servers that are starting, because the next pass takes all cores; begin the next ones first."""
         if not self._opened and not self._begun:
             with contextlib.suppress(NothingToRunError):
                 for _ in range(min(self._together, self._wanted)):
@@ -373,28 +372,28 @@ class Ahead:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process that has `mark` in its environment: what a server that was killed leaves behind."""
+    """Kill every process with `mark` in its environment: a killed server leaves them behind."""
     wanted, deadline = f"{MARK}={mark}".encode(), time.monotonic() + ENDING_SECONDS
-    found = True
-    while found and time.monotonic() < deadline:  # what they started meanwhile, too
-        found = False
+    killed = True
+    while killed and time.monotonic() < deadline:  # including those started meanwhile
+        killed = False
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if wanted in (process / "environ").read_bytes().split(b"\0"):
                     os.kill(int(process.name), signal.SIGKILL)
-                    found = True
+                    killed = True
 
 
 def server_environment(
     inherited: Mapping[str, str], variables: Mapping[str, str], paths: Sequence[Path]
 ) -> dict[str, str]:
-    """Return the environment of a server: what is inherited, what every server needs, what this one is given.
+    """Return the environment of a server: inherited variables, those of every server, and its own `variables`.
 
-    `paths` come first when it imports, then this ampbench, where it is not installed but runs from a checkout.
+    `paths` come first when it imports, then this ampbench if it runs from a checkout instead of an installation.
     """
     root = Path(__file__).parents[2]
-    found = [*paths, *([] if root.name.endswith("-packages") else [root])]
-    search = filter(None, [*map(str, found), variables.get("PYTHONPATH", inherited.get("PYTHONPATH"))])
+    first = [*paths, *([] if root.name.endswith("-packages") else [root])]
+    search = filter(None, [*map(str, first), variables.get("PYTHONPATH", inherited.get("PYTHONPATH"))])
     environment = {**inherited, **SERVER_VARIABLES, **variables}
     return environment | {"PYTHONPATH": os.pathsep.join(search)}
 
@@ -404,7 +403,7 @@ DEVICE_NODES = ("nvidiactl", "dxg", "dri", "kfd", "nvmap", "nvhost-ctrl")
 
 
 def probe(meanwhile: Callable[[], object] = tuple) -> Environment:
-    """Return the environment of this interpreter; `meanwhile` is done while a worker imports torch.
+    """Return the environment of this interpreter; `meanwhile` runs while a worker imports torch.
 
     Raises `NothingToRunError` where it has no torch to measure.
     """
@@ -420,10 +419,10 @@ def ask_environment(channel: Channel, threads: int = 0) -> Environment:
     Raises `NothingToRunError` where it cannot be read, or its torch is too old.
     """
     reply = channel.serve(ask(ENVIRONMENT, Nothing(), threads=threads, timeout_seconds=120.0))
-    found = ENVIRONMENT.found(reply)
-    if found is None:
+    environment = ENVIRONMENT.found(reply)
+    if environment is None:
         raise NothingToRunError(reply.problem or "the environment cannot be read")
-    return found
+    return environment
 
 
 def may_have_accelerator(folder: Path = Path("/dev")) -> bool:

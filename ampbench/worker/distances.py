@@ -1,7 +1,7 @@
-"""How far tensors lie from others, whether their values are finite, and how a network that is trained scores.
+"""Distances between tensors, checks that values are finite, and the decisions of a classifier.
 
-Norms are Euclidean and taken in fp64 on the CPU or device where the values lie. Definitions: relative L2 error
-|x - r| / |r|; cosine similarity x.r / (|x| |r|).
+Norms are Euclidean, in fp64, on the device of the values. Definitions: relative L2 error |x - r| / |r|; cosine
+similarity x.r / (|x| |r|).
 """
 
 import math
@@ -28,8 +28,8 @@ from ampbench.worker.step import seeded_step
 from ampbench.workload import Workload
 
 NEGLIGIBLE_GRADIENT = 1e-6
-"""Parameters whose reference gradient is below this share of the total norm are not named as the worst: a bias before a
-batch normalisation has a true gradient of zero, and any rounding is infinitely far from it."""
+"""Parameters whose reference gradient is below this share of the total norm are never named as the worst: a bias before
+a batch normalisation has a true gradient of zero, and an infinite relative error."""
 
 
 COUNTS = ("elements", "nonfinite", "nan", "reference_nonfinite", "reference_nan", "unlike")
@@ -40,10 +40,11 @@ LEFT_OUT = "{} infinite, as in {}: the error is that of the others"
 class Distance:
     """The distance of one list of tensors from another; None where it is undefined (`undefined` says why).
 
-    `elements` are counted as real numbers. `reference_nonfinite` are not finite in the reference, `reference_nan` of
-    these NaN; `nonfinite` are not finite where the reference is, `nan` of these NaN; `unlike` are not the same infinity
-    where the reference is infinite. `reference_norm` is of what is finite in the reference, whatever the values are; a
-    number above the range of fp64 is None. `notes` say what is undefined, and which elements were left out.
+    `elements` counts real numbers. `reference_nonfinite` counts elements that are not finite in the reference,
+    `reference_nan` the NaN among them; `nonfinite` counts elements that are finite in the reference alone, `nan` the
+    NaN among them; `unlike` counts infinities of the reference without the same infinity in the value. `reference_norm`
+    is the norm of the reference's finite elements; numbers above the range of fp64 are None. `notes` list reasons for
+    undefined numbers and elements left out.
     """
 
     reference_norm: float | None
@@ -62,7 +63,7 @@ class Distance:
 
 @dataclass(slots=True)
 class _Sum:
-    """A sum of squares or products that neither overflows nor underflows: parts, each times a power of two."""
+    """A sum of squares or products without overflow or underflow: parts, each times a power of two."""
 
     parts: list[tuple[float, int]] = field(default_factory=list)
 
@@ -73,13 +74,13 @@ class _Sum:
 
     @property
     def total(self) -> tuple[float, int]:
-        """The sum, as a number and the power of two that it is times."""
+        """The sum, as a number and a power of two."""
         most = max((exponent for _, exponent in self.parts), default=0)
         return math.fsum(math.ldexp(part, exponent - most) for part, exponent in self.parts), most
 
     @property
     def root(self) -> tuple[float, int]:
-        """The square root of a sum of squares, as `total` is; the powers of squares are even."""
+        """The square root of a sum of squares, like `total`; the powers of squares are even."""
         total, exponent = self.total
         return math.sqrt(total), exponent // 2
 
@@ -91,12 +92,12 @@ def compare(
     *,
     against: str = "fp64",
 ) -> Distance:
-    """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes, taken as one vector.
+    """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes, as one vector.
 
-    What they are held `against` is for words. With `on` they may lie anywhere in any dtype: each
-    pair is brought there, into fp64, in its turn. Elements that are infinite in both, with one sign, are left out, as
-    masks are. What is not finite in one alone, or NaN in the reference, makes the distance undefined and is counted; so
-    do a reference of zeros and one without elements. Raises `ValueError` for other shapes.
+    `against` names the reference in texts. With `on`, tensors may be on any device in any dtype: each pair is moved
+    there, in fp64. Elements that are infinite in both with one sign, such as masks, are left out. Elements that are not
+    finite in one alone, or NaN in the reference, are counted and make the distance undefined; a reference of zeros, or
+    an empty one, does, too. Raises `ValueError` for other shapes.
     """
     return compare_each(values, references, on, against=against)[0]
 
@@ -109,27 +110,27 @@ def compare_each(
     what: str = "output",
     against: str = "fp64",
 ) -> tuple[Distance, list[Distance]]:
-    """Return what `compare` does, and the distance of each tensor from its reference; `what` they are is for words."""
+    """Return the result of `compare`, and the distance of each tensor; `what` names the tensors in texts."""
     if [value.shape for value in values] != [reference.shape for reference in references]:
         raise ValueError(
             f"the {what}s' shapes differ from the reference's: {[tuple(v.shape) for v in values]} "
             f"against {[tuple(r.shape) for r in references]}"
         )
-    every, each = _Pairs(what, against), []
+    every, by_tensor = _Pairs(what, against), []
     for value, reference in zip(values, references, strict=True):
         value, reference = real_parts(value), real_parts(reference)  # noqa: PLW2901
         if on is not None:
-            value, reference = (one.to(on.type, torch.float64) for one in (value, reference))  # noqa: PLW2901
+            value, reference = (tensor.to(on.type, torch.float64) for tensor in (value, reference))  # noqa: PLW2901
         pair = _Pairs(what, against)
         pair.add(value, reference)
         every.take(pair)
-        each.append(pair.distance)
-    return every.distance, each
+        by_tensor.append(pair.distance)
+    return every.distance, by_tensor
 
 
 @dataclass(slots=True)
 class _Pairs:
-    """What is summed and counted of pairs of tensors; counts are those of `Distance`."""
+    """Sums and counts over pairs of tensors; the counts are those of `Distance`."""
 
     what: str
     against: str
@@ -172,18 +173,18 @@ class _Pairs:
             apart = _times_power(float(furthest.abs().max()), exponent + shift)
             self.largest = None if apart is None else max(self.largest, apart)
 
-    def take(self, other: "_Pairs") -> None:
-        """Add what was added to another."""
+    def take(self, pairs: "_Pairs") -> None:
+        """Add the sums and counts of other pairs."""
         for name in ("error", "reference", "value", "product"):
-            getattr(self, name).parts.extend(getattr(other, name).parts)
+            getattr(self, name).parts.extend(getattr(pairs, name).parts)
         for name in COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        known = [one for one in (self.largest, other.largest) if one is not None]
+            setattr(self, name, getattr(self, name) + getattr(pairs, name))
+        known = [largest for largest in (self.largest, pairs.largest) if largest is not None]
         self.largest = max(known) if len(known) == 2 else None
 
     @property
     def undefined(self) -> str:
-        """Why there is no relative error, "" where there is one."""
+        """The reason why there is no relative error, "" where there is one."""
         if self.reference_nan:
             return f"{self._are(self.reference_nan)} NaN in {self.against} already"
         if self.nonfinite:
@@ -208,8 +209,8 @@ class _Pairs:
         rel_l2 = cosine = None
         notes = [undefined] if undefined else []
         if not undefined:
-            own = self.error.root
-            rel_l2 = _times_power(own[0] / norm[0], own[1] - norm[1])
+            error = self.error.root
+            rel_l2 = _times_power(error[0] / norm[0], error[1] - norm[1])
             if self.value.parts:
                 along, root = self.product.total, self.value.root
                 cosine = _times_power(along[0] / (norm[0] * root[0]), along[1] - norm[1] - root[1])
@@ -227,7 +228,7 @@ class _Pairs:
 
 
 def scaled(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Return a tensor divided by a power of two where its squares would leave the range of fp64, and that power."""
+    """Return a tensor and a power of two that it was divided by, so that its squares stay in the range of fp64."""
     largest = float(tensor.abs().max()) if tensor.numel() else 0.0
     if largest == 0.0 or 1e-120 < largest < 1e120:
         return tensor, 0
@@ -236,7 +237,7 @@ def scaled(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _times_power(value: float, exponent: int) -> float | None:
-    """Return `value` times two to the `exponent`; None where that is above the range of fp64."""
+    """Return `value` times two to the `exponent`; None above the range of fp64."""
     try:
         return math.ldexp(value, exponent)
     except OverflowError:
@@ -244,23 +245,22 @@ def _times_power(value: float, exponent: int) -> float | None:
 
 
 def identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    """Return whether two results are the same to the last bit, that of a NaN included."""
+    """Return whether two results are the same to the last bit, including NaN."""
     return len(first) == len(second) and all(
-        one.dtype is other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))
-        for one, other in zip(first, second, strict=True)
+        left.dtype is right.dtype and left.shape == right.shape and torch.equal(_bits(left), _bits(right))
+        for left, right in zip(first, second, strict=True)
     )
 
 
 def worst_gradient(
     distances: Mapping[str, Distance], share: float = NEGLIGIBLE_GRADIENT
 ) -> tuple[str, float | None] | None:
-    """Return (name, relative error) of the parameter whose gradient lies relatively farthest from the reference's.
+    """Return (name, relative error) of the parameter whose gradient has the largest relative error.
 
-    `distances` are those of each gradient by itself. One that is not finite is the worst of all, with an undefined
-    error (None). Parameters whose reference gradient has less than this `share` of the norm of all are passed over (see
-    NEGLIGIBLE_GRADIENT); None where nothing is left.
+    A gradient that is not finite is the worst of all, with an undefined error (None). Parameters below this `share` of
+    the reference's norm are ignored (see NEGLIGIBLE_GRADIENT); None where none is left.
     """
-    total = math.hypot(*(one.reference_norm or 0.0 for one in distances.values()))
+    total = math.hypot(*(distance.reference_norm or 0.0 for distance in distances.values()))
     worst: tuple[str, float] | None = None
     for name, distance in distances.items():
         if distance.nonfinite or distance.reference_nan or distance.unlike:
@@ -274,7 +274,7 @@ def worst_gradient(
 
 
 class LossTargets(TorchFunctionMode):
-    """Sees what the calls of `cross_entropy` and `nll_loss` within it are given, with integer targets."""
+    """Records the arguments of `cross_entropy` and `nll_loss` with integer targets, within a `with` statement."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -283,37 +283,38 @@ class LossTargets(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call `func`, and note its logits and in which dimension their classes lie."""
-        given = dict(kwargs or {})
+        """Call `func`, and note its logits and the dimension of their classes."""
+        keywords = dict(kwargs or {})
         if func in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss):
-            named = dict(zip(("input", "target"), args, strict=False)) | given
+            named = dict(zip(("input", "target"), args, strict=False)) | keywords
             dimension = class_dimension(named["input"], named["target"])
             if dimension is not None:
                 self._calls.append((named["input"].detach(), dimension))
-        return func(*args, **given)
+        return func(*args, **keywords)
 
     def decisions(self, outputs: list[torch.Tensor]) -> list["Decisions"]:
-        """Return where in `outputs` the logits lie: reshaped, cast or normalised, an output decides as they do."""
-        found = []
+        """Return the places of the logits in `outputs`: a reshaped, cast or normalised output decides the same."""
+        decisions = []
         for logits, dimension in self._calls:
             classes = logits.argmax(dimension)
             for place, output in enumerate(outputs):
                 if output.numel() == logits.numel():
                     decided = output.reshape(logits.shape).argmax(dimension)
                     if torch.equal(decided, classes.to(decided.device)):
-                        found.append(Decisions(place, logits.shape, dimension))
+                        decisions.append(Decisions(place, logits.shape, dimension))
                         break
-        return found
+        return decisions
 
     @property
     def seen(self) -> bool:
-        """Whether there was any such call."""
+        """Whether there was such a call."""
         return bool(self._calls)
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """A classifier's decisions among its outputs: at which `place`, in which shape, classes in which dimension."""
+    """A classifier's decisions in its outputs: the `place` of the output, its shape and the dimension of its
+    classes."""
 
     place: int
     shape: torch.Size
@@ -323,29 +324,29 @@ class Decisions:
 def argmax_agreement(
     outputs: Sequence[torch.Tensor], references: Sequence[torch.Tensor], decided: Sequence[Decisions]
 ) -> tuple[int | None, int | None]:
-    """Return (decisions that agree, decisions) for a classifier, (None, None) where nothing is `decided`.
+    """Return (agreeing decisions, decisions) of a classifier, (None, None) for other networks or other shapes.
 
-    So it is where shapes are others than the reference's. A decision is the class with the largest output; where the
-    reference holds NaN there is none, and NaN agrees with nothing.
+    A decision is the class with the largest output. NaN in the reference decides nothing; NaN in the output agrees with
+    nothing.
     """
-    if not decided or [one.shape for one in outputs] != [one.shape for one in references]:
+    if not decided or [tensor.shape for tensor in outputs] != [tensor.shape for tensor in references]:
         return None, None
     agreeing = decisions = 0
-    for made in decided:
-        own, truth = (tensors[made.place].reshape(made.shape) for tensors in (outputs, references))
-        known = ~truth.isnan().any(made.dimension)
-        same = own.argmax(made.dimension) == truth.argmax(made.dimension)
-        agreeing += int((same & ~own.isnan().any(made.dimension) & known).sum())
+    for decision in decided:
+        output, truth = (tensors[decision.place].reshape(decision.shape) for tensors in (outputs, references))
+        known = ~truth.isnan().any(decision.dimension)
+        same = output.argmax(decision.dimension) == truth.argmax(decision.dimension)
+        agreeing += int((same & ~output.isnan().any(decision.dimension) & known).sum())
         decisions += int(known.sum())
     return agreeing, decisions
 
 
 def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
-    """Return the dimension of a classifier's `output` that its classes lie in, None where it is none.
+    """Return the dimension of a classifier's classes in its `output`, None for other networks.
 
-    A classifier is recognised by integer targets with the shape of the output less its class dimension, the one after
-    the batch (as in `cross_entropy`) or the last. Targets that are 1 or -1 name no classes but pairs that are alike or
-    not (as in `cosine_embedding_loss`).
+    A classifier has integer targets in the shape of the output without its class dimension, the one after the batch (as
+    in `cross_entropy`) or the last. Targets of 1 and -1 are no classes but pairs, alike or not (as in
+    `cosine_embedding_loss`).
     """
     if not isinstance(targets, torch.Tensor) or targets.is_floating_point() or output.ndim != targets.ndim + 1:
         return None
@@ -363,29 +364,31 @@ def floating_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def outputs_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the floating tensors in what a network returned, as `floating_in`; complex ones as `real_parts`."""
+    """Yield the floating tensors in a network's output, as `floating_in`; complex ones as `real_parts`."""
     return (real_parts(tensor) for _, tensor in named_outputs(value))
 
 
 def named_outputs(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the floating and complex tensors in what a network returned by their names, as `named_tensors_in`."""
-    return ((name, one) for name, one in named_tensors_in(value) if one.is_floating_point() or one.is_complex())
+    """Yield the floating and complex tensors in a network's output by name, as `named_tensors_in`."""
+    return (
+        (name, tensor) for name, tensor in named_tensors_in(value) if tensor.is_floating_point() or tensor.is_complex()
+    )
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient as a dense tensor: that of an embedding may be sparse."""
+    """Return a gradient as a dense tensor: the gradient of an embedding may be sparse."""
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 def real_parts(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a complex tensor as its real and imaginary parts, in a last dimension; others as they are."""
+    """Return a complex tensor as its real and imaginary parts, in a last dimension; others unchanged."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def kept_outputs(output: Any, keep: Device, *, copy: bool = True) -> list[torch.Tensor]:
-    """Return copies of the tensors of `outputs_in` what a network returned, in fp64 on `keep`; `TypeError` for none.
+    """Return fp64 copies of a network's output tensors (`outputs_in`) on `keep`; `TypeError` where it has none.
 
-    Without `copy` they are as they came, on `keep`.
+    Without `copy` they keep their dtype.
     """
     tensors = [kept_one(tensor, keep, copy=copy) for tensor in outputs_in(output)]
     if not tensors:
@@ -394,12 +397,12 @@ def kept_outputs(output: Any, keep: Device, *, copy: bool = True) -> list[torch.
 
 
 def kept_one(tensor: torch.Tensor, keep: Device, *, copy: bool = True) -> torch.Tensor:
-    """Return a tensor, which may be sparse, on `keep`, without its graph, of a complex one the parts: in fp64, a copy.
+    """Return an fp64 copy of a tensor, which may be sparse, on `keep`, without its graph; complex ones as parts.
 
-    Without `copy` it is as it came.
+    Without `copy` it keeps its dtype.
     """
-    there = real_parts(tensor.detach().to_dense()).to(keep.type)
-    return there.double().clone() if copy else there
+    moved = real_parts(tensor.detach().to_dense()).to(keep.type)
+    return moved.double().clone() if copy else moved
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -411,23 +414,23 @@ UNKNOWN = "the outputs hold infinities; whether they are meant is not known, as 
 
 
 def is_finite(tensors: Iterable[torch.Tensor | None]) -> bool:
-    """Return whether all values of the floating ones among `tensors` are finite."""
+    """Return whether all values of `tensors` are finite."""
     parts = (_values(tensor) for tensor in tensors if tensor is not None)
-    # A sum is as fast as reading; only where it is not finite, which it can be of finite values, each must be asked.
+    # A sum is as fast as reading. Finite values may sum to infinity, so that case checks each element.
     return all(math.isfinite(float(part.sum())) or bool(part.isfinite().all()) for part in parts)
 
 
 def count_nonfinite(tensors: Iterable[torch.Tensor]) -> int:
-    """Return how many elements of `tensors` are not finite; where they all are, they are read once."""
+    """Return the number of elements of `tensors` that are not finite; finite tensors are read once."""
     parts = [part for tensor in tensors for part in plain_parts(tensor)]
     return sum(int((~_values(part).isfinite()).sum()) for part in parts if not is_finite([part]))
 
 
 class Fp32Check:
-    """Looks at each fp32 step of a case, and refuses a case whose values are not finite in fp32 already.
+    """Checks each fp32 step of a case, and refuses a case with values that are not finite in fp32.
 
-    Outputs, the loss and gradients decide, not what modules hand each other: a mask is filled with -inf. Infinite
-    outputs, too, are meant where no op makes them of finite values (see `find_nonfinite`).
+    Outputs, the loss and gradients decide, not values within the network: a mask is filled with -inf. Infinite outputs,
+    too, are intended where no op creates them from finite values (see `find_nonfinite`).
     """
 
     def __init__(self) -> None:
@@ -440,7 +443,7 @@ class Fp32Check:
         return self._doubtful is None
 
     def look(self, turn: int, output: Any, loss: torch.Tensor | None, gradients: Iterable[torch.Tensor] = ()) -> bool:
-        """Look at what step `turn`, from 0, gave; return whether to go on."""
+        """Check the results of step `turn`, from 0; return whether to continue."""
         outputs = list(outputs_in(output))
         if not is_finite([loss, *gradients]) or any(bool(tensor.isnan().any()) for tensor in outputs):
             self._wrong = turn
@@ -451,9 +454,9 @@ class Fp32Check:
     def refuse(
         self, workload: Workload, case: Case, device: Device, notes: list[str], where: str | None = None
     ) -> None:
-        """Raise `WorkloadError` where a step was not finite; says where in the network it began.
+        """Raise `WorkloadError` where a step was not finite, with the place in the network where it began.
 
-        `where` is a module that was seen to hold such a value, for when the op is not found. `notes` get what is not
+        `where` is a module that holds such a value, in case the op is not found. `notes` get infinities that are not
         refused.
         """
         turn = self._doubtful if self._wrong is None else self._wrong
@@ -462,7 +465,7 @@ class Fp32Check:
         first, unwatched = None, ""
         try:
             first = _first_nonfinite(workload, case, device, turn)
-        except UsageError as refused:  # a program that no op of can be watched
+        except UsageError as refused:  # a program whose ops cannot be watched
             unwatched = str(refused)
         if first is not None:
             place = str(first)
@@ -477,7 +480,7 @@ class Fp32Check:
 
 
 def _held(workload: Workload) -> str:
-    """Say which weights, buffers and inputs of a workload are not finite, or that none are."""
+    """Return the weights, buffers and inputs of a workload that are not finite, or that there are none, in words."""
     leaves, _ = pytree.tree_flatten_with_path(workload.inputs)
     inputs = [(f"input{pytree.keystr(path)}", leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
     holding = [name for name, tensor in (*named_tensors(workload.module), *inputs) if not is_finite([tensor])]
@@ -487,7 +490,7 @@ def _held(workload: Workload) -> str:
 
 
 def _first_nonfinite(workload: Workload, case: Case, device: Device, turn: int) -> FirstNonfinite | None:
-    """Run the fp32 steps up to `turn` again and return what makes the first value that is not finite."""
+    """Run the fp32 steps up to `turn` again and return the op with the first value that is not finite."""
     device.release()
     before = max(turn - 1, 0)  # the optimizer's part of a step shows in the next
     with precision_flags(PRECISIONS[BASELINE]):
@@ -495,21 +498,21 @@ def _first_nonfinite(workload: Workload, case: Case, device: Device, turn: int) 
         with step.mode():
             for _ in range(before):
                 step.run()
-            with find_nonfinite(step.module) as found:
+            with find_nonfinite(step.module) as watched:
                 for _ in range(before, turn + 1):
                     step.run()
-    return found.first and structs.replace(found.first, step=before + found.first.step)
+    return watched.first and structs.replace(watched.first, step=before + watched.first.step)
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what a tensor stores, as a dense, real tensor: the gradient of an embedding may be sparse."""
+    """Return a tensor's stored values, dense and real: the gradient of an embedding may be sparse."""
     return real_parts(tensor.detach() if tensor.layout is torch.strided else tensor.detach().coalesce().values())
 
 
 def right_decisions(output: Any, targets: Any) -> tuple[int, int] | None:
-    """Return how many of how many decisions of a classifier's output are the targets', None for anything else.
+    """Return (correct decisions, decisions) of a classifier's output by its targets, None for anything else.
 
-    Targets below zero stand for examples to ignore, as in `cross_entropy`. NaN decides nothing.
+    Targets below zero mark examples to ignore, as in `cross_entropy`. NaN is never correct.
     """
     first = next(floating_in(output), None)
     dimension = None if first is None else class_dimension(first, targets)

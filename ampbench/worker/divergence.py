@@ -1,4 +1,4 @@
-"""How far a case's numbers lie from the fp64 reference with the same weights and inputs; untimed."""
+"""The distance of a case's numbers from the fp64 reference with the same weights and inputs; untimed."""
 
 import contextlib
 import dataclasses
@@ -47,14 +47,14 @@ from ampbench.worker.updates import updated_by
 from ampbench.workload import Workload
 
 REFERENCE_ITSELF = "it is the reference: fp64 failed"
-"""Why the error of fp32 is undefined where fp32 is what others are held against."""
+"""The reason why fp32 has no error where fp32 is the reference."""
 NO_REFERENCE = "there is no reference: fp64 failed: {}"
 PART = 1e-2
-"""The least share of the norm with which the gradient of one parameter is judged by itself."""
+"""The least share of the norm with which a parameter's gradient is judged on its own."""
 
 
 class _Group:
-    """The reference of the cases of a group, and what is found of it once for all of them, where one asks for it.
+    """The reference of a group's cases, and the results that all of them share, computed on first use.
 
     `larger` as in `measure_divergence`.
     """
@@ -66,7 +66,7 @@ class _Group:
 
     @property
     def numbers(self) -> StepNumbers:
-        """The numbers of the reference, which is there."""
+        """The numbers of the reference, which exists."""
         assert self.reference.numbers is not None
         return self.reference.numbers
 
@@ -83,7 +83,7 @@ class _Group:
 
     @cached_property
     def compared(self) -> Compared:
-        """Its outputs, ready to hold others against."""
+        """Its outputs, prepared for comparisons."""
         numbers = self.numbers
         targets = batch_targets(self._workload)
         decided = decisions_of(self._workload, numbers.names, numbers.outputs, targets, numbers.decided)
@@ -91,12 +91,12 @@ class _Group:
 
     @cached_property
     def fp32(self) -> list[Distance]:
-        """How far fp32 lies from all its outputs and from each; [] where that is not known."""
+        """The distances of fp32's outputs from the reference: of all, then of each; [] where unknown."""
         held = self.reference
         if held.fp32 is not None and held.dtype == "fp64":
             with contextlib.suppress(ValueError):
-                every, each = self.compared.distances(held.fp32.outputs)
-                return [every, *each]
+                every, by_output = self.compared.distances(held.fp32.outputs)
+                return [every, *by_output]
         return []
 
     @cached_property
@@ -110,11 +110,11 @@ class _Group:
 def measure_divergence(
     workload: Workload, case: Case, device: Device, references: References, larger: Larger | None = None
 ) -> Divergence:
-    """Return how far one step of `case` lies from the same step in fp64.
+    """Return the distance of one step of `case` from the same step in fp64.
 
-    Where a classifier's decisions are too few, further batches follow, the workload's own and those of `larger`.
-    Where the fp64 step fails, that of fp32 on the device is the reference, and the record says so; where fp32 fails,
-    too, no error is defined. Raises what the step of `case` itself raises.
+    Where a classifier makes too few decisions, further batches follow: the workload's own, then those of `larger`.
+    Where the fp64 step fails, the fp32 step on the device is the reference, as the record notes; where fp32 fails, too,
+    no error is defined. Raises any error of the step of `case` itself.
     """
     started = spent(device)
     group = references.of(workload, case, device, "divergence", partial(_Group, workload, case, device, larger))
@@ -125,7 +125,7 @@ def measure_divergence(
     if numbers is None:
         native, weights = held.intended is not None, held.numbers.updated if held.numbers is not None else {}
         numbers = run_step(workload, case, device, keep=keep, equal=held.draws, native=native, weights=weights)
-    found = Divergence(
+    divergence = Divergence(
         case_id=case.case_id,
         reference=ReferenceStep(device=held.where, dtype=held.dtype, error=held.error),
         weights_digest=group.digests[0],
@@ -138,9 +138,9 @@ def measure_divergence(
     training = case.phase == "training"
     if training:
         if numbers.loss is None or not math.isfinite(numbers.loss):
-            found.notes.append(LOSS_NOT_FINITE)
-        found = structs.replace(
-            found,
+            divergence.notes.append(LOSS_NOT_FINITE)
+        divergence = structs.replace(
+            divergence,
             loss=_finite(numbers.loss),
             gradient=GradientDivergence(elements=sum(value.numel() for value in numbers.gradients.values())),
             scaler_scale=numbers.scaler_scale,
@@ -151,45 +151,45 @@ def measure_divergence(
         )
     if held.numbers is None:
         why = NO_REFERENCE.format(held.error)
-        found.notes.append(why)
-        output = structs.replace(found.output, undefined=why)
-        gradient = structs.replace(found.gradient, undefined=why if training else "")
-        return structs.replace(found, output=output, gradient=gradient)
-    if NOT_DECIDED in held.numbers.notes and NOT_DECIDED not in found.notes:
-        found.notes.append(NOT_DECIDED)
+        divergence.notes.append(why)
+        output = structs.replace(divergence.output, undefined=why)
+        gradient = structs.replace(divergence.gradient, undefined=why if training else "")
+        return structs.replace(divergence, output=output, gradient=gradient)
+    if NOT_DECIDED in held.numbers.notes and NOT_DECIDED not in divergence.notes:
+        divergence.notes.append(NOT_DECIDED)
     outputs, gradients = group.sketches
     reference = structs.replace(
-        found.reference,
+        divergence.reference,
         output_shapes=[list(tensor.shape) for tensor in held.numbers.outputs],
         output_norm=_finite(outputs.norm),
         output_sketch=outputs.text,
         grad_norm=_finite(gradients.norm) if training else None,
         grad_sketch=gradients.text if training else None,
     )
-    found = structs.replace(found, reference=reference)
-    found = _with_outputs(found, case, numbers, held, group.compared, group.fp32)
-    decided = found.output.decided
+    divergence = structs.replace(divergence, reference=reference)
+    divergence = _with_outputs(divergence, case, numbers, held, group.compared, group.fp32)
+    decided = divergence.output.decided
     if decided is not None and decided[1] and case.path == "eager" and not state(*decided):
         further = group.agreement
         taken = spent(device) - started
-        decisions = further.measure(case, device, *decided, taken, found.notes)
-        found = structs.replace(found, output=structs.replace(found.output, further=decisions))
-    seen = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
-    if is_chance(held.chance, found.output.fp32_rel_l2 if seen else found.output.rel_l2):
-        found = structs.replace(found, chance_rel_l2=held.chance)
+        decisions = further.measure(case, device, *decided, taken, divergence.notes)
+        divergence = structs.replace(divergence, output=structs.replace(divergence.output, further=decisions))
+    by_fp32 = case.path == "eager" and held.dtype == "fp64" and held.fp32 is not None
+    if is_chance(held.chance, divergence.output.fp32_rel_l2 if by_fp32 else divergence.output.rel_l2):
+        divergence = structs.replace(divergence, chance_rel_l2=held.chance)
     if not training:
-        return found
-    found = _with_gradients(found, numbers, held, keep)
+        return divergence
+    divergence = _with_gradients(divergence, numbers, held, keep)
     if held.intended is None or numbers.native is None:
-        return found
+        return divergence
     update, (bias, noise) = updated_by(held.intended, numbers.native, device)
-    nonfinite = max(found.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
-    gradient = structs.replace(found.gradient, bias=bias, noise=noise)
-    return structs.replace(found, update=update, gradient=gradient, param_nonfinite=nonfinite)
+    nonfinite = max(divergence.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
+    gradient = structs.replace(divergence.gradient, bias=bias, noise=noise)
+    return structs.replace(divergence, update=update, gradient=gradient, param_nonfinite=nonfinite)
 
 
 def fp32_products(case: Case, device: Device) -> dict[str, str] | None:
-    """Return how fp32 products are rounded in a case's precision here; None where weights are stored in half."""
+    """Return the rounding of fp32 products in a case's precision here; None where weights are stored in half."""
     row = PRECISIONS[case.precision]
     if row.storage != "float32":
         return None
@@ -198,45 +198,45 @@ def fp32_products(case: Case, device: Device) -> dict[str, str] | None:
 
 
 def _with_outputs(
-    found: Divergence,
+    divergence: Divergence,
     case: Case,
     numbers: StepNumbers,
     held: Reference,
     compared: Compared,
     fp32: Sequence[Distance],
 ) -> Divergence:
-    """Return a divergence with what its outputs say; `fp32` is the distance of fp32 from all of them and each."""
+    """Return a divergence with the errors of its outputs; `fp32` holds fp32's distances, of all and of each."""
     itself = held.numbers is numbers
     try:
-        outputs, each = compared.distances(numbers.outputs)
+        outputs, by_output = compared.distances(numbers.outputs)
     except ValueError as error:  # other shapes: a detector found other boxes
-        found.notes.append(f"{error}: no error is defined")
-        return structs.replace(found, output=structs.replace(found.output, undefined=str(error)))
-    outputs = _told_of_itself(outputs, numbers, held)
-    found.notes.extend(outputs.notes)
-    found.notes.extend(compared.notes)
+        divergence.notes.append(f"{error}: no error is defined")
+        return structs.replace(divergence, output=structs.replace(divergence.output, undefined=str(error)))
+    outputs = _without_errors_of_itself(outputs, numbers, held)
+    divergence.notes.extend(outputs.notes)
+    divergence.notes.extend(compared.notes)
     rounding = getattr(torch, PRECISIONS[case.precision].rounding)
     agreeing, decisions = argmax_agreement(numbers.outputs, compared.references, compared.decided)
     by_chance = [
-        chance if is_chance(chance, (seen if case.path == "eager" else own).rel_l2) else None
-        for chance, own, seen in zip(held.chances, each, fp32[1:] or each, strict=False)
+        chance if is_chance(chance, (fp32_distance if case.path == "eager" else distance).rel_l2) else None
+        for chance, distance, fp32_distance in zip(held.chances, by_output, fp32[1:] or by_output, strict=False)
     ]
     output = OutputDivergence(
         **{name: getattr(outputs, name) for name in (*COUNTS, "rel_l2", "max_abs", "cosine", "undefined")},
         fp32_nonfinite=fp32[0].nonfinite if fp32 else None,
         floor_rel_l2=compared.floors(rounding)[0].rel_l2,
         fp32_rel_l2=fp32[0].rel_l2 if fp32 else None,
-        tensors=None if itself else compared.errors(numbers.outputs, each, rounding, by_chance),
+        tensors=None if itself else compared.errors(numbers.outputs, by_output, rounding, by_chance),
         predictions=None if itself else compared.predictions(numbers.outputs),
         argmax_agreeing=None if itself else agreeing,
         argmax_decisions=None if itself else decisions,
     )
-    reference = structs.replace(found.reference, output_norm=outputs.reference_norm)
-    return structs.replace(found, output=output, reference=reference)
+    reference = structs.replace(divergence.reference, output_norm=outputs.reference_norm)
+    return structs.replace(divergence, output=output, reference=reference)
 
 
-def _told_of_itself(distance: Distance, numbers: StepNumbers, held: Reference) -> Distance:
-    """Return a distance without errors where it is the reference's from itself, which is no measurement."""
+def _without_errors_of_itself(distance: Distance, numbers: StepNumbers, held: Reference) -> Distance:
+    """Return the distance of the reference from itself without errors, as it measures nothing; others unchanged."""
     if held.numbers is not numbers or distance.undefined:
         return distance
     return dataclasses.replace(
@@ -244,30 +244,30 @@ def _told_of_itself(distance: Distance, numbers: StepNumbers, held: Reference) -
     )
 
 
-def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference, keep: Device) -> Divergence:
-    """Return the divergence of a training step with what loss, gradients and updated weights say."""
+def _with_gradients(divergence: Divergence, numbers: StepNumbers, held: Reference, keep: Device) -> Divergence:
+    """Return the divergence of a training step with the errors of its loss, gradients and updated weights."""
     reference = held.numbers
     assert reference is not None
     itself = reference is numbers
     loss = None if itself else _finite(reference.loss)
-    found = structs.replace(found, reference=structs.replace(found.reference, loss=loss))
+    divergence = structs.replace(divergence, reference=structs.replace(divergence.reference, loss=loss))
     if others := numbers.gradients.keys() ^ reference.gradients.keys():
         why = f"a gradient that only one of this step and the reference has: {few(sorted(others))}"
-        found.notes.append(f"gradients: {why}")
-        return structs.replace(found, gradient=structs.replace(found.gradient, undefined=why))
+        divergence.notes.append(f"gradients: {why}")
+        return structs.replace(divergence, gradient=structs.replace(divergence.gradient, undefined=why))
     expected = [reference.gradients[name] for name in numbers.gradients]
     values = list(numbers.gradients.values())
-    gradients, each = compare_each(values, expected, keep, what="gradient", against=held.dtype)
-    gradients = _told_of_itself(gradients, numbers, held)
-    found.notes.extend(note for note in gradients.notes if note not in found.notes)
+    gradients, by_gradient = compare_each(values, expected, keep, what="gradient", against=held.dtype)
+    gradients = _without_errors_of_itself(gradients, numbers, held)
+    divergence.notes.extend(note for note in gradients.notes if note not in divergence.notes)
     worst = part = None
     if not itself:
-        by_name = dict(zip(numbers.gradients, each, strict=True))
+        by_name = dict(zip(numbers.gradients, by_gradient, strict=True))
         worst, part = worst_gradient(by_name), worst_gradient(by_name, PART)
-    own = list(numbers.updated.values())
-    updated = numbers.apart or compare(own, own, keep)
+    updated_weights = list(numbers.updated.values())
+    updated = numbers.apart or compare(updated_weights, updated_weights, keep)
     gradient = structs.replace(
-        found.gradient,
+        divergence.gradient,
         rel_l2=gradients.rel_l2,
         worst_parameter=worst[0] if worst else None,
         worst_rel_l2=worst[1] if worst else None,
@@ -285,7 +285,7 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference, ke
         tensor_rel_l2=None if part is None else part[1],
     )
     return structs.replace(
-        found,
+        divergence,
         gradient=gradient,
         param_rel_l2=updated.rel_l2 if reference.updated and not itself else None,
         param_nonfinite=updated.nonfinite,
@@ -295,9 +295,10 @@ def _with_gradients(found: Divergence, numbers: StepNumbers, held: Reference, ke
 def is_repeatable(
     workload: Workload, case: Case, device: Device, numbers: StepNumbers, held: Reference, keep: Device
 ) -> bool | None:
-    """Return whether the step that gave `numbers` gives the same bits again; None where it does not fit once more.
+    """Return whether the step of `numbers` gives the same bits again; None where memory does not allow a second.
 
-    Kernels that add atomically do not. torch's CPU kernels add in an order that only the number of threads decides.
+    Kernels that add atomically do not repeat. torch's CPU kernels add in an order that only the number of threads
+    decides.
     """
     try:
         again = run_step(workload, case, device, keep=keep, equal=held.draws, weights={})
@@ -313,7 +314,7 @@ def is_repeatable(
 def largest(trees: Iterable[Any], elements: Sequence[int] | None = None) -> float | None:
     """Return the largest finite magnitude of the floating tensors in `trees`; None where there are none.
 
-    Those count that have a number of `elements`; without it, all but masks, which hold 0 and one number below.
+    With `elements`, only tensors of these sizes count; without, all but masks, which hold 0 and one number below.
     """
     most = []
     for tensor in tensors_of(list(trees)):
@@ -326,7 +327,7 @@ def largest(trees: Iterable[Any], elements: Sequence[int] | None = None) -> floa
 
 
 def batch_targets(workload: Workload) -> Any:
-    """Return the targets of the first batch, the one the divergence pass runs."""
+    """Return the targets of the first batch, the batch of the divergence pass."""
     return pairs_of(workload)[0][1]
 
 
@@ -335,7 +336,7 @@ def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:
 
 
 def _in_blocks(tensor: torch.Tensor) -> Iterator[Floats]:
-    """Yield the numbers of a tensor in fp64, in the order of its places."""
+    """Yield the numbers of a tensor in fp64, in order."""
     flat = tensor.reshape(-1)
     for start in range(0, flat.numel(), BLOCK):
         yield flat[start : start + BLOCK].cpu().double().numpy()

@@ -1,9 +1,8 @@
-"""Devices behind one small interface, torch's switches for each precision, and a canary that shows how fp32 is rounded;
-which kernel runs attention: seen in what a profiler recorded, and fixed by torch's own switches.
+"""Devices behind one small interface; torch's switches for each precision; the kernels of attention.
 
-A step is measured alike on every accelerator. What differs is read elsewhere: names, arithmetic and drivers in
-`environment`, clock and power in `telemetry`. Switches are global: they are set for a case, and put back exactly
-afterwards.
+A step is measured alike on every accelerator. `environment` reads names, arithmetic and drivers, `telemetry` clock and
+power. Switches are global: they are set for a case and restored exactly. A canary product shows the rounding of fp32;
+profiles show the kernel of attention, and torch's own switches select it.
 """
 
 import contextlib
@@ -27,13 +26,13 @@ from ampbench.records.case import Case
 from ampbench.records.measured import NATIVE
 
 CLOCK_SECONDS = 1e-7
-"""The cost of reading the clock once: `perf_counter` takes 40-100 ns on the machines seen."""
+"""The cost of reading the clock once: `perf_counter` takes 40-100 ns on the machines measured."""
 EVENT_RESOLUTION_SECONDS = 1e-6
 """Device events resolve about half a microsecond (CUDA's page on cudaEventElapsedTime); twice that is assumed."""
 
 
 class Cpu:
-    """The CPU: its work is done when a call returns, and its allocator does not count (see `memory`)."""
+    """The CPU: its work is done when a call returns, and its allocator counts nothing (see `memory`)."""
 
     type = "cpu"
     timer_seconds = CLOCK_SECONDS
@@ -80,7 +79,7 @@ class Accelerator:
         return int(torch.accelerator.memory_allocated())
 
     def reset_peak(self) -> None:
-        """Start a new peak from what is allocated now."""
+        """Start a new peak at the bytes allocated now."""
         torch.accelerator.reset_peak_memory_stats()
 
     def peak_bytes(self) -> int:
@@ -92,7 +91,7 @@ class Accelerator:
         return int(torch.accelerator.max_memory_reserved())
 
     def drop_workspaces(self) -> None:
-        """Free cuBLAS' workspaces, which it takes again when it multiplies; elsewhere nothing is known to be kept."""
+        """Free cuBLAS' workspaces, which the next product allocates again; no other device is known to keep any."""
         if self.type == "cuda":
             self.synchronize()
             getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
@@ -104,11 +103,11 @@ class Accelerator:
 
 
 Device = Cpu | Accelerator
-"""What measuring needs of a device; an allocator's bytes only an accelerator has."""
+"""The device of a measurement; only an accelerator counts bytes."""
 
 
 def fp64_device(device: Device) -> Device:
-    """Return where fp64 is computed: on the device, or on the CPU where the device cannot (some XPUs)."""
+    """Return the device for fp64: this one, or the CPU where this one has no fp64 (some XPUs)."""
     if isinstance(device, Cpu):
         return device
     try:
@@ -119,7 +118,7 @@ def fp64_device(device: Device) -> Device:
 
 
 def open_device(type: str) -> Device:
-    """Return the device of this `type`; `UsageError` where it is not there (any more)."""
+    """Return the device of this `type`; `UsageError` where the machine has none, or none any more."""
     if type == "cpu":
         return Cpu()
     present = torch.accelerator.current_accelerator(check_available=True)
@@ -144,18 +143,18 @@ FP32_PRECISION: dict[Place, str] = {
     ("mkldnn", "conv"): "torch.backends.mkldnn.conv.fp32_precision",
     ("mkldnn", "rnn"): "torch.backends.mkldnn.rnn.fp32_precision",
 }
-"""torch's newer switches of the precision of fp32 products, by what a user calls them; "none" asks the one above."""
+"""torch's newer switches of the precision of fp32 products, by users' names; "none" defers to the one above."""
 
 IMPLIED = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}
-"""What `torch.set_float32_matmul_precision` sets of these, for matrix products: cuda's and mkldnn's."""
+"""The cuda and mkldnn switches that `torch.set_float32_matmul_precision` sets for matrix products."""
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """How products of fp32 numbers are rounded: torch's older switches, and the newer beside them.
+    """The rounding of fp32 products: torch's older switches, and its newer ones.
 
-    `matmul` is that of `torch.set_float32_matmul_precision`, `cudnn` and `onednn` (None: not in this torch) are the
-    backends' `allow_tf32`; `newer` are those of `FP32_PRECISION`.
+    `matmul` is the value of `torch.set_float32_matmul_precision`, `cudnn` and `onednn` (None: not in this torch) are
+    the backends' `allow_tf32`; `newer` are the switches of `FP32_PRECISION`.
     """
 
     matmul: str
@@ -165,10 +164,10 @@ class Products:
 
     @staticmethod
     def now() -> "Products":
-        """Return how it is now.
+        """Return the current switches.
 
-        Each newer switch is read while those above it say "none", so that it tells its own. Reading an older one raises
-        where a newer contradicts it: the newer ones are brought into agreement for as long as it is read.
+        Each newer switch is read while the ones above it are "none", which shows its own value. Reading an older switch
+        raises where a newer one contradicts it, so the newer ones are aligned for the reading.
         """
         newer = {}
         for place in FP32_PRECISION:
@@ -178,15 +177,15 @@ class Products:
         for op in ("conv", "rnn"):
             torch._C._set_fp32_precision_setter("cuda", op, "tf32")
         cudnn = False
-        with contextlib.suppress(RuntimeError):  # it raises where it is off, for they are not
+        with contextlib.suppress(RuntimeError):  # raises where it is off: the newer ones are on
             cudnn = torch.backends.cudnn.allow_tf32
         onednn = bool(torch.backends.mkldnn.allow_tf32) if torch.xpu.is_available() else None
-        found = Products(matmul, cudnn, onednn, newer)
-        found.set()
-        return found
+        products = Products(matmul, cudnn, onednn, newer)
+        products.set()
+        return products
 
     def set(self) -> None:
-        """Make it so: the older switches first, for they set newer ones."""
+        """Set all switches: the older ones first, because they set newer ones."""
         torch.set_float32_matmul_precision(self.matmul)
         torch.backends.cudnn.allow_tf32 = self.cudnn
         if self.onednn is not None:
@@ -195,28 +194,28 @@ class Products:
             torch._C._set_fp32_precision_setter(*place, value)
 
     def told(self) -> dict[str, str]:
-        """Return what is not as torch ships it, by what a user calls it."""
-        found = {}
+        """Return the switches that differ from torch's defaults, by users' names."""
+        changed = {}
         if self.matmul != "highest":
-            found["torch.set_float32_matmul_precision"] = self.matmul
+            changed["torch.set_float32_matmul_precision"] = self.matmul
         if not self.cudnn:
-            found["torch.backends.cudnn.allow_tf32"] = "False"
+            changed["torch.backends.cudnn.allow_tf32"] = "False"
         if self.onednn:
-            found["torch.backends.mkldnn.allow_tf32"] = "True"
+            changed["torch.backends.mkldnn.allow_tf32"] = "True"
         implied: dict[Place, tuple[str, ...]] = dict.fromkeys(FP32_PRECISION, ("none",))
         for backend, value in zip(("cuda", "mkldnn"), IMPLIED[self.matmul], strict=True):
             implied[backend, "matmul"] = (value, "none") if value == "ieee" else (value,)
         implied["cuda", "conv"] = implied["cuda", "rnn"] = ("tf32",) if self.cudnn else ("none", "ieee")
-        return found | {
+        return changed | {
             FP32_PRECISION[place]: value for place, value in self.newer.items() if value not in implied[place]
         }
 
 
 def _products(kind: str) -> Products:
-    """Return how products are rounded in a precision whose `fp32_products` are of this kind.
+    """Return the switches of a precision with this kind of `fp32_products`.
 
-    tf32 is switched by `set_float32_matmul_precision` and `cudnn.allow_tf32`, the pair that leaves torch's older and
-    newer views of the same switches in agreement.
+    tf32 is set by `set_float32_matmul_precision` and `cudnn.allow_tf32`, the pair that keeps torch's older and newer
+    switches consistent.
     """
     matmul = {"tf32": "high", "bf16": "medium"}.get(kind, "highest")
     convolutions = "tf32" if kind in ("tf32", "shipped") else "none"
@@ -231,7 +230,7 @@ def _products(kind: str) -> Products:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch that says nothing about a precision: `owner` of it, its `name` there, and how torch `ships` it."""
+    """A switch that no precision uses: its `owner`, its `name` there, and its value as torch `ships` it."""
 
     owner: Any
     called: str
@@ -239,13 +238,14 @@ class Switch:
     ships: bool
 
     def now(self) -> Any:
-        """Return its value: of reduced-precision reductions with that of split-k, which a bare bool would reset."""
+        """Return its value: for reduced-precision reductions with the value of split-k, which a bare bool would
+        reset."""
         value = getattr(self.owner, self.name)
         split = getattr(self.owner, f"{self.name}_split_k", None) if self.name.endswith("_reduction") else None
         return value if split is None else (value, split)
 
     def set(self, value: Any) -> None:
-        """Give it a value of `now`."""
+        """Set a value of `now`."""
         setattr(self.owner, self.name, value)
 
 
@@ -258,29 +258,29 @@ SWITCHES = (
     Switch(_CUDNN, "torch.backends.cudnn", "benchmark", False),
     Switch(_CUDNN, "torch.backends.cudnn", "deterministic", False),
 )
-"""Those that hold in every precision as torch ships them: what a user gets who changes nothing.
+"""The switches that keep torch's defaults in every precision, as for a user who changes nothing.
 
 `cudnn.benchmark` stays off, because it would choose other kernels from one process to the next.
 """
 
 
 def users_switches() -> list[str]:
-    """Return the switches that are not as torch ships them, as a user writes them."""
-    found = Products.now().told()
+    """Return the switches that differ from torch's defaults, in the user's spelling."""
+    changed = Products.now().told()
     for switch in SWITCHES:
         value = switch.now()
         if value not in (switch.ships, (switch.ships, True)):
-            found[f"{switch.called}.{switch.name}"] = str(value)
+            changed[f"{switch.called}.{switch.name}"] = str(value)
     plain = ("True", "False", "(")
-    texts = {name: value if value.startswith(plain) else f'"{value}"' for name, value in found.items()}
+    texts = {name: value if value.startswith(plain) else f'"{value}"' for name, value in changed.items()}
     return [f"{name}({text})" if name.startswith("torch.set_") else f"{name} = {text}" for name, text in texts.items()]
 
 
 @contextmanager
 def precision_flags(precision: Precision) -> Iterator[None]:
-    """Hold torch's switches at what `precision` needs, and put them back exactly, also after an error.
+    """Hold torch's switches at the values of `precision`, and restore them exactly, also after an error.
 
-    In fp64 torch chooses the kernel of attention, whichever is fixed.
+    In fp64 torch chooses the kernel of attention, even if the case fixes one.
     """
     products, before = Products.now(), [(switch, switch.now()) for switch in SWITCHES]
     try:
@@ -296,21 +296,21 @@ def precision_flags(precision: Precision) -> Iterator[None]:
 
 
 EDGES = {"cpu": 64, "": 1024}
-"""Rows, columns and channels on a CPU, and under "" elsewhere: kernels for smaller ones may round no factor."""
+"""Rows, columns and channels on a CPU, and under "" elsewhere: kernels for smaller products may not round."""
 FINE, COARSE, TINY = 1 + 2.0**-12, 1 + 2.0**-9, 2.0**-30
 """Factors that fp32 holds exactly. tf32 and fp16 have 10 bits after the point and lose the first; bf16 has 7 and loses
 the second, too; fp16 ends at 2^-24 and loses the third."""
 
 
 def rounded_products(device: Device) -> dict[str, str]:
-    """Return to which dtype factors of fp32 products are rounded here and now, by the kind of product.
+    """Return the dtype to which factors of fp32 products are rounded here and now, by the kind of product.
 
-    "matmul" and "conv" to "tf32", "fp16" or "bf16"; those that are not rounded are left out. Every sum is of a power of
-    two of equal products by 1, which fp32 holds exactly: what is lost is a factor's rounding. A kernel that rounds
-    larger products alone is not seen.
+    "matmul" and "conv" to "tf32", "fp16" or "bf16"; unrounded kinds are left out. Every sum adds a power of two of
+    equal products by 1, which fp32 holds exactly, so any loss is a factor's rounding. A kernel that rounds only larger
+    products is not detected.
     """
-    found = {"matmul": _rounded(_matmul, device), "conv": _rounded(_conv, device)}
-    return {name: dtype for name, dtype in found.items() if dtype}
+    rounded = {"matmul": _rounded(_matmul, device), "conv": _rounded(_conv, device)}
+    return {name: dtype for name, dtype in rounded.items() if dtype}
 
 
 def _rounded(product: Callable[[torch.Tensor], torch.Tensor], device: Device) -> str:
@@ -344,7 +344,7 @@ BACKENDS: Mapping[str, SDPBackend] = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "overrideable": SDPBackend.OVERRIDEABLE,
 }
-"""What torch calls the backends of `records.case.SDPA`."""
+"""torch's names for the backends of `records.case.SDPA`."""
 
 _OPS: Mapping[str, str] = {
     "aten::_scaled_dot_product_attention_math": "math",
@@ -359,10 +359,10 @@ _OPS: Mapping[str, str] = {
     "aten::_scaled_dot_product_fused_attention_overrideable": "overrideable",
     "aten::_native_multi_head_attention": NATIVE,
 }
-"""The ops of forward passes in which attention is computed (native_functions.yaml of torch 2.15), by their kernel."""
+"""The ops that compute attention in forward passes (native_functions.yaml of torch 2.15), by their kernel."""
 
 _REFUSALS = ("No available kernel", "No viable backend", "Invalid backend")
-"""How torch's errors begin where no kernel that is allowed takes the inputs."""
+"""The beginnings of torch's errors where no allowed kernel takes the inputs."""
 _ABOUT_OTHERS = re.compile(r"not used because:|disabled")
 _PLACE = re.compile(r"\s*\(Triggered internally.*", re.DOTALL)
 
@@ -370,20 +370,19 @@ _fixed: list[bool] = [False]
 
 
 class NoKernelError(AmpbenchError):
-    """The one kernel that is allowed does not take the inputs; the message is torch's reason."""
+    """The one allowed kernel does not take the inputs; the message is torch's reason."""
 
 
 def kernels_in(threads: Iterable[Sequence[Any]]) -> dict[str, int]:
-    """Return how often which kernel of attention ran, by the events of the profiler that keeps no Kineto, by thread.
+    """Return the number of runs of each kernel of attention, from a profiler's events (without Kineto) by thread.
 
-    torch's scaled_dot_product_attention chooses by dtype, shapes, masks and gradients, inside one op of Python: a
-    dispatch mode sees the parts of some kernels alone.
-
-    Of ops within each other, as where autocast calls an op again, the innermost counts.
+    torch's scaled_dot_product_attention chooses by dtype, shapes, masks and gradients, inside one op of Python; a
+    dispatch mode sees only parts of some kernels. Among nested ops, as where autocast calls an op again, the innermost
+    counts.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for events in threads:
-        open_: list[tuple[str, bool]] = []  # of each op that has begun: its kernel, and whether another is within
+        open_: list[tuple[str, bool]] = []  # of each op begun: its kernel, and whether another is within
         for event in events:
             if event.kind() == "push":
                 kernel = _OPS.get(event.name(), "")
@@ -393,30 +392,30 @@ def kernels_in(threads: Iterable[Sequence[Any]]) -> dict[str, int]:
             elif event.kind() == "pop" and open_:
                 kernel, holds = open_.pop()
                 if kernel and not holds:
-                    found[kernel] += 1
-    return dict(found)
+                    counts[kernel] += 1
+    return dict(counts)
 
 
 @contextmanager
 def sdpa_fixed(case: Case) -> Iterator[None]:
-    """Let scaled_dot_product_attention run by the case's `sdpa` alone, if it has one, but in fp64 (`sdpa_free`).
+    """Let scaled_dot_product_attention run only the case's `sdpa`, if it has one; fp64 is free (`sdpa_free`).
 
-    What torch.compile stores on disk is left aside: it is found again whichever kernel is allowed (torch 2.15).
-    Raises `NoKernelError` where torch refuses the inputs.
+    torch.compile's disk caches are off, because they ignore the allowed kernel (torch 2.15). Raises `NoKernelError`
+    where torch refuses the inputs.
     """
     if not case.sdpa:
         yield
         return
-    said: list[str] = []
+    warned: list[str] = []
     before = torch.compiler.config.force_disable_caches
     with warnings.catch_warnings(), sdpa_kernel(BACKENDS[case.sdpa]):
         show = warnings.showwarning
 
-        def heard(message: Warning | str, *where: Any, **rest: Any) -> None:
-            said.append(_PLACE.sub("", str(message)))
-            show(message, *where, **rest)
+        def record(message: Warning | str, *place: Any, **options: Any) -> None:
+            warned.append(_PLACE.sub("", str(message)))
+            show(message, *place, **options)
 
-        warnings.showwarning = heard
+        warnings.showwarning = record
         torch.compiler.config.force_disable_caches = True
         _fixed[0] = True
         try:
@@ -424,7 +423,7 @@ def sdpa_fixed(case: Case) -> Iterator[None]:
         except RuntimeError as error:
             if not str(error).startswith(_REFUSALS):
                 raise
-            reasons = [one for one in dict.fromkeys(said) if one and not _ABOUT_OTHERS.search(one)]
+            reasons = [reason for reason in dict.fromkeys(warned) if reason and not _ABOUT_OTHERS.search(reason)]
             why = "; ".join(reasons) or str(error).partition(".")[0]
             raise NoKernelError(f"{case.device} has no {case.sdpa} attention for this: {why.rstrip('.')}") from error
         finally:
@@ -434,7 +433,7 @@ def sdpa_fixed(case: Case) -> Iterator[None]:
 
 @contextmanager
 def sdpa_free() -> Iterator[None]:
-    """Let torch choose among all kernels, as the reference does: where one is fixed, it may have none in fp64."""
+    """Let torch choose among all kernels, as the reference does: a fixed kernel may not support fp64."""
     if not _fixed[0]:
         yield
         return
@@ -443,9 +442,9 @@ def sdpa_free() -> Iterator[None]:
 
 
 def unheeded(case: Case, attention: Mapping[str, int] | None) -> str:
-    """Return why the case's `sdpa` says nothing of a step in which these kernels ran; "" where it does.
+    """Return the reason why the case's `sdpa` had no effect on a step with these kernels; "" where it had.
 
-    Of compiled code, in which a kernel may have been taken apart, nothing is said.
+    Compiled code may take kernels apart (None), and gets no reason.
     """
     if not case.sdpa or attention is None or attention.keys() == {case.sdpa}:
         return ""

@@ -1,4 +1,4 @@
-"""From a workload's source to a built workload: imports, seeds, calls, and checks what came back."""
+"""From a workload's source to a built workload: imports, seeds, calls, and checks of the result."""
 
 import copy
 import dataclasses
@@ -38,50 +38,50 @@ from ampbench.workload import Workload
 from ampbench.workloads import index
 
 FURTHER_BYTES = 64 * 1024 * 1024
-"""The most that inputs and targets of further batches may take."""
+"""The most bytes of inputs and targets of further batches."""
 
 
 def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int) -> Workload:
-    """Return the workload of `source` built with `parameters` (its batch size among them) and `seed`.
+    """Return the workload of `source`, built with `parameters` (including the batch size) and `seed`.
 
-    torch, numpy and random are seeded before a user's function is called. Raises `WorkloadError` when it cannot be
-    imported or built, or returns something outside the contract.
+    torch, numpy and random are seeded before a user's function is called. Raises `WorkloadError` for a workload that
+    cannot be imported or built, or breaks the contract.
     """
     if source.family in index.LIBRARIES:
         return _checked(source.name, _library(source).build(source.function, parameters, seed))
     function = _function(source)
     if source.builtin:
         version = index.WORKLOADS[source.name].version
-        made = function(Generator(source.name, version, parameters, seed), **parameters)
-        assert isinstance(made, Workload)
-        return dataclasses.replace(made, version=version)
+        workload = function(Generator(source.name, version, parameters, seed), **parameters)
+        assert isinstance(workload, Workload)
+        return dataclasses.replace(workload, version=version)
     seed_all(seed)
     try:
         returned = function(**parameters)
     except Exception as error:
-        raise WorkloadError(f"workload {source.name} cannot be built: {_said(error, source)}") from error
+        raise WorkloadError(f"workload {source.name} cannot be built: {_in_user_code(error, source)}") from error
     return _checked(source.name, returned)
 
 
 def further_inputs(
     source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int, count: int
 ) -> list[tuple[Any, Any]]:
-    """Return up to `count` further batches, inputs and targets, of a workload that is no user's: the rest of a larger.
+    """Return up to `count` further batches, inputs and targets, of a workload that is not a user's.
 
-    Its weights are not made. [] for a user's workload, for one without a batch size, and where a batch is one of
-    several already; fewer where they would take over `FURTHER_BYTES`.
+    They are the rest of one larger batch; weights are not built. [] for a user's workload, for one without a batch
+    size, and for one that already has several batches; fewer where they would exceed `FURTHER_BYTES`.
     """
     size = parameters.get("batch_size")
     if index.is_users(source) or not isinstance(size, int):
         return []
 
-    def drawn(given: Mapping[str, ParameterValue]) -> tuple[Any, Any]:
+    def drawn(settings: Mapping[str, ParameterValue]) -> tuple[Any, Any]:
         if source.family in index.LIBRARIES:
-            batch: tuple[Any, Any] = _library(source).batch(source.function, given, seed)
+            batch: tuple[Any, Any] = _library(source).batch(source.function, settings, seed)
             return batch
         version, function = index.WORKLOADS[source.name].version, _function(source)
-        made = function(InputsOnly(source.name, version, given, seed), **given)
-        return made.inputs, made.targets
+        workload = function(InputsOnly(source.name, version, settings, seed), **settings)
+        return workload.inputs, workload.targets
 
     alone = drawn(parameters)
     if isinstance(alone[0], list):
@@ -94,14 +94,15 @@ def further_inputs(
 def describe_workload(
     source: WorkloadSource, parameters: Mapping[str, ParameterValue], seed: int, preset: str = ""
 ) -> Description:
-    """Return what a user's workload is, after building it once; raises `WorkloadError` as `build_workload` does.
+    """Return the description of a user's workload, after building it once; raises as `build_workload` does.
 
-    A library's network is not built: its library says what it is by a `preset`, or which ones a pattern names.
+    A library's network is not built: its library describes it by a `preset`, or lists the networks that match a
+    pattern.
     """
     if library := index.LIBRARIES.get(source.family):
         try:
             known = _library(source)
-        except Exception as error:  # noqa: BLE001 - a package that is there and does not work raises anything
+        except Exception as error:  # noqa: BLE001 - a broken package raises anything
             why = f"{library.name} cannot be imported ({first_line(error)})"
             return Description(
                 parameters={}, has_loss=True, items_per_step=0.0, version=0, channels_last=False, unavailable=why
@@ -122,8 +123,8 @@ def describe_workload(
             known = ", ".join(defaults) or "it has none"
             raise WorkloadError(f"workload {source.name} has no parameter {name!r}; its parameters: {known}")
         if wanted := _wanted(value, defaults[name]):
-            said = f"{name}={value}: {name} is {wanted} (its default is {defaults[name]})"
-            raise WorkloadError(f"workload {source.name}: {said}")
+            expected = f"{name}={value}: {name} is {wanted} (its default is {defaults[name]})"
+            raise WorkloadError(f"workload {source.name}: {expected}")
     settled = {**defaults, **parameters}
     workload = build_workload(source, settled, seed)
     return Description(
@@ -142,7 +143,7 @@ def describe_workload(
 
 
 def find_own(source: WorkloadSource, precision: str) -> None:
-    """Make a user's own precision known by its name: of the file of `source`, else by an entry point."""
+    """Register a user's own precision by its name: from the file of `source`, else from an entry point."""
     if precision not in PRECISIONS:
         meet_precisions(source)
     if precision not in PRECISIONS and (entry := index.own_source(precision)) is not None:
@@ -150,10 +151,10 @@ def find_own(source: WorkloadSource, precision: str) -> None:
 
 
 def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
-    """Make known the user's own precisions that the file of `source` holds at its top, and return them.
+    """Register the user's own precisions at the top of the file of `source`, and return them.
 
-    Of a source of the family "precision", an entry point, it is the one that it names. Raises `WorkloadError` where
-    that is no `ampbench.Precision`, and `UsageError` for a name that ampbench has itself.
+    A source of the family "precision", an entry point, names one. Raises `WorkloadError` where that is not an
+    `ampbench.Precision`, and `UsageError` for a name of one of ampbench's precisions.
     """
     if not index.is_users(source):
         return ()
@@ -165,38 +166,43 @@ def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
         raise _not_imported(source, error) from error
     named = source.family == index.ENTRY_FAMILY
     values = [getattr(module, source.function, None)] if named else vars(module).values()
-    found = [value for value in values if isinstance(value, Precision)]
-    if named and not found:
+    precisions = [value for value in values if isinstance(value, Precision)]
+    if named and not precisions:
         raise WorkloadError(f"precision {source.name}: {source.module}:{source.function} is no ampbench.Precision")
-    own = [one for one in dict.fromkeys(found) if not (one.name in BUILT_IN and one is PRECISIONS[one.name])]
-    for one in own:
-        meet(one)
-    return tuple(map(OwnPrecision.of, own))
+    users = [
+        precision
+        for precision in dict.fromkeys(precisions)
+        if not (precision.name in BUILT_IN and precision is PRECISIONS[precision.name])
+    ]
+    for precision in users:
+        meet(precision)
+    return tuple(map(OwnPrecision.of, users))
 
 
 def imported_elsewhere(folder: Path) -> tuple[str, ...]:
-    """Return what the git repository around `folder` holds and this process imported from another place.
+    """Return the packages of the git repository around `folder` that this process imported from another place.
 
-    Each as "package (path)", of the packages and modules at the repository's root and in its src/. A project that is
-    installed as a copy is measured as it was when it was installed, whatever is checked out now.
+    Each as "package (path)", out of the packages and modules at the repository's root and in its src/. An installed
+    copy of a project is measured as it was at the installation, whatever is checked out now.
     """
-    root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+    root = next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
     if root is None:
         return ()
-    found = []
+    elsewhere = []
     for name, module in sorted(sys.modules.items()):
         origin = getattr(module, "__file__", None)
         if "." in name or not origin or name in sys.stdlib_module_names:
             continue
-        own = [path for top in (root, root / "src") for path in (top / name / "__init__.py", top / f"{name}.py")]
-        held = [path.resolve() for path in own if path.is_file()]
+        local = [path for top in (root, root / "src") for path in (top / name / "__init__.py", top / f"{name}.py")]
+        held = [path.resolve() for path in local if path.is_file()]
         if held and Path(origin).resolve() not in held:
-            found.append(f"{name} ({Path(origin).parent if Path(origin).stem == '__init__' else origin})")
-    return tuple(found)
+            elsewhere.append(f"{name} ({Path(origin).parent if Path(origin).stem == '__init__' else origin})")
+    return tuple(elsewhere)
 
 
 def items_per_step(workload: Workload) -> float:
-    """Return what throughput counts: what the workload says, else the length of its first input tensor, else 1."""
+    """Return the items that throughput counts: the workload's own number, else the length of its first input, else
+    1."""
     if workload.items_per_step is not None:
         return float(workload.items_per_step)
     first = next((leaf for leaf in tensors_of(workload.inputs) if leaf.ndim), None)
@@ -204,18 +210,18 @@ def items_per_step(workload: Workload) -> float:
 
 
 def _library(source: WorkloadSource) -> Any:
-    """Return the `ampbench.workloads.named.Library` that a network is of; raises what importing it raises."""
+    """Return a network's `ampbench.workloads.named.Library`; raises any error of its import."""
     return importlib.import_module(source.module).LIBRARY
 
 
 def _not_imported(source: WorkloadSource, error: Exception) -> WorkloadError:
-    """Return what tells that the module of a user's own cannot be imported, and what may have been meant."""
+    """Return the error for a user's module that cannot be imported, with a suggestion."""
     hint = _as_module(source) if "attempted relative import" in str(error) else ""
     if isinstance(error, ModuleNotFoundError) and error.name == source.module:
         near = [f"{library}:{source.function}" for library in nearest(source.module, [*index.LIBRARIES])]
         hint = f"; {did_you_mean(near)}" if near else ""
-    what = "precision" if source.family == index.ENTRY_FAMILY else "workload"
-    return WorkloadError(f"{what} {source.name} cannot be imported: {_said(error, source)}{hint}")
+    kind = "precision" if source.family == index.ENTRY_FAMILY else "workload"
+    return WorkloadError(f"{kind} {source.name} cannot be imported: {_in_user_code(error, source)}{hint}")
 
 
 def _function(source: WorkloadSource) -> Callable[..., Any]:
@@ -241,7 +247,7 @@ def _function(source: WorkloadSource) -> Callable[..., Any]:
 
 
 def import_module(module: str, *, builtin: bool = False) -> ModuleType:
-    """Return the module of this name, or of an absolute path that ends in .py; raises what importing it raises."""
+    """Return the module of this name, or of an absolute path that ends in .py; raises any error of its import."""
     if not module.endswith(".py"):
         if not builtin and "" not in sys.path:
             sys.path.insert(0, "")
@@ -257,18 +263,18 @@ def import_module(module: str, *, builtin: bool = False) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
+    imported = importlib.util.module_from_spec(spec)
+    sys.modules[name] = imported
     try:
-        spec.loader.exec_module(made)
+        spec.loader.exec_module(imported)
     except BaseException:
         del sys.modules[name]
         raise
-    return made
+    return imported
 
 
 def _as_module(source: WorkloadSource) -> str:
-    """Say by which name a file that imports relatively can be named: as a module of its package."""
+    """Return a hint for a file with relative imports: its name as a module of its package."""
     path = Path(source.module)
     root = path.parent
     while (root / "__init__.py").is_file():
@@ -294,7 +300,7 @@ def _defaults(source: WorkloadSource) -> dict[str, ParameterValue]:
 
 
 def _wanted(value: ParameterValue, default: ParameterValue) -> str:
-    """Return what a value beside `default` has to be, in words, where `value` is something else."""
+    """Return the expected type, in words, of a `value` that does not match its `default`; "" for a match."""
     match default, value:
         case (str(), _) | (bool(), bool()) | (float(), float()):
             return ""
@@ -306,7 +312,7 @@ def _wanted(value: ParameterValue, default: ParameterValue) -> str:
 
 
 def _checked(name: str, returned: object) -> Workload:
-    """Return what a user's function returned as a `Workload`; `WorkloadError` where it breaks the contract."""
+    """Return the result of a user's function as a `Workload`; `WorkloadError` where it breaks the contract."""
     if isinstance(returned, tuple) and len(returned) in (2, 3):
         returned = Workload(module=returned[0], inputs=returned[1], loss=returned[2] if len(returned) == 3 else None)
     if not isinstance(returned, Workload):
@@ -366,19 +372,19 @@ def _checked(name: str, returned: object) -> Workload:
 
 
 def loaded_dtypes(module: torch.nn.Module) -> tuple[str, ...]:
-    """Return in which dtypes below fp32 a network was loaded, and the names of tensor subclasses among its weights."""
+    """Return the dtypes below fp32 in which a network was loaded, and the tensor subclasses among its weights."""
     tensors = [tensor for _, tensor in named_tensors(module)]
     low = [short_dtype(tensor.dtype) for tensor in tensors if tensor.dtype in HALVES] if is_loaded_low(module) else []
-    return tuple(dict.fromkeys(low + [type(one).__name__ for one in tensors if is_wrapper(one)]))
+    return tuple(dict.fromkeys(low + [type(tensor).__name__ for tensor in tensors if is_wrapper(tensor)]))
 
 
 def _names(value: object) -> bool:
     """Return whether a value is a name or a list of names."""
-    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(one, str) for one in value))
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(name, str) for name in value))
 
 
 def _values(value: object) -> Iterable[object]:
-    """Return what a dict by names holds, [None] where it has other keys; of anything else, that alone."""
+    """Return the values of a dict with string keys, [None] for other keys; any other value alone."""
     if not isinstance(value, Mapping):
         return [value]
     return value.values() if all(isinstance(key, str) for key in value) else [None]
@@ -400,7 +406,7 @@ def _optimizer_settings(name: str, workload: Workload) -> tuple[str, ...]:
 
 
 def _check_state(name: str, workload: Workload) -> None:
-    """Refuse an optimizer's state that the workload's optimizer does not take."""
+    """Refuse an optimizer state that the workload's optimizer cannot load."""
     state = workload.optimizer_state
     if state is None:
         return
@@ -416,9 +422,9 @@ def _check_state(name: str, workload: Workload) -> None:
 
 
 def _with_pairs_split(name: str, workload: Workload) -> Workload:
-    """Return `workload` with its batches of (inputs, targets), as a loader gives them, split into the two.
+    """Return `workload` with the (inputs, targets) pairs of a loader split into the two.
 
-    Pairs are taken for that where the loss needs targets and there are none.
+    Batches count as such pairs if the loss needs targets and the workload has none.
     """
     batches = batches_of(workload.inputs)
     pairs = batches and all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in batches)
@@ -427,8 +433,8 @@ def _with_pairs_split(name: str, workload: Workload) -> Workload:
     if _needed(workload.loss) == 2:
         inputs, targets = ([batch[place] for batch in batches] for place in (0, 1))
         several = isinstance(workload.inputs, list)
-        given = (inputs, targets) if several else (inputs[0], targets[0])
-        return dataclasses.replace(workload, inputs=given[0], targets=given[1])
+        split = (inputs, targets) if several else (inputs[0], targets[0])
+        return dataclasses.replace(workload, inputs=split[0], targets=split[1])
     if any(isinstance(batch, list) for batch in batches):
         raise _wrong(
             name,
@@ -439,15 +445,17 @@ def _with_pairs_split(name: str, workload: Workload) -> Workload:
 
 
 def _needed(function: Callable[..., Any] | None) -> int | None:
-    """Return how many positional arguments a function cannot do without; None where that is not known."""
+    """Return the number of positional arguments that a function requires; None where it is unknown."""
     called: Any = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):
         return None
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return None
-    return sum(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters)
+    return sum(
+        parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters
+    )
 
 
 def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
@@ -456,9 +464,11 @@ def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
         return
-    if not isinstance(batch, tuple) or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    if not isinstance(batch, tuple) or any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return
-    taken = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    taken = sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
+    )
     if len(batch) > taken:
         raise _wrong(
             name,
@@ -468,10 +478,10 @@ def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
 
 
 def _check_cached(name: str, cached: object, batch: object) -> None:
-    """Refuse what is named as cached where that is no argument of a batch."""
+    """Refuse a `cached` name that is no argument of a batch."""
     known = list(batch) if isinstance(batch, dict) else list(range(len(batch) if isinstance(batch, tuple) else 1))
     wanted = list(cached) if isinstance(cached, list | tuple) else [cached]
-    if any(isinstance(one, bool) or one not in known for one in wanted):
+    if any(isinstance(key, bool) or key not in known for key in wanted):
         raise _wrong(name, f"cached is {cached!r}; expected some of its inputs {known}, in a tuple")
 
 
@@ -484,12 +494,12 @@ def _kind(value: object) -> str:
     return f"{type(value).__name__}{length}"
 
 
-def _said(error: Exception, source: WorkloadSource) -> str:
-    """Return one line for an exception in a user's code: its type and text, and where in the user's file it arose."""
+def _in_user_code(error: Exception, source: WorkloadSource) -> str:
+    """Return one line for an exception in a user's code: its type, its text and the line of the user's file."""
     text = " ".join(text_of(error).split())
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == source.module]
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    in_file = [frame for frame in frames if frame.filename == source.module]
+    place = f" ({Path(in_file[-1].filename).name}, line {in_file[-1].lineno})" if in_file else ""
     if isinstance(error, SyntaxError) and error.filename:
         place = f" ({Path(error.filename).name}, line {error.lineno})"
         text = error.msg

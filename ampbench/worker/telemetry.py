@@ -1,8 +1,8 @@
-"""What an accelerator tells of itself while it is measured: clock, power, temperature, limits, who else is there.
+"""An accelerator's sensors during a measurement: clock, power, temperature, limits, other processes.
 
-Who tells is a row of `SOURCES` for each device type: NVML for CUDA (`pynvml` of nvidia-ml-py, imported here alone), the
-kernel's sysfs for XPU. A thread reads it beside what is timed (`Sampler`), seldom enough to take a hundredth of the
-time at most. Where there is no source, or not all is told, the reason is said, and nothing else changes.
+`SOURCES` has a source for each device type: NVML for CUDA (`pynvml` of nvidia-ml-py, imported only here), the kernel's
+sysfs for XPU. A thread reads it while steps are timed (`Sampler`) and takes at most a hundredth of the time. Where a
+sensor is missing, the record gives the reason, and nothing else changes.
 """
 
 import importlib
@@ -27,9 +27,9 @@ from ampbench.records.measured import HEAT, POWER_BRAKE, POWER_CAP, SLOWDOWN, Te
 from ampbench.records.wire import MARK
 
 PERIOD_SECONDS = 0.05
-"""How often a sensor is read: NVML refreshes clocks and power every 20 to 100 ms, so more often tells no more."""
+"""The time between readings: NVML refreshes clocks and power only every 20 to 100 ms."""
 MOST_SHARE = 0.01
-"""Reading takes no more than this share of the time: a sensor that is slow to read is read less often."""
+"""The largest share of the time that readings may take: a slow sensor is read less often."""
 NVML_POWER_ERROR_WATTS = 5.0
 """nvidia-smi --help-query-gpu, power.draw: "accurate to within +/- 5 watts"."""
 NVML_AVERAGED_SECONDS = 1.0
@@ -37,18 +37,19 @@ NVML_AVERAGED_SECONDS = 1.0
 On GA100 and older architectures, instantaneous power is returned."."""
 GA100 = (8, 0)
 """The compute capability of GA100."""
-MIG = "an instance of a GPU (MIG): NVML tells power and clock of the whole GPU alone, and of no instance"
+MIG = "an instance of a GPU (MIG): NVML reports power and clock of the whole GPU only"
 
 UNSEEN = "other processes on the device are not visible here"
 
 
 class NoSourceError(Exception):
-    """There is nobody to ask, or no answer any more; its text says why, without a full stop."""
+    """The device has no source, or the source stopped answering; the text is the reason, without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a device told `at` a time of the sampler's clock (None: not told), `limits` of what holds its clock down."""
+    """The sensor values `at` a time of the sampler's clock (None: not reported); `limits` are the reasons for a low
+    clock."""
 
     at: float
     clock_hz: float | None = None
@@ -59,7 +60,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which of a machine's devices is measured, as torch tells it: one of these says so to a source."""
+    """The identity of the measured device, as torch reports it; a source finds the device by one of these."""
 
     uuid: str = ""
     pci: str = ""
@@ -69,16 +70,18 @@ class Which:
 
 
 def which(type: str) -> Which:
-    """Return which device of a type this process has."""
-    found = torch.get_device_module(type).get_device_properties()
+    """Return the identity of this process's device of a type."""
+    properties = torch.get_device_module(type).get_device_properties()
     address = [
-        getattr(found, f"pci_{part}_id") for part in ("domain", "bus", "device") if hasattr(found, f"pci_{part}_id")
+        getattr(properties, f"pci_{part}_id")
+        for part in ("domain", "bus", "device")
+        if hasattr(properties, f"pci_{part}_id")
     ]
     return Which(
-        uuid=str(getattr(found, "uuid", "") or ""),
+        uuid=str(getattr(properties, "uuid", "") or ""),
         pci="{:08x}:{:02x}:{:02x}.0".format(*address) if len(address) == 3 else "",
-        device_id=getattr(found, "device_id", None),
-        capability=(found.major, found.minor) if hasattr(found, "major") else None,
+        device_id=getattr(properties, "device_id", None),
+        capability=(properties.major, properties.minor) if hasattr(properties, "major") else None,
         rocm=torch.version.hip is not None,
     )
 
@@ -99,7 +102,7 @@ class Nvml:
         0x80: POWER_BRAKE,
         0x100: "set clocks",
     }
-    """nvml.h, nvmlClocksEventReasons; an idle GPU, 0x1, is held down by nobody."""
+    """nvml.h, nvmlClocksEventReasons; 0x1, an idle GPU, is no limit."""
 
     def __init__(self, nvml: Any, handle: Any, averaged_seconds: float = NVML_AVERAGED_SECONDS):
         self._nvml, self._handle = nvml, handle
@@ -122,7 +125,7 @@ class Nvml:
                 answered, why = False, first_line(error)
             if not answered:
                 del self._asks[name]
-                self.lacks.append(f"{self.name} does not tell the {name}: {why}")
+                self.lacks.append(f"{self.name} does not report the {name}: {why}")
 
     @classmethod
     def open(cls, device: Which) -> "Nvml":
@@ -136,7 +139,7 @@ class Nvml:
         try:
             nvml.nvmlInit()
             handle = cls._handle_of(nvml, device)
-            with suppress(nvml.NVMLError):  # cards without MIG do not know the question
+            with suppress(nvml.NVMLError):  # cards without MIG have no such mode
                 if nvml.nvmlDeviceGetMigMode(handle)[0]:
                     raise NoSourceError(MIG)
         except nvml.NVMLError as error:
@@ -146,7 +149,7 @@ class Nvml:
 
     @staticmethod
     def _handle_of(nvml: Any, device: Which) -> Any:
-        """Return the handle of the device that CUDA calls so, whatever its number is there and here."""
+        """Return the handle of CUDA's device, whose index may differ between CUDA and NVML."""
         bare = device.uuid.removeprefix("GPU-").removeprefix("MIG-")
         if bare and not device.uuid.startswith("MIG-"):
             with suppress(nvml.NVMLError):
@@ -160,13 +163,13 @@ class Nvml:
         raise NoSourceError("NVML knows no GPU by the id that CUDA gives it")
 
     def read(self, at: float) -> Reading:
-        """Return what the GPU tells now, which is `at`; `NoSourceError` where it does not answer any more."""
+        """Return the GPU's sensor values at the time `at`; `NoSourceError` where it no longer answers."""
         try:
-            told = {name: ask() for name, ask in self._asks.items()}
+            values = {name: ask() for name, ask in self._asks.items()}
         except self._nvml.NVMLError as error:
             raise NoSourceError(f"NVML does not answer any more: {first_line(error)}") from None
-        clock, power, temperature = (told.get(name) for name in ("clock", "power", "temperature"))
-        mask = told.get("limits") or 0
+        clock, power, temperature = (values.get(name) for name in ("clock", "power", "temperature"))
+        mask = values.get("limits") or 0
         return Reading(
             at,
             clock_hz=None if clock is None else clock * 1e6,
@@ -176,7 +179,7 @@ class Nvml:
         )
 
     def state(self) -> DeviceState:
-        """Return limits of the power, memory in use and other processes."""
+        """Return the power limits and the other processes."""
         nvml, handle = self._nvml, self._handle
         limit = default = None
         lacks, others = list(self.lacks), self.others()
@@ -184,7 +187,7 @@ class Nvml:
             limit = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
             default = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3
         except nvml.NVMLError as error:
-            lacks.append(f"NVML does not tell the limit of the power: {first_line(error)}")
+            lacks.append(f"NVML does not report the limit of the power: {first_line(error)}")
         if others is None:
             lacks.append(UNSEEN)
         return DeviceState(
@@ -196,9 +199,9 @@ class Nvml:
         )
 
     def others(self) -> list[str] | None:
-        """Return which other processes compute on the GPU, with their memory; None where NVML does not show them.
+        """Return the other processes that compute on the GPU, with their memory; None where NVML does not show them.
 
-        In a container its list lacks this very process.
+        In a container, NVML's list lacks even this process.
         """
         try:
             running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
@@ -212,30 +215,30 @@ class Nvml:
         return [f"{pid} {name}{sizes[pid]}" for pid, name in names.items()]
 
     def other_share(self, since: float) -> float | None:
-        """Return the share of time in which others had multiprocessors at work."""
+        """Return the share of time in which other processes kept multiprocessors busy."""
         try:
-            found = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, int(since * 1e6))
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, int(since * 1e6))
         except (self._nvml.NVMLError, AttributeError):
             return None
         shares: dict[int, list[float]] = {}
-        for one in found:
-            shares.setdefault(one.pid, []).append(one.smUtil / 100)
+        for sample in samples:
+            shares.setdefault(sample.pid, []).append(sample.smUtil / 100)
         if os.getpid() not in shares:
             return None
-        return min(1.0, sum(statistics.fmean(each) for pid, each in shares.items() if not is_own(pid)))
+        return min(1.0, sum(statistics.fmean(used) for pid, used in shares.items() if not is_own(pid)))
 
 
 class Sysfs:
     """The Linux kernel's files of an Intel GPU: the folder of its `card`, of the driver xe or i915.
 
-    Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and -i915-hwmon, drivers/gpu/drm/xe/xe_gt_throttle.c and
-    drivers/gpu/drm/i915/gt/intel_gt_sysfs_pm.c. Of a GPU of several tiles it is the first tile's clock.
+    Sources: Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and -i915-hwmon, drivers/gpu/drm/xe/xe_gt_throttle.c
+    and drivers/gpu/drm/i915/gt/intel_gt_sysfs_pm.c. On a GPU of several tiles, the clock is the first tile's.
     """
 
     name = "sysfs"
     power_error_watts: float | None = None
     averaged_seconds = 0.0
-    """Power is what the counter of energy gained since the reading before, which leaves nothing out."""
+    """Power is the gain of the energy counter since the last reading, so nothing is averaged out."""
 
     CLOCKS = ("device/tile0/gt0/freq0/act_freq", "gt/gt0/rps_act_freq_mhz", "gt_act_freq_mhz")
     REASONS = ("device/tile0/gt0/freq0/throttle/reason_", "gt/gt0/throttle_reason_")
@@ -265,17 +268,17 @@ class Sysfs:
         self._limits = [_number(hwmon / name) for name in ("power1_max", "power1_rated_max")]
         unknown = {"clock": self._clock, "power": self._energy, "temperature": self._temperature}
         self.lacks = [
-            f"sysfs does not tell the {name}: no file of it that this user may read"
+            f"sysfs does not report the {name}: no file of it that this user may read"
             for name in unknown
             if not unknown[name]
         ]
         if not self._reasons:
-            self.lacks.append("sysfs does not tell what holds the clock down: no throttle_reason files")
+            self.lacks.append("sysfs does not report the limits of the clock: no throttle_reason files")
         self._last: tuple[float, float] | None = None
 
     @classmethod
     def open(cls, device: Which, root: Path = Path("/")) -> "Sysfs":
-        """Return the source for a device; `NoSourceError` where there is none, or several that may be it."""
+        """Return the source for a device; `NoSourceError` without a matching device, or with several."""
         cards = [
             card
             for card in sorted(root.glob("sys/class/drm/card*"))
@@ -295,13 +298,13 @@ class Sysfs:
         return next((path for path in paths if _number(path) is not None), None)
 
     def read(self, at: float) -> Reading:
-        """Return what the GPU tells now, which is `at`; `NoSourceError` where its files are gone."""
+        """Return the GPU's sensor values at the time `at`; `NoSourceError` where its files are gone."""
         known = [path for path in (self._clock, self._energy, self._temperature) if path is not None]
-        told = {path: _number(path) for path in known}
-        if known and all(value is None for value in told.values()):
+        values = {path: _number(path) for path in known}
+        if known and all(value is None for value in values.values()):
             raise NoSourceError(f"the kernel shows {self._card.name} no more")
         clock, energy, temperature = (
-            None if path is None else told[path] for path in (self._clock, self._energy, self._temperature)
+            None if path is None else values[path] for path in (self._clock, self._energy, self._temperature)
         )
         power = None
         if energy is not None:
@@ -317,32 +320,32 @@ class Sysfs:
         )
 
     def state(self) -> DeviceState:
-        """Return the limits of the power, the set one and the rated one."""
+        """Return the power limits, current and rated."""
         limit, rated = (value / 1e6 if value else None for value in self._limits)
         return DeviceState(
             source=self.name, unavailable=[*self.lacks, UNSEEN], power_limit_watts=limit, default_limit_watts=rated
         )
 
     def others(self) -> list[str] | None:
-        """Return None: only root can ask the kernel."""
+        """Return None: the kernel answers only root."""
         return None
 
-    def other_share(self, since: float) -> float | None:  # noqa: ARG002 - as of every source
-        """Return None: it is not told."""
+    def other_share(self, since: float) -> float | None:  # noqa: ARG002 - the interface of a source
+        """Return None: the kernel does not report it."""
         return None
 
 
 Source = Nvml | Sysfs
-"""Who tells of a device; `lacks` says what it does not tell, and why.
+"""The sensors of a device; `lacks` lists the missing values, with reasons.
 
-Readings of power are exact to `power_error_watts` (None: not documented) and a mean over `averaged_seconds`.
+Power readings are exact to `power_error_watts` (None: not documented) and averaged over `averaged_seconds`.
 """
 SOURCES: Mapping[str, Callable[[Which], Source]] = {"cuda": Nvml.open, "xpu": Sysfs.open}
-"""How the source of a device type is opened; raises `NoSourceError`."""
+"""The functions that open the source of a device type; they raise `NoSourceError`."""
 
 
 def open_source(type: str) -> Source:
-    """Return who tells of this process' device of a type; `NoSourceError` where there is nobody."""
+    """Return the source of this process's device of a type; `NoSourceError` without one."""
     row = SOURCES.get(type)
     if row is None:
         raise NoSourceError(f"no source is known for {type}")
@@ -353,12 +356,12 @@ def open_source(type: str) -> Source:
         AssertionError,
         AttributeError,
         OSError,
-    ) as error:  # of torch: the device is gone, or a stranger
+    ) as error:  # torch's: the device is gone, or unknown
         raise NoSourceError(first_line(error)) from None
 
 
 def state_of(type: str) -> DeviceState:
-    """Return what the device of a type tells of itself and its other users now."""
+    """Return the current state of the device of a type, and its other users."""
     try:
         return open_source(type).state()
     except NoSourceError as error:
@@ -366,11 +369,10 @@ def state_of(type: str) -> DeviceState:
 
 
 class Sampler:
-    """Reads a source again and again, in a thread of its own while it is entered.
+    """Reads a source repeatedly in a thread, within a `with` statement.
 
-    `readings` are those had so far, `costs` the seconds that each took; `ended` says why there are no more. A reading
-    follows `period` seconds after another, `PERIOD_SECONDS` or, where one takes more than `MOST_SHARE` of that, so
-    long that it does not.
+    `readings` are the readings so far, `costs` the seconds of each; `ended` is the reason why they stopped. Readings
+    are `period` seconds apart: `PERIOD_SECONDS`, or longer where they would take more than `MOST_SHARE` of it.
     """
 
     def __init__(self, source: Source, clock: Callable[[], float] = perf_counter):
@@ -387,13 +389,13 @@ class Sampler:
         return max(PERIOD_SECONDS, statistics.median(self.costs) / MOST_SHARE if self.costs else 0.0)
 
     def take(self) -> None:
-        """Have one reading; where the source does not answer, it has `ended`."""
+        """Take one reading; where the source does not answer, set `ended`."""
         began = self._clock()
         try:
             self.readings.append(self._source.read(began))
         except NoSourceError as error:
             self.ended = str(error)
-        except Exception as error:  # noqa: BLE001 - what a driver does as its device goes must not end what is timed
+        except Exception as error:  # noqa: BLE001 - a driver whose device disappears must not end the measurement
             self.ended = first_line(error)
         self.costs.append(self._clock() - began)
 
@@ -418,7 +420,7 @@ Span = tuple[float, float]
 
 @dataclass(slots=True)
 class Watched:
-    """What is told of a device while a round is timed: by a `sampler`, or `unavailable` says why nothing is."""
+    """The sensors of a device during a round: read by a `sampler`, or `unavailable` gives the reason."""
 
     source: Source | None = None
     sampler: Sampler | None = None
@@ -435,35 +437,37 @@ class Watched:
             self.sampler.__exit__(*error)
 
     def clock_hz(self, span: Span) -> float | None:
-        """Return the median clock in a window; None: not told."""
-        return _median(one.clock_hz for one in self._within([span]))
+        """Return the median clock in a window; None: not reported."""
+        return _median(reading.clock_hz for reading in self._within([span]))
 
     def telemetry(self, windows: Sequence[Span]) -> Telemetry:
-        """Return what was told in `windows`, and of others."""
+        """Return the telemetry of `windows`, and the other processes."""
         if self.source is None or self.sampler is None:
             return Telemetry(unavailable=self.unavailable)
-        every, told = list(self.sampler.readings), self._within(windows)
-        powers = [one.power_watts for one in told if one.power_watts is not None]
-        limited = {word for one in told for word in one.limits}
-        hottest = max((one.temperature_celsius for one in told if one.temperature_celsius is not None), default=None)
+        every, within = list(self.sampler.readings), self._within(windows)
+        powers = [reading.power_watts for reading in within if reading.power_watts is not None]
+        limited = {word for reading in within for word in reading.limits}
+        hottest = max(
+            (reading.temperature_celsius for reading in within if reading.temperature_celsius is not None), default=None
+        )
         first, last = (self.clock_hz(windows[place]) for place in (0, -1)) if windows else (None, None)
         reasons = [*self.source.lacks, *([self.sampler.ended] if self.sampler.ended else [])]
         others = None if self.sampler.ended else self.source.others()
         if others is None and not self.sampler.ended:
             reasons.append(UNSEEN)
-        if not told and not self.sampler.ended:
+        if not within and not self.sampler.ended:
             reasons.append("no reading fell into a window")
         ended = bool(self.sampler.ended)
         return Telemetry(
             source=self.source.name,
             unavailable="; ".join(reasons),
             period_seconds=self.sampler.period,
-            readings=len(told),
+            readings=len(within),
             window_seconds=sum(end - begin for begin, end in windows),
-            clock_hz=_median(one.clock_hz for one in told),
+            clock_hz=_median(reading.clock_hz for reading in within),
             first_clock_hz=first,
             last_clock_hz=last,
-            limited={word: sum(word in one.limits for one in told) / len(told) for word in sorted(limited)},
+            limited={word: sum(word in reading.limits for reading in within) / len(within) for word in sorted(limited)},
             power_watts=None if ended else mean_power(every, windows),
             power_low_watts=min(powers, default=None),
             power_high_watts=max(powers, default=None),
@@ -476,11 +480,11 @@ class Watched:
 
     def _within(self, windows: Sequence[Span]) -> list[Reading]:
         readings = list(self.sampler.readings) if self.sampler is not None else []
-        return [one for one in readings if any(begin <= one.at <= end for begin, end in windows)]
+        return [reading for reading in readings if any(begin <= reading.at <= end for begin, end in windows)]
 
 
 def watched(type: str) -> Watched:
-    """Return who watches the device of a type while something is timed on it, in a `with` statement."""
+    """Return the watcher of a device type, for a `with` statement around a measurement."""
     try:
         source = open_source(type)
     except NoSourceError as error:
@@ -489,16 +493,16 @@ def watched(type: str) -> Watched:
 
 
 def mean_power(readings: Sequence[Reading], windows: Sequence[Span]) -> float | None:
-    """Return the mean power over `windows` in watts: the integral of the readings, by straight lines, by their time.
+    """Return the mean power over `windows` in watts: the time integral of the linearly interpolated readings.
 
-    Before the first and after the last reading power is taken to be theirs. None where no power was told, or none
-    within the windows or a second around them.
+    Power is constant before the first and after the last reading. None without readings of power, or where none is
+    within a second of the windows.
     """
-    told = [(one.at, one.power_watts) for one in readings if one.power_watts is not None]
+    points = [(reading.at, reading.power_watts) for reading in readings if reading.power_watts is not None]
     total = sum(end - begin for begin, end in windows)
-    if not told or total <= 0 or all(told[-1][0] < begin - 1 or told[0][0] > end + 1 for begin, end in windows):
+    if not points or total <= 0 or all(points[-1][0] < begin - 1 or points[0][0] > end + 1 for begin, end in windows):
         return None
-    times, powers = zip(*told, strict=True)
+    times, powers = zip(*points, strict=True)
     area = 0.0
     for begin, end in windows:
         at = [begin, *(time for time in times if begin < time < end), end]
@@ -514,13 +518,13 @@ def _median(values: Iterable[float | None]) -> float | None:
 def is_own(pid: int) -> bool:
     """Return whether a process is this one, or a worker of another lane of the same session.
 
-    Workers carry `MARK`, which their servers got from the driver, the first of their ancestors without it.
+    Workers carry `MARK` in their environment; the driver is their first ancestor without it.
     """
     return pid == os.getpid() or (MARK in os.environ and _driver_of(pid) == _driver_of(os.getpid()) is not None)
 
 
 def _driver_of(pid: int) -> int | None:
-    """Return who drives the server that process `pid` is of, None where it is of none that can be seen."""
+    """Return the driver of the server that process `pid` belongs to, None without a visible one."""
     marked = False
     while pid > 1:
         try:
@@ -528,14 +532,14 @@ def _driver_of(pid: int) -> int | None:
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             return None
-        if not any(one.startswith(f"{MARK}=".encode()) for one in environment):
+        if not any(variable.startswith(f"{MARK}=".encode()) for variable in environment):
             return pid if marked else None
         marked, pid = True, parent
     return None
 
 
 def kernel_text(path: str | Path) -> str:
-    """Return what a file of the kernel says; "" where there is none, or it is not to be read."""
+    """Return the text of a kernel file; "" where it is missing or unreadable."""
     try:
         return Path(path).read_text(errors="replace").strip()
     except OSError:

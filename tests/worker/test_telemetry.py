@@ -139,8 +139,8 @@ def test_what_a_laptop_does_not_tell_is_said_and_the_rest_is_told(monkeypatch: p
     state = found.state()
     assert state.power_limit_watts is None
     assert state.unavailable == [
-        "NVML does not tell the power: NVMLError: Not Supported",
-        "NVML does not tell the limit of the power: NVMLError: Not Supported",
+        "NVML does not report the power: NVMLError: Not Supported",
+        "NVML does not report the limit of the power: NVMLError: Not Supported",
     ]
 
 
@@ -242,7 +242,7 @@ def test_i915_tells_by_other_files_and_what_it_does_not_is_said(tmp_path: Path) 
     source = Sysfs.open(Which(), tmp_path)
     found = source.read(0.0)
     assert (found.clock_hz, found.limits) == (1.55e9, frozenset({"heat"}))
-    assert source.lacks == ["sysfs does not tell the temperature: no file of it that this user may read"]
+    assert source.lacks == ["sysfs does not report the temperature: no file of it that this user may read"]
 
 
 def test_of_several_intel_gpus_the_one_of_that_kind_is_read_and_two_alike_are_not_told_apart(tmp_path: Path) -> None:
