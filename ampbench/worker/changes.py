@@ -1,7 +1,7 @@
-"""Changes that save casts and touch no line of the network, measured in turns with the step as it was.
+"""Changes that save casts without editing the network, timed in turns with the unchanged step.
 
-A change is built beside the unchanged step again and again, at random places in memory, because where a build lies is
-worth more than most casts. What the samples of the pairs come to is for the findings of casts to say.
+The changed and the unchanged step are rebuilt repeatedly at random places in memory, because the place of a build
+matters more than most casts. The findings of casts judge the samples of the pairs.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ from ampbench.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change by its `name` (a constant of `records.casts`), the `tensors` concerned, the dtype they are stored in."""
+    """A change: its `name` (a constant of `records.casts`), its `tensors`, and the dtype they are stored in."""
 
     name: str
     tensors: tuple[str, ...]
@@ -69,8 +69,8 @@ def try_changes(
 ) -> list[TriedChange]:
     """Return the changes that save casts of the eager step of `case`, whose trace is `before`.
 
-    `notes` get why others are left out: a changed step that fails, or makes no fewer casts. `settled` is the state that
-    GradScaler settled at.
+    `notes` get the reasons for the others: the changed step fails, or makes no fewer casts. `settled` is GradScaler's
+    settled state.
     """
     tried = []
     for change in changes_of(before, case):
@@ -79,33 +79,33 @@ def try_changes(
             warm_up(step, settled)
             with step.mode(), trace_casts(step.module) as ledger:
                 step.run()
-        except Exception as error:  # noqa: BLE001 - whatever a network raises that does not take the change
+        except Exception as error:  # noqa: BLE001 - any error of a network that the change breaks
             notes.append(f"{change.name}: not measured, the changed step fails: {in_one_line(error)}")
             continue
         if len(ledger.casts) >= len(before.casts):
             many = f"{len(ledger.casts)} casts, unchanged {len(before.casts)}"
             notes.append(f"{change.name}: not measured, it saves no cast: changed, the step makes {many}")
             continue
-        given = len(list(floating_in(pytree.tree_leaves(step.data.batches[0]))))
-        if change.name == PRE_CAST_INPUTS and given > len(change.tensors):
+        inputs = len(list(floating_in(pytree.tree_leaves(step.data.batches[0]))))
+        if change.name == PRE_CAST_INPUTS and inputs > len(change.tensors):
             always = ", ".join(change.tensors)
             low = short_dtype(change.dtype)
-            notes.append(f"{change.name}: all {given} floating inputs were given in {low}, not only {always}")
+            notes.append(f"{change.name}: all {inputs} floating inputs were given in {low}, not only {always}")
         tried.append(TriedChange(change, ledger.trace))
     return tried
 
 
 def changes_of(trace: CastTrace, case: Case) -> list[Change]:
-    """Return the changes that the savings in `trace`, an eager step of `case`, suggest and that can be tried."""
+    """Return the changes that the savings in `trace`, an eager step of `case`, suggest and that can be tested."""
     autocast = PRECISIONS[case.precision].autocast
     if autocast is None:
         return []
     inference = case.phase == "inference"
-    found = savings(trace)
+    rows = savings(trace)
 
-    def named(kind: str, what: str) -> tuple[str, ...]:
-        rows = [row for row in found if (row.kind, row.what) == (kind, what)]
-        return tuple(dict.fromkeys(name for row in rows for name in row.names if name))
+    def named(kind: str, tensor_kind: str) -> tuple[str, ...]:
+        matching = [row for row in rows if (row.kind, row.what) == (kind, tensor_kind)]
+        return tuple(dict.fromkeys(name for row in matching for name in row.names if name))
 
     wanted = {PRE_CAST_INPUTS: named(STORE, INPUT)}
     if inference:
@@ -116,9 +116,12 @@ def changes_of(trace: CastTrace, case: Case) -> list[Change]:
 def peaks_with(
     changes: Sequence[Change], workload: Workload, case: Case, device: Device, settled: Settled, notes: list[str]
 ) -> list[int | None]:
-    """Return the peak of a step of `case` as it is, then with each change, as `settled_peaks` does."""
+    """Return the peak of a step of `case` unchanged, then with each change, as `settled_peaks` does."""
     alone = one_batch(workload, case)
-    builds = [partial(build_step, alone, case, device), *(partial(one.build, alone, case, device) for one in changes)]
+    builds = [
+        partial(build_step, alone, case, device),
+        *(partial(change.build, alone, case, device) for change in changes),
+    ]
     return settled_peaks(builds, [settled] * len(builds), device, notes)
 
 
@@ -132,9 +135,9 @@ def measure_change(
     seconds: float,
     notes: list[str],
 ) -> CheckedSaving:
-    """Return what a change saves of the eager step of `case`, whose trace is `before`; peaks are left out.
+    """Return the saving of a change in the eager step of `case`, whose trace is `before`, without peaks.
 
-    About `seconds` are spent, more where they would not do for an interval, at most `timing.PATIENCE` times as many.
+    It takes about `seconds`, more where an interval needs more, at most `timing.PATIENCE` times as many.
     """
     change = tried.change
     builds = partial(build_step, workload, case, device), partial(change.build, workload, case, device)
@@ -145,9 +148,9 @@ def measure_change(
     warm_up(step, settled)
     changed = _results(step)
     del step
-    told: list[str] = []
-    taken = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, told)
-    notes += [f"{change.name}: {one}" for one in told]
+    timing_notes: list[str] = []
+    taken = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, timing_notes)
+    notes += [f"{change.name}: {note}" for note in timing_notes]
     if not identical(first, again):
         notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
     moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, tried.trace)]
@@ -163,7 +166,7 @@ def measure_change(
 
 
 def _results(step: Step) -> list[torch.Tensor]:
-    """Return what a step gives from the same random numbers: outputs and, in training, loss and gradients."""
+    """Return the results of a seeded step: outputs and, in training, loss and gradients."""
     seed_all(0)
     step.rewind()
     step.restore()
@@ -175,8 +178,8 @@ def _results(step: Step) -> list[torch.Tensor]:
         with step.mode():
             output, more = step.run(), []
     leaves = tensors_of(output)
-    found = [tensor.detach().clone() for tensor in [*(leaves or floating_in(output)), *more]]
+    results = [tensor.detach().clone() for tensor in [*(leaves or floating_in(output)), *more]]
     if isinstance(step, TrainingStep):
         step.apply_gradients()  # GradScaler unscales once a step
         step.restore()
-    return found
+    return results

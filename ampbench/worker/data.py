@@ -1,4 +1,4 @@
-"""What a network is fed and judged by: batches where it takes them, drawn weights and inputs, further batches, losses.
+"""A network's data: placed batches, drawn weights and inputs, further batches, losses.
 
 Weights and inputs outlive a torch version: every tensor of a built-in workload is drawn by name from NumPy's Philox
 generator, whose raw stream NumPy promises not to change, and turned into fp32 by arithmetic of our own; torch only
@@ -33,9 +33,9 @@ def batches_of(inputs: object) -> list[Any]:
 
 
 def stored_dtype(dtype: torch.dtype, storage: torch.dtype) -> torch.dtype:
-    """Return the dtype in which a tensor of `dtype` is stored where floating ones are in `storage`.
+    """Return the dtype of a stored tensor of `dtype` where floating ones are stored in `storage`.
 
-    Complex tensors are twice as wide in fp64, and as they are else, as `Module.half` leaves them; so are integers.
+    Complex tensors become complex128 in fp64 and otherwise stay, as in `Module.half`; so do integers.
     """
     if dtype.is_complex:
         return torch.complex128 if storage is torch.float64 else dtype
@@ -43,9 +43,11 @@ def stored_dtype(dtype: torch.dtype, storage: torch.dtype) -> torch.dtype:
 
 
 def is_loaded_low(module: torch.nn.Module) -> bool:
-    """Return whether a network comes in half: frozen weights in half are meant, beside trained ones in fp32."""
+    """Return whether a network was loaded in half: its trained weights decide, or all if none is trained."""
     weights = list(module.parameters())
-    return any(weight.dtype in HALVES for weight in [one for one in weights if one.requires_grad] or weights)
+    return any(
+        weight.dtype in HALVES for weight in [trained for trained in weights if trained.requires_grad] or weights
+    )
 
 
 def in_fp32(module: torch.nn.Module) -> None:
@@ -55,16 +57,16 @@ def in_fp32(module: torch.nn.Module) -> None:
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of a class that keeps its values in tensors of its own, as quantized weights do."""
+    """Return whether a tensor's class keeps its values in inner tensors, as quantized weights do."""
     return hasattr(tensor, "__tensor_flatten__")
 
 
 def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that one that `is_wrapper` keeps its values in; any other alone."""
+    """Return the inner tensors of a tensor that `is_wrapper`; any other tensor alone."""
     if not is_wrapper(tensor):
         return [tensor]
-    own = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])  # type: ignore[attr-defined]
-    return [part for held in own if isinstance(held, torch.Tensor) for part in plain_parts(held)]
+    inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])  # type: ignore[attr-defined]
+    return [part for held in inner if isinstance(held, torch.Tensor) for part in plain_parts(held)]
 
 
 def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -82,9 +84,9 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def in_batches(data: tuple[Any, Any], samples: int) -> list[tuple[Any, Any]]:
-    """Return inputs and targets, whose tensors all lie sample by sample, in batches of so many; [] for others.
+    """Return inputs and targets, whose tensors are all ordered by sample, in batches of `samples`; [] for others.
 
-    What is left over is no batch.
+    An incomplete last batch is dropped.
     """
     lengths = {len(tensor) if tensor.ndim else 0 for tensor in tensors_of(data)}
     if len(lengths) != 1:
@@ -104,17 +106,17 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
 
 
 Place = Callable[[Any], Any]
-"""Returns a copy of a tree of tensors where a network takes them."""
+"""Returns a copy of a tree of tensors on the network's device."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Data:
-    """The batches of a case and their targets, where its network takes them, and what steps change of them in place.
+    """The batches of a case and their targets on the network's device, and the tensors that steps change in place.
 
-    `given` are the workload's own, which `place_inputs` and `place_targets` copied. `seen` are the batches that ran
-    since all was as it was given: all of them, unless steps are `counted`, as in training. `weights`, a network and
-    that which it is a copy of, are what else no step may change, as in inference. `changed` names what steps change
-    nevertheless (None: it was not looked for yet).
+    `given` are the workload's batches, which `place_inputs` and `place_targets` copied. `seen` are the batches that ran
+    since the last restore: all of them, unless steps are `counted`, as in training. `weights`, a network and its
+    original, must not change either, as in inference. `changed` names the tensors that steps change nevertheless (None:
+    not checked yet).
     """
 
     batches: list[Any]
@@ -133,14 +135,14 @@ class Data:
         self.learned = [leaf for leaf in tensors_of(self.batches) if leaf.requires_grad]
 
     def placed(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """Return copies of another batch and its targets, placed as these are."""
+        """Return copies of another batch and its targets, placed like these."""
         return self.place_inputs(inputs), self.place_targets(targets)
 
     def changed_in_place(self, known: Sequence[str] | None = None) -> list[str]:
-        """Return what steps change in place that is not theirs to change, by its name; to be asked after a step.
+        """Return the names of the tensors that steps change in place but must not; call it after a step.
 
-        That is inputs and targets and, in inference, weights and buffers. It is looked for once, and not where it is
-        `known` of another build; after that, and for the next step, all is as it was given.
+        These are inputs and targets and, in inference, weights and buffers. The check runs once, and not at all where
+        the result is `known` from another build; afterwards all values are restored.
         """
         if self.changed is None and known is not None:
             self.changed = list(known)
@@ -149,66 +151,66 @@ class Data:
         return self.changed
 
     def renew(self) -> None:
-        """Put back what steps change in place, if they do, unseen by whoever watches the ops of a step."""
+        """Restore the tensors that steps change in place, hidden from modes that watch a step's ops."""
         with torch.no_grad(), _disable_current_modes():
             if self.changed is None:
                 self.changed = self._differing() or ([] if self.seen else None)
             if not self.changed:
                 return
             for turn in self._ran():
-                own = tensors_of([self.batches[turn], self.targets[turn]])
-                for tensor, given in zip(own, tensors_of(list(self.given[turn])), strict=False):
-                    put_back(tensor, given)
-            for _, tensor, given in self._weights():
+                tensors = tensors_of([self.batches[turn], self.targets[turn]])
+                for tensor, original in zip(tensors, tensors_of(list(self.given[turn])), strict=False):
+                    put_back(tensor, original)
+            for _, tensor, original in self._weights():
                 made_anew = tensor.is_inference()
                 with torch.inference_mode() if made_anew else contextlib.nullcontext():
-                    tensor.copy_(given)
+                    tensor.copy_(original)
         self.seen.clear()
 
     def _ran(self) -> list[int]:
-        """Return which batches may have run."""
+        """Return the batches that may have run."""
         return sorted(self.seen) if self.counted else list(range(len(self.batches)))
 
     def _differing(self) -> list[str]:
-        """Return the names of what does not hold the values that it was given; of batches, those that ran are asked."""
-        found = [
-            f"{what}{place}"
+        """Return the names of the tensors whose values have changed, among batches that ran and weights."""
+        names = [
+            f"{kind}{place}"
             for turn in self._ran()
-            for what, own, given in (
+            for kind, placed_tree, original in (
                 ("input", self.batches[turn], self.given[turn][0]),
                 ("target", self.targets[turn], self.given[turn][1]),
             )
-            for place in differing(own, given)
+            for place in differing(placed_tree, original)
         ]
-        found += [name for name, tensor, given in self._weights() if differs(tensor, given)]
-        return list(dict.fromkeys(found))
+        names += [name for name, tensor, original in self._weights() if differs(tensor, original)]
+        return list(dict.fromkeys(names))
 
     def _weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Yield the weights and buffers that no step may change, as they are and as they were given.
+        """Yield the weights and buffers that no step may change, with their originals.
 
-        A buffer of another shape than it was given is none of them: the network has made it anew for its inputs, as
-        tables of positions are, and keeps it for the next step.
+        A buffer whose shape has changed is left out: the network has rebuilt it for its inputs, as with tables of
+        positions.
         """
         if self.weights is None:
             return
         module, original = self.weights
-        for kind, own, given in (
+        for kind, tensors, original_tensors in (
             ("weight", module.named_parameters(), original.named_parameters()),
             ("buffer", module.named_buffers(), original.named_buffers()),
         ):
-            originals = dict(given)
-            for name, tensor in own:
+            originals = dict(original_tensors)
+            for name, tensor in tensors:
                 if name in originals and originals[name].shape == tensor.shape and not is_wrapper(tensor):
                     yield f"{kind} {name}", tensor, originals[name]
 
 
 def place_data(workload: Workload, place_inputs: Place, place_targets: Place, *, counted: bool) -> Data:
     """Return copies of all batches of a workload and their targets; steps are `counted` or not."""
-    given = pairs_of(workload)
+    pairs = pairs_of(workload)
     return Data(
-        batches=[place_inputs(batch) for batch, _ in given],
-        targets=[place_targets(targets) for _, targets in given],
-        given=given,
+        batches=[place_inputs(batch) for batch, _ in pairs],
+        targets=[place_targets(targets) for _, targets in pairs],
+        given=pairs,
         place_inputs=place_inputs,
         place_targets=place_targets,
         counted=counted,
@@ -218,9 +220,8 @@ def place_data(workload: Workload, place_inputs: Place, place_targets: Place, *,
 def placed(tree: Any, storage: torch.dtype, where: Mapping[str, Any], *, channels_last: bool) -> Any:
     """Return a copy of `tree` on the device, in the dtypes of `stored_dtype`.
 
-    Leaves of a graph that require a gradient still do: a network may differentiate by its inputs.
-
-    `where` are further arguments of `Tensor.to`: the device, unless the tensors lie there already.
+    Leaves that require a gradient still do: a network may differentiate by its inputs. `where` are further arguments of
+    `Tensor.to`: the device, unless the tensors are there already.
     """
 
     def place(leaf: Any) -> Any:
@@ -228,37 +229,40 @@ def placed(tree: Any, storage: torch.dtype, where: Mapping[str, Any], *, channel
             return leaf
         layout = torch.channels_last if channels_last and leaf.ndim == 4 else torch.preserve_format
         dtype = stored_dtype(leaf.dtype, storage)
-        there = leaf.detach().to(dtype=dtype, copy=True, memory_format=layout, **where)
-        return there.requires_grad_(leaf.requires_grad and leaf.is_leaf)
+        moved = leaf.detach().to(dtype=dtype, copy=True, memory_format=layout, **where)
+        return moved.requires_grad_(leaf.requires_grad and leaf.is_leaf)
 
     return pytree.tree_map(place, tree)
 
 
 def differing(tree: Any, original: Any) -> list[str]:
-    """Return where in `tree`, a copy by `placed` of `original`, tensors no longer hold the values they were given.
+    """Return the places in `tree`, a copy by `placed` of `original`, where tensors have other values.
 
-    A tensor alone is at "". Tensors that are sparse or nested are not looked at.
+    A tensor alone is at "". Sparse and nested tensors are skipped.
     """
     leaves, _ = pytree.tree_flatten_with_path(tree)
     return [
         pytree.keystr(path)
-        for (path, leaf), given in zip(leaves, pytree.tree_leaves(original), strict=False)
-        if isinstance(leaf, torch.Tensor) and isinstance(given, torch.Tensor) and differs(leaf, given)
+        for (path, leaf), expected in zip(leaves, pytree.tree_leaves(original), strict=False)
+        if isinstance(leaf, torch.Tensor) and isinstance(expected, torch.Tensor) and differs(leaf, expected)
     ]
 
 
 def differs(tensor: torch.Tensor, original: torch.Tensor) -> bool:
-    """Return whether `tensor`, a copy of `original` that may have another dtype, holds other values; NaN is NaN."""
-    if any(one.layout is not torch.strided or one.is_nested or is_wrapper(one) for one in (tensor, original)):
+    """Return whether `tensor`, a copy of `original` that may have another dtype, has other values; NaN equals NaN."""
+    if any(
+        checked.layout is not torch.strided or checked.is_nested or is_wrapper(checked)
+        for checked in (tensor, original)
+    ):
         return False
-    value, given = tensor.detach(), original.detach().to(tensor.device, tensor.dtype)
-    return not torch.equal(value, given) and (
-        value.shape != given.shape or not bool(((value == given) | (value.isnan() & given.isnan())).all())
+    value, expected = tensor.detach(), original.detach().to(tensor.device, tensor.dtype)
+    return not torch.equal(value, expected) and (
+        value.shape != expected.shape or not bool(((value == expected) | (value.isnan() & expected.isnan())).all())
     )
 
 
 def put_back(tensor: torch.Tensor, original: torch.Tensor) -> None:
-    """Give `tensor`, a copy of `original` that may have another dtype, its values again, in place."""
+    """Restore the values of `tensor`, a copy of `original` that may have another dtype, in place."""
     if tensor.grad_fn is not None:  # a weight was added to it in place
         tensor.detach_()
     with torch.no_grad():
@@ -272,25 +276,25 @@ def bound(forward: Callable[..., Any], batch: Any) -> Callable[[], Any]:
 
 
 def called_with(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return `batch` as arguments: a tuple is positional, a dict by name, anything else the one argument."""
+    """Return `batch` as arguments: a tuple is positional, a dict by name, anything else a single argument."""
     if isinstance(batch, tuple):
         return batch, {}
     return ((), batch) if isinstance(batch, dict) else ((batch,), {})
 
 
 CHUNK_WORDS = 1 << 16
-"""Words drawn at a time: half a mebibyte, which stays in a core's second-level cache while it becomes values."""
+"""Words drawn at a time: half a mebibyte, which stays in a core's second-level cache."""
 
 
 class Generator:
-    """Draws tensors that depend on nothing but workload, version, parameters, seed and the tensor's name."""
+    """Draws tensors that depend only on workload, version, parameters, seed and the tensor's name."""
 
     def __init__(self, workload: str, version: int, parameters: Mapping[str, ParameterValue], seed: int):
         settings = {name: value for name, value in sorted(parameters.items()) if name != "batch_size"}
         self._key = json.dumps([workload, version, settings, seed])
 
     def uniform(self, name: str, shape: tuple[int, ...], rms: float = 1.0, mean: float = 0.0) -> torch.Tensor:
-        """Return fp32 values uniform around `mean` with the standard deviation `rms`; `shape` as given."""
+        """Return fp32 values of this `shape`, uniform around `mean` with the standard deviation `rms`."""
         values = np.empty(math.prod(shape), np.float32)
         scale, lowest = np.float32(2.0**-23 * math.sqrt(3.0) * rms), np.float32(mean - math.sqrt(3.0) * rms)
         start = 0
@@ -303,7 +307,7 @@ class Generator:
         return torch.from_numpy(values.reshape(shape))
 
     def integers(self, name: str, shape: tuple[int, ...], high: int) -> torch.Tensor:
-        """Return int64 values uniform in [0, `high`); `high` is far below 2**32, so that the modulo's bias is nil."""
+        """Return int64 values uniform in [0, `high`); `high` is far below 2**32, so the modulo's bias is nil."""
         values = np.empty(math.prod(shape), np.int64)
         start = 0
         for words in self._words(name, len(values)):
@@ -312,10 +316,10 @@ class Generator:
         return torch.from_numpy(values.reshape(shape))
 
     def fill(self, module: torch.nn.Module, initial: Callable[[str, torch.Tensor], torch.Tensor | float]) -> None:
-        """Give every parameter and buffer of `module` its value: what `initial(name, tensor)` returns.
+        """Set every parameter and buffer of `module` to the result of `initial(name, tensor)`.
 
-        A module built on the meta device is given storage on CPU first. Parameters shared under several names are
-        filled once, under the first.
+        A module on the meta device first gets storage on the CPU. Parameters shared under several names are filled
+        once, under the first.
         """
         if any(tensor.is_meta for _, tensor in named_tensors(module)):
             module.to_empty(device="cpu")
@@ -336,7 +340,7 @@ class Generator:
 
 
 class InputsOnly(Generator):
-    """Draws inputs and targets, and leaves weights as they are."""
+    """Draws inputs and targets, and leaves weights unchanged."""
 
     def fill(self, module: torch.nn.Module, initial: Callable[[str, torch.Tensor], torch.Tensor | float]) -> None:
         """Do nothing."""
@@ -376,17 +380,17 @@ SAME_INPUTS = "the workload has no further batch, and its inputs are the same wh
 Batch = tuple[Any, Any]
 """Inputs and targets."""
 Larger = Callable[[int], Sequence[Batch]]
-"""Gives so many further batches from a larger one, the same first each time; fewer where there are no more."""
+"""Returns this many further batches from a larger one, always in the same order; fewer where there are no more."""
 Rebuilt = Callable[[int], Workload]
-"""Builds a workload anew, with a seed that is so much larger."""
+"""Builds a workload again with this much added to the seed."""
 
 
 class FreshBatches:
     """The fresh batches of a workload, always in the same order.
 
-    First come its own: of its list all but the first, then held-out data in batches of as many `samples` as the first
-    has (None: unknown, held-out data are none); what is left over is none. Then come those that `larger` gives, which
-    makes no weights, then, one by one, the inputs that `rebuilt` has from other seeds; None: there are none of these.
+    First the workload's own: all but the first of its list, then held-out data in full batches of `samples` (None:
+    unknown, none). Then those of `larger`, which builds no weights. Then, one by one, the inputs of `rebuilt` with
+    other seeds (None: none).
     """
 
     def __init__(
@@ -398,23 +402,23 @@ class FreshBatches:
             self._own += in_batches(workload.held_out, samples)
 
     def first(self, count: int) -> Sequence[Batch]:
-        """Return the first `count`, or as many as there are without another seed."""
+        """Return the first `count` batches, or all without another seed."""
         lacking = count - len(self._own)
         more = self._larger(lacking) if self._larger is not None and lacking > 0 else ()
         return [*self._own[:count], *more]
 
     def workload(self, number: int) -> Workload | None:
-        """Return the workload with its fresh batch of this number, from 1, alone; None where there is none.
+        """Return the workload with only its fresh batch of this number, from 1; None where there is none.
 
-        The weights, loss and optimizer are its own. Raises what building it anew raises.
+        Weights, loss and optimizer stay. Raises any error of building it again.
         """
-        given = self.first(number)
-        if number > len(given):
-            other = self._rebuilt(number - len(given)) if self._rebuilt is not None else self._workload
-            if inputs_digest(other) == inputs_digest(self._workload):
+        batches = self.first(number)
+        if number > len(batches):
+            rebuilt = self._rebuilt(number - len(batches)) if self._rebuilt is not None else self._workload
+            if inputs_digest(rebuilt) == inputs_digest(self._workload):
                 return None
-            given = pairs_of(other)[:1]
-        inputs, targets = given[-1]
+            batches = pairs_of(rebuilt)[:1]
+        inputs, targets = batches[-1]
         return dataclasses.replace(self._workload, inputs=inputs, targets=targets)
 
 
@@ -427,47 +431,47 @@ def pairs_of(workload: Workload) -> list[Batch]:
 
 
 Move = Callable[[Any], Any]
-"""Returns a copy of a tensor on the device of the step, floating ones in the dtype of targets."""
+"""Returns a copy of a tensor on the step's device, floating ones in the dtype of targets."""
 
 Store = Callable[[torch.nn.Module], None]
-"""Brings a module to the device of the step, and its weights into the dtype that the step's are stored in."""
+"""Moves a module to the step's device, and its weights to the step's storage dtype."""
 
 
 def carried(loss: Any, copies: dict[int, Any], move: Move, store: Store) -> tuple[Any, list[torch.Tensor]]:
-    """Return `loss` with copies of the modules and tensors that it holds, moved and cast as targets are; and these.
+    """Return `loss` with copies of its modules and tensors, moved and cast like targets; and the copies.
 
-    They are what a function closes over, has as defaults or names among its module's variables, what a `partial`, a
-    bound method or another object has been given, at any depth of lists, tuples and dicts; the loss itself may be a
-    module. `copies` has, by the ids of the originals, the modules and parameters of the step's network, so that a loss
-    that asks these (a penalty on weights) asks those that are trained; it is added to. What holds nothing is returned
-    as it is, and so are torch's own objects and containers of more than `MOST_ITEMS`.
+    These are a function's closure, defaults and global variables, the contents of a `partial`, a bound method or
+    another object, at any depth of lists, tuples and dicts; the loss may itself be a module. `copies` maps ids of
+    originals to the modules and parameters of the step's network, so that a penalty on weights uses the trained ones;
+    it is added to. A value without tensors is returned unchanged; so are torch's own objects and containers of more
+    than `MOST_ITEMS`.
     """
     carrier = _Carrier(copies, move, store)
     return carrier.carry(loss), carrier.held
 
 
 MOST_ITEMS = 10_000
-"""A container of more items is data of another kind than weights, and looking at each would take too long."""
+"""A larger container holds data, not weights, and would take too long to search."""
 
 
 class _Carrier:
     def __init__(self, copies: dict[int, Any], move: Move, store: Store):
         self._copies, self._move, self._store = copies, move, store
-        self._kept: list[Any] = []  # ids are of objects that live
+        self._kept: list[Any] = []  # keeps objects alive, and so their ids unique
         self.held: list[torch.Tensor] = []
 
     def carry(self, value: Any) -> Any:
-        """Return a value with copies of what it holds, or itself where it holds nothing."""
+        """Return a value with copies of its tensors and modules, or the value itself where it has none."""
         if id(value) in self._copies:
             return self._copies[id(value)]
         if not isinstance(value, torch.Tensor | torch.nn.Module | list | tuple | dict) and not _may_hold(value):
             return value
         self._kept.append(value)
-        self._copies[id(value)] = value  # while it is looked at, for what holds itself
-        made = self._copies[id(value)] = self._made(value)
-        return made
+        self._copies[id(value)] = value  # for objects that contain themselves
+        carried_value = self._copies[id(value)] = self._copy(value)
+        return carried_value
 
-    def _made(self, value: Any) -> Any:
+    def _copy(self, value: Any) -> Any:
         match value:
             case torch.nn.Module():
                 del self._copies[id(value)]
@@ -479,10 +483,10 @@ class _Carrier:
                 self.held.append(self._move(value))
                 return self.held[-1]
             case dict():
-                items = self._each(value.values())
+                items = self._carry_all(value.values())
                 return value if items is None else _like(value, dict(zip(value, items, strict=True)))
             case list() | tuple():
-                items = self._each(value)
+                items = self._carry_all(value)
                 return value if items is None else _like(value, items)
             case functools.partial():
                 func, args, keywords = (self.carry(part) for part in (value.func, value.args, value.keywords))
@@ -496,21 +500,21 @@ class _Carrier:
                 return self._function(value)
         return self._object(value)
 
-    def _each(self, values: Any) -> list[Any] | None:
-        """Return what the values become; None where all are as they were."""
+    def _carry_all(self, values: Any) -> list[Any] | None:
+        """Return the carried values; None where all are unchanged."""
         before = list(values)
         if len(before) > MOST_ITEMS:
             return None
         after = [self.carry(value) for value in before]
-        return None if all(one is other for one, other in zip(before, after, strict=True)) else after
+        return None if all(old is new for old, new in zip(before, after, strict=True)) else after
 
     def _function(self, function: types.FunctionType) -> Any:
         cells = [cell for cell in function.__closure__ or () if _full(cell)]
-        contents = self._each(cell.cell_contents for cell in cells)
+        contents = self._carry_all(cell.cell_contents for cell in cells)
         defaults, keywords = self.carry(function.__defaults__), self.carry(function.__kwdefaults__)
         named = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
         named = {name: value for name, value in named.items() if _is_plainly_held(value)}
-        variables = self._each(named.values())
+        variables = self._carry_all(named.values())
         if (
             contents is None
             and variables is None
@@ -525,19 +529,19 @@ class _Carrier:
         surroundings = function.__globals__
         if variables is not None:
             surroundings = {**surroundings, **dict(zip(named, variables, strict=True))}
-        made = types.FunctionType(function.__code__, surroundings, function.__name__, defaults, closure)
-        made.__kwdefaults__ = keywords
-        made.__dict__.update(function.__dict__)
-        return made
+        carried_function = types.FunctionType(function.__code__, surroundings, function.__name__, defaults, closure)
+        carried_function.__kwdefaults__ = keywords
+        carried_function.__dict__.update(function.__dict__)
+        return carried_function
 
     def _object(self, value: Any) -> Any:
         attributes = vars(value)
-        items = self._each(attributes.values())
+        items = self._carry_all(attributes.values())
         if items is None:
             return value
-        made = copy.copy(value)
-        vars(made).update(zip(attributes, items, strict=True))
-        return made
+        carried_object = copy.copy(value)
+        vars(carried_object).update(zip(attributes, items, strict=True))
+        return carried_object
 
 
 def _may_hold(value: Any) -> bool:
@@ -551,14 +555,14 @@ def _may_hold(value: Any) -> bool:
 
 
 def _is_plainly_held(value: Any) -> bool:
-    """Return whether a variable of a module is looked into: a tensor, a network, or a user's function."""
+    """Return whether a module's variable is searched: a tensor, a network, or a user's function."""
     return isinstance(value, torch.Tensor | torch.nn.Module) or (
         isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] not in {"torch", "ampbench"}
     )
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that code, and functions within it, may look up among its module's variables."""
+    """Yield the global names in code, and in functions within it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -574,9 +578,9 @@ def _full(cell: types.CellType) -> bool:
 
 
 def _like(value: Any, items: Any) -> Any:
-    """Return `items` as another of the class of `value`."""
+    """Return `items` in a container of the class of `value`."""
     if isinstance(value, dict):
-        made = copy.copy(value)
-        made.update(items)
-        return made
+        mapping = copy.copy(value)
+        mapping.update(items)
+        return mapping
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

@@ -1,4 +1,4 @@
-"""An origin pass: in which modules the error of a case in a low precision begins."""
+"""An origin pass: the modules in which the error of a case in a low precision begins."""
 
 import dataclasses
 
@@ -24,15 +24,15 @@ from ampbench.workload import Workload
 def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bool = False) -> OriginPass:
     """Return the errors of each module of `case`, a low precision, in the forward pass on the first batch.
 
-    Own errors are those of each module run again in the low precision on the inputs that it has in fp32, against itself
-    in fp32. Errors of the output are those of the whole forward pass against fp64's, or fp32's where fp64 does not run,
-    which notes say. With `ablate`, each module that errs by itself is kept in fp32 alone, with those that share a
-    parameter with it, for another forward pass each: what the output errs then is `kept_rel_l2`.
+    A module's own error is that of the module run again in the low precision on its fp32 inputs, against itself in
+    fp32. Errors of the output are those of the whole forward pass against fp64, or fp32 where fp64 fails, as the notes
+    report. With `ablate`, each module with an own error is kept in fp32 alone, with those that share a parameter with
+    it, for another forward pass; the output's error is then `kept_rel_l2`.
 
-    Dropout is switched off, and so is torch's fused path, so that the modules of an encoder are seen one by one. What
-    the network raises in the low precision, unless memory ran out, is a note. Raises `WorkloadError` where fp32 gives
-    outputs or a loss that are not finite, with the op that begins it, `UsageError` for a precision that is not low, and
-    what the network raises in fp32.
+    Dropout is off, and so is torch's fused path, so that an encoder runs its modules one by one. An error of the
+    network in the low precision, except out of memory, is a note. Raises `WorkloadError` where fp32 gives outputs or a
+    loss that are not finite, with the op that begins it, `UsageError` for a precision that is not low, and any error of
+    the network in fp32.
     """
     case = structs.replace(case, path="eager")
     notes: list[str] = []
@@ -41,9 +41,9 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
     device.release()
     modules, fp32 = _run_fp32(workload, case, device, notes, low.dtypes.given if low is not None else {})
     device.release()
-    found = OriginPass(case_id=case.case_id, modules=modules, notes=notes)
+    origin_pass = OriginPass(case_id=case.case_id, modules=modules, notes=notes)
     if low is None:
-        return found
+        return origin_pass
     exact = _tried(workload, case, fp64_device(device), FP64, notes, FP32_INSTEAD) or fp32
     distance = _distance(low.outputs, exact, device, notes)
     first = None
@@ -55,7 +55,7 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
     ablated = erring if ablate and distance is not None else []
     tried = {row.module: _kept_alone(workload, case, device, row, exact) for row in ablated}
     return structs.replace(
-        found,
+        origin_pass,
         modules=[tried.get(row.module, row) for row in modules],
         output_rel_l2=None if distance is None else distance.rel_l2,
         reference=exact.precision,
@@ -66,7 +66,7 @@ def measure_origin(workload: Workload, case: Case, device: Device, *, ablate: bo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Forward:
-    """What a forward pass in a precision gave, without its graph: the network's floating outputs, and dtypes within."""
+    """The result of a forward pass in a precision, without its graph: floating outputs, loss, dtypes within."""
 
     outputs: list[torch.Tensor]
     loss: torch.Tensor | None
@@ -77,7 +77,7 @@ class _Forward:
 def _tried(
     workload: Workload, case: Case, device: Device, row: Precision, notes: list[str], why: str
 ) -> _Forward | None:
-    """Run the forward pass in a precision; None where the network raises in it, which notes say behind `why`."""
+    """Run the forward pass in a precision; None where the network raises, with a note in the format `why`."""
     with precision_flags(row):
         try:
             return _run(workload, seeded_step(workload, case, device, notes, precision=row), row)
@@ -89,7 +89,7 @@ def _tried(
 
 
 def _kept_alone(workload: Workload, case: Case, device: Device, row: ModuleError, exact: _Forward) -> ModuleError:
-    """Return the errors of a module with that of the output while it alone is kept in fp32, or a note of why not."""
+    """Return the errors of a module with the output's error while only it is in fp32, or a note of the reason."""
     device.release()
     with precision_flags(PRECISIONS[case.precision]):
         try:
@@ -106,9 +106,9 @@ def _kept_alone(workload: Workload, case: Case, device: Device, row: ModuleError
 
 def _sharing(network: torch.nn.Module, path: str) -> list[str]:
     """Return a module's path, then those of other modules that share a parameter with it."""
-    own = set(network.get_submodule(path).parameters())
+    parameters = set(network.get_submodule(path).parameters())
     modules = [(name, module) for name, module in network.named_modules() if not f"{name}.".startswith(f"{path}.")]
-    return [path, *(name for name, module in modules if own.intersection(module._parameters.values()))]
+    return [path, *(name for name, module in modules if parameters.intersection(module._parameters.values()))]
 
 
 def _run_fp32(
@@ -144,18 +144,23 @@ def _distance(outputs: list[torch.Tensor], exact: _Forward, device: Device, note
     except ValueError as error:  # other shapes: a detector found other boxes
         notes.append(str(error))
         return None
-    if not distance.nonfinite:  # which the undefined error tells by itself
+    if not distance.nonfinite:  # the undefined error reports those
         notes += distance.notes
     return distance
 
 
 def _first_nonfinite(workload: Workload, case: Case, device: Device, notes: list[str]) -> FirstNonfinite | None:
-    """Run the forward pass again and return where it first makes a value that is not finite."""
+    """Run the forward pass again and return the op with the first value that is not finite."""
     try:
         step = seeded_step(workload, case, device, notes)
-        with precision_flags(PRECISIONS[case.precision]), step.mode(), unfused(), find_nonfinite(step.module) as found:
+        with (
+            precision_flags(PRECISIONS[case.precision]),
+            step.mode(),
+            unfused(),
+            find_nonfinite(step.module) as watched,
+        ):
             step.network.forward_and_loss()
     except UsageError as refused:
         notes.append(str(refused))
         return None
-    return found.first
+    return watched.first

@@ -1,6 +1,6 @@
-"""What is timed: one step of a case, in inference the network's own call, in training all that an iteration does.
+"""The step that is timed: in inference the network's call, in training the whole iteration.
 
-Steps that are looked at: the same random numbers in every precision, no dropout, modules run one by one.
+Steps that are inspected differ: equal random numbers in every precision, no dropout, modules run one by one.
 """
 
 import itertools
@@ -37,10 +37,10 @@ def build_step(
     no_grad: bool = False,
     kept: Sequence[str] = (),
 ) -> "Step":
-    """Return a step of `case`, built once at a fresh place in memory, ready to run again and again.
+    """Return a step of `case`, built at a fresh place in memory, for repeated runs.
 
-    `precision`, `no_grad` and `kept` as in `build_network`, which says what is raised: `FP64` makes the step that
-    others are held against. The caller holds `precision_flags`, and `mode()` around the steps.
+    `precision`, `no_grad` and `kept` as in `build_network`, which also lists the errors; `FP64` builds the reference
+    step. The caller holds `precision_flags`, and `mode()` around the steps.
     """
     if case.phase == "training":
         return build_training(workload, case, device, precision=precision, kept=kept)
@@ -50,13 +50,15 @@ def build_step(
 def build_training(
     workload: Workload, case: Case, device: Device, *, precision: Precision | None = None, kept: Sequence[str] = ()
 ) -> "TrainingStep":
-    """Return a step of `case`, which trains, as `build_step` does."""
+    """Return a training step of `case`, as `build_step` does."""
     row = precision or PRECISIONS[case.precision]
     network = build_network(workload, case, device, precision=precision, kept=kept)
     scaler = torch.amp.GradScaler(device.type) if row.scaler and case.scaler else None
     masters = Masters(network.module, workload.module) if row.master else None
     copies = masters.by_name if masters is not None else {}
-    optimizer = network.make_optimizer(copies.get(name, own) for name, own in network.module.named_parameters())
+    optimizer = network.make_optimizer(
+        copies.get(name, parameter) for name, parameter in network.module.named_parameters()
+    )
     if workload.step is not None:
         if why := no_own_step(row):
             raise WorkloadError(why)
@@ -65,9 +67,9 @@ def build_training(
 
 
 def inference_call(network: Network) -> Callable[[], Any]:
-    """Return what calls the network on its batches in turn, inside autocast where the precision has it.
+    """Return a function that calls the network on its batches in turn, inside autocast where the precision has it.
 
-    There is nothing else around the call, so that it costs what it costs in a user's loop.
+    It adds nothing to the call, so its time is that of a user's loop.
     """
     autocast, call = network.autocast, network.calls[0]
     if len(network.calls) > 1:
@@ -87,26 +89,26 @@ def inference_call(network: Network) -> Callable[[], Any]:
 
 
 class BuiltStep:
-    """What steps of both phases have in common: a network, built on its device, with its data."""
+    """The common part of steps of both phases: a network on its device, with its data."""
 
     def __init__(self, network: Network):
         self.network = network
         self.module, self.data, self.device = network.module, network.data, network.device
 
     def mode(self) -> AbstractContextManager[Any]:
-        """Return what a user holds around a loop of steps, as `Network.mode` says."""
+        """Return the context for a loop of steps, as `Network.mode` defines it."""
         return self.network.mode()
 
     def rewind(self) -> None:
-        """Let the next step take the first batch, as it was given."""
+        """Start again at the first batch, with its original values."""
         self.network.rewind()
 
     def changed(self, known: Sequence[str] | None = None) -> list[str]:
-        """Return what steps change in place, as `Data.changed_in_place` does."""
+        """Return the names of the tensors that steps change in place, as `Data.changed_in_place` does."""
         return self.data.changed_in_place(known)
 
     def let_go(self) -> None:
-        """Drop the network, its data and state: their memory is free at once, and no cycle waits to be collected."""
+        """Drop the network, its data and state: their memory is free at once, without garbage collection."""
         self.network.release()
         self.__dict__.clear()
 
@@ -114,7 +116,7 @@ class BuiltStep:
 class InferenceStep(BuiltStep):
     """A forward pass of a network: `run` is its `inference_call`, and returns the output.
 
-    What it changes in place (`changed`) it finds changed the next time, unless that is put back by `restore`.
+    Tensors that it changes in place (`changed`) stay changed until `restore`.
     """
 
     def __init__(self, network: Network):
@@ -122,18 +124,18 @@ class InferenceStep(BuiltStep):
         self.run = inference_call(network)
 
     def prepare_path(self, path: str) -> float | None:
-        """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager."""
+        """Compile or trace the network for `path` and run it once; return the seconds, None for eager."""
         seconds = self.network.prepare(path, self._once)
         self.run = inference_call(self.network)
         return seconds
 
     def rewind(self) -> None:
-        """Let the next step take the first batch, as it was given."""
+        """Start again at the first batch, with its original values."""
         super().rewind()
         self.run = inference_call(self.network)
 
     def restore(self) -> None:
-        """Put back what steps change."""
+        """Restore the tensors that steps change."""
         self.network.rewind()
 
     def _once(self) -> None:
@@ -142,13 +144,13 @@ class InferenceStep(BuiltStep):
 
 
 def _wrong_loss(loss: Any) -> str:
-    """Return what is wrong with what a loss returned, "" where nothing is."""
+    """Return the reason why a loss is invalid, "" for a valid one."""
     if not isinstance(loss, torch.Tensor):
         returned = "None" if loss is None else type(loss).__name__
     elif loss.numel() != 1:
         returned = f"a tensor of shape {tuple(loss.shape)}"
     elif not loss.requires_grad:
-        returned = "a number that no parameter has part in"
+        returned = "a number that depends on no parameter"
     else:
         return ""
     return f"the loss returned {returned}, and a step needs one number that depends on the parameters: a 0-d tensor"
@@ -157,11 +159,11 @@ def _wrong_loss(loss: Any) -> str:
 class TrainingStep(BuiltStep):
     """An iteration of training: zero_grad, forward and loss (inside autocast), backward, scaler's and optimizer's step.
 
-    Each step takes the next batch, as it was given: what steps change in place is put back before a batch comes again.
-    With `masters` the optimizer, and GradScaler, have these: gradients go to them after backward, and they go back into
-    the network, rounded, after the optimizer's step. `loss` is that of the last step, `skipped_steps` how many of those
-    between two calls of `restore` had one that GradScaler skipped. With `on_host` what is saved lies in the host's
-    memory; it does, too, once an accelerator had no room for it.
+    Each step takes the next batch, restored before it comes again if steps change it in place. With `masters`, the
+    optimizer and GradScaler use these: they take the gradients after backward, and are rounded into the network after
+    the optimizer's step. `loss` is the last step's; `skipped_steps` counts the intervals between calls of `restore` in
+    which GradScaler skipped a step. With `on_host`, or where an accelerator has no room, the saved state is in the
+    host's memory.
     """
 
     def __init__(
@@ -186,9 +188,9 @@ class TrainingStep(BuiltStep):
         return output
 
     def prepare_path(self, path: str) -> float | None:
-        """Compile or trace the network for `path`, run it once, and return the seconds that took; None for eager.
+        """Compile or trace the network for `path` and run it once; return the seconds, None for eager.
 
-        That is a forward and a backward pass, or a step of the workload's own, and is undone.
+        The run is a forward and a backward pass, or a step of the workload's own, and is undone.
         """
         if path == "eager":
             return None
@@ -196,21 +198,21 @@ class TrainingStep(BuiltStep):
             return self.network.prepare(path, self._backward)
 
     def take_batch(self, number: int) -> None:
-        """Let the next step take the batch of this number, from 0 and round again after the last."""
+        """Take the batch of this number next, from 0 and round again after the last."""
         self.network.turn = number % len(self.data.batches)
 
     def stored(self) -> dict[str, torch.Tensor]:
         """Return the stored weights that the optimizer moves, by name: master weights where there are any.
 
-        They are the step's own tensors, which change with it; each holds its gradient until the next step.
+        They are the live tensors; each holds its gradient until the next step.
         """
         weights: dict[str, torch.Tensor] = dict(self.module.named_parameters())
         return weights | self.masters.by_name if self.masters else weights
 
     def forward_and_backward(self, forward: Callable[..., Any] | None = None) -> tuple[Any, torch.Tensor]:
-        """Run forward, loss and backward on what a step takes; return output and loss.
+        """Run forward, loss and backward on the next batch; return output and loss.
 
-        `forward` is called in the network's place. Gradients are added to those that are there.
+        `forward` replaces the network. Gradients are accumulated.
         """
         output, loss = self.network.forward_and_loss(forward)
         if loss is None:
@@ -219,7 +221,7 @@ class TrainingStep(BuiltStep):
         return output, loss
 
     def differentiate(self, loss: torch.Tensor) -> None:
-        """Run the backward pass of `loss`, scaled where there is a scaler; master weights take the gradients."""
+        """Run the backward pass of `loss`, scaled if there is a scaler; master weights take the gradients."""
         try:
             scaled: Any = loss if self.scaler is None else self.scaler.scale(loss)
             scaled.backward()
@@ -231,7 +233,7 @@ class TrainingStep(BuiltStep):
             self.masters.take_gradients()
 
     def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
-        """Run forward, loss and backward; return the output, and gradients by name with the scale divided out."""
+        """Run forward, loss and backward; return the output, and the unscaled gradients by name."""
         output = self._backward()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
@@ -244,7 +246,7 @@ class TrainingStep(BuiltStep):
         return self.scaler is None or self.scaler.get_scale() >= before
 
     def apply_in_blocks(self) -> bool:
-        """Do `apply_gradients` for some weights at a time, if the optimizer `steps_alone`, and drop its state."""
+        """Do `apply_gradients` on some weights at a time, if the optimizer `steps_alone`, and drop its state."""
         optimizer, scaler = self.optimizer, self.scaler
         if not steps_alone(optimizer):
             applied = self.apply_gradients()
@@ -268,7 +270,7 @@ class TrainingStep(BuiltStep):
     def settle_scaler(self) -> int:
         """Run GradScaler until a step has finite gradients, without changing weights; return the skipped attempts.
 
-        Buffers (batch statistics) move and are put back. Does nothing without a scaler.
+        Buffers (batch statistics) are restored. Does nothing without a scaler.
         """
         if self.scaler is None:
             return 0
@@ -285,14 +287,14 @@ class TrainingStep(BuiltStep):
         return skipped
 
     def settle_at(self, settled: dict[str, Any] | None) -> None:
-        """Give GradScaler, if there is one, the state that it settled at in another build; None: that is not known."""
+        """Give GradScaler, if there is one, the `settled` state from another build (None: unknown)."""
         if self.scaler is not None and settled is not None:
             self.scaler.load_state_dict(settled)
 
     def start(self, settled: dict[str, Any] | None) -> dict[str, Any] | None:
         """Bring scaler and optimizer to their working state, and `save` it with the initial weights.
 
-        The first step makes the optimizer's state and is then undone. `settled` is the scaler's state from an earlier
+        The first step creates the optimizer's state and is then undone. `settled` is the scaler's state from an earlier
         build of the same case (None: settle it now); the state is returned for the next build.
         """
         if settled is None:
@@ -306,30 +308,30 @@ class TrainingStep(BuiltStep):
         return settled
 
     def save(self) -> None:
-        """Remember weights, buffers, optimizer and scaler state; `restore` puts them back."""
+        """Save weights, buffers, optimizer and scaler state for `restore`."""
         if self.device.type != "cpu":
-            self._saved = None  # its memory is free before it is taken again
+            self._saved = None  # frees its memory first
         self._saved = SavedState(self.module, self.optimizer, self.scaler, self.stored().values(), on_host=self.on_host)
         self.on_host = self._saved.on_host
 
     def restore(self) -> None:
-        """Put back what `save` remembered, in place, so that the next step is the same as the first after it.
+        """Restore the saved state in place, so that the next step equals the first after `save`.
 
-        What steps `changed` is put back, too. `skipped_steps` grows by one where GradScaler has lowered its scale
-        since, that is, skipped a step.
+        Tensors that steps `changed` are restored, too. `skipped_steps` grows by one where GradScaler has lowered its
+        scale since, which means a skipped step.
         """
         if self._saved is not None:
             self.skipped_steps += self._saved.put_back()
         self.network.rewind()
 
     def _gradients(self) -> dict[str, torch.Tensor]:
-        """Return the gradients of the optimizer's weights by name: those of others are neither unscaled nor dropped."""
-        own = {id(weight) for group in self.optimizer.param_groups for weight in group["params"]}
-        known = {name: weight.grad for name, weight in self.stored().items() if id(weight) in own}
+        """Return the gradients of the optimizer's weights by name: gradients of other weights are not unscaled."""
+        moved = {id(weight) for group in self.optimizer.param_groups for weight in group["params"]}
+        known = {name: weight.grad for name, weight in self.stored().items() if id(weight) in moved}
         return {name: gradient for name, gradient in known.items() if gradient is not None}
 
     def _backward(self) -> Any:
-        """Leave the gradients of the next batch, times the scale if there is one; return the output."""
+        """Compute the gradients of the next batch, times the scale if there is one; return the output."""
         self.optimizer.zero_grad(set_to_none=True)
         for leaf in self._learned:
             leaf.grad = None
@@ -348,7 +350,7 @@ class TrainingStep(BuiltStep):
 
     @contextmanager
     def _trying(self) -> Iterator[None]:
-        """Put buffers back, drop gradients and loss, and begin with the first batch again once the block has ended."""
+        """Undo the block's changes: restore buffers, drop gradients and loss, return to the first batch."""
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
         try:
             yield
@@ -361,9 +363,9 @@ class TrainingStep(BuiltStep):
 
 
 class OwnStep(TrainingStep):
-    """A workload's own iteration, `Workload.step`, inside autocast: it cannot be taken apart.
+    """A workload's own iteration, `Workload.step`, inside autocast: it runs only as a whole.
 
-    Its gradients are those that it leaves; where they are asked for, weights have moved already.
+    Its gradients are those it leaves behind, after the weights have moved.
     """
 
     def __init__(
@@ -379,11 +381,11 @@ class OwnStep(TrainingStep):
         self,
         forward: Callable[..., Any] | None = None,  # noqa: ARG002
     ) -> tuple[Any, torch.Tensor]:
-        """Raise `WorkloadError`: nobody can."""
-        raise WorkloadError("the workload trains by a step of its own, which cannot be taken apart")
+        """Raise `WorkloadError`: the step has no separate parts."""
+        raise WorkloadError("the workload trains by its own step, which cannot be split")
 
     def apply_gradients(self) -> bool:
-        """Return whether the step, which was taken, was not skipped."""
+        """Return whether the step was taken, not skipped."""
         return self._taken
 
     def settle_scaler(self) -> int:
@@ -398,7 +400,7 @@ class OwnStep(TrainingStep):
         return skipped
 
     def unscaled_gradients(self) -> tuple[Any, dict[str, torch.Tensor]]:
-        """Take the step; return the output, and the gradients that it leaves by name."""
+        """Take the step; return the output, and the remaining gradients by name."""
         return self._backward(), self._gradients()
 
     def _backward(self) -> Any:
@@ -406,8 +408,10 @@ class OwnStep(TrainingStep):
         before = 0.0 if self.scaler is None else self.scaler.get_scale()
         assert self.network.own_step is not None
         with self.network.autocast():
-            found = self.network.own_step(self.network.forward, self.network.next_batch(), self.optimizer, self.scaler)
-        output, loss = found if isinstance(found, tuple) and len(found) == 2 else (found, found)
+            returned = self.network.own_step(
+                self.network.forward, self.network.next_batch(), self.optimizer, self.scaler
+            )
+        output, loss = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, returned)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise WorkloadError(
                 f"the workload's step returned {type(loss).__name__}; expected the loss, or (output, loss)"
@@ -421,14 +425,14 @@ class OwnStep(TrainingStep):
 
     @contextmanager
     def _trying(self) -> Iterator[None]:
-        """Put weights, buffers and the optimizer's state back, and begin with the first batch again."""
+        """Undo the block's changes: restore weights, buffers and optimizer state, return to the first batch."""
         began = set(self.optimizer.state)
         saved = SavedState(self.module, self.optimizer, None, self.stored().values())
         try:
             yield
         finally:
             saved.put_back()
-            for parameter in [one for one in self.optimizer.state if one not in began]:
+            for parameter in [parameter for parameter in self.optimizer.state if parameter not in began]:
                 del self.optimizer.state[parameter]
             self.optimizer.zero_grad(set_to_none=True)
             self.loss = None
@@ -436,11 +440,11 @@ class OwnStep(TrainingStep):
 
 
 Step = InferenceStep | TrainingStep
-"""One step of a case, in the phase that it has."""
+"""One step of a case, in its phase."""
 
 
 EQUAL_DRAWS = "random numbers were drawn in fp32 and cast, so that all precisions see the same"
-COMPILED = "compiled by torch.compile, and looked at as they are without: {}"
+COMPILED = "inspected without torch.compile: {}"
 NO_DROPOUT = "dropout layers were switched off: two precisions draw different masks"
 
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
@@ -467,8 +471,8 @@ _SAMPLING = {
 def seed_all(seed: int) -> None:
     """Seed the generators of torch, NumPy and Python.
 
-    Where there is no accelerator, the CPU's alone is told: torch notes each seed for those that are not in use yet,
-    with the stack of who gave it, which takes longer than a step of a small network.
+    Without an accelerator, only the CPU's of torch's: `torch.manual_seed` also records seeds, with a stack trace, for
+    devices not in use, which takes longer than a step of a small network.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
@@ -479,7 +483,7 @@ def seed_all(seed: int) -> None:
 
 
 def random_states(device: Device) -> list[object]:
-    """Return the states of all generators that `seed_all` seeds, to be compared."""
+    """Return the states of all generators that `seed_all` seeds, for comparison."""
     numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state(legacy=True)]
     states: list[object] = [random.getstate(), numpy, torch.get_rng_state().numpy().tobytes()]
     if device.type != "cpu":
@@ -488,40 +492,41 @@ def random_states(device: Device) -> list[object]:
 
 
 class EqualDraws(TorchFunctionMode):
-    """Within it, what a network draws by torch's functions is drawn in fp32 on the CPU, and cast.
+    """Draws a network's random numbers in fp32 on the CPU, and casts them, within a `with` statement.
 
-    torch draws other numbers from one seed for another dtype or device; so all precisions see the same noise. Not seen
-    are draws inside other functions of torch (`gumbel_softmax`, `rrelu`), and those from a generator of the network's.
+    torch draws other numbers from the same seed for another dtype or device; here all precisions get the same noise.
+    Draws inside other functions of torch (`gumbel_softmax`, `rrelu`) and from the network's own generators are not
+    covered.
     """
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call `func`, but draw in its place."""
-        given = dict(kwargs or {})
-        if given.get("generator") is not None or given.get("out") is not None:
-            return func(*args, **given)
-        tensors = [each for each in (*args, *given.values()) if isinstance(each, torch.Tensor)]
+        """Call `func`, or draw in its place."""
+        keywords = dict(kwargs or {})
+        if keywords.get("generator") is not None or keywords.get("out") is not None:
+            return func(*args, **keywords)
+        tensors = [argument for argument in (*args, *keywords.values()) if isinstance(argument, torch.Tensor)]
         if func in _LIKE:
             drawn = _LIKE[func](args[0].shape, **_PLAIN)
-            return torch.empty_like(*args, **given).copy_(drawn)
+            return torch.empty_like(*args, **keywords).copy_(drawn)
         if func in _FILLING and args[0].is_floating_point():
-            drawn = func(torch.empty(args[0].shape, **_PLAIN), *map(_up, args[1:]), **_up(given))
+            drawn = func(torch.empty(args[0].shape, **_PLAIN), *map(_up, args[1:]), **_up(keywords))
             return args[0].copy_(drawn)
         if func in _SAMPLING and tensors:
-            drawn = func(*map(_up, args), **_up(given))
+            drawn = func(*map(_up, args), **_up(keywords))
             return drawn.to(tensors[0].device, tensors[0].dtype if drawn.is_floating_point() else drawn.dtype)
         if func in _FACTORIES and not tensors:
-            dtype, where = given.pop("dtype", None), given.pop("device", None)
-            drawn = func(*args, **given, **_PLAIN)
+            dtype, where = keywords.pop("dtype", None), keywords.pop("device", None)
+            drawn = func(*args, **keywords, **_PLAIN)
             return drawn.to(where or torch.get_default_device(), dtype or torch.get_default_dtype())
-        return func(*args, **given)
+        return func(*args, **keywords)
 
 
 def _up(value: Any) -> Any:
     """Return `value` with floating tensors in fp32 on the CPU."""
     if isinstance(value, dict):
-        return {name: _up(each) for name, each in value.items()}
+        return {name: _up(item) for name, item in value.items()}
     return value.detach().to("cpu", torch.float32) if isinstance(value, torch.Tensor) else value
 
 
@@ -534,17 +539,16 @@ def seeded_step(
     precision: Precision | None = None,
     kept: Sequence[str] = (),
 ) -> Step:
-    """Return a step of `case`, in another `precision` if one is named, whose random numbers begin at one seed.
+    """Return a step of `case`, in another `precision` if one is named, with seeded random numbers.
 
-    `kept` are the modules kept in fp32. Compiled modules run as they are without torch.compile, and in training dropout
-    is switched off, which `notes` then say. Inference goes without gradients but not in inference mode, where torch
-    does not tell which tensors are changed in place.
+    `kept` are the modules kept in fp32. Compiled modules run uncompiled, and in training dropout is off; `notes` say
+    so. Inference runs without gradients but not in inference mode, where torch does not report changes in place.
     """
     seed_all(0)
     step = build_step(workload, case, device, precision=precision, no_grad=True, kept=kept)
     compiled = [path or "the network" for path, module in workload.module.named_modules() if is_compiled(module)]
-    if compiled and (said := COMPILED.format(few(compiled))) not in notes:
-        notes.append(said)
+    if compiled and (note := COMPILED.format(few(compiled))) not in notes:
+        notes.append(note)
     uncompile(step.module)
     if isinstance(step, TrainingStep):
         switch_off_dropout(step.module, notes)
@@ -553,7 +557,7 @@ def seeded_step(
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Let encoders and attention run their modules one by one in inference, where torch would run them as one op."""
+    """Let encoders and attention run their modules one by one in inference, instead of as torch's fused op."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -565,15 +569,15 @@ def unfused() -> Iterator[None]:
 def switch_off_dropout(module: torch.nn.Module, notes: list[str]) -> None:
     """Switch off dropout, as a layer or inside attention and recurrent modules, and torchvision's stochastic depth.
 
-    `notes` say so, once, where any was on.
+    `notes` say so once, if any was on.
     """
-    found = False
+    was_on = False
     for layer in module.modules():
         if isinstance(layer, torch.nn.modules.dropout._DropoutNd) or type(layer).__name__ == "StochasticDepth":
-            found |= bool(layer.p)
+            was_on |= bool(layer.p)
             layer.eval()
         elif isinstance(layer, torch.nn.MultiheadAttention | torch.nn.RNNBase):
-            found |= bool(layer.dropout)
+            was_on |= bool(layer.dropout)
             layer.dropout = 0.0
-    if found and NO_DROPOUT not in notes:
+    if was_on and NO_DROPOUT not in notes:
         notes.append(NO_DROPOUT)

@@ -112,7 +112,7 @@ def test_settling_and_warming_up_leave_no_trace(classifier: Workload, case: Make
 def test_a_step_that_cannot_be_taken_apart_says_so(classifier: Workload, case: MakeCase) -> None:
     own = dataclasses.replace(classifier, step=usual, loss=None)
     step = build_training(own, case("fp32", "training"), Cpu())
-    with pytest.raises(WorkloadError, match="cannot be taken apart"):
+    with pytest.raises(WorkloadError, match="cannot be split"):
         step.forward_and_backward()
     with pytest.raises(WorkloadError, match="gives no loss beside it"):
         step.network.forward_and_loss()

@@ -504,7 +504,7 @@ def test_another_forward_can_take_the_networks_place(case: MakeCase, classifier:
         (lambda output: 3, "int"),
         (lambda output: None, "None"),
         (lambda output: output, "a tensor of shape (2, 3)"),
-        (lambda output: output.detach().mean(), "a number that no parameter has part in"),
+        (lambda output: output.detach().mean(), "a number that depends on no parameter"),
     ],
 )
 def test_a_loss_that_is_none_is_told_by_what_it_returned(case: MakeCase, loss, returned, precision) -> None:
