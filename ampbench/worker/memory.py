@@ -1,6 +1,6 @@
-"""The peak of one step's memory, and whose it is; its kernels and launches; what glibc does with freed memory.
+"""The peak of one step's memory by its parts; its kernels and launches; glibc's treatment of freed memory.
 
-Peaks are a pass of their own, never timed, in which a step's FLOPs and least bytes are counted, too.
+Peaks are a pass of their own, never timed, which also counts a step's FLOPs and least bytes.
 """
 
 import ctypes
@@ -32,53 +32,53 @@ from ampbench.worker.work import StepWork, count_work
 from ampbench.workload import Workload
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = ("mmap_threshold", -3), ("trim_threshold", -1)
-"""Parameters of malloc by the names they have in GLIBC_TUNABLES, and by those of mallopt(3)."""
+"""Parameters of malloc by their names in GLIBC_TUNABLES and in mallopt(3)."""
 MMAP_THRESHOLD_BYTES = 32 << 20
-"""The largest that glibc accepts on 64-bit machines, half of its HEAP_MAX_SIZE, and where it arrives by itself."""
+"""The largest value that glibc accepts on 64-bit machines, half of its HEAP_MAX_SIZE, which it also reaches by
+itself."""
 NO_ROOM = re.compile(
     r"out of memory|_ALLOC_FAILED|_ALLOCATION_FAILED|ERROR_OUT_OF_\w+|DefaultCPUAllocator|unable to find an engine",
     re.IGNORECASE,
 )
-"""Texts of errors without a type of their own where memory ran out: CUDA, HIP, Triton and their drivers, cuBLAS, cuFFT,
-cuSOLVER, hipBLAS; cuDNN 9; Level Zero and Unified Runtime; the CPU's allocator; cuDNN without room for a workspace."""
+"""Texts of out-of-memory errors without their own type: CUDA, HIP, Triton and their drivers, cuBLAS, cuFFT, cuSOLVER,
+hipBLAS; cuDNN 9; Level Zero and Unified Runtime; the CPU's allocator; cuDNN without room for a workspace."""
 NEVER = -1
-"""As a threshold of trimming: nothing is given back."""
+"""A threshold of trimming that gives nothing back."""
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Let glibc keep what is freed, once and for all (docs/statistics.md); nothing with another libc.
+    """Let glibc keep freed memory from now on (docs/statistics.md); does nothing with another libc.
 
-    What GLIBC_TUNABLES says of a parameter is left as it is.
+    Parameters in GLIBC_TUNABLES stay as they are.
     """
-    libc, given = ctypes.CDLL(None), os.environ.get("GLIBC_TUNABLES", "")
+    libc, tunables = ctypes.CDLL(None), os.environ.get("GLIBC_TUNABLES", "")
     if hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version"):
         for (name, parameter), value in ((MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES), (TRIM_THRESHOLD, NEVER)):
-            if f"glibc.malloc.{name}=" not in given:
+            if f"glibc.malloc.{name}=" not in tunables:
                 libc.mallopt(parameter, value)
 
 
 COMPILING = 2
-"""Steps that a compiled network runs before its memory is measured: torch may compile once more in the second."""
+"""Steps of a compiled network before its memory is measured: torch may compile once more in the second."""
 _MARK = "ampbench: next call"
 
 
 def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass:
-    """Return the peak of one warmed-up step of `case`, with the parts that have a name.
+    """Return the peak of one warmed-up step of `case`, with its named parts.
 
-    On an accelerator the allocator's peak above what was allocated before the case was built; on the CPU what the step
-    allocates at its peak by the profiler's allocation record, plus what was alive when it began. FLOPs are counted as
-    the step warms up; on a path other than eager, in an eager step before. How long an accelerator is busy is
-    counted in further steps.
-    On the device lies one batch, in inference without its targets; a network that comes compiled is compiled before.
-    Compiled code may hold attention in parts: that none of its kernels ran says nothing.
+    On an accelerator it is the allocator's peak above the bytes allocated before the case was built; on the CPU the
+    step's peak by the profiler's allocation record, plus the bytes alive when it began. FLOPs are counted as the step
+    warms up; on a path other than eager, in an eager step before. An accelerator's busy time is counted in further
+    steps. The device holds one batch, in inference without its targets; a network that comes compiled is compiled
+    before. Compiled code may take kernels of attention apart, so their absence there means nothing.
     """
     workload = one_batch(workload, case)
     work = StepWork()
 
     def count(step: Step) -> None:
         nonlocal work
-        kept = [*_weights(step), *step.module.buffers(), *_given(step)]
+        kept = [*_weights(step), *step.module.buffers(), *_data_of(step)]
         # in inference mode a counter sees no autocast
         with step.mode() if isinstance(step, TrainingStep) else step.network.without_gradients():
             work = count_work(step.run, tf32=PRECISIONS[case.precision].tf32, kept=kept)
@@ -89,7 +89,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         if case.path != "eager" or any(map(is_compiled, step.module.modules())):
             for _ in range(COMPILING):
                 _run(step)
-        elif case.phase == "inference":  # whether it runs in inference mode must be known before it is recorded
+        elif case.phase == "inference":  # shows whether inference mode works, before the recording
             _run(step)
 
     def build() -> Step:
@@ -110,7 +110,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     compiled = bool(compile_mode(case.path)) or any(map(is_compiled, step.module.modules()))
     gradients = [weight.grad for weight in _weights(step) if weight.grad is not None]
     masters = step.masters if isinstance(step, TrainingStep) else None
-    found = MemoryPass(
+    memory_pass = MemoryPass(
         case_id=case.case_id,
         source=memory_source(device),
         peak_bytes=recorded.peak,
@@ -130,19 +130,19 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         master_bytes=None if masters is None else _storage_bytes(masters.by_name.values()),
         graphs_left_aside=left_aside,
     )
-    del gradients  # further steps have their own
+    del gradients  # the steps below create new ones
     busy, why_not = busy_of(partial(_run, step), device)
-    return structs.replace(found, busy_seconds=busy, busy_undefined=why_not)
+    return structs.replace(memory_pass, busy_seconds=busy, busy_undefined=why_not)
 
 
 def one_batch(workload: Workload, case: Case) -> Workload:
-    """Return `workload` with the first batch alone, as a user's loop has it on the device; targets only in training."""
+    """Return `workload` with only its first batch, as on the device in a user's loop; targets only in training."""
     inputs, targets = pairs_of(workload)[0]
     return dataclasses.replace(workload, inputs=inputs, targets=targets if case.phase == "training" else None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` means that memory ran out: by its type, its text (`NO_ROOM`), or the error it wraps."""
+    """Return whether `error` means out of memory: by its type, its text (`NO_ROOM`), or its cause."""
     cause = error.__cause__ if isinstance(error, AmpbenchError) else None
     if cause is not None and is_out_of_memory(cause):
         return True
@@ -151,14 +151,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def said_of(error: Exception) -> str:
-    """Return what an error of the user's code is told as: `OUT_OF_MEMORY`, or its first line and where it arose."""
+    """Return the text of an error of the user's code: `OUT_OF_MEMORY`, or its first line and place."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
     return first_line(error) + ("" if isinstance(error, AmpbenchError) else own_place(error))
 
 
 def memory_source(device: Device) -> str:
-    """Return where the peaks of `peaks_of` come from: "profiler" or "allocator"."""
+    """Return the source of the peaks of `peaks_of`: "profiler" or "allocator"."""
     return "profiler" if isinstance(device, Cpu) else "allocator"
 
 
@@ -169,10 +169,10 @@ def _run(step: Step) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a call did to the memory in use, in bytes: the most that it added at once, and what it left (or freed).
+    """A call's effect on the memory in use, in bytes: its `peak`, and the `net` change at its end.
 
-    `attention` is how often which kernel of attention ran in it (`attention.kernels_in`), `reserved` the most that was
-    taken from the device meanwhile (None on the CPU).
+    `attention` counts the runs of each kernel of attention (`machine.kernels_in`), `reserved` is the most that was
+    taken from the device (None on the CPU).
     """
 
     peak: int
@@ -188,13 +188,13 @@ def peaks_of(
     *,
     recorded: bool = False,
 ) -> Iterator[tuple[Step, Recorded]]:
-    """Yield what each of `builds` makes, a step ready to run, with what one step does after `warm_up`.
+    """Yield each of `builds`, a step ready to run, with the effect of one step after `warm_up`.
 
-    Its peak is above what was allocated before it was built. Of a step that is `recorded` as it warms up, that is the
-    peak of both: what it then launches again takes nothing from the allocator, but has what was taken before.
+    Peaks are above the bytes allocated before the build. With `recorded`, CUDA graphs are recorded in the warm-up, and
+    the peak covers both: a replayed graph allocates nothing, but uses memory from its recording.
 
-    On the CPU all are built before the first is run, because the allocation record is good for once in a process. On an
-    accelerator one is built after the other, and the caller lets go of each before it asks for the next.
+    On the CPU all are built before the first is run, because the allocation record works once in a process. On an
+    accelerator one is built after the other, and the caller releases each before the next.
     """
     if isinstance(device, Cpu):
         steps = [build() for build in builds]
@@ -229,7 +229,7 @@ def peaks_of(
 
 
 def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
-    """Run a step, drop its gradients, and return the bytes of what stays alive: weights, state and inputs."""
+    """Run a step, drop its gradients, and return the bytes that stay alive: weights, state and inputs."""
     warm_up(step)
     if isinstance(step, TrainingStep):
         step.optimizer.zero_grad(set_to_none=True)
@@ -239,25 +239,25 @@ def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
 
 
 def _weights(step: Step) -> list[torch.Tensor]:
-    """Return the network's weights and those that its optimizer moves."""
+    """Return the network's weights and the weights that its optimizer moves."""
     stored = step.stored().values() if isinstance(step, TrainingStep) else ()
     return [*step.module.parameters(), *stored]
 
 
-def _given(step: Step) -> list[torch.Tensor]:
-    """Return what a step is given: inputs, targets, and what its loss holds."""
+def _data_of(step: Step) -> list[torch.Tensor]:
+    """Return a step's data: inputs, targets, and tensors of its loss."""
     return [*tensors_of([step.data.batches, step.data.targets]), *step.network.held]
 
 
 def _input_bytes(step: Step) -> int:
-    return _storage_bytes(_given(step))
+    return _storage_bytes(_data_of(step))
 
 
 def _least_bytes(step: Step, work: StepWork) -> int | None:
-    """Return the bytes that a step reads and writes at least; None where that could not be counted.
+    """Return the least bytes that a step reads and writes; None where they could not be counted.
 
-    Beside what `work` counted, in inference its outputs, in training the state of torch's own optimizers, read and
-    written, of the weights that were written in whole: all of these use what they keep of each element in every step.
+    Added to the counts of `work`: in inference the outputs; in training the state of torch's own optimizers, read and
+    written, for weights written in whole, since these optimizers use all their state in every step.
     """
     if work.read is None or work.written is None or work.produced is None:
         return None
@@ -273,10 +273,10 @@ def _least_bytes(step: Step, work: StepWork) -> int | None:
 
 
 def _take_workspaces(workload: Workload, case: Case, device: Accelerator) -> int:
-    """Run a step that is thrown away, so that what libraries allocate once and keep belongs to no case; return that.
+    """Run a throw-away step, so that memory that libraries allocate once belongs to no case; return its bytes.
 
-    cuBLAS takes its workspaces from the caching allocator at a process' first matrix product, and at its backward.
-    Those that a case before has left are freed first, so that what is returned is what this one's step takes.
+    cuBLAS takes its workspaces from the caching allocator at a process's first matrix product, and at its backward. The
+    workspaces of an earlier case are freed first, so that the result belongs to this case's step.
     """
     device.drop_workspaces()
     device.release()
@@ -290,12 +290,12 @@ def _take_workspaces(workload: Workload, case: Case, device: Accelerator) -> int
 
 
 def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
-    """Return what each of `calls` did to the memory in use on the CPU, by the profiler's allocation record.
+    """Return the effect of each of `calls` on the CPU memory in use, by the profiler's allocation record.
 
-    The autograd profiler is used without Kineto: it records the same allocations (a test compares them) and starts in
-    a millisecond, where Kineto's first use costs over a second and opens the GPU driver. The record of either is exact
-    only the first time in a process: torch remembers the sizes of blocks that were freed after a session ended, and
-    takes them for those of later blocks at the same addresses. So all calls share one session, with a mark before each.
+    The autograd profiler runs without Kineto: it records the same allocations (a test compares them) and starts in a
+    millisecond, where Kineto's first use costs over a second and opens the GPU driver. Either record is exact only the
+    first time in a process: torch remembers the sizes of blocks freed after a session, and applies them to later blocks
+    at the same addresses. So all calls share one session, with a mark before each.
     """
     with _profiled(memory=True) as threads:
         for call in calls:
@@ -311,16 +311,21 @@ def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
                 begun += 1
             if begun:
                 of_calls[begun - 1][thread].append(event)
-    found = []
+    recorded = []
     for parts in of_calls:
-        changes = [event.cpu_memory_usage() for one in parts for event in one if str(event.kind()) == "memory_alloc"]
-        found.append(Recorded(peak_of(changes), sum(changes), kernels_in(parts)))
-    return found
+        changes = [
+            event.cpu_memory_usage()
+            for thread_events in parts
+            for event in thread_events
+            if str(event.kind()) == "memory_alloc"
+        ]
+        recorded.append(Recorded(peak_of(changes), sum(changes), kernels_in(parts)))
+    return recorded
 
 
 @contextmanager
 def _profiled(*, memory: bool) -> Iterator[list[list[Any]]]:
-    """Yield a list that has the profiler's events of each thread, of ops and of `memory`, once the block has ended."""
+    """Yield a list that holds the profiler's events of each thread, of ops and of `memory`, after the block."""
     threads: list[list[Any]] = []
     settings = ProfilerConfig(ProfilerState.CPU, False, memory, False, False, False, _ExperimentalConfig())
     torch._C._autograd._enable_profiler_legacy(settings)
@@ -340,7 +345,7 @@ def peak_of(changes: Iterable[int]) -> int:
 
 
 def rss_bytes() -> int | None:
-    """Return this process' resident set in bytes; None where the kernel does not tell."""
+    """Return this process's resident set in bytes; None where the kernel does not report it."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -355,45 +360,45 @@ def _optimizer_tensors(step: Step) -> list[torch.Tensor]:
 
 
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the distinct storages behind `tensors`; of sparse and nested ones, behind their values."""
+    """Return the bytes of the distinct storages of `tensors`; for sparse and nested ones, of their values."""
     storages = (part.untyped_storage() for tensor in tensors for part in dense_parts(tensor))
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 PROFILED_STEPS = 5
-"""Steps in which the profiler sees the device's work: times of kernels repeat, and those of launches do not matter."""
+"""Profiled steps: the times of kernels repeat, and launches do not count."""
 
 
 def busy_of(run: Callable[[], Any], device: Device) -> tuple[float | None, str]:
-    """Return for how many seconds of a call of `run` the device computes or copies, and, where it is None, why.
+    """Return the seconds in a call of `run` during which the device computes or copies, and the reason for None.
 
-    `run` has been called before. It is called some more times under torch's profiler, which records the device's work
-    alone. What runs at the same time, in several streams, counts once. On a CPU it is not defined: (None, "").
-    The process pays for the profiler from then on: nothing may be timed in it.
+    `run` must be warm. It is called several more times under torch's profiler, which records only the device. Parallel
+    streams count once. Undefined on a CPU: (None, ""). The profiler slows the process from then on: nothing may be
+    timed in it.
     """
     if isinstance(device, Cpu):
         return None, ""
     activity = getattr(torch.profiler.ProfilerActivity, device.type.upper(), None)
     if activity is None or activity not in torch.profiler.supported_activities():  # type: ignore[no-untyped-call]
-        return None, f"torch's profiler does not see what {device.type} does"
+        return None, f"torch's profiler cannot record {device.type}"
     try:
         with torch.profiler.profile(activities=[activity]) as profiled:
             for _ in range(PROFILED_STEPS):
                 run()
             device.synchronize()
         events = profiled.profiler.kineto_results.events()
-    except Exception as error:  # noqa: BLE001 - what the profiler cannot do is no failure of the case
+    except Exception as error:  # noqa: BLE001 - a failing profiler does not fail the case
         return None, f"torch's profiler failed: {first_line(error)}"
     busy = device_seconds(events)
     if not busy:
-        return None, f"torch's profiler saw no work of {device.type}"
+        return None, f"torch's profiler recorded no work on {device.type}"
     return busy / PROFILED_STEPS, ""
 
 
 def device_seconds(events: Iterable[Any]) -> float:
-    """Return for how many seconds a device had any work, by the profiler's `events`: kernels, copies and fills.
+    """Return the seconds during which a device had any work, by the profiler's `events`: kernels, copies and fills.
 
-    What overlaps counts once, gaps do not count, nor do events of the CPU and ranges that people mark.
+    Overlaps count once; gaps, events of the CPU and user annotations do not count.
     """
     spans = sorted(
         (event.start_ns(), event.start_ns() + event.duration_ns())
@@ -410,22 +415,22 @@ def device_seconds(events: Iterable[Any]) -> float:
 
 @contextmanager
 def graphs_left_aside() -> Iterator[list[str]]:
-    """Collect why torch.compile leaves graphs aside, each reason once, in a mode that is to record them.
+    """Collect the distinct reasons why torch.compile skips CUDA graphs, in a mode that records them.
 
-    Torch counts each time and logs why (`log_cudagraph_skip_and_bump_counter` of torch/_inductor/cudagraph_utils.py);
-    what it counts and gives no reason for is `NO_REASON`. Whole once the `with` statement has ended.
+    Torch counts and logs each skip (`log_cudagraph_skip_and_bump_counter` of torch/_inductor/cudagraph_utils.py); a
+    counted skip without a reason is `NO_REASON`. The list is complete after the `with` statement.
     """
-    from torch._dynamo.utils import counters  # as long to import as torch.compile
+    from torch._dynamo.utils import counters  # a slow import, only for torch.compile
 
     reasons: list[str] = []
-    heard = _Heard(reasons)
+    collector = _Reasons(reasons)
     logger = logging.getLogger("torch._inductor.cudagraph_utils.__cudagraphs")
     before = counters["inductor"]["cudagraph_skips"]
-    logger.addHandler(heard)
+    logger.addHandler(collector)
     try:
         yield reasons
     finally:
-        logger.removeHandler(heard)
+        logger.removeHandler(collector)
         if not reasons and counters["inductor"]["cudagraph_skips"] > before:
             reasons.append(NO_REASON)
 
@@ -433,8 +438,8 @@ def graphs_left_aside() -> Iterator[list[str]]:
 NO_REASON = "torch gives no reason"
 
 
-class _Heard(logging.Handler):
-    """Puts warnings into a list, each once, in one line and without the traceback that torch may put below it."""
+class _Reasons(logging.Handler):
+    """Collects warnings in a list, each once, in one line and without a traceback."""
 
     def __init__(self, texts: list[str]):
         super().__init__(logging.WARNING)

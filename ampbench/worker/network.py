@@ -37,15 +37,15 @@ from ampbench.workload import Workload
 
 Region = Callable[[], AbstractContextManager[Any]]
 REFUSING: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
-"""Networks that were seen to refuse `torch.inference_mode`, and run in `torch.no_grad`."""
+"""Networks that failed in `torch.inference_mode`, and run in `torch.no_grad`."""
 _REFUSED = re.compile("inference ?(mode|tensor)|does not require grad|attempting to run", re.IGNORECASE)
-"""What torch says where code needs what tensors of inference mode lack, and torchao where ops come whole."""
-OWN_STEP = "the workload trains by a step of its own and gives no loss beside it, which is needed here"
+"""torch's errors for code that inference mode does not support, and torchao's for ops that are not decomposed."""
+OWN_STEP = "the workload trains by its own step, and this measurement needs a loss"
 _LONG_DTYPES = {short: getattr(torch, name) for name, short in SHORT_DTYPES.items()}
 
 
 def refuses(workload: Workload, case: Case, error: Exception) -> bool:
-    """Return whether an error says that a network refuses inference mode, in which it then runs no more."""
+    """Return whether an error means that a network refuses inference mode; it then runs without it from now on."""
     known = workload.module in REFUSING or case.phase != "inference" or not _REFUSED.search(str(error))
     if not known:
         REFUSING.add(workload.module)
@@ -54,12 +54,12 @@ def refuses(workload: Workload, case: Case, error: Exception) -> bool:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Network:
-    """A network on its device with its weights stored as its precision has them, its `data` and its loss.
+    """A network on its device, with weights in its precision's storage, its `data` and its loss.
 
-    `autocast` is entered once a step, around forward and loss. `forward` is what steps call: the module itself,
-    compiled or traced; `calls` do so on each batch. Modules and tensors that the loss, or `own_step`, holds are moved
-    and cast as targets are, in training; `held` are their tensors. `make_optimizer` is the workload's, or what recipe
-    and precision make of it. `turn` is the batch that comes next.
+    `autocast` is entered once a step, around forward and loss. `forward` is called by steps: the module itself,
+    compiled or traced; `calls` are its calls on each batch. In training, modules and tensors of the loss, or of
+    `own_step`, are moved and cast like targets; `held` are their tensors. `make_optimizer` is the workload's, as recipe
+    and precision change it. `turn` is the number of the next batch.
     """
 
     module: torch.nn.Module
@@ -82,12 +82,12 @@ class Network:
         self.use(self.module)
 
     def use(self, forward: Callable[..., Any]) -> None:
-        """Make `forward` what the steps call."""
+        """Let steps call `forward`."""
         self.forward = forward
         self.calls = [bound(forward, batch) for batch in self.data.batches]
 
     def prepare(self, path: str, once: Callable[[], object]) -> float | None:
-        """Compile or trace the network for `path`, run it `once`, and return the seconds that took; None for eager."""
+        """Compile or trace the network for `path`, and run it `once`; return the seconds, None for eager."""
         if path == "eager":
             return None
         if mode := compile_mode(path):
@@ -98,7 +98,7 @@ class Network:
             once()
             self.device.synchronize()
             seconds = perf_counter() - start
-            if mode == "freezing":  # what another shape compiles must be frozen, too
+            if mode == "freezing":  # other shapes compile again, and must be frozen, too
                 for call, targets in zip(self.calls[1:], self.data.targets[1:], strict=True):
                     with self.mode():
                         self._called(call, targets)
@@ -106,49 +106,50 @@ class Network:
         return seconds
 
     def mode(self) -> AbstractContextManager[Any]:
-        """Return what a user holds around a loop of steps: `torch.inference_mode`, as PyTorch advises, or nothing.
+        """Return the context around a loop of steps: `torch.inference_mode`, as PyTorch advises, or nothing in
+        training.
 
-        With `no_grad`, that is `torch.no_grad` in its place. Nothing, too, where an input requires a gradient: such a
-        network differentiates in its forward pass.
+        With `no_grad` it is `torch.no_grad`. Where an input requires a gradient it is nothing: such a network
+        differentiates in its forward pass.
         """
         if self.training:
             return nullcontext()
         return self.without_gradients() if self.no_grad or self.data.learned else torch.inference_mode()
 
     def without_gradients(self) -> AbstractContextManager[Any]:
-        """Return `torch.no_grad`, or nothing where an input requires a gradient, as `mode` says."""
+        """Return `torch.no_grad`, or nothing where an input requires a gradient, as in `mode`."""
         return nullcontext() if self.data.learned else torch.no_grad()
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the first batch as the network is called with it: positional arguments, and those by name."""
+        """Return the network's arguments for the first batch: positional ones, and those by name."""
         return called_with(self.data.batches[0])
 
     def rewind(self) -> None:
-        """Let the next step take the first batch, as it was given."""
+        """Start again at the first batch, with its original values."""
         self.turn = 0
         self.data.renew()
 
     def forward_and_loss(self, forward: Callable[..., Any] | None = None) -> tuple[Any, torch.Tensor | None]:
         """Run the forward pass and, in training, the loss on the next batch, inside autocast; return both results.
 
-        `forward` is called in the network's place.
+        `forward` replaces the network.
         """
         turn = self._next_turn()
         call = self.calls[turn] if forward is None else bound(forward, self.data.batches[turn])
         return self._called(call, self.data.targets[turn])
 
     def next_batch(self) -> Any:
-        """Return the next batch as `Workload.step` is given it: inputs and targets, or inputs alone."""
+        """Return the next batch for `Workload.step`: inputs and targets, or inputs alone."""
         turn = self._next_turn()
         return (self.data.batches[turn], self.data.targets[turn]) if self.has_targets else self.data.batches[turn]
 
     def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
-        """Run the forward pass and, in training, the loss on a copy of a batch, as its turns do."""
+        """Run the forward pass and, in training, the loss on a copy of a batch."""
         batch, targets = pytree.tree_map_only(torch.Tensor, _copied, (batch, targets))
         return self._called(bound(self.forward, batch), targets)
 
     def forward_alone(self, batch: Any) -> Any:
-        """Run the forward pass alone, inside autocast, on a batch that `Data.placed` returned, which it may change."""
+        """Run only the forward pass, inside autocast, on a batch of `Data.placed`, which it may change."""
         with self.autocast():
             return bound(self.forward, batch)()
 
@@ -156,9 +157,9 @@ class Network:
         """Hold `region` around each call of the loss."""
         function = self.loss
 
-        def within(*given: Any) -> torch.Tensor:
+        def within(*arguments: Any) -> torch.Tensor:
             with region:
-                return function(*given)  # type: ignore[misc]
+                return function(*arguments)  # type: ignore[misc]
 
         self.loss = within if function is not None else None
 
@@ -168,20 +169,20 @@ class Network:
             self.loss(*((output, self.data.targets[0]) if self.has_targets else (output,)))
 
     def release(self) -> None:
-        """Let go of the modules that `keep_fp32` keeps in fp32: they hold themselves in a cycle."""
-        from ampbench.trace.keep_fp32 import release_fp32  # no step that is timed for itself needs it
+        """Release the modules that `keep_fp32` keeps in fp32, which form reference cycles."""
+        from ampbench.trace.keep_fp32 import release_fp32  # timed steps do not need it
 
         for module in self.module.modules():
             release_fp32(module)
 
     def store_weights(self, names: Iterable[str], dtype: torch.dtype) -> None:
-        """Store the parameters of these names in `dtype`."""
+        """Store the named parameters in `dtype`."""
         parameters = dict(self.module.named_parameters())
         for name in names:
             parameters[name].data = parameters[name].data.to(dtype)
 
     def _next_turn(self) -> int:
-        """Return the number of the next batch, which is as it was given."""
+        """Return the number of the next batch, after restoring its values."""
         data, turn = self.data, self.turn
         self.turn = (turn + 1) % len(self.calls)
         if data.changed != [] and turn in data.seen:
@@ -190,20 +191,20 @@ class Network:
         return turn
 
     def _called(self, call: Callable[[], Any], targets: Any) -> tuple[Any, torch.Tensor | None]:
-        """Return what `call` returns and, in training, the loss of that, both inside autocast."""
+        """Return the result of `call` and, in training, its loss, both inside autocast."""
         with self.autocast():
             output = call()
             if not self.training:
                 return output, None
             if self.loss is None:
                 raise WorkloadError(OWN_STEP)
-            given = (output, targets) if self.has_targets else (output,)
-            loss = self.loss(*given)
+            arguments = (output, targets) if self.has_targets else (output,)
+            loss = self.loss(*arguments)
         return output, loss
 
     def _traced(self) -> Callable[..., Any]:
         """Return the network traced inside autocast and frozen."""
-        from ampbench.trace.traced import trace_frozen  # no other path needs what reads traces
+        from ampbench.trace.traced import trace_frozen  # only the traced path needs it
 
         args, kwargs = self.arguments()
         return trace_frozen(self.module, args, kwargs, self.autocast)[1]  # type: ignore[no-any-return]
@@ -218,26 +219,25 @@ def build_network(
     no_grad: bool = False,
     kept: Sequence[str] = (),
 ) -> Network:
-    """Return a copy of the network of a workload as `case` has it, with copies of its batches.
+    """Return a copy of a workload's network for `case`, with copies of its batches.
 
-    Where the precision stores fp32, weights and buffers of a network loaded in half are upcast, and others stay as they
-    are; in half and in the reference they are as `stored_dtype` says. Floating inputs are given in the case's
-    `input_dtype`; in another `precision` than the case's, such as `FP64`, as that stores them; and those that are
-    `cached` as it computes them. The modules that `kept` names ("" is the network) are kept in fp32 by `keep_fp32`, but
-    not in the reference; where weights are stored in half, their outputs go back to half, but for those of a whole
-    network in inference. A user's own precision prepares the network and what makes its optimizer. Raises
-    `UnknownNameError` for a name of no module, and `UsageError` where a kept module shares a parameter with one that
-    moves it to half, or where a precision prepares no module.
+    Where the precision stores fp32, weights and buffers loaded in half are upcast, and others unchanged; in half and in
+    the reference, `stored_dtype` decides. Floating inputs have the case's `input_dtype`, or the storage dtype of
+    another `precision`, such as `FP64`; `cached` ones have the precision's compute dtype. `keep_fp32` keeps the modules
+    in `kept` ("" is the network) in fp32, except in the reference; where weights are stored in half, their outputs are
+    cast back to half, except those of a whole network in inference. A user's own precision prepares the network and its
+    optimizer. Raises `UnknownNameError` for an unknown module, and `UsageError` where a kept module shares a parameter
+    with one that moves it to half, or where a precision prepares no module.
     """
     row = precision or PRECISIONS[case.precision]
     training, channels_last = case.phase == "training", case.memory_format == "channels_last"
     storage = getattr(torch, row.storage)
-    given = _LONG_DTYPES[case.input_dtype] if precision is None else storage
+    input_dtype = _LONG_DTYPES[case.input_dtype] if precision is None else storage
     copies: dict[int, Any] = {}
     module = copy.deepcopy(workload.module, copies)
     kept = () if row is FP64 else kept
     if kept:
-        # what a whole network returns is for its user, who takes fp32; a loss may not, beside targets in half
+        # a user takes a whole network's output in fp32; a loss may not, with targets in half
         _keep_named(module, kept, cast_back=storage is not torch.float32 and (training or "" not in kept))
     store = partial(_store, device=device, storage=storage)
     store(module)
@@ -251,9 +251,9 @@ def build_network(
     make_optimizer = optimizer_of(recipe, workload.optimizer or default_optimizer)
     module, make_optimizer = _prepared(module, make_optimizer, row, training=training)
     place = partial(placed, where={"device": device.type}, channels_last=channels_last)
-    place_inputs = _place_inputs(workload, place, given, row)
+    place_inputs = _place_inputs(workload, place, input_dtype, row)
     data = place_data(workload, place_inputs, partial(place, storage=storage), counted=training)
-    if not training and row.prepare is None:  # a prepared network may hold other weights by the same names
+    if not training and row.prepare is None:  # a prepared network may have other weights with these names
         data.weights = (module, workload.module)
     loss, step, held = workload.loss, workload.step, list[torch.Tensor]()
     if training:
@@ -277,18 +277,18 @@ def build_network(
 
 
 def compiled(module: torch.nn.Module, mode: str) -> Callable[..., Any]:
-    """Return a network as torch.compile has it in one of `COMPILE_MODES`; it is compiled as it is first called.
+    """Return a network compiled by torch.compile in one of `COMPILE_MODES`; its first call compiles it.
 
-    In the mode "freezing", that is the default mode, and it must be called within `freezing()`.
+    The mode "freezing" is the default mode, and needs a call within `freezing()`.
     """
-    own = mode not in (COMPILE_MODES[0], "freezing")
-    return torch.compile(module, mode=mode) if own else torch.compile(module)
+    has_mode = mode not in (COMPILE_MODES[0], "freezing")
+    return torch.compile(module, mode=mode) if has_mode else torch.compile(module)
 
 
 def freezing() -> AbstractContextManager[Any]:
-    """Return what inductor folds weights into the code within, where gradients are off.
+    """Return a context in which inductor folds weights into the code, where gradients are off.
 
-    The option of torch.compile is not enough: dynamo asks the global switch.
+    The option of torch.compile is not enough: dynamo reads the global switch.
     """
     import torch._inductor.config  # seconds: no other path needs it
 
@@ -296,9 +296,9 @@ def freezing() -> AbstractContextManager[Any]:
 
 
 def fake_network(workload: Workload, case: Case) -> Network:
-    """Return the network of a workload of fake tensors, which lie on the case's absent device in their dtypes already.
+    """Return the network of a workload of fake tensors, already on the case's absent device in their dtypes.
 
-    Only its batches are copied. It can run forward and loss alone.
+    Only its batches are copied. It can run only forward and loss.
     """
     row, training = PRECISIONS[case.precision], case.phase == "training"
     place = partial(placed, where={}, channels_last=case.memory_format == "channels_last")
@@ -316,22 +316,24 @@ def fake_network(workload: Workload, case: Case) -> Network:
     )
 
 
-def _place_inputs(workload: Workload, place: Callable[..., Any], given: torch.dtype, row: Precision) -> Place:
-    """Return what places a batch, floating tensors as `given`, in what is cached as the precision computes them."""
+def _place_inputs(workload: Workload, place: Callable[..., Any], dtype: torch.dtype, row: Precision) -> Place:
+    """Return a function that places a batch, floating tensors in `dtype`, cached ones in the compute dtype."""
     if not workload.cached:
-        return partial(place, storage=given)
+        return partial(place, storage=dtype)
     computed = getattr(torch, row.autocast or row.storage)
 
     def place_each(batch: Any) -> Any:
         named = batch.items() if isinstance(batch, dict) else enumerate(called_with(batch)[0])
-        made = {name: place(one, storage=computed if name in workload.cached else given) for name, one in named}
-        return made if isinstance(batch, dict) else tuple(made.values())
+        placed_inputs = {
+            name: place(tensor, storage=computed if name in workload.cached else dtype) for name, tensor in named
+        }
+        return placed_inputs if isinstance(batch, dict) else tuple(placed_inputs.values())
 
     return place_each
 
 
 def _store(module: torch.nn.Module, *, device: Device, storage: torch.dtype) -> None:
-    """Bring a network to the device, and its weights and buffers into `storage`; into fp32 those loaded in half."""
+    """Move a network to the device, its weights and buffers to `storage`; in fp32, upcast those loaded in half."""
     if storage is torch.float32:
         in_fp32(module)
 
@@ -343,7 +345,7 @@ def _store(module: torch.nn.Module, *, device: Device, storage: torch.dtype) -> 
 
 
 def _refuse_stuck(module: torch.nn.Module, storage: torch.dtype) -> None:
-    """Raise `WorkloadError` for a weight of a class that does not take the dtype which a reference stores."""
+    """Raise `WorkloadError` for a weight whose class does not take the reference's storage dtype."""
     for name, tensor in named_tensors(module):
         if is_wrapper(tensor) and tensor.is_floating_point() and tensor.dtype is not storage:
             raise WorkloadError(f"{name} is {type(tensor).__name__}, which stays in {short_dtype(tensor.dtype)}")
@@ -352,20 +354,20 @@ def _refuse_stuck(module: torch.nn.Module, storage: torch.dtype) -> None:
 def _prepared(
     module: torch.nn.Module, make_optimizer: MakeOptimizer, row: Precision, *, training: bool
 ) -> tuple[torch.nn.Module, MakeOptimizer]:
-    """Return a network, and what makes its optimizer, as a user's own precision prepares them."""
+    """Return a network, and the function that makes its optimizer, after a user's own precision has prepared them."""
     if row.prepare is None:
         return module, make_optimizer
     returned = row.prepare(module, make_optimizer if training else None)
-    prepared, made = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
-    if not isinstance(prepared, torch.nn.Module) or not (made is None or callable(made)):
-        said = f"precision {row.name}: prepare returned {type(returned).__name__}"
-        raise UsageError(f"{said}; expected the module, or (module, optimizer)")
-    return prepared, made or make_optimizer
+    prepared, prepared_optimizer = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+    if not isinstance(prepared, torch.nn.Module) or not (prepared_optimizer is None or callable(prepared_optimizer)):
+        wrong = f"precision {row.name}: prepare returned {type(returned).__name__}"
+        raise UsageError(f"{wrong}; expected the module, or (module, optimizer)")
+    return prepared, prepared_optimizer or make_optimizer
 
 
 def _keep_named(module: torch.nn.Module, names: Iterable[str], *, cast_back: bool) -> None:
-    """Keep the submodules of these names, which are no patterns, in fp32."""
-    from ampbench.trace.keep_fp32 import keep_fp32  # no step that is timed for itself needs it
+    """Keep the named submodules in fp32; names are no patterns."""
+    from ampbench.trace.keep_fp32 import keep_fp32  # timed steps do not need it
 
     in_fp32(module)
     known = dict(module.named_modules(remove_duplicate=False))
@@ -376,11 +378,11 @@ def _keep_named(module: torch.nn.Module, names: Iterable[str], *, cast_back: boo
 
 
 def _refuse_moved(module: torch.nn.Module, names: Iterable[str], storage: torch.dtype) -> None:
-    """Raise `UsageError` where a parameter of a kept submodule was moved to `storage`, with another that shares it."""
+    """Raise `UsageError` where a kept submodule's parameter was moved to `storage` with a module that shares it."""
     everywhere = list(module.named_parameters(remove_duplicate=False))
     for name in names:
         for parameter in module.get_submodule(name).parameters():
-            shared = [path for path, other in everywhere if other is parameter]
+            shared = [path for path, candidate in everywhere if candidate is parameter]
             if parameter.dtype is storage and len(shared) > 1:
                 raise UsageError(f"{name}: {' and '.join(shared)} are one parameter: keep the modules of all, or none")
 

@@ -1,4 +1,4 @@
-"""What an optimizer is made of, moves and keeps: its recipe, fp32 master weights, the state that is put back."""
+"""Optimizers: their recipes, fp32 master weights, saved and restored state."""
 
 import copy
 import inspect
@@ -22,7 +22,7 @@ MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def default_optimizer(parameters: Any) -> torch.optim.Optimizer:
-    """Return plain SGD with lr 0.01: by it steps are timed where no optimizer is named."""
+    """Return plain SGD with lr 0.01, which times steps where no optimizer is named."""
     return torch.optim.SGD(parameters, lr=0.01)
 
 
@@ -32,17 +32,18 @@ def is_named(workload: Workload, recipe: TrainingRecipe) -> bool:
 
 
 BLOCK = 1 << 18
-"""As many elements are moved at a time, at least one weight: what an optimizer's step needs is then a small share."""
+"""The elements moved at a time, or one larger weight: the memory of an optimizer's step is then a small share."""
 
 
 def steps_alone(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a step moves each weight by its own gradient and state: torch's own do, but for clipping."""
+    """Return whether a step moves each weight by its own gradient and state: true of torch's own, except for
+    clipping."""
     hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
-    return type(optimizer).__module__.startswith("torch.optim.") and all(isinstance(one, _Clip) for one in hooks)
+    return type(optimizer).__module__.startswith("torch.optim.") and all(isinstance(hook, _Clip) for hook in hooks)
 
 
 def in_blocks(sizes: Mapping[Key, int]) -> list[list[Key]]:
-    """Return the keys of numbers of elements in blocks of at most `BLOCK` elements, or of one key alone."""
+    """Return the keys of `sizes` in blocks of at most `BLOCK` elements, or of one larger key."""
     blocks: list[list[Key]] = []
     room = 0
     for key, size in sizes.items():
@@ -54,22 +55,22 @@ def in_blocks(sizes: Mapping[Key, int]) -> list[list[Key]]:
     return blocks
 
 
-def optimizer_of(recipe: TrainingRecipe, own: MakeOptimizer) -> MakeOptimizer:
-    """Return what makes the optimizer of a recipe: that which it names, or the workload's `own` with its settings.
+def optimizer_of(recipe: TrainingRecipe, workload_optimizer: MakeOptimizer) -> MakeOptimizer:
+    """Return the function that makes a recipe's optimizer: a named one, or the workload's with changed settings.
 
-    What that makes raises `WorkloadError` where the workload's own has no such setting. Raises it where the class that
-    is named cannot be imported.
+    That function raises `WorkloadError` where the workload's optimizer lacks a setting. A named class that cannot be
+    imported raises it here.
     """
     if is_path(recipe.optimizer):
         kind = _kind_at(recipe.optimizer)
         return lambda parameters: kind(parameters, **_arguments(kind, recipe))
     if recipe.optimizer:
         return lambda parameters: _of_torch(recipe, parameters)
-    return (lambda parameters: with_settings(own(parameters), recipe)) if recipe.settings else own
+    return (lambda parameters: with_settings(workload_optimizer(parameters), recipe)) if recipe.settings else workloads
 
 
 class _Clip:
-    """Clips the gradients of an optimizer to a norm; they have the norm `total`, unless it is None."""
+    """Clips the gradients of an optimizer to a norm; `total` is their norm, None to compute it."""
 
     def __init__(self, norm: float):
         self.norm = norm
@@ -85,46 +86,46 @@ class _Clip:
 
 
 def clip_as_all(optimizer: torch.optim.Optimizer, gradients: Callable[[], list[torch.Tensor]]) -> None:
-    """Let an optimizer that `steps_alone` and is given some gradients at a time clip them by the norm of all."""
+    """Let an optimizer that `steps_alone` on some of the gradients clip them by the norm of all."""
     for hook in optimizer._optimizer_step_pre_hooks.values():
         hook.total = torch.nn.utils.get_total_norm(gradients())  # type: ignore[attr-defined]
 
 
 def clipping(make: MakeOptimizer, norm: float | None) -> MakeOptimizer:
-    """Return what makes an optimizer whose step first clips the gradients to a norm; 0 or None: `make` itself.
+    """Return a function that makes an optimizer with gradient clipping to a norm; 0 or None: `make` itself.
 
-    Under GradScaler that is after the scale was divided out or, where a fused optimizer does so itself in its step, to
-    the norm times the scale.
+    Under GradScaler, clipping follows the unscaling; where a fused optimizer unscales in its step, the norm is
+    multiplied by the scale.
     """
     if not norm:
         return make
 
-    def made(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    def make_clipping(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         optimizer = make(parameters)
         optimizer.register_step_pre_hook(_Clip(norm))
         return optimizer
 
-    return made
+    return make_clipping
 
 
 def check_class(recipe: TrainingRecipe) -> None:
-    """Make the optimizer of the class that a recipe names by its place; `WorkloadError` where it cannot be made."""
+    """Make the optimizer of the class that a recipe names by its path; `WorkloadError` where that fails."""
     name = recipe.optimizer
     make = optimizer_of(recipe, default_optimizer)
     try:
-        made: Any = make([torch.nn.Parameter(torch.zeros(2, 2))])
+        optimizer: Any = make([torch.nn.Parameter(torch.zeros(2, 2))])
     except Exception as error:
         raise WorkloadError(f"optimizer {name} cannot be made: {first_line(error)}") from error
-    if not isinstance(made, torch.optim.Optimizer):
-        raise WorkloadError(f"optimizer {name} makes {type(made).__name__}; expected a torch.optim.Optimizer")
-    closure = inspect.signature(made.step).parameters.get("closure")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(f"optimizer {name} makes {type(optimizer).__name__}; expected a torch.optim.Optimizer")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
-        raise WorkloadError(f"optimizer {name} needs a closure, which no step here gives")
+        raise WorkloadError(f"optimizer {name} needs a closure, which ampbench's steps do not pass")
 
 
 def _kind_at(place: str) -> Any:
-    """Return the class at a place; `WorkloadError` where there is none."""
-    from ampbench.worker.sources import import_module  # which needs what is here
+    """Return the class at a path; `WorkloadError` where there is none."""
+    from ampbench.worker.sources import import_module  # imports this module
 
     name, _, attribute = place.rpartition(":")
     try:
@@ -138,21 +139,21 @@ def _kind_at(place: str) -> Any:
 
 
 def _arguments(kind: Any, recipe: TrainingRecipe) -> dict[str, Any]:
-    """Return the arguments that a recipe gives a class: betas as one, where it takes them so."""
-    given = recipe.settings | dict(recipe.more)
+    """Return a recipe's arguments for a class; betas as a pair, where the class takes one."""
+    arguments = recipe.settings | dict(recipe.more)
     takes = inspect.signature(kind).parameters
-    if "betas" in takes and any(name in given for name in _BETAS):
+    if "betas" in takes and any(name in arguments for name in _BETAS):
         default = takes["betas"].default
-        betas = [given.pop(name, None) for name in _BETAS]
-        given["betas"] = _over(betas, default if isinstance(default, tuple | list) else (0.9, 0.999))
-    return given
+        betas = [arguments.pop(name, None) for name in _BETAS]
+        arguments["betas"] = _over(betas, default if isinstance(default, tuple | list) else (0.9, 0.999))
+    return arguments
 
 
 _BETAS = ("beta1", "beta2")
 
 
 def _of_torch(recipe: TrainingRecipe, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer of torch's that a recipe names; raises what torch does where it cannot be made."""
+    """Return torch's optimizer that a recipe names; raises torch's error where it cannot be made."""
     name, _, implementation = recipe.optimizer.partition(":")
     row = OPTIMIZERS[name]
     kind: Any = getattr(torch.optim, row.kind)
@@ -163,14 +164,14 @@ def _of_torch(recipe: TrainingRecipe, parameters: Iterable[torch.nn.Parameter]) 
         settings[FOREACH] = implementation == FOREACH
     if implementation and FUSED in row.implementations:
         settings[FUSED] = implementation == FUSED
-    made: torch.optim.Optimizer = kind(parameters, **settings)
-    return made
+    optimizer: torch.optim.Optimizer = kind(parameters, **settings)
+    return optimizer
 
 
 def with_settings(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe) -> torch.optim.Optimizer:
-    """Return an optimizer with the settings of its groups changed to a recipe's, as `TrainingRecipe` says.
+    """Return an optimizer with the settings of a recipe in all its groups, as `TrainingRecipe` defines them.
 
-    Raises `WorkloadError` where it has no such setting.
+    Raises `WorkloadError` where it lacks a setting.
     """
     groups = optimizer.param_groups
     rates = [float(group["lr"]) for group in groups if "lr" in group]
@@ -187,40 +188,40 @@ def with_settings(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe) -> t
                 rate = value * float(group["lr"]) / max(rates) if max(rates) > 0 else value
                 group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], torch.Tensor) else rate
             elif key == "betas":
-                group["betas"] = _over([value if name == one else None for one in _BETAS], group["betas"])
+                group["betas"] = _over([value if name == beta else None for beta in _BETAS], group["betas"])
             elif name != "weight_decay" or group["weight_decay"] or not decays:
                 group[key] = value
     return optimizer
 
 
 def _over(values: Iterable[Any], others: Iterable[Any]) -> tuple[Any, ...]:
-    """Return values, each None of them as in `others`."""
-    return tuple(other if value is None else value for value, other in zip(values, others, strict=True))
+    """Return `values`, with `others` in place of None."""
+    return tuple(default if value is None else value for value, default in zip(values, others, strict=True))
 
 
 class Masters:
-    """fp32 copies of the weights that `module` stores in half: they, and their gradients, are what an optimizer moves.
+    """fp32 copies of the weights that `module` stores in half; the optimizer moves them by their gradients.
 
-    They begin with the values of `original`, unrounded. Weights stored in fp32, or that need no gradient, have no copy.
+    They begin with the unrounded values of `original`. Weights in fp32, and those without a gradient, have no copy.
     `by_name` are the copies by the names of their parameters.
     """
 
     def __init__(self, module: torch.nn.Module, original: torch.nn.Module):
-        given = dict(original.named_parameters())
+        originals = dict(original.named_parameters())
         halves = {
             name: weight
             for name, weight in module.named_parameters()
-            if weight.requires_grad and name in given and weight.dtype in HALVES
+            if weight.requires_grad and name in originals and weight.dtype in HALVES
         }
         self.by_name = {
-            name: torch.nn.Parameter(torch.empty_like(half, dtype=torch.float32).copy_(given[name].detach()))
+            name: torch.nn.Parameter(torch.empty_like(half, dtype=torch.float32).copy_(originals[name].detach()))
             for name, half in halves.items()
         }
         self._pairs = [(half, self.by_name[name]) for name, half in halves.items()]
 
     def take_gradients(self) -> None:
-        """Hand the network's gradients to the masters, in their dtype; it keeps none."""
-        taken, given = [], []
+        """Move the network's gradients to the masters, in their dtype."""
+        taken, gradients = [], []
         for half, master in self._pairs:
             gradient, half.grad = half.grad, None
             if gradient is None or gradient.layout is not torch.strided:
@@ -228,23 +229,22 @@ class Masters:
                 continue
             master.grad = torch.empty_like(master)
             taken.append(master.grad)
-            given.append(gradient)
+            gradients.append(gradient)
         if taken:
-            torch._foreach_copy_(taken, given)
+            torch._foreach_copy_(taken, gradients)
 
     @torch.no_grad()
     def round_into_network(self) -> None:
-        """Give the network the masters' values, rounded to the dtype that it computes in."""
+        """Copy the masters' values into the network, rounded to its dtype."""
         if self._pairs:
             torch._foreach_copy_([half for half, _ in self._pairs], [master for _, master in self._pairs])
 
 
 class SavedState:
-    """The state of a training as it is when this is made; `stored` are the weights that the optimizer moves.
+    """A copy of a training's state; `stored` are the weights that the optimizer moves.
 
-    Those are the network's own parameters, or master weights beside them. It lies on their devices or, with `on_host`,
-    in the host's memory, where putting it back takes longer; `on_host` tells where it lies: a device that has no room
-    for a copy has it put there, too.
+    These are the network's own parameters, or master weights. The copy is on their devices or, with `on_host`, in the
+    host's memory, where restoring takes longer; a device without room sets `on_host`, too.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class SavedState:
         *,
         on_host: bool = False,
     ):
-        whole = {id(one): one for one in (*module.parameters(), *stored, *module.buffers())}.values()
+        whole = {id(tensor): tensor for tensor in (*module.parameters(), *stored, *module.buffers())}.values()
         live = [part for tensor in whole for part in plain_parts(tensor)]
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
         for state in optimizer.state.values():
@@ -271,18 +271,18 @@ class SavedState:
         except torch.OutOfMemoryError:
             if on_host:
                 raise
-            self.on_host, self._tensors = True, []  # what was copied is free again before anything is copied anew
+            self.on_host, self._tensors = True, []  # frees the first copies
             self._tensors = [(tensor, self._copy(tensor)) for tensor in live]
         self._scaler = scaler
         self._scaled: dict[str, Any] = {} if scaler is None else scaler.state_dict()
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy that stays as it is: one to the host of what lies there already would be the tensor itself."""
-        there = tensor.detach()
-        return there.to("cpu") if self.on_host and there.device.type != "cpu" else there.clone()
+        """Return a copy on the device or the host, never the tensor itself."""
+        detached = tensor.detach()
+        return detached.to("cpu") if self.on_host and detached.device.type != "cpu" else detached.clone()
 
     def put_back(self) -> bool:
-        """Put it back, in place; return whether GradScaler had lowered its scale since, that is, skipped a step."""
+        """Restore the state in place; return whether GradScaler had lowered its scale, which means a skipped step."""
         with torch.no_grad():
             for tensor, saved in self._tensors:
                 tensor.copy_(saved)
@@ -298,19 +298,20 @@ class SavedState:
 def recipe_of(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Recipe:
     """Return the settings of `optimizer` and the momenta of `module`'s running statistics.
 
-    Settings are read of torch's own classes alone: what another, or one derived from these, makes of them is its own.
+    Only the settings of torch's own classes are read: other classes, even derived ones, may use them differently.
     """
     kind = type(optimizer)
-    own = getattr(torch.optim, kind.__name__, None) is kind
+    is_torchs = getattr(torch.optim, kind.__name__, None) is kind
     return Recipe(
-        optimizer=f"torch.optim.{kind.__name__}" if own else f"{kind.__module__}.{kind.__qualname__}",
-        groups=[_group(kind.__name__ if own else "", group) for group in optimizer.param_groups],
+        optimizer=f"torch.optim.{kind.__name__}" if is_torchs else f"{kind.__module__}.{kind.__qualname__}",
+        groups=[_group(kind.__name__ if is_torchs else "", group) for group in optimizer.param_groups],
         running_momenta=sorted({momentum for momentum, _ in _statistics(module)}, reverse=True),
     )
 
 
 def misses(recipe: Recipe, optimizer: torch.optim.Optimizer, stored: Mapping[str, torch.Tensor]) -> Recipe:
-    """Return a recipe with which of the `stored` weights that are trained its optimizer lacks, and what else it has."""
+    """Return a recipe with the trained weights among `stored` that its optimizer lacks, and its number of foreign
+    ones."""
     trained = {name: id(weight) for name, weight in stored.items() if weight.requires_grad}
     held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
     missed = [name for name, weight in trained.items() if weight not in held]
@@ -320,35 +321,37 @@ def misses(recipe: Recipe, optimizer: torch.optim.Optimizer, stored: Mapping[str
     return structs.replace(recipe, missed=missed, foreign=foreign, trained=len(trained))
 
 
-def _group(kind: str, given: Mapping[str, Any]) -> OptimizerGroup:
-    """Return the settings of a group of torch's optimizer `kind` ("": another's)."""
-    elements = sum(parameter.numel() for parameter in given["params"] if not torch.nn.parameter.is_lazy(parameter))
+def _group(kind: str, settings: Mapping[str, Any]) -> OptimizerGroup:
+    """Return the settings of a group of torch's optimizer `kind` ("": another library's)."""
+    elements = sum(parameter.numel() for parameter in settings["params"] if not torch.nn.parameter.is_lazy(parameter))
     if not kind:
-        return OptimizerGroup(elements=elements, lr=_number(given.get("lr")))
-    mean = given.get("alpha") if kind == "RMSprop" and not given.get("centered") else None
-    beta1, beta2 = given.get("betas", (None, mean))
+        return OptimizerGroup(elements=elements, lr=_number(settings.get("lr")))
+    mean = settings.get("alpha") if kind == "RMSprop" and not settings.get("centered") else None
+    beta1, beta2 = settings.get("betas", (None, mean))
     return OptimizerGroup(
         elements=elements,
-        lr=_number(given.get("lr")),
-        weight_decay=_number(given.get("weight_decay")),
-        decoupled=_flag(given.get("decoupled_weight_decay", kind == "AdamW")) if "weight_decay" in given else None,
+        lr=_number(settings.get("lr")),
+        weight_decay=_number(settings.get("weight_decay")),
+        decoupled=_flag(settings.get("decoupled_weight_decay", kind == "AdamW"))
+        if "weight_decay" in settings
+        else None,
         beta1=_number(beta1),
         beta2=_number(beta2),
-        eps=_number(given.get("eps")),
-        momentum=_number(given.get("momentum")),
-        foreach=_flag(given.get("foreach")),
-        fused=_flag(given.get("fused")),
-        capturable=_flag(given.get("capturable") or given.get("differentiable")),
+        eps=_number(settings.get("eps")),
+        momentum=_number(settings.get("momentum")),
+        foreach=_flag(settings.get("foreach")),
+        fused=_flag(settings.get("fused")),
+        capturable=_flag(settings.get("capturable") or settings.get("differentiable")),
     )
 
 
 def statistics_stall(module: torch.nn.Module) -> float | None:
-    """Return `Divergence.statistics_stall` of a network as it is stored."""
+    """Return `Divergence.statistics_stall` of a network in its storage."""
     return max((torch.finfo(dtype).eps / 4 / momentum for momentum, dtype in _statistics(module)), default=None)
 
 
 def _statistics(module: torch.nn.Module) -> Iterator[tuple[float, torch.dtype]]:
-    """Yield momentum and dtype of running statistics: a cumulative average, which has no momentum, is left out."""
+    """Yield momentum and dtype of running statistics, except cumulative averages, which have no momentum."""
     for layer in module.modules():
         if isinstance(layer, torch.nn.modules.batchnorm._NormBase) and layer.running_mean is not None:
             momentum = _number(layer.momentum)
@@ -357,7 +360,7 @@ def _statistics(module: torch.nn.Module) -> Iterator[tuple[float, torch.dtype]]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a setting as a number, None where it is none that is finite and 0 or more."""
+    """Return a setting as a number, None where it is not finite or below 0."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

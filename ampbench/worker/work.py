@@ -1,4 +1,4 @@
-"""What a step has to do at least, by what it does: its FLOPs by operation and dtype, and the bytes it reads and writes.
+"""The least work of a step: its FLOPs by operation and dtype, and the bytes it reads and writes.
 
 They are counted once, as a step warms up, never while it is timed.
 """
@@ -25,28 +25,28 @@ _aten = torch.ops.aten
 
 
 def count_flops(run: Callable[[], Any]) -> dict[str, int] | None:
-    """Return the FLOPs of what `run` does by dtype ("bf16").
+    """Return the FLOPs of `run` by dtype ("bf16").
 
-    A multiply-add is two. Counted are matrix products, convolutions and attention, by `torch.utils.flop_counter`'s
-    formulas of shapes (what a mask leaves out, too), and the fused kernels of recurrent networks and encoder layers;
-    not mv, addmv, dot, vdot, `torch.nn.Bilinear`, cdist and linear algebra. Call it with `torch.no_grad` rather than
-    inference mode, in which autocast is out of sight. {}: nothing that is counted runs; None: something cannot be
-    counted. Where the counter itself is in the way, `run` is run once more; compiled code runs uncompiled.
+    A multiply-add is two. Matrix products, convolutions and attention count by `torch.utils.flop_counter`'s formulas of
+    shapes (masked elements, too), and so do the fused kernels of recurrent networks and encoder layers; mv, addmv, dot,
+    vdot, `torch.nn.Bilinear`, cdist and linear algebra do not. Call it with `torch.no_grad` rather than inference mode,
+    which hides autocast. {}: nothing countable runs; None: some op cannot be counted. Where the counter itself breaks
+    `run`, it is run once more; compiled code runs uncompiled.
     """
     return count_work(run).flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What a call had to do: `flops` as `count_flops` says, `flops_by_operation` those that no kernel can leave out.
+    """The work of a call: `flops` as in `count_flops`, `flops_by_operation` those that no kernel can leave out.
 
-    The latter are by operation (`MULTIPLYING`) and dtype: of causal attention what its mask leaves, none of
-    `flex_attention`, whose mask may leave out any. Attention that is written out in products is products.
+    The latter are by operation (`MULTIPLYING`) and dtype: unmasked ones for causal attention, none for
+    `flex_attention`, whose mask may leave out any. Attention written as products counts as products.
 
-    `read` and `written` are bytes by the address of a storage that was there before: of the largest tensor in it that
-    an op used in whole. An op is taken to use a tensor in whole where it multiplies it, or is pointwise, a cast, a copy
-    or an optimizer's; lookups, views and scatters, which use parts, add nothing, so that the sums are lower bounds.
-    `produced` are the bytes of what the call returned in storages of its own. None: could not be counted.
+    `read` and `written` are bytes by the address of an earlier storage: of the largest tensor in it that an op used in
+    whole. An op uses a tensor in whole if it multiplies it, or is pointwise, a cast, a copy or an optimizer's; lookups,
+    views and scatters use parts and add nothing, so the sums are lower bounds. `produced` are the bytes of the call's
+    results in new storages. None: could not be counted.
     """
 
     flops: dict[str, int] | None = None
@@ -56,22 +56,22 @@ class StepWork:
     produced: int | None = None
 
     def wrote(self, tensor: torch.Tensor) -> bool:
-        """Return whether all of a tensor that was there before was written."""
+        """Return whether all of an earlier tensor was written."""
         written = self.written or {}
         return all(written.get(_address(part), -1) >= _own_bytes(part) for part in plain_parts(tensor))
 
 
 def count_work(run: Callable[[], Any], *, tf32: bool = False, kept: Iterable[torch.Tensor] = ()) -> StepWork:
-    """Return what a call of `run` has to do, once it has run; `kept` are the tensors whose bytes are looked after.
+    """Return the work of a call of `run`, after the call; `kept` are the tensors whose bytes are counted.
 
-    They are dense and stay alive meanwhile. It is run as `count_flops` says; with `tf32`, those of fp32 are "tf32"'s.
+    These must be dense and stay alive. `run` is called as in `count_flops`; with `tf32`, fp32's FLOPs count as "tf32".
     """
     dense = (tensor for tensor in kept if tensor.layout is torch.strided)
     counter = _Counter(_address(part) for tensor in dense for part in plain_parts(tensor))
     try:
         with hook_calls(lambda *_: counter.look()), counter:
             returned = run()
-    except Exception:  # noqa: BLE001 - whatever is not the counter's fault is raised again here
+    except Exception:  # noqa: BLE001 - the second run raises again, unless the counter was at fault
         run()
         return StepWork()
 
@@ -81,7 +81,7 @@ def count_work(run: Callable[[], Any], *, tf32: bool = False, kept: Iterable[tor
     known = not counter.uncounted
     return StepWork(
         flops=by_dtype(counter.flops) if known else None,
-        flops_by_operation={name: found for name in MULTIPLYING if (found := by_dtype(counter.least[name]))}
+        flops_by_operation={name: counts for name in MULTIPLYING if (counts := by_dtype(counter.least[name]))}
         if known
         else None,
         read=counter.read,
@@ -95,7 +95,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _own_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor's elements, of which those that a dimension repeats are one."""
+    """Return the bytes of a tensor's elements, where elements repeated by a dimension count once."""
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= size if stride else 1
@@ -103,7 +103,7 @@ def _own_bytes(tensor: torch.Tensor) -> int:
 
 
 def _fresh_bytes(returned: Any, kept: frozenset[int]) -> int:
-    """Return the bytes of the tensors in `returned` whose storages are none of those `kept`."""
+    """Return the bytes of the tensors in `returned` with storages outside `kept`."""
     fresh: dict[int, int] = {}
     for leaf in pytree.tree_leaves(returned):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and _address(leaf) not in kept:
@@ -112,10 +112,10 @@ def _fresh_bytes(returned: Any, kept: frozenset[int]) -> int:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs every op and counts its FLOPs in `flops`; `uncounted` names those that cannot be counted.
+    """Runs every op and counts its FLOPs in `flops`; `uncounted` names the ops that cannot be counted.
 
-    `least`, `read` and `written` are as in `StepWork`, of the storages at the addresses `kept`. `lowered` is what
-    autocast casts to, by device, where a module was last called: in a mode's code it is off.
+    `least`, `read` and `written` are as in `StepWork`, for the storages at the addresses `kept`. `lowered` is
+    autocast's dtype by device, as of a module's last call: in a mode's code autocast is off.
     """
 
     supports_higher_order_operators = True
@@ -131,15 +131,15 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written: dict[int, int] = {}
 
     def look(self) -> None:
-        """Remember on which devices autocast is on now, and what it casts to."""
+        """Note the devices where autocast is on now, and its dtypes."""
         enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
         self.lowered = {device: dtype(device) for device in AUTOCAST_DEVICES if enabled(device)}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the op, in parts where it has no formula but parts, and count it."""
+        """Run the op, in parts where only these have formulas, and count it."""
         kwargs = kwargs or {}
         if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
-            return NotImplemented  # a subclass runs ops on plain tensors, which come here in their turn
+            return NotImplemented  # a subclass runs ops on plain tensors, which are counted here
         called = getattr(func, "overloadpacket", func)
         plain = isinstance(func, torch._ops.OpOverload)
         known = called in _OURS or called in flop_registry
@@ -151,7 +151,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ours = _OURS.get(called)
             try:
                 count = ours(args, out) if ours else flop_registry[called](*args, **kwargs, out_val=out)
-            except Exception:  # noqa: BLE001 - a layout that the formula does not know, such as a nested tensor's
+            except Exception:  # noqa: BLE001 - a layout without a formula, such as a nested tensor's
                 self.uncounted.append(str(called))
             else:
                 dtype = self._dtype(called, (args, kwargs))
@@ -165,34 +165,34 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _touch(self, func: Any, args: _Arguments, kwargs: Mapping[str, Any]) -> None:
-        """Note which of the storages `kept` an op that uses its tensors in whole reads and writes.
+        """Note the storages in `kept` that an op reads and writes, if it uses its tensors in whole.
 
-        One that is given an empty or a sparse tensor may leave out all the others.
+        An op with an empty or a sparse tensor may ignore the others.
         """
-        given = [*zip(func._schema.arguments, args, strict=False)]
-        given += [(one, kwargs[one.name]) for one in func._schema.arguments if one.name in kwargs]
+        values = [*zip(func._schema.arguments, args, strict=False)]
+        values += [(argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs]
         tensors = [
-            (one, leaf)
-            for one, value in given
+            (argument, leaf)
+            for argument, value in values
             for leaf in (value if isinstance(value, list | tuple) else [value])
             if isinstance(leaf, torch.Tensor)
         ]
-        masked = any(one.name in _CAUSAL and value for one, value in given)
+        masked = any(argument.name in _CAUSAL and value for argument, value in values)
         if masked or any(leaf.layout is not torch.strided or not leaf.numel() for _, leaf in tensors):
             return
-        for one, leaf in tensors:
+        for argument, leaf in tensors:
             address = _address(leaf)
             if address in self.kept:
-                writes = one.alias_info is not None and one.alias_info.is_write
+                writes = argument.alias_info is not None and argument.alias_info.is_write
                 if writes:
                     self.written[address] = max(self.written.get(address, 0), _own_bytes(leaf))
                 if not (writes and getattr(func, "overloadpacket", func) in _OVERWRITING):
                     self.read[address] = max(self.read.get(address, 0), _own_bytes(leaf))
 
     def _dtype(self, called: Any, tree: Any) -> str:
-        """Return the short dtype of the first floating tensor an op is given, of the first tensor where none is.
+        """Return the short dtype of an op's first floating tensor, else of its first tensor.
 
-        Of `_LOWERED`, it is that which autocast casts the operands of the products inside to.
+        For `_LOWERED`, it is autocast's dtype of the products inside.
         """
         tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
         first = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
@@ -202,7 +202,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _uses_whole(func: Any) -> bool:
-    """Return whether an op uses all elements of its tensors, as far as its name and tags tell."""
+    """Return whether an op uses all elements of its tensors, by its name and tags."""
     name = func._schema.name.removeprefix("aten::")
     optimizes = name.startswith(("_foreach_", "_fused_")) and name != "_fused_sdp_choice"
     return torch.Tag.pointwise in func.tags or optimizes or name in _WHOLE
@@ -211,7 +211,7 @@ def _uses_whole(func: Any) -> bool:
 def _least(
     called: Any, func: Any, args: _Arguments, kwargs: Mapping[str, Any], count: int
 ) -> Iterator[tuple[str, int]]:
-    """Yield which operations the `count` FLOPs of an op are, and how many of them no kernel can leave out."""
+    """Yield the operations of an op's `count` FLOPs, and the FLOPs that no kernel can leave out."""
     name = str(called)
     if called in _LOWERED:
         products = _products(args[0], [args[place] for place in _LOWERED[called]])
@@ -220,7 +220,7 @@ def _least(
     elif "flex_attention" in name:
         return
     elif "attention" in name:
-        names = [one.name for one in func._schema.arguments]
+        names = [argument.name for argument in func._schema.arguments]
         known = dict(zip(names, args, strict=False)) | dict(kwargs)
         yield ATTENTION, int(count * _unmasked(known)) if any(known.get(key) for key in _CAUSAL) else count
     else:
@@ -228,9 +228,9 @@ def _least(
 
 
 def _unmasked(known: Mapping[str, Any]) -> float:
-    """Return the share of comparisons that a causal mask leaves of each query with the keys up to its own place.
+    """Return the share of comparisons under a causal mask: of each query with the keys up to its place.
 
-    0 where shapes do not tell: of sequences of various lengths in one tensor.
+    0 where shapes do not show it: for sequences of various lengths in one tensor.
     """
     query, key = known.get("query"), known.get("key")
     if query is None or key is None or query.ndim != 4 or not known.get("is_causal"):
@@ -241,9 +241,9 @@ def _unmasked(known: Mapping[str, Any]) -> float:
     return float(left / (queries * keys)) if queries and keys else 0.0
 
 
-def _products(given: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:
-    """Return the FLOPs of multiplying every position of `given`, whose last dimension are features, by each matrix."""
-    positions = given.numel() // given.shape[-1]
+def _products(inputs: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:
+    """Return the FLOPs of multiplying every position of `inputs`, whose last dimension are features, by each matrix."""
+    positions = inputs.numel() // inputs.shape[-1]
     return 2 * positions * sum(weight.numel() for weight in weights if weight.ndim == 2)
 
 
@@ -253,9 +253,9 @@ def _recurrent(args: _Arguments, _: Any) -> int:
 
 
 def _recurrent_backward(args: _Arguments, _: Any) -> int:
-    """Count the gradients of inputs and states, which are always made, and those of weights where they are asked for.
+    """Count the gradients of inputs and states, which are always made, and of weights, if requested.
 
-    The last argument says of input, states, cells and weights whether they are.
+    The last argument holds the requests for input, states, cells and weights.
     """
     return (2 if args[-1][3] else 1) * _products(args[0], args[1])
 
@@ -265,19 +265,19 @@ def _recurrent_layer(args: _Arguments, _: Any) -> int:
     return _products(args[0], args[1:3])
 
 
-def _self_attention(given: torch.Tensor) -> int:
+def _self_attention(inputs: torch.Tensor) -> int:
     """Return the FLOPs of comparing all positions with each other, and of weighing their values."""
-    batch, length, width = given.shape
+    batch, length, width = inputs.shape
     return 2 * 2 * batch * length * length * width
 
 
 def _fast_path(args: _Arguments, _: Any, op: Any) -> int:
-    """Count the fast path of an encoder layer or attention, only taken where query, key and value are one."""
+    """Count the fast path of an encoder layer or attention, which requires query, key and value to be equal."""
     return _products(args[0], [args[place] for place in _LOWERED[op]]) + _self_attention(args[0])
 
 
 def _convolution_backward(args: _Arguments, out: Any) -> int:
-    """Count as torch does, but the gradient of each output channel's weights only with the inputs of its group."""
+    """Count as torch does, but the gradient of an output channel's weights only with the inputs of its group."""
     *before, groups, (of_input, of_weight, of_bias) = args
     whole = flop_registry[_aten.convolution_backward]
     for_inputs = whole(*before, groups, [of_input, False, of_bias], out_val=out)
@@ -308,15 +308,16 @@ _OURS: Mapping[Any, Callable[[_Arguments, Any], int]] = {
     _aten._native_multi_head_attention: partial(_fast_path, op=_aten._native_multi_head_attention),
     _aten.convolution_backward: _convolution_backward,
 }
-"""Formulas, from positional arguments and result, of what not every supported torch counts, or not right."""
+"""Formulas, from positional arguments and result, for ops that some supported torch does not count, or counts
+wrongly."""
 
 _LOWERED: Mapping[Any, Sequence[int]] = {
     _aten._transformer_encoder_layer_fwd: (3, 5, 14, 16),
     _aten._native_multi_head_attention: (5, 7),
 }
-"""Kernels that are given fp32 under autocast and multiply in its dtype, with the places of their weights."""
+"""Kernels with fp32 inputs under autocast that multiply in its dtype, with the places of their weights."""
 _CAUSAL = ("is_causal", "custom_mask_type")
-"""Arguments by which attention is told to leave out the keys behind each query."""
+"""Arguments that make attention leave out the keys behind each query."""
 _OVERWRITING = frozenset({_aten.copy_, _aten.zero_, _aten.fill_})
 _WHOLE = frozenset(
     {

@@ -108,13 +108,13 @@ def test_why_it_is_not_known_is_said_and_fails_nothing(
     accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.profiler, "profile", lambda activities: Profiler([]))
-    assert busy_of(lambda: None, accelerator) == (None, "torch's profiler saw no work of cuda")
+    assert busy_of(lambda: None, accelerator) == (None, "torch's profiler recorded no work on cuda")
     monkeypatch.setattr(
         torch.profiler, "profile", lambda activities: Profiler([], "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
     )
     why = "torch's profiler failed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
     assert busy_of(lambda: None, accelerator) == (None, why)
-    assert busy_of(lambda: None, Accelerator("xpu")) == (None, "torch's profiler does not see what xpu does")
+    assert busy_of(lambda: None, Accelerator("xpu")) == (None, "torch's profiler cannot record xpu")
 
 
 def leave_aside(why: str) -> None:

@@ -114,7 +114,7 @@ def test_a_step_that_cannot_be_taken_apart_says_so(classifier: Workload, case: M
     step = build_training(own, case("fp32", "training"), Cpu())
     with pytest.raises(WorkloadError, match="cannot be split"):
         step.forward_and_backward()
-    with pytest.raises(WorkloadError, match="gives no loss beside it"):
+    with pytest.raises(WorkloadError, match="this measurement needs a loss"):
         step.network.forward_and_loss()
     said = "bf16_master has others beside them"
     assert said in no_own_step(PRECISIONS["bf16_master"])

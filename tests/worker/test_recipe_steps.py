@@ -162,7 +162,7 @@ def test_a_class_by_its_place_trains_with_what_it_is_given(tmp_path: Path, case:
         ("quick.py:Quick", "cannot be made: TypeError: .*missing 1 required positional argument: 'lr'"),
         ("quick.py:Quick:lr=1,speed=2", "cannot be made: TypeError: .*unexpected keyword argument 'speed'"),
         ("quick.py:number", "makes int; expected a torch.optim.Optimizer"),
-        ("quick.py:Late", "needs a closure, which no step here gives"),
+        ("quick.py:Late", "needs a closure, which ampbench's steps do not pass"),
     ],
 )
 def test_a_class_that_cannot_train_is_refused_in_one_line(typed: str, said: str, tmp_path: Path) -> None:
