@@ -1,4 +1,4 @@
-"""The fingerprint of this machine and installation, as a worker sees it."""
+"""The fingerprint of this machine and installation, from a worker."""
 
 import contextlib
 import importlib
@@ -28,7 +28,7 @@ from ampbench.worker.telemetry import kernel_text, state_of
 from ampbench.workloads.index import LIBRARIES
 
 MINIMUM_TORCH = (2, 11)
-"""The first that `torch.accelerator` and its memory statistics are complete in."""
+"""The first torch with complete `torch.accelerator` and its memory statistics."""
 VARIABLE_PREFIXES = (
     "OMP_",
     "MKL_",
@@ -57,25 +57,25 @@ VARIABLE_NAMES = (
     "THP_MEM_ALLOC_ENABLE",
     "ATEN_CPU_CAPABILITY",
 )
-"""Environment variables that change how torch computes or where its memory lies."""
+"""Environment variables that change torch's computation or the placement of its memory."""
 DATA_PACKAGES = {
     "sklearn": 'not installed: pip install "ampbench[data]"',
     "pydoc_data": "this Python was installed without its help texts",
 }
-"""Where workloads take their data from, and why it may be absent; looked for only, since imports take a second."""
+"""Packages with data of workloads, and the reasons for their absence; only looked up, since imports take a second."""
 MEASURED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NVIDIA_NODE = "/dev/nvidiactl"
 """Exists where NVIDIA's driver is loaded and visible."""
 ABSENT = ("Found no NVIDIA driver", "No CUDA GPUs are available", "No XPU devices are available")
 """First words of torch's errors on a machine without the device."""
 DETAILS = ("uuid", "major", "minor", "multi_processor_count", "gpu_eu_count", "platform_name", "type")
-"""What is kept of the properties that torch has of a card."""
+"""The recorded properties of a card, by torch's names."""
 UNSUPPORTED = re.compile("not implemented|not support|unsupported", re.IGNORECASE)
-"""Texts of errors that a device raises for a dtype that it lacks."""
+"""Texts of a device's errors for an unsupported dtype."""
 
 
 def read_environment() -> Environment:
-    """Return the fingerprint of the process that calls it; touches the accelerator, if there is one.
+    """Return the fingerprint of this process; touches the accelerator, if there is one.
 
     Raises `UsageError` where torch is older than `MINIMUM_TORCH`.
     """
@@ -123,7 +123,7 @@ def read_environment() -> Environment:
 
 
 def cpu_arithmetic(flags: list[str]) -> dict[str, str]:
-    """Return how this CPU multiplies matrices per dtype, from its `flags`: "native" or "emulated".
+    """Return the CPU's arithmetic per dtype, from its `flags`: "native" or "emulated".
 
     Native bf16 is AVX512-BF16, AMX-BF16 or Arm's bf16; native fp16 AVX512-FP16, AMX-FP16 or Arm's asimdhp. Without
     them, oneDNN and torch convert to fp32 and back around every operation.
@@ -152,8 +152,7 @@ def measured_cpu(device: DeviceDescription) -> DeviceDescription:
 def cpu_slowdown() -> dict[str, float]:
     """Return the time of a half dtype over fp32's: the geometric mean of a product and of a convolution with gradients.
 
-    Each time is the shortest of several on one thread, the dtypes in turns, so that other work cannot decide. About
-    40 ms.
+    Each time is the shortest of several on one thread, the dtypes in turns, against other load. Takes about 40 ms.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -200,7 +199,7 @@ def _cpu(flags: list[str]) -> DeviceDescription:
 
 
 def _accelerator(type: str) -> DeviceDescription:
-    """Return the description of a type of accelerator: usable, present but unusable in torch's words, or absent."""
+    """Return the description of a type of accelerator: usable, present but unusable with torch's reason, or absent."""
     autocast = short_dtype(torch.get_autocast_dtype(type))
     present, problem = _problem(type)
     if problem:
@@ -230,7 +229,7 @@ def _accelerator(type: str) -> DeviceDescription:
 
 
 def _problem(type: str) -> tuple[bool, str]:
-    """Return whether the machine has an accelerator of this type, and why torch cannot use it ("" where it can)."""
+    """Return whether the machine has an accelerator of this type, and the reason why torch cannot use it, if any."""
     present = type == "cuda" and Path(NVIDIA_NODE).exists()
     if not (getattr(torch.version, type, None) or (type == "cuda" and torch.version.hip)):
         return present, f"this torch was built without {type}"
@@ -242,16 +241,16 @@ def _problem(type: str) -> tuple[bool, str]:
         return False, f"hidden by {hidden}={os.environ[hidden]}"
     try:
         torch.get_device_module(type).init()
-    except Exception as error:  # noqa: BLE001 - drivers raise their own
+    except Exception as error:  # noqa: BLE001 - drivers raise errors of their own
         present = present or not str(error).startswith(ABSENT)
         return present, first_line(error) if present else f"no {type} device or driver found"
     return present, f"torch finds no {type} device"
 
 
 def _accelerator_arithmetic(type: str, dtype: torch.dtype, refusals: Mapping[str, str]) -> str:
-    """Return how an accelerator multiplies matrices of `dtype`: "native", "emulated", "unavailable" or "unknown".
+    """Return an accelerator's arithmetic of `dtype`: "native", "emulated", "unavailable" or "unknown".
 
-    A product that failed for lack of memory or with the device's own error leaves the dtype unknown.
+    A product that failed for lack of memory or with the device's own error leaves it unknown.
     """
     reason = refusals.get(short_dtype(dtype))
     if reason:
@@ -266,20 +265,21 @@ def _accelerator_arithmetic(type: str, dtype: torch.dtype, refusals: Mapping[str
 
 
 def has_tf32(type: str) -> bool:
-    """Return whether the device has tf32: CUDA from compute capability 8.0 (NVIDIA A100 whitepaper); XPU as it says."""
+    """Return whether the device has tf32: CUDA from compute capability 8.0 (NVIDIA A100 whitepaper); XPU by its
+    report."""
     if type == "cuda":
         return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
     return bool(_asked(type, "is_tf32_supported"))
 
 
 def _asked(type: str, question: str, **arguments: bool) -> Any:
-    """Return what torch's module of a device type answers; None where it has no such function."""
+    """Return the answer of torch's module of a device type; None where it lacks the function."""
     function = getattr(torch.get_device_module(type), question, None)
     return None if function is None else function(**arguments)
 
 
 def _refusal(type: str, dtype: torch.dtype) -> str:
-    """Return the first line of the error that a small product of `dtype` raises; "" where its result is right."""
+    """Return the first line of the error of a small product of `dtype`; "" where its result is right."""
     try:
         ones = torch.ones(8, 8, dtype=dtype, device=type)
         value = float((ones @ ones)[0, 0].item())
@@ -288,24 +288,24 @@ def _refusal(type: str, dtype: torch.dtype) -> str:
     return "" if value == 8 else f"a product of ones of size 8 is {value:g}"
 
 
-def nvidia_driver(told: str) -> str | None:
-    """Return the driver's version of what NVIDIA's kernel module, the open one or the other, tells; None: no version.
+def nvidia_driver(text: str) -> str | None:
+    """Return the driver's version in the text of NVIDIA's kernel module, open or proprietary; None without one.
 
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build", or "… x86_64 Kernel Module …".
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 550.54.14 Release Build", or "… x86_64 Kernel Module …".
     """
-    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)", told, re.MULTILINE)
-    return found and found[1]
+    version = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)", text, re.MULTILINE)
+    return version and version[1]
 
 
 def _torchvision(unavailable: dict[str, str]) -> str | None:
-    """Return the version of torchvision; None, and why in `unavailable`, where it cannot be used.
+    """Return the version of torchvision; None where it is unusable, with the reason in `unavailable`.
 
-    It is imported, which takes as long as torch does, only where that is in doubt: where it does not write down its
-    version, where its operators are not those of this torch, which is what fails, or what it needs is not there.
+    It is imported, which takes as long as torch's import, only in doubt: without a version file, with operators of
+    another torch, or without its dependencies.
     """
     try:
-        found = importlib.util.find_spec("torchvision")
-        folder = Path(found.origin).parent if found is not None and found.origin else None
+        spec = importlib.util.find_spec("torchvision")
+        folder = Path(spec.origin).parent if spec is not None and spec.origin else None
         written = folder and re.search(r"^__version__ = '(.+)'$", (folder / "version.py").read_text(), re.MULTILINE)
         if folder is not None and written and importlib.util.find_spec("PIL") is not None:
             for library in folder.glob("_C*.so"):
@@ -316,7 +316,7 @@ def _torchvision(unavailable: dict[str, str]) -> str | None:
         pass
     try:
         return str(importlib.import_module("torchvision").__version__)
-    except Exception as error:  # noqa: BLE001 - a package built for another torch raises whatever it likes
+    except Exception as error:  # noqa: BLE001 - a package built for another torch raises anything
         text = str(error).splitlines()[0] if str(error) else ""
         unavailable["torchvision"] = f"{type(error).__name__}: {text}"
         return None
@@ -329,7 +329,7 @@ def _cpu_name() -> str:
 
 
 def _cpu_line(*names: str) -> str:
-    """Return what the kernel tells of a CPU by the first of these names; "" where it tells nothing."""
+    """Return the kernel's value for a CPU by the first of these names; "" without one."""
     lines = kernel_text("/proc/cpuinfo").splitlines()
     return next((line for line in lines if line.startswith(names)), "").partition(":")[2].strip()
 

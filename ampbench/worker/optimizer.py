@@ -66,7 +66,11 @@ def optimizer_of(recipe: TrainingRecipe, workload_optimizer: MakeOptimizer) -> M
         return lambda parameters: kind(parameters, **_arguments(kind, recipe))
     if recipe.optimizer:
         return lambda parameters: _of_torch(recipe, parameters)
-    return (lambda parameters: with_settings(workload_optimizer(parameters), recipe)) if recipe.settings else workloads
+    return (
+        (lambda parameters: with_settings(workload_optimizer(parameters), recipe))
+        if recipe.settings
+        else workload_optimizer
+    )
 
 
 class _Clip:

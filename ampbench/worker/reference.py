@@ -1,6 +1,7 @@
-"""The numbers of one step, and those that others are held against: its fp64 twin's and its fp32 twin's; untimed.
+"""The numbers of one step, and of its references, the fp64 and the fp32 step; untimed.
 
-Weights, inputs and random numbers are the same; how far chance alone puts two such steps apart is measured, too.
+Weights, inputs and random numbers are the same. The distance that chance alone makes between two such steps is
+measured, too.
 """
 
 import contextlib
@@ -52,11 +53,11 @@ from ampbench.worker.updates import (
 )
 from ampbench.workload import Workload
 
-NOT_DECIDED = "decisions are not counted: what the loss gives to cross_entropy is no output of the network, reshaped"
+NOT_DECIDED = "decisions are not counted: the logits of the loss are not an output of the network"
 MATTERS = 1e-3
-"""Chance that is a smaller share of an error than this hides none of it."""
+"""Chance below this share of an error hides none of it."""
 SAME = 1e-2
-"""An error below this share of what chance makes is not chance: both steps saw the same random numbers."""
+"""An error below this share of chance is not chance: both steps drew the same random numbers."""
 _FP32 = PRECISIONS[BASELINE]
 
 Made = TypeVar("Made")
@@ -64,17 +65,15 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class StepNumbers:
-    """What one step gave, on the reference device: outputs in fp64 with their names, and for training the rest.
+    """The results of one step, on the reference device: named outputs in fp64, and for training the rest.
 
-    Gradients and updated weights are in the dtypes they came in: a copy in fp64 of each would take most of the memory
-    of a pass. `half` are how many elements those outputs of training have that came in a narrower dtype than fp32,
-    `stall` is how far its running statistics stop from those of batches. `apart` is the distance of the updated weights
-    from others that were given; on a CPU no weights are kept then.
+    Gradients and updated weights keep their dtypes: fp64 copies would take most of the memory of a pass. `half` are the
+    sizes of a training's outputs in dtypes narrower than fp32, `stall` the distance at which its running statistics
+    stop. `apart` is the distance of the updated weights from given ones; on a CPU no weights are kept then.
 
-    Of a step that was not to `update`, outputs are in the dtypes they came in, too, and no weights are updated.
-    `native` are its gradients for an optimizer, where they were asked for. `drew` tells whether it drew random numbers;
-    `decided` are a reference's decisions, as its loss was seen to make them; `recipe` is what trains it (None: no
-    optimizer is named).
+    Without an update, outputs keep their dtypes, too, and no weights are updated. `native` are the gradients for an
+    optimizer, if requested. `drew`: the step drew random numbers. `decided` are a reference's decisions, as recorded in
+    its loss; `recipe` describes its optimizer (None: none is named).
     """
 
     outputs: list[torch.Tensor]
@@ -110,10 +109,10 @@ def run_step(
     """Run one step of `case` (in another `precision` if one is named) and return its numbers on device `keep`.
 
     `kept` are the modules kept in fp32, as in `build_network`. Without `update` the optimizer does not run, and outputs
-    are not copied into fp64. With `native` the gradients of a second batch follow. `weights` are updated ones to
-    compare with. Where the optimizer refuses fp64, that step has no updated weights.
-    Dropout is switched off: two precisions draw different masks, whose distance says nothing about precision. What else
-    is random draws from the same seed and, in eager mode with `equal`, the same numbers in every precision.
+    are not copied to fp64. With `native` the gradients of a second batch follow. `weights` are updated weights to
+    compare with. Where the optimizer refuses fp64, that step has no updated weights. Dropout is off: the masks of two
+    precisions differ, which says nothing about precision. Other random numbers come from the same seed and, in eager
+    mode with `equal`, are the same in every precision.
     """
     seed_all(0)
     with precision_flags(precision or PRECISIONS[case.precision]):
@@ -177,7 +176,7 @@ def _of_forward(
 def _of_backward(
     step: TrainingStep, workload: Workload, case: Case, keep: Device, notes: list[str], *, equal: bool, copy: bool
 ) -> tuple[StepNumbers, dict[str, torch.Tensor]]:
-    """Return the numbers of a step of training but for its update, and its gradients as they came."""
+    """Return the numbers of a step of training without its update, and its gradients unchanged."""
     step.settle_scaler()
     seed_all(0)
     before = random_states(step.device)
@@ -191,7 +190,7 @@ def _of_backward(
     numbers = StepNumbers(
         outputs=kept_outputs(taken, keep, copy=copy),
         names=_names(taken),
-        half=[one.numel() for one in outputs_in(taken) if one.itemsize < 4],
+        half=[tensor.numel() for tensor in outputs_in(taken) if tensor.itemsize < 4],
         loss=float(step.loss.detach()),
         gradients=gradients,
         drew=random_states(step.device) != before,
@@ -202,9 +201,9 @@ def _of_backward(
 
 
 def _update(step: TrainingStep, numbers: StepNumbers, keep: Device, weights: Mapping[str, torch.Tensor] | None) -> None:
-    """Take the optimizer's step, and put the weights after it, the scale and whether it was skipped to `numbers`.
+    """Take the optimizer's step, and add the weights after it, the scale and whether it was skipped to `numbers`.
 
-    Of the weights, only their distance where there are `weights` to compare with.
+    With `weights` to compare with, only the distance from these is added.
     """
     scale = step.scaler.get_scale() if step.scaler is not None else None
     applied = step.apply_gradients() if isinstance(step, OwnStep) else step.apply_in_blocks()
@@ -219,19 +218,19 @@ def _update(step: TrainingStep, numbers: StepNumbers, keep: Device, weights: Map
     if weights is not None:
         expected = weights or updated
         numbers.apart = compare(list(updated.values()), [expected[name] for name in updated], keep)
-        if isinstance(step.device, Cpu):  # elsewhere a second step is held against these
+        if isinstance(step.device, Cpu):  # elsewhere a second step is compared with these
             return
     several = len(step.data.batches) > 1  # a second batch begins with the weights as they were
     numbers.updated = {name: value.clone() for name, value in updated.items()} if several else updated
 
 
 def _drawing(equal: bool) -> contextlib.AbstractContextManager[Any]:
-    """Return what random numbers are drawn within: where they are to be `equal` in all precisions, `EqualDraws`."""
+    """Return the context of random draws: `EqualDraws` if they are to be `equal` in all precisions."""
     return EqualDraws() if equal else contextlib.nullcontext()
 
 
 def _note_decisions(numbers: StepNumbers, loss: LossTargets) -> None:
-    """Keep which decisions a loss was seen to make; the notes say if in no output."""
+    """Keep the decisions recorded in a loss; a note says where none matches an output."""
     numbers.decided = loss.decisions(numbers.outputs)
     if loss.seen and not numbers.decided:
         numbers.notes.append(NOT_DECIDED)
@@ -251,24 +250,24 @@ def reference_step(
     update: bool = True,
     native: bool = False,
 ) -> StepNumbers:
-    """Return the fp64 step of `case`, or that in another `precision`; where it drew random numbers, an `equal` one."""
+    """Return the fp64 step of `case`, or one in another `precision`; an `equal` one where it draws random numbers."""
     run = partial(run_step, workload, case, device, keep=keep, precision=precision, update=update, native=native)
-    found = run()
-    if not found.drew:
-        return found
-    del found
+    numbers = run()
+    if not numbers.drew:
+        return numbers
+    del numbers
     return run(equal=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a group of cases is held against: the fp64 step, or that in fp32 where the fp64 step fails.
+    """The reference of a group of cases: the fp64 step, or the fp32 step where fp64 fails.
 
-    `dtype` says which ("fp64", "fp32", "" where fp32 fails, too, and there are no `numbers`), `where` the device it
-    ran on, `error` why the fp64 step failed. `fp32` is the fp32 step on the device, None where that fails or does not
-    fit into its memory. `chance` is how far another step in that dtype lies from it that differs in nothing but random
-    numbers and what the network keeps to itself (None: not known), `chances` the same of each output. In
-    training, `intended` is what a step should change of the weights, and `fp32` has outputs alone.
+    `dtype` is its precision ("fp64", "fp32", "" where both fail and there are no `numbers`), `where` the device it ran
+    on, `error` the reason why fp64 failed. `fp32` is the fp32 step on the device, None where it fails or runs out of
+    memory. `chance` is the distance of a second step in that dtype that differs only in random numbers and hidden state
+    of the network (None: unknown), `chances` the same for each output. In training, `intended` is the intended change
+    of the weights, and `fp32` has only outputs.
     """
 
     numbers: StepNumbers | None
@@ -282,23 +281,24 @@ class Reference:
 
     @property
     def draws(self) -> bool:
-        """Whether the step draws random numbers, so that others must be `equal` to it."""
+        """Whether the step draws random numbers, so that other steps must draw `equal` ones."""
         return self.numbers is not None and self.numbers.drew
 
 
 class References:
-    """What the cases of a group share, made once for all of them: that of the group last asked for."""
+    """The shared results of the current group of cases, computed once."""
 
     def __init__(self) -> None:
         self._workload: Workload | None = None
         self._key: tuple[object, ...] = ()
         self._made: Any = None
 
-    def of(self, workload: Workload, case: Case, device: Device, what: object, make: Callable[[], Made]) -> Made:
-        """Return what `make` has made of the group of `case`; it makes it now where another group was asked for, or
-        something else than `what`, which then is no more. Raises what it raises.
+    def of(self, workload: Workload, case: Case, device: Device, topic: object, make: Callable[[], Made]) -> Made:
+        """Return the result of `make` for the group of `case`, computed now unless it is the last one asked for.
+
+        Another group, or another `topic`, replaces it. Raises any error of `make`.
         """
-        key = (what, case.group, case.device, case.phase)
+        key = (topic, case.group, case.device, case.phase)
         if self._made is None or workload is not self._workload or key != self._key:
             self._made = None
             device.release()
@@ -309,8 +309,8 @@ class References:
 def passing_reference(workload: Workload, case: Case, device: Device, *, updates: bool = False) -> Reference:
     """Return outputs and gradients of the fp64 step, on the CPU; where it fails, of the fp32 step on the device.
 
-    With `updates`, what a named optimizer's step should change, too, where the fp64 step runs.
-    Raises `torch.OutOfMemoryError` where the step does not fit into the memory, and what the fp32 step raises.
+    With `updates`, also the intended change by a named optimizer, where the fp64 step runs. Raises
+    `torch.OutOfMemoryError` where the step does not fit into the memory, and any error of the fp32 step.
     """
     where = fp64_device(device)
     updates = updates and is_named(workload, find_recipe(case.recipe))
@@ -319,7 +319,7 @@ def passing_reference(workload: Workload, case: Case, device: Device, *, updates
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        said = said_of(error)
+        reason = said_of(error)
     else:
         intended = None
         if exact.native is not None:
@@ -328,11 +328,11 @@ def passing_reference(workload: Workload, case: Case, device: Device, *, updates
         return Reference(numbers=exact, fp32=None, where=where.type, intended=intended)
     device.release()
     numbers = reference_step(workload, case, device, keep=Cpu(), precision=_FP32, update=False)
-    return Reference(numbers=numbers, fp32=numbers, where=device.type, dtype="fp32", error=said)
+    return Reference(numbers=numbers, fp32=numbers, where=device.type, dtype="fp32", error=reason)
 
 
 def trusted_reference(workload: Workload, case: Case, device: Device, *, updates: bool = False) -> Reference:
-    """Return a `passing_reference`; raises `WorkloadError` where chance decides how far the fp32 step lies from it."""
+    """Return a `passing_reference`; raises `WorkloadError` where chance decides its distance from the fp32 step."""
     held = passing_reference(workload, case, device, updates=updates)
     if held.dtype == "fp64" and held.numbers is not None:
         chance = _chance(workload, case, fp64_device(device), held.numbers, Cpu())[0]
@@ -344,7 +344,7 @@ def trusted_reference(workload: Workload, case: Case, device: Device, *, updates
 
 
 def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
-    """Return the fp64 and the fp32 step of the group of `case`, with what an update should be and what chance makes.
+    """Return the fp64 and the fp32 step of the group of `case`, with the intended update and chance.
 
     Raises `torch.OutOfMemoryError` where the reference does not fit into the memory.
     """
@@ -359,7 +359,7 @@ def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
             raise
         error = said_of(raised)
     if exact is None:
-        device.release()  # what the error held of the step
+        device.release()  # frees the failed step
     try:
         if exact is None:
             fp32 = reference_step(workload, case, device, keep=where, precision=_FP32)
@@ -385,26 +385,26 @@ def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
 
 
 def _chance(
-    workload: Workload, case: Case, device: Device, found: StepNumbers, keep: Device, precision: Precision = FP64
+    workload: Workload, case: Case, device: Device, numbers: StepNumbers, keep: Device, precision: Precision = FP64
 ) -> tuple[float | None, list[float | None]]:
-    """Return how far another fp64 forward pass lies from `found`: from another seed, where that one drew numbers.
+    """Return the distance of another forward pass from `numbers`: with another seed, if those drew random numbers.
 
-    In another `precision`, if one is named. That is the distance of all outputs, and of each: 1 where its outputs have
-    other shapes; None where that is undefined or there is no room.
+    The pass is in fp64 or another `precision`. The result is the distance of all outputs, and of each: 1 for other
+    shapes; None where it is undefined or memory runs out.
     """
-    seed_all(int(found.drew))
+    seed_all(int(numbers.drew))
     try:
         with precision_flags(precision):
             step = build_step(workload, case, device, precision=precision)
             if isinstance(step, TrainingStep):
                 switch_off_dropout(step.module, [])
-            with step.mode(), EqualDraws() if found.drew else contextlib.nullcontext():
+            with step.mode(), EqualDraws() if numbers.drew else contextlib.nullcontext():
                 output = step.run() if isinstance(step, OwnStep) else step.network.forward_and_loss()[0]
             outputs = kept_outputs(compared_outputs(workload, output), keep)
             step.let_go()
             del output
-            every, each = compare_each(outputs, found.outputs, keep)
-            return every.rel_l2, [one.rel_l2 for one in each]
+            every, by_output = compare_each(outputs, numbers.outputs, keep)
+            return every.rel_l2, [distance.rel_l2 for distance in by_output]
     except ValueError:
         return 1.0, []
     except Exception as error:
@@ -414,9 +414,9 @@ def _chance(
 
 
 def is_chance(apart: float | None, error: float | None) -> bool:
-    """Return whether an error, that of fp32 where it is known, is that of two random draws that lie so far `apart`.
+    """Return whether an error, fp32's where it is known, comes from two random draws with the distance `apart`.
 
-    Where both saw the same draws, the error is that of rounding, far below what another draw makes; where chance is far
-    below rounding, it hides nothing.
+    Where both drew the same numbers, the error is rounding, far below another draw's; where chance is far below
+    rounding, it hides nothing.
     """
     return apart is not None and error is not None and apart > 0 and MATTERS * error <= apart <= error / SAME

@@ -1,9 +1,9 @@
-"""A server: imports torch once, forks workers, and keeps their limits.
+"""A server: imports torch once, forks workers, and enforces their limits.
 
-It speaks JSON lines on its standard input (requests) and output (replies), one request at a time, and ends when its
-input does. A request is served by a forked worker: a fresh one, or the current one where the request allows it. A
-worker that fails, crashes or passes a limit is gone after its reply. The server itself never touches an accelerator,
-so that its workers can.
+It reads requests as JSON lines from its standard input and writes replies to its standard output, one at a time, until
+its input ends. A forked worker serves a request: a fresh one, or the current one where the request allows it. A worker
+that fails, crashes or exceeds a limit ends after its reply. The server itself never touches an accelerator, so that its
+workers can.
 """
 
 import argparse
@@ -41,26 +41,26 @@ from ampbench.records.wire import (
 )
 
 POLL_SECONDS = 0.05
-"""How often a worker's limits are looked at: often enough that it cannot fill the memory in between."""
+"""The interval of checks on a worker's limits: short enough that it cannot fill the memory in between."""
 CHILDREN_SECONDS = 0.25
-"""How often what a worker started is looked for and counted, too, which takes longer."""
+"""The interval of checks that include a worker's children, which take longer."""
 ENDING_SECONDS = 2.0
-"""How long a process may take to be gone: one that has closed its connection, or has been killed."""
+"""The time that a process has to be gone after it closed its connection or was killed."""
 OUTPUT_BYTES = 1 << 20
-"""As much of what a worker prints is left in its file before the file is cut."""
+"""The size at which the file of a worker's output is cut."""
 LAST_BYTES = 4096
 LAST_LINES = 4
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class WorkerProcess:
-    """A forked worker: its pid, the socket to it, and the file its output goes to.
+    """A forked worker: its pid, the socket to it, and the file of its output.
 
-    `variables` are put back into its environment (None: taken out of it).
+    `variables` are restored in its environment (None: removed).
     """
 
     def __init__(self, private_descriptors: Iterable[int], variables: Mapping[str, str | None]) -> None:
-        # appended to, so that what is written after a cut stands at the beginning
+        # in append mode, output after a cut is written to the beginning
         self._output: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - lives as long as the worker
         self._cut_bytes, self._cut_end = 0, b""
         self._received = bytearray()
@@ -71,38 +71,38 @@ class WorkerProcess:
         if self.pid == 0:
             ours.close()
             for descriptor in private_descriptors:
-                os.close(descriptor)  # the driver must see these closed when the server ends, whatever a worker left
+                os.close(descriptor)  # so that they close with the server, even if a worker's process remains
             set_variables(variables)
             _become_worker(theirs, self._output, server)
         theirs.close()
         with contextlib.suppress(OSError):
-            os.setpgid(self.pid, self.pid)  # as the worker does itself: the first of the two counts
+            os.setpgid(self.pid, self.pid)  # the worker does so, too: the first of the two counts
         self.socket = ours
 
     def receive(self) -> bytes | None:
-        """Return the next line that is whole, None as long as there is none, b"" where nothing more can come."""
+        """Return the next whole line, None while it is incomplete, b"" at the end."""
         try:
             chunk = self.socket.recv(1 << 20)
-        except OSError:  # killed with a request that it had not read
+        except OSError:  # killed before it read a request
             return b""
         self._received += chunk
-        line, newline, rest = self._received.partition(b"\n")
+        line, newline, remainder = self._received.partition(b"\n")
         if not newline:
             return None if chunk else b""
-        self._received = rest
+        self._received = remainder
         return bytes(line)
 
     def has_ended(self) -> bool:
-        """Return whether the process is gone; a child of it may still hold the socket."""
+        """Return whether the process is gone, even if a child of it still holds the socket."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = status if pid else None
         return self._status is not None
 
     def stop(self, grace_seconds: float = 0.0) -> int | None:
-        """End the worker and all that it started; return its wait status, None where it had to be killed.
+        """End the worker and its children; return its wait status, None where it had to be killed.
 
-        It may take `grace_seconds` to end by itself.
+        It has `grace_seconds` to end by itself.
         """
         deadline = time.monotonic() + grace_seconds
         while not self.has_ended() and time.monotonic() < deadline:
@@ -118,7 +118,7 @@ class WorkerProcess:
         return status
 
     def cut_output(self) -> None:
-        """Cut the file of the worker's output where it has become long; its end is kept in mind."""
+        """Cut the file of the worker's output where it is long, and keep its end."""
         size = os.fstat(self._output.fileno()).st_size
         if size > OUTPUT_BYTES:
             self._cut_end = os.pread(self._output.fileno(), LAST_BYTES, size - LAST_BYTES)
@@ -126,7 +126,7 @@ class WorkerProcess:
             os.ftruncate(self._output.fileno(), 0)
 
     def last_lines(self) -> list[str]:
-        """Return the last lines the worker wrote to its standard output and error, and what was before, if cut off."""
+        """Return the last lines of the worker's standard output and error, after a line with the size of cut output."""
         size = os.fstat(self._output.fileno()).st_size
         end = self._cut_end + os.pread(self._output.fileno(), LAST_BYTES, max(0, size - LAST_BYTES))
         lines = end[-LAST_BYTES:].decode(errors="replace").strip().splitlines()[-LAST_LINES:]
@@ -135,9 +135,9 @@ class WorkerProcess:
 
 
 class MemoryWatch:
-    """Tells when a worker, or it and all that it started, keep more than `limit` bytes resident.
+    """Checks whether a worker, alone or with its children, keeps more than `limit` bytes resident.
 
-    Memory that they share counts once. It is told apart where counting it several times is above the limit.
+    Shared memory counts once; it is separated only where counting it repeatedly exceeds the limit.
     """
 
     def __init__(self, pid: int, limit: int | None):
@@ -145,26 +145,26 @@ class MemoryWatch:
         self._next = 0.0
 
     def exceeded(self) -> str:
-        """Say what is above the limit; nothing where nothing is."""
+        """Return the text for an exceeded limit, "" below it."""
         if self._limit is None:
             return ""
-        said = f"more than {self._limit / 2**30:.1f} GiB resident (--memory-limit)"
-        own = resident_bytes(self._pid)
-        if own > self._limit:
-            return said
+        message = f"more than {self._limit / 2**30:.1f} GiB resident (--memory-limit)"
+        resident = resident_bytes(self._pid)
+        if resident > self._limit:
+            return message
         if time.monotonic() < self._next:
             return ""
         self._next = time.monotonic() + CHILDREN_SECONDS
         children = [pid for pid in descendants(os.getpid()) if pid != self._pid]
-        if own + sum(map(resident_bytes, children)) <= self._limit:
+        if resident + sum(map(resident_bytes, children)) <= self._limit:
             return ""
         if sum(map(proportional_bytes, [self._pid, *children])) <= self._limit:
             return ""
-        return f"{said}, together with {counted(len(children), 'process', 'processes')} that it started"
+        return f"{message}, together with {counted(len(children), 'process', 'processes')} that it started"
 
 
 class Server:
-    """Serves requests, one at a time, by the current worker; `variables` are those of a `WorkerProcess`."""
+    """Serves requests one at a time, by the current worker; `variables` as in `WorkerProcess`."""
 
     def __init__(self, requests_descriptor: int, replies_descriptor: int, variables: Mapping[str, str | None]):
         self._requests = requests_descriptor
@@ -173,7 +173,7 @@ class Server:
         self._worker: WorkerProcess | None = None
 
     def serve(self, request: Request) -> Reply:
-        """Return the worker's reply to `request` or, where it did not live to give one, a reply about its end."""
+        """Return the worker's reply to `request`, or a reply about the worker's end."""
         if request.fresh:
             self.drop()
         if self._worker is None:
@@ -193,7 +193,7 @@ class Server:
         deadline = time.monotonic() + request.timeout_seconds
         connection = worker.socket.fileno()
         memory = MemoryWatch(worker.pid, request.memory_limit_bytes)
-        with contextlib.suppress(OSError):  # it has ended, which is seen at once
+        with contextlib.suppress(OSError):  # it has ended, as the loop notices at once
             worker.socket.sendall(request_line(request))
         while True:
             ready, _, _ = select.select([connection, self._requests], [], [], POLL_SECONDS)
@@ -218,13 +218,13 @@ class Server:
         self.drop()
         return end_reply(request, cause, message, worker.last_lines())
 
-    def _ended(self, worker: WorkerProcess, request: Request, said: bytes = b"") -> Reply:
-        """Return how a worker ended that gave no reply, or what it `said` instead."""
+    def _ended(self, worker: WorkerProcess, request: Request, stray: bytes = b"") -> Reply:
+        """Return a reply about a worker that ended without one, perhaps after a `stray` line."""
         self._worker = None
-        status = worker.stop(grace_seconds=0.0 if said else ENDING_SECONDS)
+        status = worker.stop(grace_seconds=0.0 if stray else ENDING_SECONDS)
         cause, how = "crash", "closed its connection and went on"
-        if said:
-            how = "gave no reply to what it was asked: something that the network started wrote to its connection"
+        if stray:
+            how = "gave no reply: a process that the network started wrote to its connection"
         elif status is not None:
             how = way_ended(os.waitstatus_to_exitcode(status))
             cause = KILLED if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else cause
@@ -232,7 +232,7 @@ class Server:
 
 
 def _answer(line: bytes, request: Request) -> Reply | None:
-    """Return the reply in a line; None where there is none, or one to another request."""
+    """Return the reply in a line; None for any other line, or the reply to another request."""
     try:
         reply = read_reply(line)
     except msgspec.MsgspecError:
@@ -241,20 +241,20 @@ def _answer(line: bytes, request: Request) -> Reply | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that process `pid` started, and those that they did (proc(5), children)."""
-    found: list[int] = []
+    """Return the children of process `pid`, and theirs (proc(5), children)."""
+    pids: list[int] = []
     looked_into = [pid]
     while looked_into:
         for tasks in Path(f"/proc/{looked_into.pop()}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 children = [int(child) for child in tasks.read_text().split()]
-                found += children
+                pids += children
                 looked_into += children
-    return found
+    return pids
 
 
 def end_descendants() -> None:
-    """Kill and collect whatever this process started, and what that did; orphans come to it, their subreaper."""
+    """Kill and reap all descendants of this process; orphans come to it, their subreaper."""
     deadline = time.monotonic() + ENDING_SECONDS
     while (pids := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in pids:
@@ -267,7 +267,7 @@ def end_descendants() -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident set of process `pid` (proc(5), statm), 0 where the kernel does not tell."""
+    """Return the resident set of process `pid` (proc(5), statm), 0 where the kernel does not report it."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
@@ -275,7 +275,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Return the resident set of process `pid`, of what is shared its share; 0 where the kernel does not tell."""
+    """Return the resident set of process `pid`, with its share of shared memory; 0 where it is not reported."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -288,16 +288,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ampbench.worker.server")
     parser.add_argument("--preload", action="append", default=[], help="a module to import before the first fork")
     modules: list[str] = parser.parse_args().preload
-    # Replies go to the standard output the driver gave us; whatever else is printed goes to standard error.
+    # Replies go to the driver's pipe on standard output; all other output goes to standard error.
     replies = os.fdopen(os.dup(1), "wb")
     requests_descriptor = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    given = {name: os.environ.get(name) for name in FORKING_VARIABLES}
-    set_variables(FORKING_VARIABLES)  # before torch is imported, which asks for a GPU
+    original = {name: os.environ.get(name) for name in FORKING_VARIABLES}
+    set_variables(FORKING_VARIABLES)  # before the import of torch, which looks for a GPU
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # whatever a workload leaves behind is found and ended
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # makes orphans of a workload children of this process
     with ending_with(requests_descriptor):
         for name in ["ampbench.worker.worker", *modules]:
             with contextlib.suppress(Exception) if name in modules else contextlib.nullcontext():
@@ -306,7 +306,7 @@ def main() -> None:
     gc.freeze()
     replies.write(ready_line())
     replies.flush()
-    server = Server(requests_descriptor, replies.fileno(), given)
+    server = Server(requests_descriptor, replies.fileno(), original)
     with os.fdopen(requests_descriptor, "rb") as requests:
         while line := requests.readline():
             request = read_request(line)
@@ -317,9 +317,9 @@ def main() -> None:
 
 @contextlib.contextmanager
 def ending_with(descriptor: int) -> Iterator[None]:
-    """Have the kernel end this process, even amid a library's start, when all have closed a pipe that it reads.
+    """Let the kernel end this process, even within a library's import, when all writers have closed a pipe.
 
-    What ends it is SIGIO, so nobody may write to the pipe meanwhile; a driver waits until its server is ready.
+    SIGIO ends it, so nobody may write to the pipe meanwhile; a driver waits until its server is ready.
     """
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -327,14 +327,14 @@ def ending_with(descriptor: int) -> Iterator[None]:
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
     closed = select.poll()
     closed.register(descriptor, 0)
-    if closed.poll(0):  # before anyone was to be told
+    if closed.poll(0):  # closed before the signal was set up
         os._exit(0)
     yield
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
 
 
 def set_variables(variables: Mapping[str, str | None]) -> None:
-    """Set this process' environment variables; None takes one away."""
+    """Set this process's environment variables; None removes one."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -346,13 +346,13 @@ def _become_worker(channel: socket.socket, output: IO[bytes], server: int) -> An
     """Turn this forked process into a worker: serve the socket until it closes, then end without clean-up."""
     pid = os.getpid()
     try:
-        os.setpgid(0, 0)  # whatever the workload starts ends with it
+        os.setpgid(0, 0)  # processes of the workload end with it
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != server:  # which ended before
+        if os.getppid() != server:  # the server has ended
             os._exit(1)
         with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process goes, not the driver
+            Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory kills this process, not the driver
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
         worker = importlib.import_module("ampbench.worker.worker").Worker()
@@ -360,11 +360,11 @@ def _become_worker(channel: socket.socket, output: IO[bytes], server: int) -> An
             for line in stream:
                 request = read_request(line)
                 reply = worker.serve(request)
-                if os.getpid() != pid:  # a child that the network forked, and that returned as its parent does
+                if os.getpid() != pid:  # a child that the network forked, and that returned here
                     os._exit(0)
                 stream.write(reply_line(reply, request))
                 stream.flush()
-    except BaseException:  # noqa: BLE001 - the last words of a dying worker, whatever kills it
+    except BaseException:  # noqa: BLE001 - report any error of a dying worker
         import traceback
 
         traceback.print_exc()
@@ -376,4 +376,4 @@ def _become_worker(channel: socket.socket, output: IO[bytes], server: int) -> An
 if __name__ == "__main__":
     main()
     sys.stderr.flush()
-    os._exit(0)  # taking apart what torch has imported takes a third of a second, and leaves no more than this
+    os._exit(0)  # skip torch's clean-up, which takes a third of a second

@@ -1,8 +1,8 @@
-"""How long a step takes: warm-up until settled, samples, builds at random places in memory, turns with other steps.
+"""The time of a step: warm-up until settled, samples, builds at random places in memory, turns with other steps.
 
-Where in memory a build lands is the largest source of luck in small CPU cells, so it is drawn anew for every build.
-The idea is Stabilizer's (Curtsinger and Berger, ASPLOS 2013): what cannot be controlled is randomised, so that it shows
-up as spread between builds instead of as a difference between runs. How quiet the machine was meanwhile is noted.
+The place of a build in memory is the largest source of luck in small CPU cells, so every build gets a new random place.
+The idea is Stabilizer's (Curtsinger and Berger, ASPLOS 2013): randomise an uncontrolled factor, so that it becomes
+spread between builds instead of a difference between runs. The machine's load is recorded meanwhile.
 """
 
 import math
@@ -26,20 +26,20 @@ from ampbench.worker.step import Step, TrainingStep
 from ampbench.worker.telemetry import kernel_text
 
 SPACER_BYTES = 4 << 20
-"""Spacers are up to this large: several times a core's L2 cache, so that every offset into it can occur."""
+"""The largest spacer: several times a core's L2 cache, so that every offset into it can occur."""
 LINE_BYTES = 64
 SMALL_SPACERS = 8
 
 
 class Placement:
-    """Holds spacers of random size alive, so that what is allocated next begins at a random place."""
+    """Holds spacers of random size, so that the next allocation begins at a random place."""
 
     def __init__(self, draw: random.Random):
         self._draw = draw
         self._spacers: list[torch.Tensor] = []
 
     def move(self) -> None:
-        """Let the next allocations begin somewhere else: small spacers move the heap, a large one the mappings."""
+        """Move the next allocations: small spacers move the heap, a large one the mappings."""
         lines = SPACER_BYTES // LINE_BYTES
         small = [self._draw.randrange(1, 1024) for _ in range(self._draw.randrange(SMALL_SPACERS))]
         sizes = [*small, self._draw.randrange(1, lines)]
@@ -51,17 +51,17 @@ TIMER_SHARE = 1e-4
 SETTLED = 0.02
 """Warm-up ends when a chunk is less than this faster than the best one before it."""
 WARM_STEPS = 3
-"""Steps that warm-up takes at least, as long as they fit the budget."""
+"""The least steps of warm-up, as long as they fit the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What timing one build gave: seconds per step by sample, steps in each sample, steps of warm-up.
+    """The times of one build: seconds per step by sample, steps in each sample, steps of warm-up.
 
     `cpu_samples` are the CPU seconds per step of the calling thread, None where they do not bound the time of a step.
-    `time_sustained` also gives the seconds per step over each of its `windows`, when these were (`spans`, by the clock
-    it was given), for how long it warmed up, whether to a steady state (None: it had done so before), and the seconds
-    per step of the fastest sample, warming included.
+    `time_sustained` adds the seconds per step over each of its `windows`, their `spans` by its clock, the duration of
+    the warm-up, whether it reached a steady state (None: it was warm before), and the seconds per step of the fastest
+    sample, including warm-up.
     """
 
     samples: list[float]
@@ -77,9 +77,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """One sample: seconds per step, and what the calling thread did in it (None: the device does the work).
+    """One sample: seconds per step, and the calling thread's part (None: the device does the work).
 
-    `cpu` are its CPU seconds per step, `waits` how often a step it gave up the processor of its own accord.
+    `cpu` are its CPU seconds per step, `waits` the times per step that it gave up the processor by itself.
     """
 
     seconds: float
@@ -97,12 +97,11 @@ def time_build(
     warm: bool = False,
     apart: bool = False,
 ) -> Timing:
-    """Time `step` for about `budget_seconds`, warm-up not counted (it takes at most half as long again).
+    """Time `step` for about `budget_seconds`, plus at most half as long for warm-up.
 
-    `restore`, called before every sample and outside what is timed, puts training state back. `warm` says that this
-    process has run the same step before, so that a step longer than the budget needs no further warm-up: for such
-    steps a cold start is far below one step's time. With `apart` every sample is one step, because a second one would
-    find other inputs.
+    `restore` restores training state before every sample, untimed. `warm`: this process has run the same step before,
+    so a step longer than the budget needs no warm-up, as its cold start is far below one step's time. With `apart`
+    every sample is one step, because a second one would find other inputs.
     """
     first = _one_sample(step, device, restore, 1)
     if warm and first.seconds >= budget_seconds:
@@ -116,15 +115,15 @@ def time_build(
 
 
 WINDOW_SECONDS = 1.0
-"""How long a window is at least: power is averaged over a second (NVML), and a clock follows it within less."""
+"""The least duration of a window: power is averaged over a second (NVML), and a clock follows it faster."""
 WARM_LIMIT_SECONDS = 20.0
-"""Warming up ends here, steady or not: a card's heat takes minutes to come to rest, its power limit tenths of a second.
-What moves more slowly is seen in the clocks of windows and of rounds."""
+"""The limit of warm-up, steady or not: a card's heat takes minutes to settle, its power limit tenths of a second.
+Slower changes show in the clocks of windows and of rounds."""
 STEADY = 0.01
-"""Time and clock are steady where two windows, one after the other, differ by no more: clocks move in steps of 15 MHz,
-0.8% of 2 GHz."""
+"""The largest difference of time and clock between two steady windows: clocks move in steps of 15 MHz, 0.8% of 2
+GHz."""
 SAMPLES_PER_WINDOW = 10
-"""So many samples a window has at most; fewer where a step takes longer."""
+"""The most samples of a window; fewer where a step takes longer."""
 
 
 def time_sustained(
@@ -139,13 +138,13 @@ def time_sustained(
     clock_hz: Callable[[tuple[float, float]], float | None] = lambda _: None,
     clock: Callable[[], float] = perf_counter,
 ) -> Timing:
-    """Time `step` on an accelerator as fast as it goes on: in windows of `WINDOW_SECONDS`, one at least.
+    """Time `step` on an accelerator at its sustained speed: in one or more windows of `WINDOW_SECONDS`.
 
-    As many fill the budget, warm-up not counted. Before, windows are run until two that follow each other do not
-    differ by more than `STEADY` in time, nor in the clock that `clock_hz` tells of the span of each (None: not told),
-    for `WARM_LIMIT_SECONDS` at most. With `warm` the device has just been under this load, and half a window is run.
-    `restore`, `apart` and `max_samples` as in `time_build`, but a window restores once (`apart`: before each sample): a
-    device that waits for state from the host in every sample cools down. `clock` is the host's.
+    Windows fill the budget after the warm-up, which runs windows until two consecutive ones differ by at most `STEADY`
+    in time and in the clock that `clock_hz` reports for their spans (None: unknown), for at most `WARM_LIMIT_SECONDS`.
+    `warm`: the device has just been under this load, and half a window is enough. `restore`, `apart` and `max_samples`
+    as in `time_build`, but a window restores once (`apart`: before each sample), because a device that waits for state
+    from the host cools down. `clock` is the host's.
     """
     shortest = device.timer_seconds / TIMER_SHARE
     length = max(shortest, WINDOW_SECONDS / SAMPLES_PER_WINDOW)
@@ -160,7 +159,7 @@ def time_sustained(
         return seconds
 
     def window(least: float) -> tuple[float, list[float], tuple[float, float]]:
-        """Return the seconds per step over a window, its samples, and from when to when it was."""
+        """Return the seconds per step over a window, its samples and its span."""
         taken: list[float] = []
         began, spent = clock(), 0.0
         while not taken or (spent < least and not (apart and clock() - began >= least)):
@@ -170,7 +169,7 @@ def time_sustained(
 
     began = clock()
     last = sample()
-    while not apart and count * last < 0.8 * length:  # a sample of the length aimed at may well be a little shorter
+    while not apart and count * last < 0.8 * length:  # samples may be a little shorter than planned
         count = min(10 * count, math.ceil(length / max(last, device.timer_seconds)))
         last = sample()
     steady: bool | None = None
@@ -191,7 +190,7 @@ def time_sustained(
     taken = [window(WINDOW_SECONDS) for _ in range(wanted)]
     kept = max(1, max_samples // wanted)
     return Timing(
-        [one for _, samples, _ in taken for one in samples[:kept]],
+        [seconds for _, samples, _ in taken for seconds in samples[:kept]],
         count,
         warmed,
         windows=[seconds for seconds, _, _ in taken],
@@ -203,15 +202,15 @@ def time_sustained(
 
 
 def _alike(before: float | None, now: float | None) -> bool:
-    """Return whether two numbers differ by no more than `STEADY`; what is not told differs from nothing."""
+    """Return whether two numbers differ by at most `STEADY`; an unknown number differs from none."""
     return before is None or now is None or abs(now / before - 1) <= STEADY
 
 
 def _timing(samples: list[_Sample], steps_per_sample: int, warmup_steps: int) -> Timing:
-    """Return the timing of a build; a step that waits in every sample, for a disk or other threads, has no CPU time."""
-    cpu = [float(f"{one.cpu:.5g}") for one in samples if one.cpu is not None]
-    known = len(cpu) == len(samples) and min(one.waits for one in samples) < 1
-    return Timing([one.seconds for one in samples], steps_per_sample, warmup_steps, cpu if known else None)
+    """Return the timing of a build, without CPU time if the step waits in every sample, for a disk or other threads."""
+    cpu = [float(f"{sample.cpu:.5g}") for sample in samples if sample.cpu is not None]
+    known = len(cpu) == len(samples) and min(sample.waits for sample in samples) < 1
+    return Timing([sample.seconds for sample in samples], steps_per_sample, warmup_steps, cpu if known else None)
 
 
 def plan_samples(
@@ -233,10 +232,10 @@ def plan_samples(
 def _settle(
     step: Callable[[], None], device: Device, restore: Callable[[], None] | None, budget_seconds: float, apart: bool
 ) -> tuple[_Sample, int]:
-    """Run growing chunks until one is no longer faster than the best before it, or the budget is used; at least one.
+    """Run growing chunks until one is no longer faster than the best before, or the budget is used; at least one.
 
-    Return the last chunk as a sample and the steps run. Growing chunks (as in `timeit.autorange`) keep the
-    timer's share small without knowing the step's time.
+    Return the last chunk as a sample and the steps run. Growing chunks (as in `timeit.autorange`) keep the timer's
+    share small without knowing the step's time.
     """
     best, spent, steps, count = math.inf, 0.0, 0, 1
     while True:
@@ -253,9 +252,9 @@ def _settle(
 def _one_sample(step: Callable[[], None], device: Device, restore: Callable[[], None] | None, count: int) -> _Sample:
     """Return one sample of `count` steps.
 
-    CPU time is that of the calling thread alone. Undisturbed, it computes all of the time or, where a step has several
-    threads, waits for them in a loop, which counts: its CPU time is the wall time whatever the number of threads. That
-    of the whole process would be any multiple of it.
+    CPU time is the calling thread's. Undisturbed, it computes all the time or waits for the other threads in a loop,
+    which counts: its CPU time equals the wall time for any number of threads. The process's CPU time would be a
+    multiple.
     """
     if restore is not None:
         restore()
@@ -269,12 +268,12 @@ def _one_sample(step: Callable[[], None], device: Device, restore: Callable[[], 
 
 
 def _own_waits() -> int:
-    """Return how often the calling thread has given up the processor before its time was over."""
+    """Return the number of times that the calling thread gave up the processor by itself."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 class FitnessWatch:
-    """The machine's counters at the start of a round; `seen` compares them with now."""
+    """The machine's counters at the start of a round; `seen` compares them with the present."""
 
     def __init__(self, device: Device):
         self._device = device
@@ -284,15 +283,15 @@ class FitnessWatch:
         self._began, self._waits = time.perf_counter(), _waited_seconds()
 
     def seen(self, telemetry: Telemetry | None = None) -> Fitness:
-        """Return what has changed since the watch began; clock and temperature of an accelerator are `telemetry`'s.
+        """Return the changes since the watch began; an accelerator's clock and temperature come from `telemetry`.
 
-        Without it they are asked for now, when the device may be idle already.
+        Without it they are read now, when the device may be idle already.
         """
         ticks = _cpu_ticks()
         steal = others = None
         if ticks and self._cpu and ticks.total > self._cpu.total:
             total = ticks.total - self._cpu.total
-            # kernels have been seen to count a tick back
+            # some kernels count ticks back
             steal = _share(ticks.steal - self._cpu.steal, total)
             others = _share(ticks.busy - self._cpu.busy - (_own_ticks() - self._own), total)
         waits, seconds = _waited_seconds(), time.perf_counter() - self._began
@@ -320,18 +319,18 @@ def _share(ticks: float, total: float) -> float:
 
 
 def _cpu_ticks() -> CpuTimes | None:
-    """Return the ticks of all processors since boot; None where the kernel does not tell."""
+    """Return the ticks of all processors since boot; None where the kernel does not report them."""
     return parse_cpu_times(kernel_text("/proc/stat"))
 
 
 def _own_ticks() -> float:
-    """Return the CPU time that this process has used, in the kernel's ticks."""
+    """Return this process's CPU time, in the kernel's ticks."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return (used.ru_utime + used.ru_stime) * os.sysconf("SC_CLK_TCK")
 
 
 def _waited_seconds() -> float | None:
-    """Return how long the calling thread has waited for a processor while ready to run; None where it is not known.
+    """Return the seconds that the calling thread waited for a processor while ready to run; None where unknown.
 
     The second field of schedstat, in nanoseconds (the kernel's Documentation/scheduler/sched-stats.rst).
     """
@@ -340,54 +339,54 @@ def _waited_seconds() -> float | None:
 
 
 PAIRS = 12
-"""Pairs of builds at most."""
+"""The most pairs of builds."""
 FEWEST_PAIRS = 6
-"""Pairs of builds an interval needs: under six, no signs of the differences are rare enough."""
+"""The least pairs of builds for an interval: below six, no signs of the differences are rare enough."""
 TURNS = 5
-"""Turns that two builds take at most, each with one sample of either."""
+"""The most turns of two builds, each with one sample of either."""
 PATIENCE = 4
-"""How many times the given seconds an interval is worth."""
+"""The most time for an interval, as a multiple of the given seconds."""
 
 
 class Repeated(Protocol):
-    """What can be timed in turns: a `Step`, or anything that `run` does again once `restore` has put its state back."""
+    """An object timed in turns: a `Step`, or another whose `run` repeats after `restore`."""
 
     @property
     def run(self) -> Callable[[], Any]:
-        """What is timed."""
+        """The timed function."""
 
     def restore(self) -> None:
-        """Put the state back."""
+        """Restore the state."""
 
     def changed(self) -> list[str]:
-        """Return what a run changes in place that the next one would find changed."""
+        """Return the names of the inputs that a run changes in place."""
 
     def mode(self) -> AbstractContextManager[Any]:
-        """Return what is held around the runs."""
+        """Return the context around the runs."""
 
 
 Built = TypeVar("Built", bound=Repeated)
 
 Settled = dict[str, Any] | None
-"""The state GradScaler settled at; None without one."""
+"""GradScaler's settled state; None without one."""
 
 
 def warm_up(step: Step, settled: Settled = None) -> Settled:
-    """Run a step; return the state that GradScaler settled at: `settled`, where it is known already."""
+    """Run a step; return GradScaler's settled state: `settled`, where it is known already."""
     if isinstance(step, TrainingStep):
         return step.start(settled)
     with step.mode():
         step.run()
-    step.changed()  # so that it is known before anything is timed
+    step.changed()  # found now, before anything is timed
     return None
 
 
 def settled_peaks(
     builds: Sequence[Callable[[], Step]], settled: Sequence[Settled], device: Device, notes: list[str]
 ) -> list[int | None]:
-    """Return the peak in bytes of a step of each build, whose GradScaler starts at what it `settled` at.
+    """Return the peak in bytes of a step of each build, with GradScaler in its `settled` state.
 
-    None of all, which `notes` then say, where one does not fit into the memory.
+    Where one does not fit into the memory, all are None, with a note.
     """
 
     def ready(build: Callable[[], Step], state: Settled) -> Step:
@@ -398,9 +397,11 @@ def settled_peaks(
 
     peaks: list[int | None] = []
     try:
-        for made in peaks_of([partial(ready, *one) for one in zip(builds, settled, strict=True)], device):
-            peaks.append(made[1].peak)
-            del made
+        for step_and_peak in peaks_of(
+            [partial(ready, *arguments) for arguments in zip(builds, settled, strict=True)], device
+        ):
+            peaks.append(step_and_peak[1].peak)
+            del step_and_peak
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -410,9 +411,9 @@ def settled_peaks(
 
 
 def _places(seconds: float) -> Iterator[int]:
-    """Let what is compared be built at another random place each time: yield how many builds there were before.
+    """Yield the number of builds before, each time at another random place in memory.
 
-    About `seconds` are spent, more where they would not do for an interval, at most `PATIENCE` times as many.
+    It takes about `seconds`, more where an interval needs more, at most `PATIENCE` times as many.
     """
     placement = Placement(random.Random(0))
     start = perf_counter()
@@ -428,7 +429,7 @@ def _places(seconds: float) -> Iterator[int]:
 def _in_turns(steps: Sequence[Repeated], device: Device, seconds: float) -> list[list[float]]:
     """Return samples of each step, in seconds per step, taken in turns for about `seconds`, at least one of each.
 
-    At each turn, the next of them begins.
+    A different step begins each turn.
     """
     samples: list[list[float]] = [[] for _ in steps]
 
@@ -459,8 +460,8 @@ def side_by_side(
 ) -> list[list[list[float]]]:
     """Return the samples of each build, taken in turns for about `seconds`: `[place][build]` are seconds per run.
 
-    All are built side by side at random places in memory, again and again, and each is made `warm`, with its place;
-    where there is no room for that, which `notes` then say, one after the other.
+    All are rebuilt together at random places in memory, and each is made `warm`, with its place; where memory does not
+    allow that, one after the other, with a note.
     """
     samples: list[list[list[float]]] = [[] for _ in builds]
     draw = random.Random(0)
@@ -481,8 +482,8 @@ def side_by_side(
             taken = {}
             for place in order:
                 taken |= _taken(builds, warm, device, budget / len(order), [place])
-        for place, one in taken.items():
-            samples[place].append(one)
+        for place, times in taken.items():
+            samples[place].append(times)
     return samples
 
 
@@ -493,9 +494,9 @@ def _taken(
     seconds: float,
     order: Sequence[int],
 ) -> dict[int, list[float]]:
-    """Build what `order` names side by side, and return the samples of each by its place."""
+    """Build the places in `order` together, and return the samples of each by its place."""
     device.release()
     built = [builds[place]() for place in order]
-    for one, place in zip(built, order, strict=True):
-        warm(one, place)
+    for step, place in zip(built, order, strict=True):
+        warm(step, place)
     return dict(zip(order, _in_turns(built, device, seconds), strict=True))

@@ -1,7 +1,7 @@
-"""Requests to replies: what one worker process does with one piece of work.
+"""Requests to replies: the work of one worker process.
 
-A request names the function that does its task, which is imported for it and given a `Work`; of studies, nothing is
-known here. The tasks of every run are done here, too: environment, description, memory, divergence, round.
+A request names the function of its task, which is imported for it and gets a `Work`; this module knows no studies. It
+does the tasks of every run itself: environment, description, memory, divergence, round.
 """
 
 import contextlib
@@ -49,15 +49,15 @@ from ampbench.worker.timing import FitnessWatch, Placement, Timing, time_build, 
 from ampbench.workload import Workload
 
 FRAMES = 4
-"""How many of the last frames of a failed forward are kept."""
+"""The number of last frames kept of a failure."""
 
 T = TypeVar("T")
 
 
 class Worker:
-    """Serves requests one after the other, keeping for the next what tasks leave it.
+    """Serves requests one after the other, and keeps results of tasks for the next.
 
-    `interrupted` tells whether a person has pressed Ctrl-C, which ends a request; in a worker process nobody can.
+    `interrupted` returns whether a person has pressed Ctrl-C, which ends a request; in a worker process nobody can.
     """
 
     def __init__(self, interrupted: Callable[[], bool] = lambda: False) -> None:
@@ -66,10 +66,10 @@ class Worker:
         self._built: tuple[str, Workload] | None = None
 
     def serve(self, request: Request) -> Reply:
-        """Return the reply to `request`; whatever is raised in the workload becomes a failure, in its making a problem.
+        """Return the reply to `request`; an error in the workload becomes a failure, one in building it a problem.
 
-        What a network refuses to do in inference mode is done again without gradients.
-        KeyboardInterrupt passes on where it was a person's.
+        A network that refuses inference mode runs again without gradients. KeyboardInterrupt passes on if a person
+        caused it.
         """
         if request.threads:
             torch.set_num_threads(request.threads)
@@ -100,7 +100,7 @@ class Worker:
         self.keeps.pop(References, None)
 
     def workload(self, source: WorkloadSource, parameters: dict[str, ParameterValue], seed: int) -> Workload:
-        """Return a workload, built unless it is the last one that was."""
+        """Return a workload, built unless it is the last one."""
         key = f"{source} {sorted(parameters.items())} {seed}"
         if self._built is None or self._built[0] != key:
             self._built = None
@@ -113,7 +113,7 @@ class Worker:
         if case is not None:
             find_own(work.source, case.precision)
             if not request.absent:
-                _ = work.device  # it must be there before anything is built
+                _ = work.device  # fail before anything is built
                 if reason := cannot_run(case):
                     return Reply(skip=Skip(case_id=case.case_id, reason=reason))
         asked = msgspec.json.decode(request.asked, type=get_type_hints(do)["asked"])
@@ -128,7 +128,7 @@ class Worker:
 
 
 class Work:
-    """What whoever does a task works with: the case and device of a request, the workload, what the process keeps."""
+    """The tools of a task: the case and device of a request, the workload, the process's kept results."""
 
     def __init__(self, worker: Worker, request: Request) -> None:
         self._worker, self._request = worker, request
@@ -136,19 +136,19 @@ class Work:
 
     @property
     def case(self) -> Case:
-        """The case of a task that is of one."""
+        """The case of a task that has one."""
         assert self._request.case is not None
         return self._request.case
 
     @property
     def source(self) -> WorkloadSource:
-        """Where the workload is."""
+        """The source of the workload."""
         assert self._request.source is not None
         return self._request.source
 
     @property
     def device_type(self) -> str:
-        """The type of the device, which may be absent: the case's, or what a task is of that has no case."""
+        """The type of the device, which may be absent: the case's, or the task's own without a case."""
         return self._request.device or self.case.device
 
     @cached_property
@@ -158,7 +158,7 @@ class Work:
 
     @property
     def workload(self) -> Workload:
-        """The case's workload, built once for all requests that follow one another with the same."""
+        """The case's workload, built once for consecutive requests with the same one."""
         return self.with_batch_size(self.case.batch_size)
 
     def with_batch_size(self, size: int | None) -> Workload:
@@ -166,12 +166,12 @@ class Work:
         return self._worker.workload(self.source, self.parameters(size), self.seed)
 
     def parameters(self, batch_size: int | None) -> dict[str, ParameterValue]:
-        """Return what the case's workload is built with, on batches of some size."""
+        """Return the parameters of the case's workload, with batches of some size."""
         return dict(self.case.parameters) | ({} if batch_size is None else {"batch_size": batch_size})
 
     @property
     def rebuilt(self) -> Rebuilt:
-        """Builds the workload of the case with a seed that is so much larger."""
+        """A function that builds the case's workload with a number added to the seed."""
         parameters = self.parameters(self.case.batch_size)
         return lambda more: build_workload(self.source, parameters, self.seed + more)
 
@@ -181,41 +181,41 @@ class Work:
         return self.kept(References)
 
     def forget_references(self) -> None:
-        """Drop the references, whose memory would weigh on what is measured next."""
+        """Drop the references, whose memory would affect the next measurement."""
         self._worker.forget()
 
     def kept(self, kind: type[T]) -> T:
-        """Return what this worker keeps of a type from one request to the next, a new one where it has none."""
+        """Return the kept value of a type from an earlier request, else a new one."""
         keeps = self._worker.keeps
         if kind not in keeps:
             keeps[kind] = kind()
-        found: T = keeps[kind]
-        return found
+        value: T = keeps[kind]
+        return value
 
     def keep(self, value: object) -> None:
-        """Keep a value for the next request, instead of what was kept of its type."""
+        """Keep a value for the next request, replacing the one of its type."""
         self._worker.keeps[type(value)] = value
 
 
 def _function(request: Request) -> Callable[[Work, Any], Any]:
-    """Return what does the task of a request; `UsageError` where this ampbench has no such thing."""
+    """Return the function of a request's task; `UsageError` where this ampbench has none."""
     module, _, name = request.does.partition(":")
     try:
-        found: Callable[[Work, Any], Any] = getattr(import_module(module), name)
+        function: Callable[[Work, Any], Any] = getattr(import_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and not module.startswith(error.name or " "):
             raise
         raise UsageError(f"a worker of this ampbench does not know the task {request.task!r}") from None
-    return found
+    return function
 
 
-def do_environment(work: Work, asked: Nothing) -> Environment:  # noqa: ARG001 - as all tasks
+def do_environment(work: Work, asked: Nothing) -> Environment:  # noqa: ARG001 - the signature of a task
     """Do the task "environment"."""
     environment = read_environment()
     return structs.replace(environment, devices=[measured_cpu(environment.devices[0]), *environment.devices[1:]])
 
 
-def do_rest(work: Work, asked: Nothing) -> Nothing:  # noqa: ARG001 - as all tasks
+def do_rest(work: Work, asked: Nothing) -> Nothing:  # noqa: ARG001 - the signature of a task
     """Do the task "rest"."""
     return asked
 
@@ -225,20 +225,20 @@ def do_describe(work: Work, asked: DescribeAsked) -> Description:
     return describe_workload(work.source, asked.parameters, work.seed, asked.preset)
 
 
-def do_memory(work: Work, asked: Nothing) -> MemoryPass | Skip:  # noqa: ARG001 - as all tasks
-    """Do the task "memory"; the case is skipped where the kernel of attention that it fixes is not what runs."""
-    found = measure_memory(work.workload, work.case, work.device)
-    if reason := unheeded(work.case, found.attention):
+def do_memory(work: Work, asked: Nothing) -> MemoryPass | Skip:  # noqa: ARG001 - the signature of a task
+    """Do the task "memory"; skip the case where another kernel of attention runs than it fixes."""
+    memory_pass = measure_memory(work.workload, work.case, work.device)
+    if reason := unheeded(work.case, memory_pass.attention):
         return Skip(case_id=work.case.case_id, reason=reason)
-    return found
+    return memory_pass
 
 
 class _Fitting(dict[str, int]):
-    """Of which batch size the fp64 reference fits into the memory, by the group of cases."""
+    """The batch size at which the fp64 reference fits into the memory, by the group of cases."""
 
 
-def do_divergence(work: Work, asked: Nothing) -> Divergence:  # noqa: ARG001 - as all tasks
-    """Do the task "divergence": on as much of the batch as the fp64 reference leaves room for."""
+def do_divergence(work: Work, asked: Nothing) -> Divergence:  # noqa: ARG001 - the signature of a task
+    """Do the task "divergence": on a smaller batch where the fp64 reference does not fit into the memory."""
     case, fitting = work.case, work.kept(_Fitting)
     size = fitting.get(case.group, case.batch_size)
     while True:
@@ -266,7 +266,7 @@ def do_divergence(work: Work, asked: Nothing) -> Divergence:  # noqa: ARG001 - a
 def do_round(work: Work, asked: RoundAsked) -> Round:
     """Do the task "round"."""
     workload, case = work.workload, work.case
-    work.forget_references()  # what the passes kept must not weigh on what is timed
+    work.forget_references()  # kept results of passes must not affect the times
     timed = work.kept(Timed)
     if timed.workload is not workload or timed.case_id != case.case_id:
         timed = Timed(workload, case.case_id, digest=timed.digest if timed.workload is workload else "")
@@ -276,11 +276,11 @@ def do_round(work: Work, asked: RoundAsked) -> Round:
 
 @dataclass(slots=True)
 class Timed:
-    """What a process knows of the case it timed last, so that timing it again need not find it out anew.
+    """The process's knowledge of the case it timed last, reused in the next round.
 
-    `settled` is the state that GradScaler settled at, `digest` that of the weights; `changed` what a step changes in
-    place, once one has run; `warm` tells that an accelerator has been under its load, `on_host` that the state which
-    training puts back found no room on it.
+    `settled` is GradScaler's settled state, `digest` the digest of the weights; `changed` are the tensors that a step
+    changes in place, once one has run; `warm`: an accelerator has been under its load; `on_host`: the saved training
+    state found no room on it.
     """
 
     workload: Workload | None = None
@@ -295,8 +295,7 @@ class Timed:
 def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Device, timed: Timed) -> Round:
     """Return one round of a case: several builds, each at its own place in memory, one after another.
 
-    On a CPU, and in a burst, each build's samples are timed one by one; on an accelerator in windows, while somebody
-    watches it.
+    On a CPU, and in a burst, samples are timed one by one; on an accelerator in windows, with telemetry.
     """
     started = time.perf_counter()
     placement = Placement(random.Random(asked.placement_seed))
@@ -307,7 +306,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     watching = None if device.type == "cpu" or asked.burst else watched(device.type)
 
     def build() -> tuple[Step, float | None, Timing]:
-        """Return a step that has been timed, how long it took to compile, and its times."""
+        """Return a timed step, the seconds of its compilation, and its times."""
         step = build_step(workload, case, device)
         took = step.prepare_path(case.path)
         if isinstance(step, TrainingStep):
@@ -315,7 +314,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         if isinstance(step, TrainingStep) or timed.changed is None:
             timed.settled = warm_up(step, timed.settled)
         timed.changed = step.changed(timed.changed)
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "budget_seconds": asked.min_run_seconds / asked.builds,
             "max_samples": asked.max_samples // asked.builds,
             "restore": step.restore if isinstance(step, TrainingStep) or timed.changed else None,
@@ -323,15 +322,15 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         }
         with step.mode():
             if watching is None:
-                return step, took, time_build(step.run, device, warm=True, **given)
-            return step, took, time_sustained(step.run, device, warm=timed.warm, clock_hz=watching.clock_hz, **given)
+                return step, took, time_build(step.run, device, warm=True, **options)
+            return step, took, time_sustained(step.run, device, warm=timed.warm, clock_hz=watching.clock_hz, **options)
 
     with watching or contextlib.nullcontext():
         for _ in range(asked.builds):
             placement.move()
             with _second_try(case, device, timed) as again:
                 step, took, timing = build()
-            if again():  # without the copy that found no room, or left none
+            if again():  # now without the copy on the device
                 device.release()
                 step, took, timing = build()
             compile_seconds = took if compile_seconds is None else compile_seconds
@@ -340,12 +339,12 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
             if isinstance(step, TrainingStep):
                 timed.on_host = step.on_host
                 nonfinite = max(nonfinite, count_nonfinite(step.module.parameters()))
-                step.restore()  # counts a step that the last sample skipped
+                step.restore()  # counts a step skipped in the last sample
                 skipped += step.skipped_steps
             del step
             device.release()
     timed.digest = timed.digest or weights_digest(workload)
-    telemetry = None if watching is None else watching.telemetry([span for one in timings for span in one.spans])
+    telemetry = None if watching is None else watching.telemetry([span for timing in timings for span in timing.spans])
     fitness = watch.seen(telemetry)
     cpu_samples = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
     return Round(
@@ -378,9 +377,9 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
 
 @contextlib.contextmanager
 def _second_try(case: Case, device: Device, timed: Timed) -> Iterator[Callable[[], bool]]:
-    """Let a training that found no room on an accelerator be tried again with its saved state on the host, once.
+    """Let a training without room on an accelerator be tried again with its saved state on the host, once.
 
-    Yields what tells whether it is to be; whatever else is raised passes on.
+    Yields a function that returns whether to try again; other errors pass on.
     """
     again = False
     try:
@@ -392,21 +391,23 @@ def _second_try(case: Case, device: Device, timed: Timed) -> Iterator[Callable[[
 
 
 def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
-    """Return the fields of a `Round` that are an accelerator's: windows, the fastest sample, how it warmed up."""
+    """Return an accelerator's fields of a `Round`: windows, the fastest sample, the warm-up."""
     windows = [timing.windows for timing in timings if timing.windows is not None]
     if len(windows) != len(timings):
         return {}
     steady = [timing.steady for timing in timings if timing.steady is not None]
     return {
         "windows": windows,
-        "burst_seconds": min((one.burst_seconds for one in timings if one.burst_seconds is not None), default=None),
+        "burst_seconds": min(
+            (timing.burst_seconds for timing in timings if timing.burst_seconds is not None), default=None
+        ),
         "warm_seconds": sum(timing.warm_seconds for timing in timings),
         "steady": all(steady) if steady else None,
     }
 
 
 def cannot_run(case: Case) -> str:
-    """Return why this installation cannot run `case` by its path, or nothing."""
+    """Return the reason why this installation cannot run `case` by its path, or ""."""
     if compile_mode(case.path) and case.device == "cpu":
         from torch._inductor.cpp_builder import get_cpp_compiler
 
@@ -418,13 +419,15 @@ def cannot_run(case: Case) -> str:
 
 
 def failure_of(case_id: str, stage: str, error: BaseException) -> Failure:
-    """Return what `error`, raised while a case was measured, leaves behind: its cause, text and last frames.
+    """Return the failure record of `error`, raised while a case was measured: its cause, text and last frames.
 
     The innermost line of the user's own code is in the text, and among the frames however deep in torch it ended.
     """
     out_of_memory = is_out_of_memory(error)
-    own = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "studies"))
-    every = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    ampbench_folders = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "studies"))
+    every = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ampbench_folders)
+    ]
     frames = every[-FRAMES:]
     if (users := own_frames(error)) and users[-1] not in frames:
         frames = [users[-1], *frames[1:]]
