@@ -1,4 +1,4 @@
-"""What makes a machine unfit to measure on, and what to do about each: read from /proc and /sys, without torch.
+"""Reasons why a machine is unfit to measure on, with remedies: read from /proc and /sys, without torch.
 
 `root` is the folder of proc/ and sys/, so that a test can describe any machine; an absent file gives no finding.
 """
@@ -15,18 +15,18 @@ from ampbench.records.labels import limited_power
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, parse_cpu_times
 
 BUSY_SHARE = 0.05
-"""The share of all CPU time that others may take before it counts: below, it hides in the 2% of placement luck."""
+"""The share of all CPU time of other processes that counts: less hides in the 2% of placement luck."""
 SPREADING_STEAL = 0.01
-"""The share of CPU time taken by the hypervisor from which timings on a shared host are seen to spread."""
+"""The share of CPU time taken by the hypervisor from which timings on a shared host spread."""
 LOW_MEMORY_KIB = 2 * 1024**2
 """torch with its libraries takes about half a GiB in each process; below this a run soon swaps or is killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spoiler:
-    """Something that spoils measurements: `what` it is, `why` it matters, the `remedy`.
+    """A reason why measurements are unreliable: `what` happens, `why` it matters, the `remedy`.
 
-    `grave` findings move results by more than the intervals they state; the others are worth knowing.
+    `grave` findings move results by more than the stated intervals; the others are for information.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Process(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """The shares of all CPU time that others and the hypervisor took in a while; the names of the busiest processes."""
+    """The shares of all CPU time of other processes and the hypervisor, and the names of the busiest processes."""
 
     busy: float
     steal: float
@@ -65,20 +65,20 @@ class Watched(NamedTuple):
 def inspect(
     root: Path = Path("/"), seconds: float = 0.5, pause: Callable[[float], None] = time.sleep, ticks: int | None = None
 ) -> list[Spoiler]:
-    """Return what makes this machine unfit, the gravest first; watches it for `seconds`.
+    """Return the reasons why this machine is unfit, the gravest first; takes `seconds`.
 
-    The work of this process and its descendants does not count. `ticks` are the kernel's a second.
+    The work of this process and its descendants does not count. `ticks` are the kernel's per second.
     """
-    found = _machine_findings(root, watched(root, seconds, pause, ticks))
-    return sorted(found, key=lambda finding: not finding.grave)
+    findings = _machine_findings(root, watched(root, seconds, pause, ticks))
+    return sorted(findings, key=lambda finding: not finding.grave)
 
 
 def busy_now(
     threads: int, root: Path = Path("/"), seconds: float = 0.3, pause: Callable[[float], None] = time.sleep
 ) -> str:
-    """Return a sentence that times measured now would be in doubt, and what to do; "" on a quiet machine.
+    """Return a warning that times measured now are unreliable, with a remedy; "" on a quiet machine.
 
-    A machine is busy above the limits of an unfit round (`records.measured`). torch is asked to use `threads`.
+    A machine is busy above the limits of an unfit round (`records.measured`). torch will use `threads`.
     """
     now = watched(root, seconds, pause)
     reasons = [now.busy_words] * (now.busy > OTHER_SHARE) + [now.steal_words] * (now.steal > STEAL_SHARE)
@@ -140,14 +140,14 @@ def _machine_findings(root: Path, now: Watched) -> Iterator[Spoiler]:
 
 
 def device_findings(environment: Environment) -> list[Spoiler]:
-    """Return what makes the accelerators of an environment unfit, the gravest first."""
-    found: list[Spoiler] = []
+    """Return the reasons why the accelerators of an environment are unfit, the gravest first."""
+    findings: list[Spoiler] = []
     for device in environment.devices:
         state, name = device.state, device.type
         if state is None or not device.available:
             continue
         if state.processes:
-            found.append(
+            findings.append(
                 Spoiler(
                     f"{name} processes", f"others use {name}: {', '.join(state.processes)}",
                     "they take time, memory and power from what is timed, unevenly",
@@ -158,7 +158,7 @@ def device_findings(environment: Environment) -> list[Spoiler]:
             remedy = "set power1_max of its hwmon folder to power1_rated_max"
             if name == "cuda":
                 remedy = f"sudo nvidia-smi -pl {state.default_limit_watts:.0f}, or on battery plug it in"
-            found.append(
+            findings.append(
                 Spoiler(
                     f"{name} power limit", f"{name} {limited}",
                     "under load its clock falls further: times hold for this limit alone", remedy, grave=False,
@@ -168,17 +168,17 @@ def device_findings(environment: Environment) -> list[Spoiler]:
             remedy = "times are measured all the same; look at them twice"
             if state.mig:
                 remedy = "measure on a whole GPU, or keep in mind that this is an instance"
-            found.append(
+            findings.append(
                 Spoiler(
                     f"{name} sensors", f"{name} lacks sensors: {'; '.join(state.unavailable)}",
                     "a slowdown by heat or by its limit is then not seen, and there is no energy", remedy, grave=False,
                 )
             )  # fmt: skip
-    return sorted(found, key=lambda finding: not finding.grave)
+    return sorted(findings, key=lambda finding: not finding.grave)
 
 
 def watched(root: Path, seconds: float, pause: Callable[[float], None], ticks: int | None = None) -> Watched:
-    """Return the shares of CPU time that others took while `pause` lasted for `seconds`; 0 where nothing is known."""
+    """Return the shares of CPU time of others while `pause` lasts for `seconds`; 0 where unknown."""
     elapsed = seconds * (ticks or os.sysconf("SC_CLK_TCK"))
     before, (processes_before, own_before) = parse_cpu_times(_read(root / "proc/stat")), _processes(root)
     pause(seconds)
@@ -196,7 +196,7 @@ def watched(root: Path, seconds: float, pause: Callable[[float], None], ticks: i
 def busiest(
     before: Mapping[int, Process], after: Mapping[int, Process], elapsed_ticks: float
 ) -> list[tuple[str, float]]:
-    """Return name and share of one CPU of the three processes that took most of it, those above 5%."""
+    """Return name and share of one CPU of the three busiest processes above 5%."""
     shares = [
         (process.name, (process.ticks - before[number].ticks) / elapsed_ticks)
         for number, process in after.items()
@@ -232,12 +232,12 @@ def _processes(root: Path) -> tuple[dict[int, Process], int]:
         process = parse_process(_read(path))
         if process is not None:
             processes[int(path.parent.name)] = process
-    own = {os.getpid()}
-    for number in sorted(processes):  # a later process has a higher number, until these begin anew
-        if processes[number].parent in own:
-            own.add(number)
-    others = {number: process for number, process in processes.items() if number not in own}
-    return others, sum(process.ticks for number, process in processes.items() if number in own)
+    descendants = {os.getpid()}
+    for number in sorted(processes):  # later processes have higher numbers, until these wrap around
+        if processes[number].parent in descendants:
+            descendants.add(number)
+    others = {number: process for number, process in processes.items() if number not in descendants}
+    return others, sum(process.ticks for number, process in processes.items() if number in descendants)
 
 
 def _read(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""From what a user selected to an ordered list of cases, each runnable or skipped with a reason."""
+"""From a user's selection to an ordered list of cases, each runnable or skipped with a reason."""
 
 import ast
 import importlib.metadata
@@ -48,12 +48,12 @@ from ampbench.workloads.index import (
 from ampbench.workloads.index import source as builtin_source
 
 LONGEST_PATH = 4096
-"""As long as a path may be (PATH_MAX), and so the name of a user's workload."""
+"""The longest path (PATH_MAX), and so the longest name of a user's workload."""
 LONGEST_VALUE = 1000
 GIVEN: dict[str, WorkloadSource] = {}
-"""Workloads that only this process has, by their names: those of `ampbench.live.given`."""
+"""Workloads that only this process has, by name, from `ampbench.live.given`."""
 EVERY = "all"
-"""What names every precision, those that the device emulates, too."""
+"""The name for every precision, including those that the device emulates."""
 ENTRY_POINTS = "ampbench.workloads"
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_FROZEN_TRAINING = "--path compiled-freezing folds weights into the code, which is for inference: they cannot train"
@@ -61,28 +61,27 @@ NO_GRAPHS = "--path compiled-reduce-overhead needs CUDA graphs; on a cpu it is t
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 FEATURES_ALONE = "it has no head: it returns features, not classes, so that there is no loss to train it by"
 WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
-"""Why a user's workload, and a library's network, is not trained."""
+"""The reasons why a user's workload, and a library's network, is not trained."""
 NOT_TRAINED = "training by default takes a loss and an optimizer, which a function that returns ampbench.Workload gives"
 NO_RECIPE = "--optimizer is what trains a network: --phase inference has none"
 INFERENCE_ALONE = "{} is a step of inference, and has no loss"
 
 
 class Describe(Protocol):
-    """Builds a user's workload once, somewhere else, or asks a library about its network by a preset, and says what it
-    is; raises `WorkloadError` where that fails.
-    """
+    """Builds a user's workload once in another process, or asks a library about its network by a preset, and returns
+    the description; raises `WorkloadError` where that fails."""
 
     def __call__(
         self, source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = "", /
     ) -> Description:
-        """Return what `source` is with `parameters`."""
+        """Return the description of `source` with `parameters`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCase:
-    """A case and where its workload comes from; `skip` is why it will not be measured, empty where it will.
+    """A case and the source of its workload; `skip` is the reason why it will not be measured, "" where it will.
 
-    `optimizer` says whether the workload, or the selection, names one.
+    `optimizer`: the workload, or the selection, names one.
     """
 
     case: Case
@@ -93,7 +92,7 @@ class PlannedCase:
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """One workload with its resolved parameters, and what it offers."""
+    """A workload with its resolved parameters, and its abilities."""
 
     source: WorkloadSource
     parameters: Mapping[str, ParameterValue]
@@ -116,12 +115,16 @@ def make_plan(
 ) -> list[PlannedCase]:
     """Return the cases of `selection` on the machine of `environment`, in table order, without duplicates.
 
-    With `absent_devices`, that its device is absent skips no case, as for those who trace it on fake tensors.
-    Precisions that nobody names and a device emulates are skipped, unless `emulated`: for those who measure no time.
-    Raises `UsageError` for a name or value that cannot be meant.
+    With `absent_devices`, an absent device skips no case, for traces on fake tensors. Precisions that are emulated and
+    not named are skipped, unless `emulated`, for measurements without times. Raises `UsageError` for an invalid name or
+    value.
     """
     sources = _distinct(
-        [one for source in check_selection(selection) for one in _named_by(source, environment, describe)]
+        [
+            network_source
+            for source in check_selection(selection)
+            for network_source in _named_by(source, environment, describe)
+        ]
     )
     of_cases, selection = _of_cases(selection), _of_networks(selection)
     _check_overrides(selection, sources)
@@ -185,9 +188,9 @@ def make_plan(
 
 
 def in_one_phase(plan: Iterable[PlannedCase]) -> list[PlannedCase]:
-    """Return a plan with each workload in training, where it has a loss and an optimizer, else in inference.
+    """Return a plan with each workload in training if it has a loss and an optimizer, else in inference.
 
-    One that is selected in training alone stays so.
+    A workload selected only in training stays so.
     """
     chosen: dict[str, PlannedCase] = {}
     for planned in plan:
@@ -199,7 +202,7 @@ def in_one_phase(plan: Iterable[PlannedCase]) -> list[PlannedCase]:
 
 
 def _precisions(selection: Selection, device: str, described: DeviceDescription | None) -> list[Precision]:
-    """Return the precisions named or, where none is, those that are measured on `device`.
+    """Return the precisions named or, without any, the default ones of `device`.
 
     On a device without tf32, `default` is the same as fp32, and fp32 is measured.
     """
@@ -214,9 +217,9 @@ def _precisions(selection: Selection, device: str, described: DeviceDescription 
 
 
 def check_selection(selection: Selection) -> list[WorkloadSource]:
-    """Return the selected workloads (the default suite's, if none is named), after checking all that needs no torch.
+    """Return the selected workloads (default: the default suite's), after all checks without torch.
 
-    Raises `UsageError`, with the nearest names, for whatever cannot be meant on any machine.
+    Raises `UsageError`, with the nearest names, for anything invalid on every machine.
     """
     for kind, names, known in (
         ("device", selection.devices, DEVICES),
@@ -235,7 +238,7 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
     _of_cases(selection)
     selection = _of_networks(selection)
     sources = [source for name in selection.workloads for source in find_workloads(name)]
-    if not any(map(is_users, sources)):  # a user's file may hold precisions of its own
+    if not any(map(is_users, sources)):  # a user's file may define precisions
         for name in selection.precisions:
             if name != EVERY and own_source(name) is None:
                 find_precision(name)
@@ -252,22 +255,22 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
 
 
 def _check_settings(text: str, variant: _Variant) -> None:
-    """Raise `UsageError` for a recipe that names no optimizer and changes settings that the workload's own has not."""
-    recipe, own, called = find_recipe(text), variant.optimizer_settings, variant.source.name
-    if recipe.optimizer or own is None:
+    """Raise `UsageError` for a recipe without an optimizer whose settings the workload's own optimizer lacks."""
+    recipe, known_settings, called = find_recipe(text), variant.optimizer_settings, variant.source.name
+    if recipe.optimizer or known_settings is None:
         return
-    if recipe.settings and not own:
+    if recipe.settings and not known_settings:
         raise UsageError(f"{called} has no optimizer to change: name one, as in --optimizer adamw:lr=3e-4")
     keys = {"beta1": ("betas",), "beta2": ("betas", "alpha")}
     for name in recipe.settings:
-        if not {name, *keys.get(name, ())} & {*own}:
-            raise UnknownNameError(f"setting of the optimizer of {called}", name, own)
+        if not {name, *keys.get(name, ())} & {*known_settings}:
+            raise UnknownNameError(f"setting of the optimizer of {called}", name, known_settings)
 
 
 def _check_overrides(selection: Selection, sources: list[WorkloadSource]) -> None:
-    """Raise `UsageError` for an override of a workload that is not selected, or of a parameter that none has.
+    """Raise `UsageError` for an override of an unselected workload, or of an unknown parameter.
 
-    Which networks a pattern names is known later.
+    The networks of a pattern are known only later.
     """
     names = [name for source in sources for name in _names_in_set(source)]
     for key in selection.overrides:
@@ -279,35 +282,39 @@ def _check_overrides(selection: Selection, sources: list[WorkloadSource]) -> Non
 
 
 def _named_by(source: WorkloadSource, environment: Environment, describe: Describe) -> list[WorkloadSource]:
-    """Return the networks that the name of a library's stands for; a name whose library is absent stands for itself.
+    """Return the networks that a library's name or pattern selects; where the library is absent, the name itself.
 
-    Raises `WorkloadError`, with the nearest names, where the library has none of that name.
+    Raises `WorkloadError`, with the nearest names, where the library has no such network.
     """
     library = LIBRARIES.get(source.family)
     if library is None or library.name in environment.unavailable:
         return [source]
-    found = describe(source, {})
-    return [source] if found.unavailable else [library_source(library, one.name) for one in found.networks]
+    description = describe(source, {})
+    return (
+        [source]
+        if description.unavailable
+        else [library_source(library, network.name) for network in description.networks]
+    )
 
 
 def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Describe) -> None:
-    """Make known the precisions of users' files and of the entry points that `selection` names.
+    """Register the precisions of users' files and of the entry points that `selection` names.
 
-    Raises `UsageError` where two are called the same.
+    Raises `UsageError` where two have one name.
     """
     offering = [(source, overrides_of(source, selection)) for source in sources if is_users(source)]
     offering += [(entry, {}) for name in selection.precisions if (entry := own_source(name)) is not None]
     met: dict[str, OwnPrecision] = {}
     for source, settings in offering:
-        for own in describe(source, settings).precisions:
-            if met.setdefault(own.name, own) != own:
-                raise UsageError(f"two precisions are called {own.name}: rename one")
-            known = {each.name: getattr(own, each.name) for each in fields(own)}
+        for precision in describe(source, settings).precisions:
+            if met.setdefault(precision.name, precision) != precision:
+                raise UsageError(f"two precisions are called {precision.name}: rename one")
+            known = {column.name: getattr(precision, column.name) for column in fields(precision)}
             precisions.meet(Precision(**known))
 
 
 def _of_cases(selection: Selection) -> list[dict[str, Any]]:
-    """Return what a selection decides of cases, by the names of `OF_CASES`; every combination of what is swept."""
+    """Return a selection's settings of cases, by the names of `OF_CASES`, in every combination of sweeps."""
     chosen = {
         name: selection.sweeps.get(name) or [selection.overrides.get(name, known[0])]
         for name, known in OF_CASES.items()
@@ -321,20 +328,20 @@ def _of_cases(selection: Selection) -> list[dict[str, Any]]:
 
 
 def _of_networks(selection: Selection) -> Selection:
-    """Return a selection without what it decides of cases."""
+    """Return a selection without its settings of cases."""
     overrides, sweeps = (
-        {name: value for name, value in given.items() if name not in OF_CASES}
-        for given in (selection.overrides, selection.sweeps)
+        {name: value for name, value in options.items() if name not in OF_CASES}
+        for options in (selection.overrides, selection.sweeps)
     )
     return replace(selection, overrides=overrides, sweeps=sweeps)
 
 
 def _check_lengths(selection: Selection) -> None:
-    """Raise `UsageError` for a name or a value that is longer than any that is meant: each row would hold it."""
+    """Raise `UsageError` for a name or a value that is too long to be one: each row would store it."""
     for name in selection.workloads:
         _check_length("the name of a workload", name, LONGEST_PATH)
-    for option, given in (("--set", selection.overrides), ("--sweep", selection.sweeps)):
-        for name, value in given.items():
+    for option, options in (("--set", selection.overrides), ("--sweep", selection.sweeps)):
+        for name, value in options.items():
             _check_length("the name of a parameter", name)
             for text in value if isinstance(value, list) else [value]:
                 _check_length(f"{option} {name}", str(text))
@@ -342,20 +349,20 @@ def _check_lengths(selection: Selection) -> None:
 
 def _check_length(owner: str, text: str, longest: int = LONGEST_VALUE) -> None:
     if len(text) > longest:
-        raise UsageError(f"{owner} has {len(text):,} characters: at most {longest:,} can be meant")
+        raise UsageError(f"{owner} has {len(text):,} characters; the limit is {longest:,}")
 
 
 def meant(selection: Selection, plan: Iterable[PlannedCase]) -> list[str]:
-    """Return a sentence per device on which a precision of `selection` stands for another."""
-    found: dict[str, set[str]] = {}
+    """Return a sentence for each device on which a precision of `selection` stands for another."""
+    by_device: dict[str, set[str]] = {}
     for planned in plan:
-        found.setdefault(planned.case.device, set()).add(planned.case.precision)
+        by_device.setdefault(planned.case.device, set()).add(planned.case.precision)
     return [
         f"--precision {name} is {find_precision(name, device).name} on {device}"
         for name in dict.fromkeys(selection.precisions)
         if name.strip().lower() in BY_DEVICE
-        for device, planned_there in found.items()
-        if find_precision(name).name != DEFAULT or DEFAULT not in planned_there
+        for device, planned_names in by_device.items()
+        if find_precision(name).name != DEFAULT or DEFAULT not in planned_names
     ]
 
 
@@ -386,9 +393,9 @@ def default_preset(device: str, memory_bytes: int | None = None) -> str:
 
 
 def find_workloads(name: str) -> list[WorkloadSource]:
-    """Return the workloads that `name` means: a workload, a family, `all`, an entry point, or `file.py:function`.
+    """Return the workloads of `name`: a workload, a family, `all`, an entry point, or `file.py:function`.
 
-    `timm:NAME` is a network of that library, or a pattern for several, which only a server can tell.
+    `timm:NAME` is a network of that library, or a pattern that only a server can expand.
     """
     if name in GIVEN:
         return [GIVEN[name]]
@@ -406,7 +413,7 @@ def find_workloads(name: str) -> list[WorkloadSource]:
     if colon and library in LIBRARIES:
         if not network:
             raise WorkloadError(
-                f"{name} names no network: {name}* is all of them, ampbench list workloads {name} has them"
+                f"{name} names no network: {name}* is all of them, ampbench list workloads {name} lists them"
             )
         return [library_source(LIBRARIES[library], network)]
     module, colon, function = name.rpartition(":")
@@ -437,14 +444,14 @@ def find_workloads(name: str) -> list[WorkloadSource]:
 
 
 def _users(name: str, module: str, function: str) -> WorkloadSource:
-    """Return the place of a user's own workload."""
+    """Return the source of a user's workload."""
     return WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)
 
 
 def _has_transformers(name: str) -> bool:
-    """Return whether transformers, which is not imported for that, has networks of this name."""
-    found = importlib.util.find_spec("transformers") if name.isidentifier() else None
-    folders = [] if found is None else found.submodule_search_locations or []
+    """Return whether transformers has networks of this name, without importing it."""
+    spec = importlib.util.find_spec("transformers") if name.isidentifier() else None
+    folders = [] if spec is None else spec.submodule_search_locations or []
     return any((Path(folder) / "models" / name).is_dir() for folder in folders)
 
 
@@ -452,39 +459,39 @@ def _file(name: str) -> Path:
     """Return the file of this name; `WorkloadError`, with the nearest names of its folder, where there is none."""
     path = Path(name).expanduser().resolve()
     if not path.is_file():
-        here = sorted(one.name for one in path.parent.glob("*.py")) if path.parent.is_dir() else []
-        near = [str(Path(name).with_name(one)) for one in nearest(path.name, here)]
+        names = sorted(file.name for file in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        near = [str(Path(name).with_name(file_name)) for file_name in nearest(path.name, names)]
         hint = f": {did_you_mean(near)}" if near else ""
         raise WorkloadError(f"there is no file {name}{hint}")
     return path
 
 
 def _functions_of(path: Path) -> list[str]:
-    """Return the public functions at the top of a Python file that can be called without arguments.
+    """Return the public functions at the top of a Python file that need no arguments.
 
-    The file is not run; none where it cannot be parsed.
+    The file is not run; [] where it cannot be parsed.
     """
     try:
         statements = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
     return [
-        one.name
-        for one in statements
-        if isinstance(one, ast.FunctionDef)
-        and not one.name.startswith("_")
-        and len(one.args.defaults) == len([*one.args.posonlyargs, *one.args.args])
+        statement.name
+        for statement in statements
+        if isinstance(statement, ast.FunctionDef)
+        and not statement.name.startswith("_")
+        and len(statement.args.defaults) == len([*statement.args.posonlyargs, *statement.args.args])
     ]
 
 
 def _distinct(sources: list[WorkloadSource]) -> list[WorkloadSource]:
-    """Return `sources` without repetition; `UsageError` where two have one name, which their case ids would share."""
+    """Return `sources` without repetition; `UsageError` where two have one name, and so the same case ids."""
     by_name: dict[str, WorkloadSource] = {}
     for source in sources:
-        other = by_name.setdefault(source.name, source)
-        if other != source:
+        known = by_name.setdefault(source.name, source)
+        if known != source:
             raise UsageError(
-                f"two workloads are called {source.name}, {other.module} and {source.module}: rename one, or measure "
+                f"two workloads are called {source.name}, {known.module} and {source.module}: rename one, or measure "
                 "them in runs of their own"
             )
     return list(by_name.values())
@@ -500,9 +507,9 @@ def _variants(
         named = overrides_of(source, selection)
         library = LIBRARIES.get(source.family)
         if library is not None and (why := environment.unavailable.get(library.name)):
-            given = overrides_of(source, selection, selection.overrides)  # whether it has them is not known
-            given |= {name: values[0] for name, values in selection.sweeps.items()}
-            yield _Variant(source, given, PHASES, False, True, _absent(library.name, why), 0)
+            parameters = overrides_of(source, selection, selection.overrides)  # cannot be checked without the library
+            parameters |= {name: values[0] for name, values in selection.sweeps.items()}
+            yield _Variant(source, parameters, PHASES, False, True, _absent(library.name, why), 0)
             continue
         if spec is None:
             _check_batch_size(source, named)
@@ -543,7 +550,7 @@ def _absent(package: str, why: str) -> str:
 
 
 def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) -> None:
-    """Raise `UsageError` where no selected workload has `parameter`; users' workloads are asked once they are built."""
+    """Raise `UsageError` where no selected workload has `parameter`; users' workloads are checked once built."""
     known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].settable}
     if parameter not in known and all(source.builtin for source in sources):
         raise UnknownNameError(f"{option} parameter", parameter, sorted(known))
@@ -552,33 +559,33 @@ def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) 
 def overrides_of(
     source: WorkloadSource, selection: Selection, settable: Mapping[str, ParameterValue] | None = None
 ) -> dict[str, ParameterValue]:
-    """Return the overrides meant for `source`: NAME.PARAM, or a bare PARAM where it has one of that name.
+    """Return the overrides for `source`: NAME.PARAM, or a bare PARAM that it has.
 
     `settable` are the workload's parameters, where they are known only once it is built.
     """
     if settable is None:
         settable = WORKLOADS[source.name].settable if source.builtin else {}
-    found: dict[str, ParameterValue] = {}
+    overrides: dict[str, ParameterValue] = {}
     for key, value in selection.overrides.items():
         workload, dot, parameter = key.rpartition(".")
         if (dot and workload in _names_in_set(source)) or (not dot and parameter in settable):
-            found[parameter] = value
-    return found
+            overrides[parameter] = value
+    return overrides
 
 
 def _names_in_set(source: WorkloadSource) -> tuple[str, ...]:
-    """Return what a workload is called in --set: a user's also by its function alone."""
+    """Return a workload's names in --set: a user's workload also has its function's."""
     return (source.name,) if source.builtin else (source.name, source.function)
 
 
 def _has_batch_size(parameters: Mapping[str, ParameterValue]) -> bool:
-    """Return whether a parameter of that name is a number of examples; a user's may be anything."""
+    """Return whether `batch_size` is a number of examples; in a user's workload it may be anything."""
     value = parameters.get("batch_size")
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_batch_size(source: WorkloadSource, settings: Mapping[str, ParameterValue]) -> None:
-    """Raise `UsageError` for a batch size that no workload can have; a user's function might not look."""
+    """Raise `UsageError` for a batch size out of range; a user's function might not check it."""
     lowest, highest = LIMITS["batch_size"]
     value = settings.get("batch_size", lowest)
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
@@ -588,7 +595,7 @@ def _check_batch_size(source: WorkloadSource, settings: Mapping[str, ParameterVa
 def _why_not(
     case: Case, variant: _Variant, precision: Precision, environment: Environment, absent_devices: bool
 ) -> str:
-    """Return why `case` cannot be measured on this machine, or nothing."""
+    """Return the reason why `case` cannot be measured on this machine, or ""."""
     device = environment.device(case.device)
     present = device is not None and device.available
     if not present and not absent_devices:
@@ -618,7 +625,7 @@ def _why_not(
 
 
 def _why_emulated(case: Case, environment: Environment) -> str:
-    """Return why `case` is measured only where its precision is named: the device emulates its dtype; else nothing."""
+    """Return the reason why `case` needs its precision named, if the device emulates its dtype; else ""."""
     device = environment.device(case.device)
     halves = emulated_of(device, [case.precision]) if device is not None else []
     if device is None or not halves:
@@ -628,7 +635,7 @@ def _why_emulated(case: Case, environment: Environment) -> str:
 
 
 def lack(device: DeviceDescription, case: Case, precision: Precision) -> tuple[str, str] | None:
-    """Return what `case` needs and `device` does not have, and the option of `run` that does without; None: nothing."""
+    """Return the feature that `device` lacks for `case`, and the option of `run` that does without; None: nothing."""
     if precision.tf32 and not device.tf32:
         return f"{case.device} has no tf32", ""
     if precision.fp32_products == "bf16" and case.device == "cuda":

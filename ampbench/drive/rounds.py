@@ -1,7 +1,7 @@
-"""The turns of a run: in which order cases are measured, how that is done, how long it will take, and its shards.
+"""The turns of a run: their order, how they are done, their estimated time, and the shards of a run.
 
-Networks are measured one after the other, each within its budget: passes, then rounds in random order, each of another
-server. Whatever happens to workers, the next turn comes, and every result is stored at once.
+Networks are measured one after the other, each within its budget: passes, then rounds in random order, each by another
+server. A failing worker does not stop the run, and every result is stored at once.
 """
 
 import hashlib
@@ -35,12 +35,12 @@ from ampbench.records.wire import DIVERGENCE, MEMORY, REST, ROUND, Nothing, Repl
 from ampbench.store import CannotBeError
 
 TurnKey = tuple[str, str, int, bool]
-"""What identifies a turn across sessions: its task's name, case id, round, control."""
+"""The identity of a turn across sessions: its task's name, case id, round, control."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A case's turn to have a `task` done, once more for each round."""
+    """A case's turn for a `task`, again in each round."""
 
     task: Task[Any, Any]
     planned: PlannedCase
@@ -50,7 +50,7 @@ class Turn:
 
     @property
     def key(self) -> TurnKey:
-        """What identifies this turn across sessions."""
+        """The identity of this turn across sessions."""
         return self.task.name, self.planned.case.case_id, self.round, self.control
 
 
@@ -62,9 +62,9 @@ def control_case(plan: Iterable[PlannedCase]) -> PlannedCase | None:
 
 
 Schedule = list[list[list[Turn]]]
-"""The turns of each round of each leg: of a network or, where an accelerator is measured, of a part of its rounds."""
+"""The turns of each round of each leg: a network or, on an accelerator, a part of its rounds."""
 FIRST_SUSTAINED = 3
-"""Sustained rounds of a network before the next network has its own: with fewer, a speedup has no interval."""
+"""Sustained rounds of a network before the next network's: with fewer, a speedup has no interval."""
 
 
 def make_schedule(
@@ -99,12 +99,12 @@ def make_schedule(
 
 
 def is_accelerated(plan: Iterable[PlannedCase]) -> bool:
-    """Return whether a case of `plan` that can run is measured on an accelerator."""
+    """Return whether a runnable case of `plan` is measured on an accelerator."""
     return any(planned.case.device != "cpu" and not planned.skip for planned in plan)
 
 
 def networks_of(plan: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return the cases of each network on each device that can run, with every recipe, in the order of the plan."""
+    """Return the runnable cases of each network on each device, with every recipe, in the order of the plan."""
     networks: dict[tuple[str, str], list[PlannedCase]] = {}
     for planned in plan:
         if not planned.skip:
@@ -123,7 +123,7 @@ def _most_rounds(cases: Sequence[PlannedCase], settings: Settings, done: Iterabl
 
 
 def budgeted(settings: Settings, plan: Iterable[PlannedCase]) -> Settings:
-    """Return `settings` with the default budget where it is to be the device's own (0 seconds)."""
+    """Return `settings` with the device's default budget in place of 0 seconds."""
     seconds = ACCELERATOR_SECONDS if is_accelerated(plan) else CPU_SECONDS
     return settings if settings.budget_seconds != 0 else structs.replace(settings, budget_seconds=seconds)
 
@@ -134,12 +134,12 @@ def is_burst(turn: Turn) -> bool:
 
 
 def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Request:
-    """Return the request that asks for `turn` from server number `server`, with `asked` of `RoundAsked` as given."""
+    """Return the request for `turn` to server number `server`; `asked` overrides fields of `RoundAsked`."""
     case = turn.planned.case
     place = random.Random(f"{settings.schedule_seed}/{case.case_id}/{turn.round}/{turn.control}").getrandbits(48)
-    own = {
+    fields = {
         "placement_seed": place,
-        "builds": settings.builds if case.device == "cpu" else 1,  # a device's allocator decides where a build is
+        "builds": settings.builds if case.device == "cpu" else 1,  # a device's allocator places a build
         "min_run_seconds": settings.min_run_seconds,
         "round": turn.round,
         "server": server,
@@ -147,7 +147,7 @@ def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Req
     }
     return ask(
         turn.task,
-        RoundAsked(**own | asked) if turn.task == ROUND else Nothing(),
+        RoundAsked(**fields | asked) if turn.task == ROUND else Nothing(),
         source=turn.planned.source,
         case=case,
         fresh=turn.fresh,
@@ -179,7 +179,7 @@ def _round(cases: Iterable[PlannedCase], control: PlannedCase | None, number: in
 
 
 def with_processes(turns: list[Turn]) -> list[Turn]:
-    """Return `turns` with `fresh` set where one may not be served by the process of the turn before it."""
+    """Return `turns` with `fresh` set where the process of the turn before may not be shared."""
     before = [None, *turns]
     return [replace(turn, fresh=not _may_share(last, turn)) for last, turn in zip(before, turns, strict=False)]
 
@@ -196,10 +196,10 @@ def _may_share(last: Turn | None, turn: Turn) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands: `turn` has just ended with `entry`, or is about to begin (None).
+    """The progress of a run: `turn` has just ended with `entry`, or is about to begin (None).
 
-    `leg` is the number of its leg in the schedule, `done` how many turns of the leg are done, and `spent` the seconds
-    since the leg or, where an accelerator is measured, the run began.
+    `leg` is the number of its leg in the schedule, `done` the number of the leg's finished turns, and `spent` the
+    seconds since the leg or, on an accelerator, the run began.
     """
 
     turn: Turn
@@ -228,15 +228,14 @@ def drive(
 ) -> None:
     """Do the turns of `schedule`, leg by leg, each round of a leg by another server.
 
-    The first `SHARED` servers serve a round of every leg; further ones end with their round. A leg has no further round
-    once another as long as its longest would go over `settings.budget_seconds`, one at least. Where an accelerator is
-    measured, all legs share the budget, a first round of every network is measured in any case, and later ones of the
-    cases that are `undecided`, where the budget ends them.
+    The first `SHARED` servers serve a round of every leg; further ones end with their round. A leg ends when another
+    round as long as its longest would exceed `settings.budget_seconds`, but has at least one. On an accelerator all
+    legs share the budget; a first round of every network is always measured, and the later ones only of cases that are
+    `undecided`, if the budget ends them.
 
-    At most `together` servers start at once, none while anything is done (`Ahead`); those `begun` come first. `write`
-    gets every entry as soon as it is known. A case that failed is not asked for again; what remains of it counts as
-    done. What a killed worker leaves unanswered is asked once more, as `Pool` does. KeyboardInterrupt passes on, the
-    channels closed.
+    At most `together` servers start at once, and nothing else runs meanwhile (`Ahead`); those `begun` come first.
+    `write` gets every entry at once. A case that failed is not measured again; its remaining turns count as done.
+    `Pool` repeats the request of a killed worker. KeyboardInterrupt passes on, the channels closed.
     """
     shared = SHARED if settings.isolation else 0
     accelerated = is_accelerated(turn.planned for rounds in schedule for turns in rounds for turn in turns)
@@ -277,14 +276,14 @@ def drive(
                 longest = max(longest, clock() - timing)
                 if server >= shared or leg == len(schedule) - 1:
                     pool.close(str(server))
-                else:  # the memory of its last worker is the next network's
+                else:  # free its last worker's memory for the next network
                     pool.serve(ask(REST, Nothing()), str(server))
 
 
 def outcome_of(turn: Turn, reply: Reply) -> Entry:
-    """Return the record of a turn; a divergence pass without room or time leaves its errors undefined, and why.
+    """Return the record of a turn; a divergence pass without room or time has undefined errors, with the reason.
 
-    Such a case goes on to its rounds.
+    Such a case continues with its rounds.
     """
     case = turn.planned.case
     outcome: Entry = turn.task.outcome(reply, case)
@@ -303,7 +302,7 @@ def outcome_of(turn: Turn, reply: Reply) -> Entry:
 
 
 def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
-    """Write `entry`, or that its case failed where a number in it cannot be, and return what was written."""
+    """Write `entry`, or a failure of its case if a number in it cannot be stored, and return the entry written."""
     try:
         write(entry)
     except CannotBeError as error:
@@ -316,32 +315,32 @@ def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
 
 
 OVERHEAD_SECONDS = 0.15
-"""What a round or pass on a CPU costs beyond the case's own work: a fork and its builds (benchmarks/self)."""
+"""The cost of a round or pass on a CPU beyond the case's own work: a fork and its builds (benchmarks/self)."""
 SERVER_SECONDS = 3.0
-"""What starting a server costs: importing torch and torchvision."""
+"""The cost of starting a server: importing torch and torchvision."""
 WARMED = 1.5
-"""The time of a round, warm-up included, at most, times its timing budget (`worker.timing`)."""
+"""The most time of a round, including warm-up, as a multiple of its timing budget (`worker.timing`)."""
 WARM_SECONDS, WINDOW_SECONDS = 2.0, 1.0
-"""An accelerator is warmed for two windows of a second at least, then timed for one at least (`worker.timing`)."""
+"""The least warm-up of an accelerator, two windows of a second, and its least timing, one (`worker.timing`)."""
 FRESH_SECONDS = 2.0
-"""What a new worker costs on an accelerator, reckoned, not run on hardware: its context 0.5 s and, at the mean 87M
+"""The cost of a new worker on an accelerator, estimated, not run on hardware: its context 0.5 s and, at the mean 87M
 parameters of the suite's large networks, 0.6 s to draw them, 0.4 s to hash them and 0.5 s for a reference."""
 HANDLED_SECONDS = 0.2
-"""What a round or pass costs on an accelerator beyond timing, reckoned likewise: 0.1 s to copy weights to the device
+"""The cost of a round or pass on an accelerator beyond timing, estimated likewise: 0.1 s to copy weights to the device
 (0.35 GB at 5 GB/s) and to copy and restore state there, and 0.1 s for each kernel's first launch."""
 CPU_SECONDS, ACCELERATOR_SECONDS = 30.0, 300.0
-"""The budget where none is given: of each network on a CPU, of all where an accelerator is measured."""
+"""The default budget: for each network on a CPU, for all together on an accelerator."""
 MOST_ROUNDS = 1000
-"""Rounds of a network at most where its budget ends them."""
+"""The most rounds of a network with a budget."""
 SHARED = 8
-"""How many servers stay open for the next legs; each takes the memory of torch's import."""
+"""The servers that stay open for the next legs; each takes the memory of torch's import."""
 
 
 def estimate(schedule: Schedule, settings: Settings) -> tuple[float, float]:
-    """Return the seconds until every network had its first round, and until the end of `schedule`, at least.
+    """Return the least seconds until every network had its first round, and until the end of `schedule`.
 
-    A round is assumed to need no more than its timing budget and its warm-up (`WARMED`). Without an accelerator a
-    network ends with its budget, but has its first round, and both numbers are the same.
+    A round is assumed to take its timing budget and its warm-up (`WARMED`). On a CPU a network ends with its budget,
+    after at least one round, and both numbers are equal.
     """
     budget = settings.budget_seconds or math.inf
     legs = [[sum(turn_seconds(turn, settings) for turn in turns) for turns in rounds] for rounds in schedule]
@@ -355,7 +354,7 @@ def estimate(schedule: Schedule, settings: Settings) -> tuple[float, float]:
 
 
 def turn_seconds(turn: Turn, settings: Settings) -> float:
-    """Return how long a turn will take at least; a pass is taken to cost as much as a round without its timing."""
+    """Return the least seconds of a turn; a pass is assumed to cost a round without its timing."""
     short = (WARMED if turn.task == ROUND else WARMED - 1) * settings.min_run_seconds
     if turn.planned.case.device == "cpu":
         return OVERHEAD_SECONDS + short
@@ -366,13 +365,13 @@ def turn_seconds(turn: Turn, settings: Settings) -> float:
 
 
 Part = tuple[int, int]
-"""The number of a shard, from 1, and how many there are."""
+"""The number of a shard, from 1, and the number of shards."""
 MOST = 100_000
 T = TypeVar("T", bound=Hashable)
 
 
 def parse_shard(text: str) -> Part:
-    """Return what `2/5` stands for; `UsageError` for anything else, and for a shard beyond the last."""
+    """Return the part of `2/5`; `UsageError` for any other text, and for a shard beyond the last."""
     number, slash, count = text.partition("/")
     if not (slash and number.strip().isdecimal() and count.strip().isdecimal()):
         raise UsageError(f"--shard {text!r}: expected I/N, as in --shard 2/5, the second of five")
@@ -383,10 +382,10 @@ def parse_shard(text: str) -> Part:
 
 
 def take_shard(plan: Sequence[PlannedCase], part: Part) -> tuple[list[PlannedCase], Shard]:
-    """Return the cases of `plan` that are measured by one of several, and which these are: `--shard I/N`.
+    """Return the cases of `plan` in one of several shards, and the shard's record: `--shard I/N`.
 
-    Each shard makes the whole plan, and all agree on the parts, which follow from it. Tables stay whole, for speeds are
-    compared within them; shards have about as many cases. Tables without a case that can run are in the first. Raises
+    Each shard makes the whole plan, and all derive the same parts from it. Tables stay whole, because speeds are
+    compared within them; shards have about as many cases. Tables without a runnable case are in the first. Raises
     `NothingToRunError` for a shard without work.
     """
     number, count = part
@@ -404,20 +403,20 @@ def take_shard(plan: Sequence[PlannedCase], part: Part) -> tuple[list[PlannedCas
 
 
 def digest_of(plan: Iterable[PlannedCase]) -> str:
-    """Return the digest of a plan: the ids of its cases in order, each with its reason to be skipped."""
+    """Return the digest of a plan: the ids of its cases in order, and whether each is skipped."""
     text = "\n".join(f"{planned.case.case_id} {bool(planned.skip)}" for planned in plan)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def shared_out(sizes: Mapping[T, int], count: int) -> list[set[T]]:
-    """Return `count` parts of items that have `sizes`; the parts have about the same size.
+    """Return `count` parts of items with `sizes`; the parts have about the same size.
 
-    The largest comes first, and each goes to the part that is the smallest so far: the largest part is at most 4/3 of
-    what it would be at best (Graham 1969, Bounds on multiprocessing timing anomalies).
+    Items go to the smallest part so far, the largest first: the largest part is at most 4/3 of the optimum (Graham
+    1969, Bounds on multiprocessing timing anomalies).
     """
     parts: list[set[T]] = [set() for _ in range(count)]
     totals = [0] * count
-    for item in sorted(sizes, key=lambda item: -sizes[item]):  # stable: as they are planned
+    for item in sorted(sizes, key=lambda item: -sizes[item]):  # stable: in the order of the plan
         smallest = totals.index(min(totals))
         parts[smallest].add(item)
         totals[smallest] += sizes[item]

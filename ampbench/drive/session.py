@@ -1,4 +1,4 @@
-"""One session of measuring, from a selection to a complete run file."""
+"""One measuring session, from a selection to a complete run file."""
 
 import contextlib
 import subprocess
@@ -25,18 +25,18 @@ from ampbench.store import RunWriter, StoredRun, new_run_id
 from ampbench.workloads.index import LIBRARIES, WORKLOADS, is_users
 
 MEMORY_SHARE = 0.85
-"""The default limit of a worker's resident memory, as a share of what is available when the session starts."""
+"""The default limit of a worker's resident memory, as a share of the memory available at the start."""
 
 TOGETHER = 2
-"""So many servers start at once, each by its own core: importing torch is the work of one thread."""
+"""Servers that start at once, each on its own core: importing torch uses one thread."""
 
 PRELOADED = {"torchvision": "torchvision", "sklearn": "sklearn.datasets"}
-"""What is imported early of the packages that workloads need, for it takes seconds."""
+"""Slow imports of packages that workloads need, done early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A session that is planned: what is where, which cases there are, and the channels that will do them."""
+    """A planned session: its environment, its cases, and the channels that will measure them."""
 
     selection: Selection
     settings: Settings
@@ -49,8 +49,7 @@ class Prepared:
 class Scheduled(Prepared):
     """A session ready to measure by a `schedule`; its first server has the number `first_server`.
 
-    `begun` are the first servers, where several started together. The plan is of the `shard` that is to be measured,
-    where it is not whole.
+    `begun` are the first servers, where several started together. Unless it is None, the plan is that of the `shard`.
     """
 
     schedule: Schedule
@@ -61,9 +60,9 @@ class Scheduled(Prepared):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A first server, what it says the machine is, and how to open the next: at first, that is this one.
+    """A first server, the environment that it reports, and a function that opens servers, this one first.
 
-    Those that started beside it are `begun`.
+    `begun` are servers that started with it.
     """
 
     channel: Channel
@@ -76,10 +75,10 @@ class Opened:
 def opened_first(
     open_new: OpenChannel, threads: int, meanwhile: Callable[[], None] = lambda: None, together: int = 1
 ) -> Iterator[Opened]:
-    """Open a server to ask what is where, which is kept for the first work; it ends with the context.
+    """Open a server that reports the environment, and is kept for the first work; it ends with the context.
 
-    So many start `together`, where there is room for them, and `meanwhile` is called as they do, where `open_new` does
-    not wait for that. Raises `NothingToRunError` where the first cannot start.
+    `together` servers start if possible, and `meanwhile` is called as they do, unless `open_new` waits. Raises
+    `NothingToRunError` where the first cannot start.
     """
     first = open_new()
     opened, waiting = [first], [first]
@@ -105,12 +104,12 @@ def prepare(
     *,
     ahead: bool = False,
 ) -> Iterator[Scheduled]:
-    """Plan a session: everything that can be wrong with `selection` is raised here, before anything is measured.
+    """Plan a session: every error in `selection` is raised here, before any measurement.
 
-    The server that answers what the machine is and builds users' workloads once also serves the first round. With
-    `resumed`, only what that run lacks is scheduled; raises `UsageError` where the environment is no longer the same.
-    With `part`, the plan is that of one of several shards. `meanwhile` is called as the server starts, and with
-    `ahead` a second one starts beside it, as long as no core is needed for anything else.
+    The server that reports the environment and builds users' workloads once also serves the first round. With
+    `resumed`, only the turns that this run lacks are scheduled; raises `UsageError` where the environment has changed.
+    With `part`, the plan is one shard. `meanwhile` is called as the server starts; with `ahead` a second server starts
+    as long as no core is needed otherwise.
     """
     sources = check_selection(selection)
     preload = preload_modules(selection, sources)
@@ -120,7 +119,7 @@ def prepare(
         environment = first.environment
         if resumed is not None:
             check_same(resumed, environment)
-            environment = resumed.header.environment  # with the measured slowdown that its plan was made by
+            environment = resumed.header.environment  # with the measured slowdown of its plan
         if settings.memory_limit_bytes is None and settings.isolation:
             settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         describe = describer(first.channel, settings)
@@ -140,7 +139,7 @@ def prepare(
             open_channel=first.open_channel,
             schedule=make_schedule(plan, settings, done, resumed.given_up if resumed else ()),
             begun=[first.open_channel(), *first.begun] if first.begun else [],
-            first_server=1 + max((found.server for found in resumed.rounds), default=-1) if resumed else 0,
+            first_server=1 + max((row.server for row in resumed.rounds), default=-1) if resumed else 0,
             shard=shard,
         )
 
@@ -148,8 +147,8 @@ def prepare(
 def measure(prepared: Scheduled, writer: RunWriter, watch: Watch, undecided: OpenCases | None = None) -> str:
     """Measure the schedule as `drive` does, write every entry at once, and return how the session ended.
 
-    An interruption ends the session with a footer that says so, and so does a server that cannot start any more, which
-    is raised; nothing measured is lost.
+    An interruption ends the session with a footer, and so does a server that cannot start, whose error is raised;
+    measured entries stay.
     """
     try:
         drive(
@@ -172,13 +171,13 @@ def measure(prepared: Scheduled, writer: RunWriter, watch: Watch, undecided: Ope
     return "complete"
 
 
-def begin(prepared: Prepared, results: Path | str, label: str, command: list[str], **told: Any) -> RunWriter:
-    """Begin the run file of a planned session in a results folder: its header, its cases, and why some are skipped.
+def begin(prepared: Prepared, results: Path | str, label: str, command: list[str], **fields: Any) -> RunWriter:
+    """Begin the run file of a planned session in a results folder: its header, its cases, and the reasons for skips.
 
-    What else is `told` is of `new_header`. Raises what `RunWriter.create` does.
+    `fields` are further arguments of `new_header`. Raises any error of `RunWriter.create`.
     """
     header = new_header(
-        prepared.selection, prepared.settings, prepared.environment, prepared.plan, label, command, **told
+        prepared.selection, prepared.settings, prepared.environment, prepared.plan, label, command, **fields
     )
     writer = RunWriter.create(results, header, [planned.case for planned in prepared.plan])
     writer.append(*planned_skips(prepared.plan))
@@ -219,7 +218,7 @@ def new_header(
 
 
 def _own_precisions(plan: list[PlannedCase]) -> list[OwnPrecision]:
-    """Return the users' own precisions that cases of `plan` are in."""
+    """Return the users' own precisions among the cases of `plan`."""
     names = dict.fromkeys(planned.case.precision for planned in plan)
     rows = [PRECISIONS[name] for name in names if name not in BUILT_IN and name in PRECISIONS]
     return list(map(OwnPrecision.of, rows))
@@ -236,9 +235,9 @@ def now() -> str:
 
 
 def describer(channel: Channel, settings: Settings) -> Describe:
-    """Return what builds users' workloads on `channel`, each once, and raises `WorkloadError` where that fails.
+    """Return a function that describes users' workloads by building each once on `channel`; it raises `WorkloadError`.
 
-    What libraries say of their networks, which are not built for it, one worker is asked.
+    Libraries describe their networks without building them, all in one worker.
     """
     known: dict[str, Description] = {}
 
@@ -256,20 +255,20 @@ def describer(channel: Channel, settings: Settings) -> Describe:
                 seed=settings.seed,
             )
             reply = channel.serve(request)
-            found = DESCRIBE.found(reply)
-            if found is None:
+            description = DESCRIBE.found(reply)
+            if description is None:
                 raise WorkloadError(reply.problem or f"workload {source.name} cannot be built")
-            known[key] = found
+            known[key] = description
         return known[key]
 
     return describe
 
 
 def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list[str]:
-    """Return the modules a server imports once so that its workers need not, where they will be used.
+    """Return the modules that a server imports once for its workers, where they will be used.
 
-    They are the optimizers' (through torch._dynamo, a second), torchvision's and scikit-learn's data, the libraries
-    that networks are named of, and ampbench's own families. What cannot be imported is the server's to pass over.
+    These are the optimizers' (through torch._dynamo, a second), torchvision's and scikit-learn's data, the libraries of
+    selected networks, and ampbench's own families. The server skips modules that it cannot import.
     """
     modules = []
     phases = selection.phases or PHASES
@@ -282,57 +281,57 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
 
 
 def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TurnKey]:
-    """Return what a stored run has already."""
+    """Return the turns that a stored run already has."""
     check_same_cases(resumed, plan)
-    done: set[TurnKey] = {(ROUND.name, each.case_id, each.round, each.control) for each in resumed.rounds}
+    done: set[TurnKey] = {(ROUND.name, row.case_id, row.round, row.control) for row in resumed.rounds}
     done |= {(MEMORY.name, case_id, 0, False) for case_id in resumed.memory}
     done |= {(DIVERGENCE.name, case_id, 0, False) for case_id in resumed.divergence}
     return frozenset(done)
 
 
 def check_same_cases(resumed: StoredRun, plan: list[PlannedCase]) -> None:
-    """Raise `UsageError` where `plan` has not the cases that a run began with."""
+    """Raise `UsageError` where `plan` has other cases than a run began with."""
     if set(resumed.cases) != {planned.case.case_id for planned in plan}:
         raise UsageError(
             f"run {resumed.header.run} cannot be resumed: its selection now gives other cases than it began with"
         )
 
 
-def check_same(run: StoredRun, here: Environment) -> None:
-    """Raise `UsageError` where `run` began in another environment than this one, or on another card of its kind."""
+def check_same(run: StoredRun, current: Environment) -> None:
+    """Raise `UsageError` where `run` began in another environment than `current`, or on another card of its kind."""
     before = run.header.environment
     known = {
-        what.replace("_", " "): (getattr(before, what), getattr(here, what))
-        for what in ("host", "torch_version", "torchvision_version", "cpu", "cuda_version")
+        name.replace("_", " "): (getattr(before, name), getattr(current, name))
+        for name in ("host", "torch_version", "torchvision_version", "cpu", "cuda_version")
     }
     for type in {case.device for case in run.cases.values()}:
-        cards = [environment.device(type) for environment in (before, here)]
+        cards = [environment.device(type) for environment in (before, current)]
         uuids = [card.details.get("uuid", "") if card is not None else "" for card in cards]
         if all(uuids):
             known[f"{type} device"] = uuids[0], uuids[1]
-    for what, (was, is_now) in known.items():
+    for name, (was, is_now) in known.items():
         if was != is_now:
             raise UsageError(
-                f"run {run.header.run} cannot be resumed here: its {what} was {was}, here it is {is_now}; "
+                f"run {run.header.run} cannot be resumed here: its {name} was {was}, here it is {is_now}; "
                 "start a new run"
             )
 
 
 def check_same_network(run: str, workload: str, was: Any, now: Any) -> None:
-    """Raise `UsageError` where a record of a run was made with other weights or inputs than one is `now`.
+    """Raise `UsageError` where a run's record has other weights or inputs than the one `now`.
 
-    A digest that is not known tells nothing.
+    Unknown digests are not compared.
     """
-    for what in ("weights", "inputs"):
-        before, here = (getattr(one, f"{what}_digest", "") for one in (was, now))
-        if before and here and before != here:
+    for kind in ("weights", "inputs"):
+        before, current = (getattr(record, f"{kind}_digest", "") for record in (was, now))
+        if before and current and before != current:
             raise UsageError(
-                f"run {run} cannot be resumed: the {what} of {workload} are others than it began with; start a new run"
+                f"run {run} cannot be resumed: the {kind} of {workload} are others than it began with; start a new run"
             )
 
 
 def default_memory_limit() -> int | None:
-    """Return `MEMORY_SHARE` of the memory available now (proc(5), MemAvailable); None where that is not known."""
+    """Return `MEMORY_SHARE` of the memory available now (proc(5), MemAvailable); None where it is unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -347,31 +346,31 @@ def current_commit() -> str | None:
 
 
 def commit_time(commit: str | None) -> str | None:
-    """Return when `commit` of the repository in the current folder was made, ISO 8601; None where git does not tell."""
+    """Return the time of `commit` in the current folder's repository, ISO 8601; None where git does not report it."""
     if not commit:
         return None
-    # a signature that git is set to show would stand before the time
-    told = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix(DIRTY), "--")
+    # git may be set to show a signature before the time
+    time = _git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit.removesuffix(DIRTY), "--")
     try:
-        datetime.fromisoformat(told or "")
+        datetime.fromisoformat(time or "")
     except ValueError:
         return None
-    return told
+    return time
 
 
 def _git(*arguments: str) -> str | None:
     try:
-        found = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
+        completed = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return completed.stdout.strip() or None
 
 
 def require_work(prepared: Prepared) -> None:
-    """Raise `NothingToRunError`, with the reasons and whose they are, where every selected case would be skipped."""
+    """Raise `NothingToRunError`, with the reasons and their workloads, where every selected case would be skipped."""
     if not any(not planned.skip for planned in prepared.plan):
         reasons: dict[str, list[str]] = {}
         for planned in prepared.plan:
             reasons.setdefault(planned.skip, []).append(planned.case.workload)
-        said = "; ".join(f"{reason} ({few(workloads)})" for reason, workloads in reasons.items())
-        raise NothingToRunError(f"nothing can run here: {said}")
+        text = "; ".join(f"{reason} ({few(workloads)})" for reason, workloads in reasons.items())
+        raise NothingToRunError(f"nothing can run here: {text}")
