@@ -1,4 +1,4 @@
-"""Networks measured in this process, as a program has them: `measure`, which leaves no trace in what it is given."""
+"""Networks of a program, measured in its process: `measure`, which changes nothing that it is given."""
 
 import contextlib
 import copy
@@ -50,7 +50,7 @@ WHAT = (
     "a torch.nn.Module with its inputs, an ampbench.Workload, a function that returns one, or a name for ampbench run"
 )
 GIVEN_MODULE = "ampbench_given"
-"""How the names begin of the modules that hold what a program gave."""
+"""The prefix of the modules that hold a program's functions."""
 _SERIAL = itertools.count(1)
 
 
@@ -70,14 +70,14 @@ def measure(
 
     `inputs` is a tensor, a tuple (positional) or a mapping (keywords); a list of these is a list of batches. `loss` is
     called with the output or, where there are `targets`, with both; without one training is left out. `optimizer` is
-    text ("adamw:lr=3e-4"), a function of parameters, or the network's own: that one is never stepped, its class, groups
+    text ("adamw:lr=3e-4"), a function of parameters, or the network's own, which is never stepped: its class, groups
     and state are copied. A workload, a function that returns one and a name bring inputs and loss themselves.
     `precisions`: names or `ampbench.Precision` (default: those of the device). `device`: "cpu", "cuda", … (default: the
     accelerator). `phase`: "inference" or "training" (default: both). `budget`: wall time of a network, in seconds or as
     "30s", "2m"; one round of all is measured in any case.
 
-    Network, gradients, modes, random state and torch's switches are as before when this returns or raises. Ctrl-C
-    returns what was measured until then. Raises `AmpbenchError`, in one line, for what cannot be measured.
+    Network, gradients, modes, random state and torch's switches are restored when this returns or raises. Ctrl-C
+    returns the results so far. Raises `AmpbenchError`, in one line, for anything that cannot be measured.
     """
     seconds = _seconds(budget)
     with no_trace(), contextlib.ExitStack() as stack:
@@ -92,28 +92,28 @@ def measure(
         return Result(_measured(selection, seconds, stack))
 
 
-def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: Any = None, **given: Any) -> Findings:
-    """Return what a study of a `kind` finds in a network, in this process.
+def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: Any = None, **arguments: Any) -> Findings:
+    """Return the findings of a study of a `kind` on a network, in this process.
 
-    What is given is as for `measure`, beside the study's own options by the names that its verb has for them. One that
-    is of devices, not of networks, is done by processes of its own, as its verb does it.
+    Arguments are those of `measure`, and the study's own options by their names in its verb. A study of devices runs in
+    separate processes, as its verb does.
 
-    Leaves no trace, as `measure`; Ctrl-C returns what was seen until then, if anything was. Raises `AmpbenchError`, in
-    one line, for what cannot be meant, and where every case failed.
+    Restores all state, as `measure`; Ctrl-C returns the findings so far, if any. Raises `AmpbenchError`, in one line,
+    for invalid arguments, and where every case failed.
     """
-    made = study_of(kind)
-    options = {name: value for name, value in given.items() if name not in SELECTING}
-    selecting = {name: value for name, value in given.items() if name in SELECTING}
-    workload = model_or_workload if made.selects is not None else ""
-    settings = Settings(isolation=made.selects is None)
+    row = study_of(kind)
+    options = {name: value for name, value in arguments.items() if name not in SELECTING}
+    selecting = {name: value for name, value in arguments.items() if name in SELECTING}
+    workload = model_or_workload if row.selects is not None else ""
+    settings = Settings(isolation=row.selects is None)
     with no_trace(), contextlib.ExitStack() as stack:
         selection = selected(stack, workload, inputs, loss, **selecting)
-        asked = asked_for(made, given_by(made, options, selection))
+        asked = asked_for(row, given_by(row, options, selection))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-")))
         command = [f"ampbench.{verb_of(kind).replace(' ', '.').replace('-', '_')}", *selection.workloads]
         done = begin(
-            made, selection, settings, asked, folder, "", command,
-            watching=functools.partial(_watching_pieces, made.doing),
+            row, selection, settings, asked, folder, "", command,
+            watching=functools.partial(_watching_pieces, row.doing),
             open_channel=None if settings.isolation else InProcess,
         )  # fmt: skip
         if done.problem is not None:
@@ -137,9 +137,9 @@ def selected(
     phase: str | None = None,
     within: str = "",
 ) -> Selection:
-    """Return the selection of what a program gives ("": no workload), which this process can plan until `stack` ends.
+    """Return the selection for a program's workload ("": none), which this process can plan until `stack` ends.
 
-    Precisions of the user's own are made known. A network that no other process can import is named `within` a place.
+    The user's own precisions are registered. A network that no other process can import gets a name `within` a place.
     """
     asked = [precisions] if isinstance(precisions, str | Precision) else [*(precisions or ())]
     for precision in asked:
@@ -152,28 +152,28 @@ def selected(
     if isinstance(model_or_workload, str):
         refuse(inputs, loss, targets, None if isinstance(optimizer, str) else optimizer, of="a name")
     else:
-        made = maker(model_or_workload, inputs, loss, targets, optimizer)
+        build = maker(model_or_workload, inputs, loss, targets, optimizer)
         name = label(model_or_workload)
         if within and importable(model_or_workload) is None:
             name = f"{within}:{name}"
-        stack.enter_context(given(made, name))
+        stack.enter_context(given(build, name))
     return Selection(
         workloads=[name] if name else [],
-        precisions=[one.name if isinstance(one, Precision) else one for one in asked],
-        devices=[str(each).partition(":")[0] for each in devices],
+        precisions=[precision.name if isinstance(precision, Precision) else precision for precision in asked],
+        devices=[str(wanted).partition(":")[0] for wanted in devices],
         phases=[phase] if phase is not None else [],
         recipes=[parse_optimizer(optimizer).spelling] if isinstance(optimizer, str) else [],
     )
 
 
 def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack) -> StoredRun:
-    """Return the run of what is selected, of as many rounds as there is time for."""
-    importlib.import_module("torch._dynamo")  # seconds that no step is to pay
+    """Return the run of a selection, with as many rounds as time allows."""
+    importlib.import_module("torch._dynamo")  # slow, so not within a step
     stack.enter_context(_frozen())
     settings = Settings(isolation=False, rounds=MOST_ROUNDS, budget_seconds=seconds)
     prepared = stack.enter_context(session.prepare(selection, settings))
     session.require_work(prepared)
-    in_phases = [  # inference whole before training begins, which may take longer or be interrupted
+    in_phases = [  # inference first: training may take longer or be interrupted
         [sorted(first, key=lambda turn: turn.planned.case.phase), *others] for first, *others in prepared.schedule
     ]
     prepared = dataclasses.replace(prepared, schedule=in_phases)
@@ -190,10 +190,10 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
 
 
 def _with_sources(stored: StoredRun) -> StoredRun:
-    """Return a run that says of what was given to this process that this module had it."""
+    """Return a run whose sources of this process's workloads name this module."""
     sources = [
-        structs.replace(one, module=__name__) if one.module.startswith(GIVEN_MODULE) else one
-        for one in stored.header.sources
+        structs.replace(source, module=__name__) if source.module.startswith(GIVEN_MODULE) else source
+        for source in stored.header.sources
     ]
     return dataclasses.replace(stored, header=structs.replace(stored.header, sources=sources))
 
@@ -209,26 +209,26 @@ def _seconds(budget: str | float) -> float:
 
 
 def refuse(inputs: Any, loss: Any, targets: Any, optimizer: Any, of: str) -> None:
-    """Raise `UsageError` where something is given beside what brings its own: a name, a function or a workload."""
-    given = {"inputs": inputs, "loss": loss, "targets": targets, "optimizer": optimizer}
-    if names := [name for name, value in given.items() if value is not None]:
+    """Raise `UsageError` for arguments that `of`, a name, a function or a workload, already brings."""
+    arguments = {"inputs": inputs, "loss": loss, "targets": targets, "optimizer": optimizer}
+    if names := [name for name, value in arguments.items() if value is not None]:
         text = "; name an optimizer as text, as in 'adamw:lr=3e-4'" if names == ["optimizer"] else ""
         raise UsageError(f"{of} brings its own {' and '.join(names)}: give {WHAT}{text}")
 
 
 def label(workload: Any) -> str:
-    """Return what tables call a network: its class, or the function that makes it, as `ampbench run` does."""
+    """Return the name of a network in tables: its class, or the function that makes it, as in `ampbench run`."""
     if (source := importable(workload)) is not None:
         return source.name
-    made = workload.module if isinstance(workload, Workload) else workload
-    name = getattr(made, "__name__", "") or type(made).__name__
+    named = workload.module if isinstance(workload, Workload) else workload
+    name = getattr(named, "__name__", "") or type(named).__name__
     return str(name).strip("<>")
 
 
 def importable(function: Any) -> WorkloadSource | None:
-    """Return where a function of a module is; None for a closure, a lambda, a method, or one that was replaced.
+    """Return the source of a module's function; None for a closure, a lambda, a method, or a replaced function.
 
-    A package and a module in one are imported by their names, any other by its file, as a test's file is.
+    A package and its modules are imported by their names, any other module by its file, as a test's file is.
     """
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     name = getattr(function, "__qualname__", "")
@@ -243,7 +243,7 @@ def importable(function: Any) -> WorkloadSource | None:
 
 
 def maker(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any) -> Callable[..., Any]:
-    """Return the function that builds what is to be measured, apart from what the caller has."""
+    """Return the function that builds the workload, separate from the caller's objects."""
     if isinstance(workload, torch.nn.Module):
         if inputs is None:
             raise UsageError(f"{type(workload).__name__} is a network without inputs: measure(model, inputs)")
@@ -269,12 +269,12 @@ def maker(workload: Any, inputs: Any, loss: Any, targets: Any, optimizer: Any) -
         return make
     else:
         raise UsageError(f"{type(workload).__name__} is no network: give {WHAT}")
-    own = _apart(workload, optimizer)
-    return lambda: own
+    separate = _apart(workload, optimizer)
+    return lambda: separate
 
 
 def _batches(inputs: Any) -> Any:
-    """Return inputs as workloads have them: a packed sequence is one argument, any mapping a dict."""
+    """Return inputs in a workload's form: a packed sequence is one argument, any mapping a dict."""
     if isinstance(inputs, list):
         return [_batches(batch) for batch in inputs]
     if isinstance(inputs, PackedSequence):
@@ -283,7 +283,7 @@ def _batches(inputs: Any) -> Any:
 
 
 def _apart(workload: Workload, optimizer: Any) -> Workload:
-    """Return a workload with copies of its network, and of what its loss, step and optimizer hold, on the CPU.
+    """Return a workload with CPU copies of its network and of the contents of its loss, step and optimizer.
 
     Raises `WorkloadError` where they cannot be copied, `UsageError` for an optimizer of another network.
     """
@@ -303,12 +303,12 @@ def _apart(workload: Workload, optimizer: Any) -> Workload:
     workload = dataclasses.replace(workload, **changes)
     copies: dict[int, Any] = {}
 
-    def own(held: Any) -> Any:
-        return carried(held, copies, copy.deepcopy, lambda _: None)[0]
+    def copied(original: Any) -> Any:
+        return carried(original, copies, copy.deepcopy, lambda _: None)[0]
 
     try:
         network = copy.deepcopy(module, copies)
-        loss, step, make = own(workload.loss), own(workload.step), own(workload.optimizer)
+        loss, step, make = copied(workload.loss), copied(workload.step), copied(workload.optimizer)
         inputs, targets = pytree.tree_map(_leaf, (workload.inputs, workload.targets))
     except Exception as error:
         why = f"{type(module).__name__} cannot be copied ({first_line(error)})"
@@ -321,12 +321,12 @@ def _apart(workload: Workload, optimizer: Any) -> Workload:
 
 
 def _leaf(value: Any) -> Any:
-    """Return a leaf of inputs, which is placed anew for every step: a tensor itself, a copy of anything else."""
+    """Return a leaf of inputs, which every step copies: a tensor itself, a copy of anything else."""
     return value if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
 def _remade(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Callable[..., torch.optim.Optimizer]:
-    """Return what makes an optimizer of the same class and groups for copies of the network's parameters."""
+    """Return a function that makes an optimizer of the same class and groups for a copy of the network."""
     kind: Any = type(optimizer)
     places = {id(parameter): place for place, parameter in enumerate(module.parameters())}
     groups = []
@@ -341,17 +341,19 @@ def _remade(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Callab
     defaults = {name: copy.deepcopy(value) for name, value in optimizer.defaults.items() if name in takes}
 
     def make(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        own = list(parameters)
-        made = [{**copy.deepcopy(settings), "params": [own[place] for place in at]} for settings, at in groups]
-        made_anew: torch.optim.Optimizer = kind(made, **defaults)
-        return made_anew
+        copies = list(parameters)
+        remade_groups = [
+            {**copy.deepcopy(settings), "params": [copies[place] for place in at]} for settings, at in groups
+        ]
+        remade: torch.optim.Optimizer = kind(remade_groups, **defaults)
+        return remade
 
     return make
 
 
 @contextlib.contextmanager
 def given(function: Callable[..., Any], name: str) -> Iterator[WorkloadSource]:
-    """Let plans of this process find a workload's function by a name, until the end; yield where it is."""
+    """Register a workload's function under a name for plans of this process, within the context; yield its source."""
     module = ModuleType(f"{GIVEN_MODULE}_{next(_SERIAL)}")
     module.__dict__["make"] = function
     source = WorkloadSource(name=name, family="user", module=module.__name__, function="make", builtin=False)
@@ -366,11 +368,11 @@ def given(function: Callable[..., Any], name: str) -> Iterator[WorkloadSource]:
 
 
 Switch = tuple[Callable[[], Any], Callable[[Any], object]]
-"""What reads a state of this process, and what sets it."""
+"""A function that reads a state of this process, and one that sets it."""
 
 
 def _states() -> Iterator[Switch]:
-    """Yield all states of this process that a measurement, or the code of a network, may change."""
+    """Yield all states of this process that a measurement, or a network's code, may change."""
     yield random.getstate, random.setstate
     yield np.random.get_state, np.random.set_state
     yield torch.get_rng_state, torch.set_rng_state
@@ -410,9 +412,9 @@ def _states() -> Iterator[Switch]:
 
 @contextlib.contextmanager
 def no_trace() -> Iterator[None]:
-    """Put back at the end, whatever happens, the random numbers, modes and switches of this process.
+    """Restore the random numbers, modes and switches of this process at the end, also after an error.
 
-    Within, gradients are on, autocast is off and the default dtype is fp32, as where a program begins.
+    Within, gradients are on, autocast is off and the default dtype is fp32, as at the start of a program.
     """
     before = [(write, read()) for read, write in _states()]
     try:
@@ -428,7 +430,7 @@ def no_trace() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _frozen() -> Iterator[None]:
-    """Keep what the program holds out of the garbage collections between builds, which would take longer than steps."""
+    """Exclude the program's objects from garbage collections between builds, which would take longer than steps."""
     if gc.get_freeze_count():
         yield
         return
@@ -441,7 +443,7 @@ def _frozen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watching() -> Iterator[Callable[[str], None]]:
-    """Yield what shows how far measuring is, in a line on a terminal or in a notebook, and nowhere else."""
+    """Yield a function that shows progress, in a line on a terminal or in a notebook, and nowhere else."""
     console = make_console(stderr=True)
     if "ipykernel" in sys.modules:
         display: Any = sys.modules["IPython"].display.display
@@ -449,7 +451,7 @@ def _watching() -> Iterator[Callable[[str], None]]:
         yield lambda line: handle.update({"text/plain": line}, raw=True)
         handle.update({"text/plain": ""}, raw=True)
     elif console.is_terminal:
-        with Live(console=console, auto_refresh=False, transient=True) as screen:  # drawn between turns alone
+        with Live(console=console, auto_refresh=False, transient=True) as screen:  # drawn only between turns
             yield lambda line: screen.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
     else:
         yield lambda _: None
@@ -462,6 +464,6 @@ def _line(step: Progress) -> str:
 
 @contextlib.contextmanager
 def _watching_pieces(doing: str, _: Sequence[Piece]) -> Iterator[PieceWatch]:
-    """Yield what shows which piece of work is under way."""
+    """Yield a function that shows the current piece of work."""
     with _watching() as show:
         yield lambda piece, _: show(f"{doing} {piece.named}")

@@ -1,4 +1,4 @@
-"""An arm of an A/B comparison: which Python, which commit, which settings; its files."""
+"""An arm of an A/B comparison: its Python, commit, settings and files."""
 
 import fcntl
 import os
@@ -21,22 +21,22 @@ from ampbench.records.case import OF_CASES, WorkloadSource
 from ampbench.records.run import Selection, Settings
 
 HERE = "here"
-"""An arm that is this interpreter and the files as they are."""
+"""An arm of this interpreter and the current files."""
 
 CASE_SETTINGS = ("threads", "precision", "path", "optimizer", *OF_CASES)
-"""The settings of an arm that are options or of cases; a name in upper case is a variable, all else a parameter."""
+"""The settings of an arm that are options or of cases; an upper-case name is a variable, any other a parameter."""
 THREADS = "threads"
-"""The one that `Settings` hold; the others select cases."""
+"""The setting in `Settings`; the others select cases."""
 
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 _GIT_SECONDS = 120.0
 _CHECKOUT, _IN_USE = "ampbench-", "in-use"
-"""How the name of a commit's temporary folder begins, and the file in it that is locked as long as it is used."""
+"""The prefix of a commit's temporary folder, and the file in it that is locked while in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmRequest:
-    """An arm as asked for: `python` is an executable, `ref` a git commit ("" for the files as they are).
+    """A requested arm: `python` is an executable, `ref` a git commit ("" for the current files).
 
     `settings` are NAME=VALUE: environment variables, `CASE_SETTINGS` and parameters of workloads.
     """
@@ -54,7 +54,7 @@ class ArmRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
-    """A commit's files in a folder of their own: `root` stands for the repository at `repository`."""
+    """A commit's files in a separate folder: `root` is the copy of the repository at `repository`."""
 
     commit: str
     root: Path
@@ -62,31 +62,31 @@ class Checkout:
 
     @property
     def paths(self) -> list[Path]:
-        """What comes first when a worker imports: the root and, in projects that have one, its src/."""
+        """A worker's first import paths: the root and, if the project has one, its src/."""
         return [self.root, *(folder for folder in [self.root / "src"] if folder.is_dir())]
 
     def translated(self, path: Path) -> Path:
-        """Return where `path`, if it lies in the repository, lies in this checkout; any other path as it is."""
+        """Return this checkout's copy of `path`, if that is in the repository; any other path unchanged."""
         return self.root / path.relative_to(self.repository) if path.is_relative_to(self.repository) else path
 
 
 def repository_paths() -> list[Path]:
-    """Return what comes first when `here` imports, where it is compared with a commit of the repository it is in.
+    """Return the first import paths of `here`, in a comparison with a commit of its repository.
 
-    The commit's files come first in its arm, before an installed copy of the project; so must those that are there.
+    The commit's files come before an installed copy of the project in its arm, and so must the current ones.
     """
     root = Path(_git("here", "rev-parse", "--show-toplevel"))
     return Checkout(commit="", root=root, repository=root).paths
 
 
-def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
-    """Return the arm that the values of `option` ("--baseline") ask for together.
+def parse_arm(option: str, values: Sequence[str]) -> ArmRequest:
+    """Return the arm of the values of `option` ("--baseline").
 
     Each is `here`, a Python executable or its environment's folder, `git:REF`, or NAME=VALUE. Raises `UsageError` for
-    one that is none of them, for two interpreters or two commits.
+    any other value, and for two interpreters or two commits.
     """
     pythons, refs, settings = [], [], {}
-    for text in given:
+    for text in values:
         setting = _SETTING.fullmatch(text)
         if text.startswith("git:"):
             refs.append(text.removeprefix("git:"))
@@ -103,13 +103,13 @@ def parse_arm(option: str, given: Sequence[str]) -> ArmRequest:
     if len(pythons) > 1 or len(refs) > 1:
         raise UsageError(f"{option} names two {'interpreters' if len(pythons) > 1 else 'commits'}: an arm has one")
     return ArmRequest(
-        given=list(given) or [HERE], python=pythons[0] if pythons else sys.executable, ref="".join(refs),
+        given=list(values) or [HERE], python=pythons[0] if pythons else sys.executable, ref="".join(refs),
         settings=settings,
     )  # fmt: skip
 
 
 def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
-    """Return `selection` with the arm's own settings in it."""
+    """Return `selection` with the arm's settings."""
     lists = {"precision": "precisions", "path": "paths"}
     changes: dict[str, object] = {}
     overrides = dict(selection.overrides)
@@ -124,7 +124,7 @@ def selection_of(arm: ArmRequest, selection: Selection) -> Selection:
 
 
 def settings_of(arm: ArmRequest, settings: Settings) -> Settings:
-    """Return `settings` with the arm's number of threads, where it sets it."""
+    """Return `settings` with the arm's number of threads, if it sets one."""
     threads = arm.settings.get(THREADS)
     if threads is None:
         return settings
@@ -134,7 +134,7 @@ def settings_of(arm: ArmRequest, settings: Settings) -> Settings:
 
 
 def source_in(checkout: Checkout | None, source: WorkloadSource) -> WorkloadSource:
-    """Return where an arm finds a workload: a user's file inside the repository is that of the arm's commit.
+    """Return the arm's source of a workload: a user's file inside the repository comes from the arm's commit.
 
     Raises `UsageError` where the commit does not have the file.
     """
@@ -148,7 +148,7 @@ def source_in(checkout: Checkout | None, source: WorkloadSource) -> WorkloadSour
 
 @contextmanager
 def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
-    """Yield the arm's commit in a git worktree, which is gone afterwards; None where the arm names no commit.
+    """Yield the arm's commit in a temporary git worktree; None where the arm names no commit.
 
     Raises `UsageError` outside a repository and for an unknown reference.
     """
@@ -164,7 +164,7 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
 
 @contextmanager
 def _temporary_folder(option: str) -> Iterator[Path]:
-    """Yield a new folder, marked as in use until this process ends, however it does; it is gone afterwards."""
+    """Yield a temporary folder, marked as in use until this process ends in any way."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=_CHECKOUT))
     except OSError as error:
@@ -179,22 +179,22 @@ def _temporary_folder(option: str) -> Iterator[Path]:
 
 @contextmanager
 def _worktree(option: str, root: Path, commit: str) -> Iterator[Path]:
-    """Yield a git worktree of `commit` at `root`, which is gone afterwards."""
+    """Yield a temporary git worktree of `commit` at `root`."""
     try:
         _git(option, "worktree", "add", "--detach", "--quiet", str(root), commit)
         yield root
     finally:
-        with suppress(UsageError):  # where it could not be added there is none to remove
+        with suppress(UsageError):  # it may not have been added
             _remove_worktree(option, root)
 
 
 def _remove_worktree(option: str, root: Path) -> None:
-    # forced twice, for one that was interrupted as it was added is locked (git-worktree(1))
+    # forced twice: an interrupted `add` leaves it locked (git-worktree(1))
     _git(option, "worktree", "remove", "--force", "--force", str(root))
 
 
 def _remove_abandoned(option: str) -> None:
-    """Remove the worktrees of this repository that sessions which were killed have left behind."""
+    """Remove the worktrees of this repository that killed sessions left behind."""
     for line in _git(option, "worktree", "list", "--porcelain").splitlines():
         root = Path(line.removeprefix("worktree "))
         if not (line.startswith("worktree ") and root.parent.name.startswith(_CHECKOUT)):
@@ -206,9 +206,9 @@ def _remove_abandoned(option: str) -> None:
 
 
 def left_out(arms: Iterable[ArmRequest]) -> str:
-    """Return a note where every arm is a commit and the files here are changed: no arm has those changes.
+    """Return a note where every arm is a commit and the current files have changes, which no arm includes.
 
-    With two commits the note names the arm that would have them; a commit against itself has no other arm.
+    With two commits the note names the arm that would include them; a commit against itself has no other arm.
     """
     refs = list(dict.fromkeys(arm.ref for arm in arms))
     if "" in refs:
@@ -223,7 +223,7 @@ def left_out(arms: Iterable[ArmRequest]) -> str:
 
 
 def _interpreter(option: str, text: str) -> str:
-    """Return the Python executable that `text` means: a path, a name on the PATH, or an environment's folder."""
+    """Return the Python executable of `text`: a path, a name on the PATH, or an environment's folder."""
     path = Path(text).expanduser()
     if path.is_dir():
         path = path / "bin" / "python"
@@ -253,18 +253,18 @@ def _git(option: str, *arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise UsageError(f"{option}: git {arguments[0]} took longer than {_GIT_SECONDS:.0f} s") from None
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        if "not a git repository" in said:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        if "not a git repository" in reason:
             raise UsageError(
                 f"{option} git:REF is a commit of the repository that the current folder is in: {Path.cwd()} is in "
                 "none (not a git repository)"
             )
-        raise UsageError(f"{option}: git {arguments[0]} failed: {said}")
+        raise UsageError(f"{option}: git {arguments[0]} failed: {reason}")
     return done.stdout.strip()
 
 
 def folder_in(checkout: Checkout | None) -> Path | None:
-    """Return the folder that stands for the current one: where it is in the checkout, if the commit has it."""
+    """Return the checkout's copy of the current folder, or its root if the commit lacks the folder."""
     if checkout is None:
         return None
     folder = checkout.translated(Path.cwd())

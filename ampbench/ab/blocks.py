@@ -1,12 +1,12 @@
-"""Interleaved measuring: blocks of one round per case and lane, every lane from its own newly started server.
+"""Interleaved measuring: blocks of one round per case and lane, every lane with its own new server.
 
-A lane is an arm, or the control: the baseline once more. The servers of a block start together and live side by side.
-Case by case, the lanes take turns build by build, in random order: what disturbs the machine for longer than a build
-disturbs all lanes alike, and without a change the lanes of a block are exchangeable, which is what makes the test on
-their differences exact (docs/statistics.md).
+A lane is an arm, or the control: the baseline once more. The servers of a block start together and live at the same
+time. Case by case, the lanes take turns build by build, in random order. A disturbance longer than a build then affects
+all lanes alike, and without a change the lanes of a block are exchangeable, which makes the test on their differences
+exact (docs/statistics.md).
 
 On an accelerator the lanes of a case have their rounds one after the other, in random order, each alone on the device:
-a large case may find no room beside the contexts of other lanes.
+a large case may find no room with the contexts of other lanes.
 """
 
 import math
@@ -28,12 +28,12 @@ from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, REST, ROUND, Nothing, Request, ask
 
 FEWEST_CONFIRMING = 5
-"""With fewer blocks no sign test reaches the 5% of a confirmation: 2**-5 = 3%."""
+"""The least blocks with which a sign test reaches the 5% of a confirmation: 2**-5 = 3%."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where one column of the blocks comes from: its planned cases by pair, how to open its servers, who stores it.
+    """One column of the blocks: its planned cases by pair, the function that opens its servers, its writer.
 
     `control` marks the baseline's second measurement.
     """
@@ -48,7 +48,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a session of blocks stands: what is being done, for which pair, for how many seconds already.
+    """The progress of a session of blocks: the current work, its pair, the seconds so far.
 
     `blocks` of `planned` blocks are done; `left` pairs are still open; `failure` has just happened.
     """
@@ -64,7 +64,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a look at the blocks so far says: the pairs that are decided and those whose change is to be confirmed."""
+    """The result of a look at the blocks so far: decided pairs, and `fired` pairs, whose change needs confirmation."""
 
     decided: Collection[str] = ()
     fired: Collection[str] = ()
@@ -74,8 +74,8 @@ class BlockSession:
     """Measures pairs of cases in blocks until all are decided, or blocks or time are used up.
 
     The first of `lanes` is the baseline, the last the candidate. `look` is called after each of `LOOKS`, after the last
-    block, and when time runs out. A pair that fails in a lane is not measured again. `tell` gets a line on cases for
-    which there was no time.
+    block, and when time runs out. A pair that fails in a lane is not measured again. `tell` gets a line about cases
+    without time.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class BlockSession:
                 self._measure_passes(lane)
 
     def measure_rounds(self) -> str:
-        """Measure blocks and return how that ended: "complete" or "out of time"."""
+        """Measure blocks; return the end of the session: "complete" or "out of time"."""
         ended = "complete"
         while self._open and self._done < self._blocks:
             if not self._time_for_another():
@@ -127,10 +127,11 @@ class BlockSession:
         return ended
 
     def _looked(self) -> str:
-        """Look; confirm what fired; close what is decided. Return whether time has run out meanwhile."""
-        found = self._look()
-        fired = [pair for pair in self._open if pair in found.fired]
-        self._open = [pair for pair in self._open if pair not in found.decided]
+        """Look, confirm fired pairs, and close decided ones; return "out of time" if time has run out, else
+        "complete"."""
+        look = self._look()
+        fired = [pair for pair in self._open if pair in look.fired]
+        self._open = [pair for pair in self._open if pair not in look.decided]
         lanes = [lane for lane in self._lanes if not lane.control]
         for _ in range(CONFIRMATION_BLOCKS):
             fired = [pair for pair in fired if pair in self._open]
@@ -142,11 +143,11 @@ class BlockSession:
         return "complete"
 
     def _measure_survivors(self) -> None:
-        """Measure a round of what failed in one arm before the other had one, so that the other is seen to run."""
-        for arm, other in ((self._lanes[0], self._lanes[-1]), (self._lanes[-1], self._lanes[0])):
+        """Measure a round of pairs that failed in one arm before the other arm had one, to show that it runs there."""
+        for arm, failed_arm in ((self._lanes[0], self._lanes[-1]), (self._lanes[-1], self._lanes[0])):
             pairs = [
                 pair for pair, names in self._failed.items()
-                if other.name in names and arm.name not in names and pair not in self._timed
+                if failed_arm.name in names and arm.name not in names and pair not in self._timed
             ]  # fmt: skip
             if pairs:
                 self._measure_block(pairs, [arm])
@@ -160,7 +161,7 @@ class BlockSession:
                 if pair not in self._open or self._left() <= 0:
                     continue
                 self._tell(f"{turn.task.name} of {lane.name}", pair)
-                self._store(lane, pair, _had(pool, lane, turn, request_of(turn, lane.settings, 0)))
+                self._store(lane, pair, _entry_of(pool, lane, turn, request_of(turn, lane.settings, 0)))
 
     def _measure_block(self, pairs: Sequence[str], lanes: Sequence[Lane], confirmation: bool = False) -> None:
         """Measure one round of every pair in every lane."""
@@ -190,10 +191,10 @@ class BlockSession:
                     replace(lane.settings, builds=1, min_run_seconds=lane.settings.min_run_seconds / builds),
                     number * len(self._lanes) + self._lanes.index(lane),
                     placement_seed=draw.getrandbits(48),
-                    max_samples=MAX_SAMPLES_PER_ROUND // builds,  # of the whole round, whose builds come one by one
+                    max_samples=MAX_SAMPLES_PER_ROUND // builds,  # the round's, divided by its builds
                 )
-                entry = _had(pool, lane, turn, request)
-                if not on_cpu and len(lanes) > 1:  # the device is the next lane's
+                entry = _entry_of(pool, lane, turn, request)
+                if not on_cpu and len(lanes) > 1:  # free the device for the next lane
                     pool.serve(ask(REST, Nothing()), lane.name)
                 if not isinstance(entry, Round):
                     self._store(lane, pair, entry)
@@ -206,17 +207,18 @@ class BlockSession:
     def _store(self, lane: Lane, pair: str, entry: Entry) -> None:
         """Store `entry`; a pair that failed, or that the worker cannot run, is not measured again.
 
-        The control's failure is told and not stored: it is the baseline once more, whose own rounds stay what they are.
+        The control's failure is reported but not stored, because the control repeats the baseline, whose own rounds
+        stay.
         """
         if not (lane.control and isinstance(entry, Failure)):
             entry = kept(lane.write, entry)
         if isinstance(entry, Failure | Skip):
-            self._open = [each for each in self._open if each != pair]
+            self._open = [open_pair for open_pair in self._open if open_pair != pair]
             self._failed.setdefault(pair, set()).add(lane.name)
             self._tell(lane.name, pair, entry if isinstance(entry, Failure) else None)
 
     def _time_for_another(self) -> bool:
-        """Return whether there is time for another block and, after it, for confirming a change of one pair."""
+        """Return whether time is left for another block and, after it, for confirming a change of one pair."""
         if not self._block_seconds:
             return self._left() > 0
         block, start = statistics.median(self._block_seconds), statistics.median(self._start_seconds)
@@ -230,14 +232,14 @@ class BlockSession:
         self._watch(Stage(doing, pair, self._done, self._blocks, len(self._open), seconds, failure))
 
 
-def _had(pool: Pool, lane: Lane, turn: Turn, request: Request) -> Entry:
-    """Return what the lane's server makes of a case's turn."""
-    found: Entry = turn.task.outcome(pool.serve(request, lane.name), turn.planned.case)
-    return found
+def _entry_of(pool: Pool, lane: Lane, turn: Turn, request: Request) -> Entry:
+    """Return the entry of the lane's server for a case's turn."""
+    entry: Entry = turn.task.outcome(pool.serve(request, lane.name), turn.planned.case)
+    return entry
 
 
 def joined(parts: Sequence[Round]) -> Round:
-    """Return the one round of several builds, each measured as a round of its own by one process on a CPU."""
+    """Return one round of several builds, each measured as a round by one process on a CPU."""
     if len(parts) == 1:
         return parts[0]
     skipped = [part.skipped_steps for part in parts if part.skipped_steps is not None]

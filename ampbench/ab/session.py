@@ -1,7 +1,6 @@
-"""An A/B session: two arms measured in interleaved blocks, stored as two runs, looked at while it lasts.
+"""An A/B session: two arms measured in interleaved blocks, stored as two runs, judged as it proceeds.
 
-Everything it decides (what is decided, what has to be confirmed) it asks of `compare`, so that a verdict read from the
-files later is the one that ended the session.
+`compare` makes all its decisions, so that a later verdict from the files is the one that ended the session.
 """
 
 import dataclasses
@@ -51,24 +50,24 @@ from ampbench.studies.work import ask_worker, filled
 from ampbench.workloads.index import WORKLOADS
 
 OPEN = frozenset({ChangeCode.UNDECIDED, ChangeCode.TAIL_UNDECIDED, ChangeCode.TOO_FEW_BLOCKS, ChangeCode.UNFIT_MACHINE})
-"""With these a case is measured on."""
+"""The codes with which a case is measured further."""
 START_SECONDS = 3.0
-"""What starting the servers of a block and ending them costs (benchmarks/self): each imports torch."""
+"""The cost of starting and ending the servers of a block (benchmarks/self): each imports torch."""
 BUILD_SECONDS = 0.04
-"""What a build costs beside a step of any length: making it, warming up, and `TIMING_SECONDS`."""
+"""The cost of a build for a step of any length: making it, warming up, and `TIMING_SECONDS`."""
 TIMING_SECONDS = 0.025
-"""How long a build is timed: shorter than most disturbances, so that the lanes of a case share them."""
+"""The timing of a build: shorter than most disturbances, so that the lanes of a case share them."""
 FEWEST_BUILDS, MOST_BUILDS = 6, 12
 
 Pools = Mapping[str, Pool]
 """The servers of each side, by its name."""
 Tell = Callable[[str], None]
-"""Told in a line what is being done and what could not be."""
+"""Gets a line about the current work or its failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedArm(session.Prepared):
-    """An arm ready to measure: its own selection, environment and plan, and how to open its servers."""
+    """An arm ready to measure: its selection, environment and plan, and the function that opens its servers."""
 
     request: ArmRequest
     checkout: Checkout | None
@@ -78,7 +77,7 @@ class PreparedArm(session.Prepared):
 class PreparedComparison:
     """Both arms, and the cases to measure: baseline's and candidate's, by the id of the baseline's.
 
-    `notes` are what a user may not expect of the arms.
+    `notes` are surprising facts about the arms.
     """
 
     baseline: PreparedArm
@@ -89,10 +88,10 @@ class PreparedComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a session measures: the metrics' kinds, blocks and seconds at most.
+    """The limits of a session: the metrics' kinds, blocks and seconds.
 
-    An arm against `itself` has no control beside it, every case has all blocks, and nothing is explained. Otherwise
-    cases that regressed are traced in both arms afterwards and, where their torch differs, autocast's rules are probed.
+    An arm against `itself` has no control, every case has all blocks, and nothing is explained. Otherwise cases that
+    regressed are traced in both arms afterwards and, where their torch differs, autocast's rules are probed.
     """
 
     kinds: Collection[str]
@@ -106,10 +105,10 @@ class Plan:
 def prepare(
     selection: Selection, settings: Settings, baseline: ArmRequest, candidate: ArmRequest
 ) -> Iterator[PreparedComparison]:
-    """Plan a session; everything that can be wrong with selection or arms is raised here, before anything is measured.
+    """Plan a session; every error in selection or arms is raised here, before any measurement.
 
-    Commits stay checked out while the context lasts. Raises `UsageError` for an arm that cannot measure,
-    `NothingToRunError` where no case can be measured by both.
+    Commits stay checked out within the context. Raises `UsageError` for an arm that cannot measure, `NothingToRunError`
+    where no case can be measured by both.
     """
     if settings.memory_limit_bytes is None:
         settings = structs.replace(settings, memory_limit_bytes=session.default_memory_limit())
@@ -117,11 +116,11 @@ def prepare(
     with ExitStack() as stack:
         for option, request in requests.items():
             _check_settings(option, request, selection)
-        checkouts = {option: stack.enter_context(checked_out(option, one)) for option, one in requests.items()}
-        here = repository_paths() if any(checkouts.values()) else []
+        checkouts = {option: stack.enter_context(checked_out(option, request)) for option, request in requests.items()}
+        current_paths = repository_paths() if any(checkouts.values()) else []
 
         def prepared(option: str, request: ArmRequest, checkout: Checkout | None) -> PreparedArm:
-            paths = checkout.paths if checkout and here else here
+            paths = checkout.paths if checkout and current_paths else current_paths
             return _prepared_arm(option, request, checkout, paths, selection, settings)
 
         arms = [prepared(option, request, checkouts[option]) for option, request in requests.items()]
@@ -130,10 +129,10 @@ def prepare(
 
 
 def timed_for(prepared: PreparedComparison, seconds: float | None = None) -> PreparedComparison:
-    """Return the same with rounds of so many builds that they are timed for `seconds` in all.
+    """Return the same comparison with enough builds in a round for `seconds` of timing.
 
-    Without `seconds`, so many that a block spends about as long measuring as starting servers: that costs the same for
-    one case as for a hundred, and the fastest of more builds spreads less.
+    Without `seconds`, a block measures for about as long as it starts servers: that costs the same for one case as for
+    a hundred, and the fastest of more builds spreads less.
     """
     if seconds is None:
         builds = round(START_SECONDS / (3 * len(prepared.pairs) * BUILD_SECONDS))
@@ -160,10 +159,10 @@ def measure(
     watch: Callable[[Stage], None],
     tell: Tell = lambda _: None,
 ) -> tuple[Path, Path, str]:
-    """Measure, and return the run files of baseline and candidate and how it ended.
+    """Measure; return the run files of baseline and candidate, and the end of the session.
 
-    The end is "complete", "out of time" or "interrupted"; whatever was measured by then is in the files. What explains
-    regressions is appended to both afterwards; `tell` gets a line on what is traced and what could not be.
+    The end is "complete", "out of time" or "interrupted"; the files hold all that was measured. Explanations of
+    regressions are appended to both afterwards; `tell` gets a line about traces and their failures.
     """
     name = secrets.token_hex(6)
     with ExitStack() as stack:
@@ -175,7 +174,7 @@ def measure(
         blocks = BlockSession(
             _lanes(prepared, writers, control=timed and not plan.itself),
             lambda: _look(writers[0].path, writers[1].path, plan) if timed else Look(),
-            blocks=plan.blocks if timed else 1,  # without one, nothing shows that a case still runs
+            blocks=plan.blocks if timed else 1,  # one block shows that a case still runs
             max_seconds=plan.max_seconds,
             watch=watch,
             tell=tell,
@@ -186,22 +185,24 @@ def measure(
             ended = blocks.measure_rounds()
         except KeyboardInterrupt:
             ended = "interrupted"
-        except NothingToRunError as error:  # a server that cannot start any more
+        except NothingToRunError as error:  # a server cannot start
             _end(writers, "interrupted")
-            kept = f"{shlex.join(['ampbench', 'compare', *(str(one.path) for one in writers)])} shows what was measured"
-            raise NothingToRunError(f"{error}; {kept}") from error
+            show = shlex.join(["ampbench", "compare", *(str(writer.path) for writer in writers)])
+            raise NothingToRunError(f"{error}; {show} shows what was measured") from error
         footer = ended
         if not plan.itself and ended != "interrupted":
             try:
                 findings = _compared(writers[0].path, writers[1].path, plan)
-                devices = list(dict.fromkeys(one.case.device for pair in prepared.pairs.values() for one in pair))
+                devices = list(
+                    dict.fromkeys(planned.case.device for pair in prepared.pairs.values() for planned in pair)
+                )
                 explain_sides(
                     _lanes(prepared, writers, control=False),
                     [prepared.baseline.environment, prepared.candidate.environment],
                     regressed_cases(findings, plan.kinds), devices, tell,
                 )  # fmt: skip
             except KeyboardInterrupt:
-                ended = "interrupted"  # the verdicts are complete: so are the files
+                ended = "interrupted"  # the files have all verdicts
         _end(writers, footer)
         return writers[0].path, writers[1].path, ended
 
@@ -216,7 +217,7 @@ def _compared(baseline: Path, candidate: Path, plan: Plan) -> Sequence[Change]:
 
 
 def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
-    """Return what the blocks so far decide."""
+    """Return the decisions of the blocks so far."""
     findings = _compared(baseline, candidate, plan)
     times = [finding for finding in findings if finding.kind == "time"]
     fired = {finding.case.case_id for finding in times if finding.code is ChangeCode.UNCONFIRMED}
@@ -226,9 +227,9 @@ def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
 
 
 def _check_settings(option: str, request: ArmRequest, selection: Selection) -> None:
-    """Raise `UsageError` for a setting that no option and no selected workload has, and for an impossible value.
+    """Raise `UsageError` for a setting that no option and no selected workload has, and for an invalid value.
 
-    Users' workloads are asked for theirs once they are built.
+    Users' workloads are checked once they are built.
     """
     settings_of(request, Settings())
     sources = check_selection(selection)
@@ -248,9 +249,9 @@ def _prepared_arm(
     selection: Selection,
     settings: Settings,
 ) -> PreparedArm:
-    own, settings = selection_of(request, selection), settings_of(request, settings)
-    sources = check_selection(own)
-    preload = session.preload_modules(own, sources)
+    arm_selection, settings = selection_of(request, selection), settings_of(request, settings)
+    sources = check_selection(arm_selection)
+    preload = session.preload_modules(arm_selection, sources)
     for source in sources:
         source_in(checkout, source)
 
@@ -270,11 +271,11 @@ def _prepared_arm(
         ) -> Description:
             return describe(source_in(checkout, source), parameters, preset)
 
-        plan = make_plan(own, environment, describe_here)
+        plan = make_plan(arm_selection, environment, describe_here)
     return PreparedArm(
         request=request,
         checkout=checkout,
-        selection=own,
+        selection=arm_selection,
         settings=settings,
         environment=environment,
         plan=[dataclasses.replace(planned, source=source_in(checkout, planned.source)) for planned in plan],
@@ -290,11 +291,11 @@ def _pairs(baseline: PreparedArm, candidate: PreparedArm) -> dict[str, tuple[Pla
     every = {
         pair.baseline.case_id: (ours[pair.baseline.case_id], theirs[pair.candidate.case_id]) for pair in paired.pairs
     }
-    pairs = {case_id: (one, other) for case_id, (one, other) in every.items() if not (one.skip or other.skip)}
+    pairs = {case_id: (first, second) for case_id, (first, second) in every.items() if not (first.skip or second.skip)}
     if not pairs:
         reasons = dict.fromkeys(planned.skip for pair in every.values() for planned in pair if planned.skip)
-        said = "; ".join(reasons) or "the arms have no case in common"
-        raise NothingToRunError(f"nothing can run in both arms: {said}")
+        text = "; ".join(reasons) or "the arms have no case in common"
+        raise NothingToRunError(f"nothing can run in both arms: {text}")
     return pairs
 
 
@@ -314,10 +315,10 @@ def _lanes(prepared: PreparedComparison, writers: list[RunWriter], control: bool
 
 
 def _writer(arm: PreparedArm, role: str, name: str, results: Path, label: str, command: list[str]) -> RunWriter:
-    """Return the writer of an arm's new run, with the cases and what is skipped written."""
-    own = Arm(session=name, name=role, given=arm.request.given, settings=dict(arm.request.settings))
+    """Return the writer of an arm's new run, after its cases and skips."""
+    arm_record = Arm(session=name, name=role, given=arm.request.given, settings=dict(arm.request.settings))
     commit = arm.checkout.commit if arm.checkout else None
-    return session.begin(arm, results, label, command, commit=commit, arm=own)
+    return session.begin(arm, results, label, command, commit=commit, arm=arm_record)
 
 
 MOST_CASES = 10
@@ -328,10 +329,18 @@ TRACING = Tracing(time=True, seconds=1.0)
 def regressed_cases(findings: Sequence[Change], kinds: Collection[str]) -> list[str]:
     """Return the ids of the cases with a regression of one of the `kinds`, worst first.
 
-    Findings are sorted by what matters. A case that fails now cannot be traced and is not among them.
+    Findings are sorted by importance. A case that fails now cannot be traced and is left out.
     """
-    gone = {one.case.case_id for one in findings if one.kind == OUTCOME and one.status is ChangeStatus.REGRESSED}
-    worse = (one.case.case_id for one in findings if one.status is ChangeStatus.REGRESSED and one.kind in kinds)
+    gone = {
+        finding.case.case_id
+        for finding in findings
+        if finding.kind == OUTCOME and finding.status is ChangeStatus.REGRESSED
+    }
+    worse = (
+        finding.case.case_id
+        for finding in findings
+        if finding.status is ChangeStatus.REGRESSED and finding.kind in kinds
+    )
     return [case_id for case_id in dict.fromkeys(worse) if case_id not in gone]
 
 
@@ -341,14 +350,15 @@ def explain_sides(
 ) -> None:  # fmt: skip
     """Trace `case_ids`, the worst first, on both sides.
 
-    Where their torch differs, the rules are probed and known defects looked for on `devices`. A case that cannot be
-    traced or probed is reported; the comparison is kept in any case. Raises `StoreError` where a record cannot be kept.
+    Where their torch differs, autocast's rules and known defects are checked on `devices`, too. A case that cannot be
+    traced or probed is reported; the comparison stays. Raises `StoreError` where a record cannot be stored.
     """
     try:
         with ExitStack() as stack:
             pools = {side.name: stack.enter_context(Pool({ONLY: side.open_channel})) for side in sides}
             retrace(sides, case_ids, pools, tell)
-            if devices and len({(here.torch_version, here.torch_commit) for here in environments}) > 1:
+            torches = {(environment.torch_version, environment.torch_commit) for environment in environments}
+            if devices and len(torches) > 1:
                 probe_rules(sides, devices, pools, tell)
                 look_for_defects(sides, environments[0], devices, pools, tell)
     except StoreError:
@@ -358,7 +368,7 @@ def explain_sides(
 
 
 def retrace(sides: Sequence[Lane], case_ids: Sequence[str], pools: Pools, tell: Tell) -> None:
-    """Trace the first `MOST_CASES` of the cases on each of `sides`, case by case, as long as the others could be."""
+    """Trace the first `MOST_CASES` of the cases on each of `sides`, case by case; a failure skips the other side."""
     chosen = case_ids[:MOST_CASES]
     left_out = len(case_ids) - len(chosen)
     if not chosen:
@@ -367,13 +377,13 @@ def retrace(sides: Sequence[Lane], case_ids: Sequence[str], pools: Pools, tell: 
     tell(f"tracing {counted(len(chosen), 'regressed case')} on both sides{more if left_out else ''}")
     for case_id in chosen:
         for side in sides:
-            found = ask_worker(pools[side.name], side.cases[case_id], side.settings, TASK, TRACING)
+            trace = ask_worker(pools[side.name], side.cases[case_id], side.settings, TASK, TRACING)
             if side.cases[case_id].case.device != "cpu":
-                pools[side.name].serve(ask(REST, Nothing()))  # the other side may need what its context takes
-            if not isinstance(found, CastPass):
-                tell(f"could not be traced: {case_id} in the {side.name}: {_why(found)}")
+                pools[side.name].serve(ask(REST, Nothing()))  # free its context's memory for the other side
+            if not isinstance(trace, CastPass):
+                tell(f"could not be traced: {case_id} in the {side.name}: {_why(trace)}")
                 break
-            side.write(found)
+            side.write(trace)
 
 
 def probe_rules(sides: Sequence[Lane], devices: Sequence[str], pools: Pools, tell: Tell) -> None:
@@ -382,11 +392,11 @@ def probe_rules(sides: Sequence[Lane], devices: Sequence[str], pools: Pools, tel
     for device in devices:
         for side in sides:
             blank = RuleProbe(device=device, dtypes=[])
-            found = filled(pools[side.name], rules.STUDY, side.settings, Nothing(), blank)
-            if found.error:
-                tell(f"autocast on {device} could not be probed in the {side.name}: {found.error}")
+            probe = filled(pools[side.name], rules.STUDY, side.settings, Nothing(), blank)
+            if probe.error:
+                tell(f"autocast on {device} could not be probed in the {side.name}: {probe.error}")
                 break
-            side.write(found)
+            side.write(probe)
 
 
 def look_for_defects(
@@ -394,7 +404,7 @@ def look_for_defects(
 ) -> None:
     """Run the fast checks for `devices` on each side, check by check in turns.
 
-    Those that go by times are left out: times are what the session measures, and better.
+    Timed checks are left out: the session itself measures times better.
     """
     tell(f"looking for known defects on {', '.join(devices)} on both sides, whose torch differs")
     asked = ChecksAsked()
@@ -403,5 +413,5 @@ def look_for_defects(
             side.write(filled(pools[side.name], check.STUDY, side.settings, asked, wanted))
 
 
-def _why(found: Failure | Skip) -> str:
-    return " ".join((found.reason if isinstance(found, Skip) else found.said).split())
+def _why(entry: Failure | Skip) -> str:
+    return " ".join((entry.reason if isinstance(entry, Skip) else entry.said).split())

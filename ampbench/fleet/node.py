@@ -1,8 +1,8 @@
-"""The process of a lane on its node: the session of a local run, with its cases on stdin and its entries on stdout.
+"""The process of a lane on its node: the session of a local run, with cases on stdin and entries on stdout.
 
 `python -m ampbench.fleet.node` reads an `Order` and then pieces of `Work`, a line of JSON each, and writes the lines of
-a run file: first header, cases and skips of a run of the order here, then the entries of each piece as they become
-known. A line of its own kind (`Done`) ends each part. When its reader or its writer goes away, so does it.
+a run file: first header, cases and skips of a run of the order on this node, then the entries of each piece as they are
+measured. A `Done` line ends each part. The process ends with its reader or its writer.
 """
 
 import os
@@ -26,7 +26,7 @@ from ampbench.store import CannotBeError, lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a fleet measures; `ready` is the first line of a server of its driver's ampbench."""
+    """A fleet's order of measurements; `ready` is the first line of a server of its driver's ampbench."""
 
     ready: str
     selection: Selection
@@ -46,7 +46,7 @@ class Work:
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="done"):
-    """The end of a part, or why it could not be begun or finished (`problem`)."""
+    """The end of a part; `problem` is the reason why it could not begin or finish."""
 
     problem: str = ""
 
@@ -57,7 +57,7 @@ OTHER_AMPBENCH = "it has another ampbench than the driver, whose versions must b
 
 
 def done_in(line: bytes) -> Done | None:
-    """Return the end of a part, None where the line is one of a run file."""
+    """Return the end of a part, None for a line of a run file."""
     return msgspec.json.decode(line, type=Done) if line.startswith(DONE) else None
 
 
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def _lines_of(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of `stream` as they come, and end this process once it ends, in the middle of any work."""
+    """Yield the lines of `stream` as they come, and end this process with it, even during work."""
     waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
@@ -90,7 +90,7 @@ def _lines_of(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _serve(asked: Iterator[bytes], out: IO[bytes]) -> str:
-    """Write the plan of an order, then do each piece of work; return why it cannot go on."""
+    """Write the plan of an order, then do each piece of work; return the reason for stopping."""
 
     def write(*entries: Entry) -> None:
         out.write(b"".join(map(checked_line, entries)))
@@ -130,7 +130,7 @@ def _serve(asked: Iterator[bytes], out: IO[bytes]) -> str:
 
 
 def checked_line(record: Entry) -> bytes:
-    """Return the line of a record, sure to be readable again; raises `CannotBeError` where it would not be."""
+    """Return the line of a record after reading it back; raises `CannotBeError` where that fails."""
     line = lines.encode(record)
     try:
         lines.decode(line)

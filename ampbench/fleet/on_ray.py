@@ -1,7 +1,7 @@
-"""Ray as the cluster of a fleet: a lane is an actor that has a node to itself.
+"""Ray as the cluster of a fleet: a lane is an actor with a node to itself.
 
-Ray places actors, tells when they die, and carries lines; it measures nothing. An actor only starts the session of its
-lane as a process of its own, by `LaneProcess`, and passes on what that says.
+Ray places actors, reports their deaths, and carries lines; it measures nothing. An actor only starts the session of its
+lane in a separate process, by `LaneProcess`, and passes on its output.
 """
 
 import logging
@@ -23,21 +23,21 @@ from ampbench.fleet.session import Event, Place
 from ampbench.records.case import VISIBLE_DEVICES
 
 NODE_ID = "ray.io/node-id"
-"""The label by which Ray itself names a node."""
+"""Ray's label for a node's id."""
 SET_BY_RAY = ("OMP_NUM_THREADS",)
-"""What Ray sets for the CPUs that an actor asks for, and a local run would not have."""
+"""Variables that Ray sets for an actor's CPUs, and that a local run would not have."""
 ANSWER_SECONDS = 10.0
-"""How long a cluster's head is waited for."""
+"""The time limit for an answer of a cluster's head."""
 GONE_SECONDS = 40.0
-"""How long a cluster's head may be silent before its fleet ends: after 60 Ray ends this process, whatever it does."""
+"""The silence of a cluster's head that ends its fleet: after 60 s Ray ends this process in any case."""
 LEFT_BEHIND = (".git", ".venv", "results", "__pycache__")
-"""What of the current folder does not travel with a user's file."""
+"""Parts of the current folder that are not sent with a user's file."""
 
 
 class LaneProcess:
     """The session of a lane on its node, `python -m ampbench.fleet.node`, with the environment of the node.
 
-    It is sent by value: of ampbench, only what the session itself imports must be there.
+    It is sent by value: the node needs only the parts of ampbench that the session imports.
     """
 
     def __init__(self, node_variables: list[str], end: bytes):
@@ -59,7 +59,7 @@ class LaneProcess:
         )  # fmt: skip
 
     def ask(self, line: bytes) -> Iterator[bytes]:
-        """Give the session a line, and yield what it says to that, whole lines, until it is done or no more."""
+        """Send the session a line, and yield its output in whole lines, until it is done or ends."""
         import os
 
         assert self.process.stdin is not None
@@ -68,7 +68,7 @@ class LaneProcess:
             self.process.stdin.write(line + b"\n")
             self.process.stdin.flush()
         except OSError:
-            pass  # its end tells why
+            pass  # the code below reports its end
         held = b""
         while chunk := os.read(self.process.stdout.fileno(), 1 << 16):
             whole, newline, held = (held + chunk).rpartition(b"\n")
@@ -84,7 +84,7 @@ class LaneProcess:
 class RayCluster:
     """A Ray cluster as a `Cluster`: its nodes.
 
-    With `files`, the current folder travels to the nodes, where users' workloads are imported from. Raises
+    With `files`, the current folder is sent to the nodes, which import users' workloads from it. Raises
     `NothingToRunError` where nobody answers at the address or no node has a CPU.
     """
 
@@ -111,45 +111,45 @@ class RayCluster:
             raise
 
     def places(self) -> list[Place]:
-        """Return a place for each node of the cluster.
+        """Return a place for each node of the cluster; while the head is silent, the last known ones.
 
-        Raises `NothingToRunError` where the head has been silent for too long; until then they are as they were.
+        Raises `NothingToRunError` where the head has been silent for too long.
         """
         if not self._answers():
             return self._places
         nodes = [node for node in ray.nodes() if node["Alive"]]
         hosts = Counter(node["NodeManagerHostname"] for node in nodes)
-        found = []
+        places = []
         for node in nodes:
             name = node["NodeManagerHostname"]
-            if hosts[name] > 1:  # its own name is its address, where --node-name gave it none
+            if hosts[name] > 1:  # without --node-name, its NodeName is its address
                 name = f"{name}-{node['NodeName']}"
             cpus, devices = (float(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU"))
-            if cpus:  # a head without CPUs is there to be kept free
+            if cpus:  # a head without CPUs stays free
                 self._resources[node["NodeID"]] = cpus, devices
-                found.append(Place(node["NodeID"], name))
-        self._places = found
-        return found
+                places.append(Place(node["NodeID"], name))
+        self._places = places
+        return places
 
     def open(self, place: Place, order: bytes) -> None:
-        """Have an actor made that takes all of its place, as soon as nobody else has any of it."""
+        """Request an actor that takes all of its place, as soon as the place is free."""
         cpus, devices = self._resources[place.id]
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
         try:
-            made = ray.remote(LaneProcess).options(
+            actor_class = ray.remote(LaneProcess).options(
                 num_cpus=cpus, num_gpus=devices, label_selector={NODE_ID: place.id}, max_restarts=0, max_task_retries=0
             )
-            self._actors[place.id] = made.remote([*SET_BY_RAY, *VISIBLE_DEVICES], DONE)
+            self._actors[place.id] = actor_class.remote([*SET_BY_RAY, *VISIBLE_DEVICES], DONE)
         finally:
             cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
         self.ask(place.id, order)
 
     def ask(self, place: str, work: bytes) -> None:
-        """Give the actor a line, whose answers then are events."""
+        """Send the actor a line; its answers become events."""
         self._streams[place] = self._actors[place].ask.options(num_returns="streaming").remote(work)
 
     def events(self, seconds: float) -> list[Event]:
-        """Return what actors have said since, or why one is no more; waits for the first for so many seconds."""
+        """Return the actors' new lines, or the reasons why they ended; wait up to `seconds` for the first."""
         streams = dict(self._streams)
         if not streams:
             return []
@@ -157,24 +157,24 @@ class RayCluster:
         waiting = list(streams.values())
         ray.wait(waiting, num_returns=1, timeout=seconds)
         ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-        found = []
+        events = []
         for stream in ready:
             place = by_stream[id(stream)]
             try:
-                said = ray.get(next(stream))
+                text = ray.get(next(stream))
             except StopIteration:
                 if self._streams.get(place) is stream:
                     del self._streams[place]
                 continue
             except exceptions.RayError as error:
                 del self._streams[place]
-                found.append(Event(place, lost=_lost(error)))
+                events.append(Event(place, lost=_lost(error)))
                 continue
-            found += [Event(place, line=line) for line in said.splitlines(keepends=True)]
-        return found
+            events += [Event(place, line=line) for line in text.splitlines(keepends=True)]
+        return events
 
     def close(self) -> None:
-        """End all actors, and leave the cluster; where its head is gone, they notice that themselves."""
+        """End all actors, and leave the cluster; without its head, they end by themselves."""
         if self._gone:
             return
         for actor in self._actors.values():
@@ -182,7 +182,7 @@ class RayCluster:
         ray.shutdown()
 
     def _answers(self) -> bool:
-        """Return whether the head can be reached, without which Ray's own questions wait for it."""
+        """Return whether the head can be reached; otherwise Ray's own calls would wait for it."""
         try:
             socket.create_connection(self._head, timeout=1.0).close()
         except OSError as error:
@@ -199,7 +199,7 @@ class RayCluster:
 
 
 def _check_answers(address: str) -> None:
-    """Raise `NothingToRunError` where nobody listens at host:port, of which Ray itself would be told after minutes."""
+    """Raise `NothingToRunError` where nobody listens at host:port, which Ray itself reports only after minutes."""
     address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     if address == "auto":
         return
@@ -222,12 +222,12 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _unanswered(address: str, error: Exception) -> str:
-    """Say that a cluster could not be reached, and how one is started."""
+    """Return the error text for an unreachable cluster, with the command that starts one."""
     why = bounded(" ".join(str(error).split()), 200)
     return f"no Ray cluster at {address}: {why}; start one with ray start --head (docs/fleet.md)"
 
 
 def _lost(error: exceptions.RayError) -> str:
-    """Return in one line why an actor is no more."""
+    """Return in one line the reason why an actor ended."""
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
     return bounded(" ".join(str(cause).split()), 500)

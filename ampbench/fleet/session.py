@@ -1,7 +1,7 @@
-"""A fleet's session: lanes are opened as machines appear, get pieces of work, and what they measure is stored at once.
+"""A fleet's session: lanes are opened as machines appear, get pieces of work, and their entries are stored at once.
 
-How lanes are reached is a `Cluster`'s matter (`fleet.on_ray`). One thread waits for the next events, stores their
-entries and hands out the next pieces.
+A `Cluster` reaches the lanes (`fleet.on_ray`). One thread waits for the next events, stores their entries and hands out
+the next pieces.
 """
 
 import math
@@ -29,15 +29,15 @@ from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND
 from ampbench.store import RunWriter, StoredRun, lines, new_run_id
 
 LOOK_SECONDS = 5.0
-"""How often the cluster is asked which nodes there are."""
+"""The interval of checks for new nodes in the cluster."""
 WAIT_SECONDS = 120.0
-"""How long a lane is waited for that is not free, once all others are done."""
+"""The time limit for a lane to become free, once all others are done."""
 EVENT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a lane can be: a node of the cluster; `name` is what people call it."""
+    """A possible place of a lane: a node of the cluster; `name` is for people."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A `line` of a lane, or why the lane is `lost`."""
+    """A `line` of a lane, or the reason why the lane is `lost`."""
 
     place: str
     line: bytes = b""
@@ -53,19 +53,19 @@ class Event:
 
 
 class Cluster(Protocol):
-    """Machines that lanes can be opened on. No call waits for them, but `events` for some seconds."""
+    """Machines that lanes can be opened on. Only `events` waits, for some seconds."""
 
     def places(self) -> list[Place]:
-        """Return where lanes can be now, whether they are free or not."""
+        """Return the possible places of lanes, free or not."""
 
     def open(self, place: Place, order: bytes) -> None:
-        """Have a lane opened as soon as its place is free, and give it an order."""
+        """Open a lane as soon as its place is free, and give it an order."""
 
     def ask(self, place: str, work: bytes) -> None:
         """Give a lane a piece of work."""
 
     def events(self, seconds: float) -> list[Event]:
-        """Return the lines of lanes, as soon as there is one, or nothing after `seconds`."""
+        """Return the lines of lanes, as soon as there is one, or none after `seconds`."""
 
     def close(self) -> None:
         """End all lanes."""
@@ -73,9 +73,9 @@ class Cluster(Protocol):
 
 @dataclass(slots=True)
 class Share:
-    """The `cases` that lanes of a kind share (`spread`), or a lane has for itself, and what is done of each.
+    """The `cases` of all lanes of a kind (`spread`), or of one lane, and the finished turns of each.
 
-    `left` are the tables that no lane has, `dealt` those that each lane has. `ended` are cases that need no more.
+    `left` are the tables that no lane has, `dealt` the tables of each lane. `ended` are cases that need no more.
     """
 
     cases: Mapping[str, Case]
@@ -96,22 +96,22 @@ class Share:
         return wanted
 
     def take(self, lane: str, lanes: int) -> list[str]:
-        """Return the ids of the cases of the next piece of one of `lanes`: half of its equal part of what is left.
+        """Return the ids of the cases of the next piece of one of `lanes`: half of its equal part of the tables left.
 
-        Pieces become smaller, so that lanes of different speed end together (guided self-scheduling, Polychronopoulos
-        & Kuck 1987).
+        Pieces become smaller, so that lanes of different speed end together (guided self-scheduling, Polychronopoulos &
+        Kuck 1987).
         """
         count = math.ceil(len(self.left) / (2 * lanes)) if self.spread else len(self.left)
         self.dealt[lane], self.left = self.left[:count], self.left[count:]
         return [case_id for table in self.dealt[lane] for case_id in self.tables[table] if case_id not in self.ended]
 
     def give_back(self, lane: str) -> None:
-        """Put the unfinished tables of a lost lane before what is left."""
+        """Return the unfinished tables of a lost lane to the front of `left`."""
         begun = self.dealt.pop(lane, [])
         self.left = [table for table in begun if any(map(self.missing, self.tables[table]))] + self.left
 
     def add(self, entry: Entry) -> None:
-        """Note an entry that is stored."""
+        """Record a stored entry."""
         tasks = {MemoryPass: MEMORY.name, Divergence: DIVERGENCE.name, Round: ROUND.name}
         if isinstance(entry, Skip) or (isinstance(entry, Failure) and entry.final):
             self.ended.add(entry.case_id)
@@ -120,7 +120,7 @@ class Share:
             self.done.setdefault(entry.case_id, set()).add(key)
 
     def missing(self, case_id: str) -> str:
-        """Return the task of the first turn that a case lacks; "" where it lacks none, or nothing comes of it."""
+        """Return the task of the first turn that a case lacks; "" where it is complete, or has ended."""
         if case_id in self.ended:
             return ""
         wanted = [(MEMORY.name, 0), (DIVERGENCE.name, 0), *((ROUND.name, number) for number in range(self.rounds))]
@@ -128,7 +128,7 @@ class Share:
         return next((task for task, number in wanted if (task, case_id, number, False) not in done), "")
 
     def turns_left(self, case_id: str) -> int:
-        """Return how many turns of a case are not done, the control's apart."""
+        """Return the number of a case's unfinished turns, without the control's."""
         return 2 + self.rounds - sum(not control for *_, control in self.done.get(case_id, ()))
 
 
@@ -137,7 +137,7 @@ OPENING, IDLE, BUSY, LOST = "opening", "idle", "busy", "lost"
 
 @dataclass(slots=True)
 class Lane:
-    """A lane: where it is, its state, since when it opens, why it was lost; its plan, its share and its run."""
+    """A lane: its place, its state, the time of opening, the reason for a loss; its plan, its share and its run."""
 
     place: Place
     state: str = OPENING
@@ -152,7 +152,7 @@ class Lane:
     servers: int = 0
 
     def store(self, *entries: Entry, of: Iterable[str] = ()) -> None:
-        """Store entries in the lane's run, after the cases `of` these ids that are not in it yet."""
+        """Store entries in the lane's run, after the cases `of` these ids that it still lacks."""
         assert self.writer is not None
         assert self.share is not None
         new = [case_id for case_id in of if case_id not in self.listed]
@@ -162,9 +162,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a fleet stands: how many lanes are in each state, and how many turns are done of how many, since when.
+    """The progress of a fleet: the number of lanes in each state, the turns done, their total, and the seconds.
 
-    `lane` is the one with the latest event, `entry` what it measured.
+    `lane` has the latest event, `entry` is its latest measurement.
     """
 
     lane: Lane
@@ -176,14 +176,14 @@ class Progress:
 
     @property
     def left(self) -> float | None:
-        """The seconds left at the pace so far; None as long as that is not known."""
+        """The seconds left at the pace so far; None while unknown."""
         return None if not self.done else self.seconds * (self.total - self.done) / self.done
 
 
 class FleetSession:
-    """Measures the cases of an order on the lanes of a cluster, and stores a run for each of them.
+    """Measures the cases of an order on the lanes of a cluster, and stores a run for each lane.
 
-    `earlier` are the runs of the fleet that is resumed.
+    `earlier` are the runs of a resumed fleet.
     """
 
     def __init__(
@@ -208,19 +208,19 @@ class FleetSession:
 
     @property
     def lanes(self) -> Collection[Lane]:
-        """The lanes that there were, in the order in which they appeared."""
+        """All lanes so far, in the order in which they appeared."""
         return self._lanes.values()
 
     @property
     def left(self) -> int:
-        """How many cases are not measured that could be, a case for each machine that is to measure it."""
+        """The number of unfinished cases, counted once for each machine that is to measure it."""
         return sum(bool(share.missing(case_id)) for share in self._shares.values() for case_id in share.cases)
 
     def run(self) -> str:
-        """Measure until nothing is left that a lane could do; return how it ended, as a session does.
+        """Measure until no lane has work left; return the end, as a session does.
 
-        Raises `NothingToRunError` where no lane could be opened, `StoreError` where nothing more can be stored: what
-        came before is. An interruption ends all lanes.
+        Raises `NothingToRunError` where no lane could be opened, `StoreError` where nothing more can be stored; stored
+        entries stay. An interruption ends all lanes.
         """
         try:
             while self._goes_on():
@@ -245,7 +245,7 @@ class FleetSession:
                     writer.append(*footer)
 
     def _goes_on(self) -> bool:
-        """Open lanes where there are new places, lose those whose place is gone; return whether a lane is at work."""
+        """Open lanes on new places, lose those whose place is gone; return whether a lane is at work."""
         at = self._clock()
         if at - self._looked >= LOOK_SECONDS:
             self._looked = at
@@ -265,7 +265,7 @@ class FleetSession:
         return bool(self._states[BUSY] or self._states[OPENING])
 
     def _handle(self, lane: Lane, event: Event) -> None:
-        """Take in an event of a lane."""
+        """Process an event of a lane."""
         if lane.state == LOST:
             return
         done = None if event.lost else done_in(event.line)
@@ -292,11 +292,11 @@ class FleetSession:
         self._tell(lane)
 
     def _opened(self, lane: Lane) -> None:
-        """Begin, or go on with, the run of a lane that has sent its plan."""
+        """Begin, or continue, the run of a lane that has sent its plan."""
         assert lane.header is not None
         kind, name = kind_of(lane.header.environment), lane.place.name
         before = self._earlier.get(name)
-        same = (other for other in self.lanes if other.state == LOST and other.place.name == name and other.writer)
+        same = (known for known in self.lanes if known.state == LOST and known.place.name == name and known.writer)
         if (lost := next(same, None)) is not None:  # it has come back
             lane.writer, lane.listed, lane.servers, lost.writer = lost.writer, lost.listed, lost.servers, None
         elif before is not None and kind_of(before.header.environment) == kind:
@@ -315,7 +315,7 @@ class FleetSession:
         lane.cases = lane.share.cases  # type: ignore[assignment]  # the plans of a kind are equal
 
     def _new_share(self, lane: Lane, kind: str, *, alone: bool) -> Share:
-        """Return the share of a lane, or of all of its kind; store the cases that are skipped."""
+        """Return the share of a lane, or of all of its kind; store the skipped cases."""
         share = lane.share = Share(lane.cases, self._order.settings.rounds, spread=not alone)
         for name, run in self._earlier.items():
             if kind_of(run.header.environment) == kind and (name == lane.place.name or not alone):
@@ -362,18 +362,18 @@ class FleetSession:
         self._tell(lane, entry)
 
     def _lose(self, lane: Lane, why: str) -> None:
-        """Note that a lane is gone; idle lanes of its share go on with its tables."""
+        """Mark a lane as lost; idle lanes of its share continue with its tables."""
         self._enter(lane, LOST)
         lane.why = why
         if (share := lane.share) is not None:
             share.give_back(lane.place.id)
-            for other in self.lanes:
-                if other.share is share and other.state == IDLE:
-                    self._hand_out(other)
+            for idle in self.lanes:
+                if idle.share is share and idle.state == IDLE:
+                    self._hand_out(idle)
         self._tell(lane)
 
     def _finish(self) -> None:
-        """Store for each case that no lane can measure any more why."""
+        """Store a failure for each case that no lane can measure any more."""
         opened = [lane for lane in self.lanes if lane.share is not None]
         if not opened:
             reasons = "; ".join(f"{lane.place.name}: {lane.why}" for lane in self.lanes)
@@ -394,6 +394,6 @@ class FleetSession:
 
 
 def open_files() -> None:
-    """Let this process have as many files open as it may: a lane has one."""
+    """Raise this process's limit of open files to the maximum: each lane needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
