@@ -468,10 +468,10 @@ def test_a_source_keeps_what_it_imported_from_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("selection", "said"),
     [
-        (Selection(workloads=["m" * 10**6]), "the name of a workload has 1,000,000 characters: at most 4,096"),
+        (Selection(workloads=["m" * 10**6]), "the name of a workload has 1,000,000 characters; the limit is 4,096"),
         (Selection(overrides={"kind": "k" * 1001}), "--set kind has 1,001 characters; the limit is 1,000"),
         (Selection(sweeps={"width": ["w" * 2000]}), "--sweep width has 2,000 characters; the limit is 1,000"),
-        (Selection(overrides={"p" * 10**6: 1}), "the name of a parameter has 1,000,000 characters: at most 1,000"),
+        (Selection(overrides={"p" * 10**6: 1}), "the name of a parameter has 1,000,000 characters; the limit is 1,000"),
     ],
 )
 def test_a_name_or_value_that_nobody_means_is_refused_by_its_length(selection: Selection, said: str) -> None:
