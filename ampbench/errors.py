@@ -1,4 +1,4 @@
-"""What ampbench raises; each message is one line that says what was wrong and what to do.
+"""Errors of ampbench; each message is one line with the problem and its remedy.
 
 AmpbenchError
 ├── UsageError              exit 2: the caller named or gave something that cannot be used
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 CASE_FAILED, INTERNAL_ERROR, INTERRUPTED = 3, 70, 130
-"""Exit codes that no error carries: a case failed or a file is damaged, ampbench itself is at fault, Ctrl-C."""
+"""Exit codes without an error class: a case failed or a file is damaged, ampbench itself failed, Ctrl-C."""
 
 
 class AmpbenchError(Exception):
-    """The root: every error meant for a user, with the exit code it ends the command with."""
+    """The base of all errors meant for a user, with the exit code of the command."""
 
     exit_code = INTERNAL_ERROR
 
@@ -34,18 +34,17 @@ class UsageError(AmpbenchError):
 
 
 LONGEST_NAME = 200
-"""As many characters as are said of a name that was typed."""
+"""The most characters of a typed name in a message."""
 
 
 MOST_KNOWN = 20
-"""As many names are said to be known where none is near to the one that was typed."""
+"""The most known names in a message, if none is near to the typed one."""
 
 
 class UnknownNameError(UsageError):
     """An unknown name of a `kind` of thing (such as "workload"), with the nearest of the `known` names.
 
-    `like` is what they should be near to, where that is not the name itself; `instead` of those that are known, where
-    none is near, that is said.
+    `like` replaces the name in the search for near ones. `instead` replaces the list of known names if none is near.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], like: str = "", instead: str = ""):
@@ -71,13 +70,13 @@ _MEANT = {
     "huggingface": ("transformers",),
     "hf": ("transformers",),
 }
-"""What people call things that have other names here."""
+"""Names that people use for devices and libraries with other names here."""
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Return those of `known`, three at most, that may be meant by `name`.
+    """Return at most three names of `known` that `name` may mean.
 
-    They begin with it, else are the nearest, else begin with something near to it: bf16_pure, for bf61.
+    They begin with it, else are nearest to it, else begin with something near to it: bf16_pure, for bf61.
     """
     if meant := [candidate for candidate in _MEANT.get(name.lower(), ()) if candidate in known]:
         return meant
@@ -115,17 +114,17 @@ class NothingToRunError(AmpbenchError):
 
 
 LONGEST_TEXT = 2000
-"""As many characters as are kept of one text that a user's code wrote: an exception, a frame, a line."""
+"""The most characters kept of a text from a user's code: an exception, a frame, a line."""
 
 
 def bounded(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Return `text`; of one that is longer than `longest`, its beginning and how much was left out."""
+    """Return `text`, cut after `longest` characters with the number of further ones."""
     left = len(text) - longest
     return text if left <= 0 else f"{text[:longest]}… ({left:,} more characters)"
 
 
 def escaped(value: Any) -> Any:
-    """Return `value`, a tree as JSON has it, with backslash escapes for what UTF-8 lacks: bytes nobody could decode."""
+    """Return `value`, a tree of JSON types, with backslash escapes for characters outside UTF-8 (undecodable bytes)."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -134,7 +133,7 @@ def escaped(value: Any) -> Any:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what `error` says, whatever its `__str__` does."""
+    """Return the message of `error`, also if its `__str__` raises."""
     try:
         return str(error)
     except Exception as raised:  # noqa: BLE001 - a user's exception may raise anything
@@ -142,7 +141,7 @@ def text_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return "RuntimeError: what it says", the first line only; of TorchScript's interpreter the last, which tells."""
+    """Return "RuntimeError: message" with the first line of the message, the last one for TorchScript's interpreter."""
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     if lines and "TorchScript interpreter" in lines[0]:
         lines = lines[-1:]
@@ -150,22 +149,22 @@ def first_line(error: BaseException) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return "RuntimeError: all that it says" in one line; of an `AmpbenchError` the text alone."""
+    """Return "RuntimeError: message" in one line; the message alone for an `AmpbenchError`."""
     text = " ".join(text_of(error).split()) or "no message"
     return bounded(text if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {text}")
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Return whether an error is what an interrupt (Ctrl-C) became.
+    """Return whether an error is, or was caused by, an interrupt (Ctrl-C).
 
-    Python before 3.12 puts a RuntimeError in the place of whatever a `__set_name__` ended with, and making a dataclass
-    calls some: an interrupt that meets such an import would pass for a fault.
+    Python before 3.12 replaces an exception in `__set_name__`, which dataclasses call, by a RuntimeError: an interrupt
+    during an import would look like a bug.
     """
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of a traceback that are a user's own, or a built-in workload's: no library's and not ours."""
+    """Return the frames of a traceback in the code of a user or of a built-in workload."""
     ours = Path(__file__).parent
     libraries = [
         sysconfig.get_path("stdlib"),
@@ -183,6 +182,6 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def own_place(error: BaseException) -> str:
-    """Return " (model.py, line 12)" for the innermost of the `own_frames`, "" where there is none."""
+    """Return " (model.py, line 12)" for the innermost of the `own_frames`, "" without any."""
     frames = own_frames(error)
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

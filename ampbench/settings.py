@@ -62,9 +62,9 @@ class SettingsFile:
 
 
 def find(start: Path) -> SettingsFile | None:
-    """Return the nearest settings file, from `start` upwards to the root of its repository; None where there is none.
+    """Return the nearest settings file from `start` up to the root of its repository; None without one.
 
-    Outside a repository only `start` itself is looked at. In one folder ampbench.toml comes before pyproject.toml; a
+    Outside a repository only `start` is searched. In one folder ampbench.toml comes before pyproject.toml; a
     pyproject.toml without `[tool.ampbench]` does not count. Raises `UsageError` for a file that is not TOML.
     """
     for folder in _folders(start.resolve()):
@@ -103,7 +103,7 @@ def defaults(file: SettingsFile, verb: str, verbs: Collection[str], options: Opt
 
 
 def limits(file: SettingsFile, known: Collection[str]) -> dict[str, float]:
-    """Return the limits on errors in a settings file; raises `UsageError` for one that is not `known`, or no number."""
+    """Return the limits on errors in a settings file; `UsageError` for an unknown limit, or a value of another type."""
     limits_of: dict[str, float] = {}
     for name, value in _table(file.table.get(LIMITS, {}), file.path, LIMITS).items():
         if name not in known:
@@ -115,7 +115,7 @@ def limits(file: SettingsFile, known: Collection[str]) -> dict[str, float]:
 
 
 def _folders(start: Path) -> list[Path]:
-    """Return `start` and its parents up to the one that holds `.git`; `start` alone where none does."""
+    """Return `start` and its parents up to the folder with `.git`; `start` alone outside a repository."""
     upwards = [start, *start.parents]
     for depth, folder in enumerate(upwards):
         if (folder / ".git").exists():
@@ -124,10 +124,10 @@ def _folders(start: Path) -> list[Path]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the contents of a TOML file; `UsageError` with its name, and the line, where it cannot be read."""
+    """Return the contents of a TOML file; `UsageError` with its name and line if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # TOML's own, text that is no UTF-8, an integer of more digits than Python takes
+    except ValueError as error:  # invalid TOML or UTF-8, or an integer with too many digits for Python
         raise UsageError(f"{path}: not valid TOML: {str(error).partition(';')[0]}") from error
     except RecursionError:
         raise UsageError(f"{path}: its brackets or tables are nested too deep to be read") from None
@@ -142,7 +142,7 @@ def _table(value: Any, path: Path, name: str) -> Mapping[str, Any]:
 
 
 def _option(key: str, known: list[str], kind: str, path: Path) -> str:
-    """Return the option that a key names, one of those `known`."""
+    """Return the `known` option that a key names."""
     option = key.replace("-", "_")
     if option in known:
         return option
@@ -150,7 +150,7 @@ def _option(key: str, known: list[str], kind: str, path: Path) -> str:
 
 
 def _value(key: str, value: Any, option: Option, path: Path) -> Any:
-    """Return the value as the command line would give it: as text, but for a flag; a list for a repeatable option."""
+    """Return the value as from the command line: as text, except for a flag; a list for a repeatable option."""
     if isinstance(value, dict):
         raise UsageError(f"{path}: {key} must be a value, not a table")
     if isinstance(value, list) and not option.repeatable:

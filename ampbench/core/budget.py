@@ -1,4 +1,4 @@
-"""How much error a precision may bring: what settings files and advice share, without what judges by it."""
+"""Limits on the error of a precision, as settings files and verdicts use them."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from ampbench.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit is of a `kind` that is named in messages, from 0 to `most`."""
+    """A limit between 0 and `most`; messages call it `kind`."""
 
     kind: str
     most: float = math.inf
@@ -28,7 +28,7 @@ _DIVERGENCE = Limit("a divergence of 0 nats or more")
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class' attributes are the defaults of a search
 class Budget:
-    """How much error a precision may bring; each limit has the name of the column that it bounds.
+    """Limits on the error of a precision; each limit is named like the column that it bounds.
 
     Not negotiable: no non-finite output; in training no non-finite parameter, no skipped step once GradScaler's scale
     has settled, no loss of updates (the constants below). Single parameters with 1% of the gradients' norm get
@@ -38,8 +38,8 @@ class Budget:
 
     * `output_rel_l2`: near `torch.testing.assert_close` for bf16 (1.6e-2). Rounding a reference output to bf16 makes
       an error of 1.6e-3 on real networks, healthy autocast three to ten times that.
-    * `argmax_agreement`: MLPerf Inference asks for 99% of the fp32 accuracy (Reddi et al., 2020), which cannot have
-      moved by more than one point at 99% agreement. A shortfall that chance explains is allowed (`looks.is_chance`).
+    * `argmax_agreement`: MLPerf Inference demands 99% of the fp32 accuracy (Reddi et al., 2020); 99% agreement moves
+      accuracy by one point at most. A shortfall that chance explains is allowed (`looks.is_chance`).
     * `grad_rel_l2`: a tenth adds 0.5% to the noise of a minibatch gradient at the critical batch size (McCandlish et
       al., "An Empirical Model of Large-Batch Training", 2018).
     * `grad_flushed_share`, beyond what fp32 flushes: harm is reported at 5% (Micikevicius et al., "Mixed Precision
@@ -47,7 +47,7 @@ class Budget:
     * `kl_mean`: then no probability differs by more than 7% on average (Pinsker). LLaMA 3 8B is 5.5e-3 from itself in
       six-bit and 1.1e-2 in five-bit weights (llama.cpp, examples/perplexity).
 
-    Raises `UsageError` for a limit that is negative, not a number, or an agreement above 1.
+    Raises `UsageError` for a negative limit, a limit that is no number, or an agreement above 1.
     """
 
     output_rel_l2: float = _limit(2e-2, _ERROR)
@@ -68,33 +68,33 @@ class Budget:
 
 
 LIMITS: Mapping[str, Limit] = MappingProxyType({limit.name: limit.metadata["limit"] for limit in fields(Budget)})
-"""What each limit of a budget may be, by its name."""
+"""The range of each limit of a budget, by its name."""
 LEAST_KEPT = 0.98
-"""The least share of an update that must arrive: a convention. What is lost is lost in every step, as by a learning
-rate that is so much smaller; 2% is what comparisons call unchanged."""
+"""The least share of an update that must arrive: a convention. A loss repeats in every step, like a learning rate
+smaller by this share; comparisons call 2% unchanged."""
 LEAST_KEPT_OF_A_TENSOR = 0.9
-"""The same of one tensor that carries 1% of the update's square or more."""
+"""The same for one tensor that carries at least 1% of the update's square."""
 MOST_SWALLOWED = 0.02
-"""The largest share of an update's square in weights that never move, whatever else rounds up: the same 2%."""
+"""The largest share of an update's square in weights that never move, also if others round up: the same 2%."""
 ROOM = 32
-"""So many times smaller updates must still move their weights: in the trainings of docs/advice.md updates shrank up to
-thirty times. A convention, chosen from these trainings and then asked of others ("Held out" there)."""
+"""Updates smaller by this factor must still move their weights: in the trainings of docs/advice.md updates shrank up to
+thirty times. A convention, chosen from these trainings and checked on others ("Held out" there)."""
 MOST_BIAS = 0.1
-"""The largest error that gradients have in common over batches, of the noise of a batch: a convention."""
+"""The largest common error of gradients over batches, relative to the noise of a batch: a convention."""
 LEAST_BIAS = 0.02
 """A bias below this share of the gradient changes an update by less than it may lose."""
 OF_A_TENSOR = 5
-"""Of one tensor with 1% of the norm the gradient may err by this many times the limit of all: as 10% to 2%."""
+"""The limit for the gradient of one tensor with 1% of the norm, relative to the limit for all: as 10% to 2%."""
 MOST_OVER_SPREAD = 0.2
-"""The largest error of an output that is no classifier's, relative to the spread between its rows: a convention. At a
-fifth, 4% of the variance between rows is rounding. bf16 makes it 0.05 at most in the built-in networks."""
+"""The largest error of an output, classifiers apart, relative to the spread between its rows: a convention. At a fifth,
+4% of the variance between rows is rounding. In the built-in networks bf16 reaches at most 0.05."""
 MOST_UNSCALING = 1.0
-"""A loss must not be divided for its gradients to be finite: a scale is to lift gradients into the range of fp16, and
-leaves it as gradients grow. A convention."""
+"""The largest divisor of a loss: a scale below 1 means that gradients overflow fp16 without it, and they may grow
+further. A convention."""
 MOST_OF_RANGE = 1.0
 """The largest value, relative to the largest number of its dtype."""
 MOST_STALL = 0.1
-"""How far running statistics may stop from those of batches, relative to themselves: a convention. Two BatchNorms, 400
-steps of SGD, statistics in bf16, held-out loss relative to fp32 statistics: with inputs one standard deviation from
-zero 1.00 at 0.02 (momentum 0.1), 1.02 at 0.1, 1.25 at 0.2; five from zero 1.00, 1.8 and 2.5; around zero 1.00 up to
-0.4."""
+"""The largest relative distance at which running statistics may stop from batch statistics: a convention. Two
+BatchNorms, 400 steps of SGD, statistics in bf16, held-out loss relative to fp32 statistics: with inputs one standard
+deviation from zero 1.00 at 0.02 (momentum 0.1), 1.02 at 0.1, 1.25 at 0.2; five from zero 1.00, 1.8 and 2.5; around zero
+1.00 up to 0.4."""

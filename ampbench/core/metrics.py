@@ -1,6 +1,6 @@
-"""Every column of a case's row once: name, label, unit, which way is better, where it comes from and its meaning.
+"""The columns of a case's row: name, label, unit, better direction, source and meaning.
 
-Frames, tables, comparisons, gates and docs iterate over these; a metric is a column with a unit.
+Frames, tables, comparisons, gates and docs iterate over them; a metric is a column with a unit.
 """
 
 import math
@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """How a metric is judged when two runs are compared: the largest relative change that counts as none.
+    """The tolerance of a metric in a comparison of two runs.
 
-    `threshold` holds for one commit on one environment, `elsewhere` otherwise (other code and another torch sum in
-    another order). `floor` is the largest absolute difference, in the metric's unit, that counts as none.
+    `threshold` is the largest ignored relative change for one commit on one environment, `elsewhere` otherwise (other
+    code and another torch sum in another order). `floor` is the largest ignored absolute difference, in the metric's
+    unit.
     """
 
     kind: Literal["time", "memory", "accuracy"]
@@ -28,10 +29,10 @@ class Gate:
 class Column:
     """One column: `label` heads it in tables, `summary` explains it in one line.
 
-    `unit` is one of those in `units.FORMATS` and makes the column a metric; without one it names or counts the case
-    itself. `better` is the direction in which a metric improves; None: neither (a bound of an interval). `gate` says
-    how comparisons judge it; None: they do not. `noun` is what a sentence has more or less of, where that is not the
-    label. `undefined_by` is the part of a `Divergence` whose `nonfinite` elements make the metric undefined.
+    `unit`, a key of `units.FORMATS`, makes the column a metric; without one it names or counts the case itself.
+    `better` is the direction in which a metric improves; None: neither (a bound of an interval). `gate` is its
+    tolerance in comparisons; None: not judged. `noun` replaces the label in sentences. `undefined_by` is the part of a
+    `Divergence` whose `nonfinite` elements make the metric undefined.
 
     `of` is the path to the value in `header`, `case` or `memory` ("memory.peak_bytes"), else in the divergence.
     "gradient.bias / noise" is the ratio of two fields of one record. "": `judge.frame.FUNCTIONS` computes the column.
@@ -53,7 +54,7 @@ class Column:
         return self.unit in ("count", "B") or self.name in ("rounds", "batch_size")
 
     def stored(self, records: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """Return the values at `of`, one for each case, given the cases' records by kind; None where undefined."""
+        """Return the values at `of`, one for each case, given the cases' records by kind; None if undefined."""
         path, _, divisor = self.of.partition(" / ")
         values = reach(path, records)
         if not divisor:
@@ -70,7 +71,7 @@ class Column:
 
 
 def reach(path: str, records: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """Return what is at `path` in the records of each case; None where anything on the way is None."""
+    """Return the value at `path` in the records of each case; None if anything on the path is None."""
     kind, *names = path.split(".")
     values = list(records[kind] if kind in records else reach(f"divergence.{kind}", records))
     for name in names:
@@ -241,7 +242,7 @@ COLUMNS = _by_name(
 """The columns of `ampbench.load`, in their order."""
 
 METRICS: Mapping[str, Column] = _by_name(*(column for column in COLUMNS.values() if column.unit))
-"""Those of the columns that are measured quantities."""
+"""The columns of measured quantities."""
 
 DRIFT, MEAN = "reference_drift", "seconds_mean"
 COMPARED = _by_name(
@@ -252,13 +253,13 @@ COMPARED = _by_name(
         "Mean seconds per step over all samples of all rounds, the slow ones too: what throughput goes by."
     ),
 )
-"""The metrics that comparisons alone have.
+"""The metrics that exist only in comparisons.
 
-fp64 rounds at 1e-16, so that another order of summation moves a result by 1e-10 at most, or by 1e-7 where a network
-insists on fp32 in places. 1e-8 is what a sketch resolves.
+fp64 rounds at 1e-16, so another order of summation moves a result by at most 1e-10, or 1e-7 if a network forces fp32 in
+places. A sketch resolves 1e-8.
 """
 
 GATED: Mapping[str, Gate] = MappingProxyType(
     {column.name: column.gate for column in (*COLUMNS.values(), *COMPARED.values()) if column.gate is not None}
 )
-"""How each metric that comparisons judge is judged."""
+"""The tolerances of the metrics that comparisons judge."""

@@ -1,6 +1,6 @@
-"""Precisions as data, a row each, and the range of the low formats.
+"""The table of precisions, and the ranges of the low formats.
 
-Dtypes are spelled as attributes of `torch` ("float32"), so that this table needs no torch.
+Dtypes are named like attributes of `torch` ("float32"), so the table needs no torch.
 """
 
 import re
@@ -15,7 +15,7 @@ SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat
 """The short name of a dtype, as used in case ids and in the column `input_dtype`."""
 FP32_PRODUCTS = ("ieee", "tf32", "bf16", "shipped")
 ENTRY_POINTS = "ampbench.precisions"
-"""The entry points that installed packages offer precisions by."""
+"""The entry points of installed packages that offer precisions."""
 NAMED = "up to 40 of a-z, 0-9 and _, a letter first"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -25,12 +25,12 @@ class Precision:
     """One way of running a network.
 
     `storage` is the dtype of parameters and floating inputs, `autocast` the dtype that autocast casts to (None: no
-    autocast); the error floor is that of rounding the reference output to `rounding`. `scaler`: training uses
-    `torch.amp.GradScaler`. `fp32_products` says how factors of fp32 products and convolutions may be rounded: "ieee"
-    not at all, to "tf32" or "bf16", or as torch is "shipped". `master`: the optimizer moves fp32 copies of the weights,
-    with fp32 state, and the network computes with these, rounded to `storage` after every step; its ops, and all of its
-    inference, are those of the precision `same_ops`. It is measured by default on the device types `default_on`.
-    `prepare(module, optimizer)` changes a network on its device, in `storage`, before it runs, and the function that
+    autocast); the error floor is the error of rounding the reference output to `rounding`. `scaler`: training uses
+    `torch.amp.GradScaler`. `fp32_products` is the allowed rounding of factors of fp32 products and convolutions: "ieee"
+    none, "tf32", "bf16", or "shipped", torch's default. `master`: the optimizer moves fp32 copies of the weights, with
+    fp32 state, and the network computes with these, rounded to `storage` after every step; its ops, and its inference,
+    equal those of the precision `same_ops`. It is measured by default on the device types `default_on`.
+    `prepare(module, optimizer)` may change a network on its device, in `storage`, before it runs, and the function that
     makes its optimizer (`Workload.optimizer`; None in inference); it returns the module, or both. The reference is
     never prepared.
 
@@ -101,23 +101,23 @@ PRECISIONS: dict[str, Precision] = {
 """The measured precisions, in the order of every table; `fp64` is the reference and is not measured."""
 
 BUILT_IN = frozenset(PRECISIONS)
-"""ampbench's own; `meet` adds a user's."""
+"""The precisions of ampbench; `meet` adds a user's."""
 _RANKS = {name: place for place, name in enumerate(PRECISIONS)}
 BY_DEVICE = {
     "amp": {"cpu": "bf16_autocast", "cuda": "fp16_autocast", "xpu": "fp16_autocast"},
     "half": {"cpu": "bf16_pure", "cuda": "fp16_pure", "xpu": "fp16_pure"},
     "default": {"cpu": "fp32", "cuda": "default", "xpu": "fp32"},
 }
-"""Names that stand for another precision on each device: by its default dtype of autocast
-(`torch.get_autocast_dtype`), and as torch ships, which rounds fp32 products on CUDA alone (Context.h of 2.15)."""
+"""Names that mean another precision on each device: by its default dtype of autocast (`torch.get_autocast_dtype`), and
+by torch's defaults, which round fp32 products on CUDA alone (Context.h of 2.15)."""
 
 FP64 = Precision(name="fp64", summary="the reference", storage="float64", default_on=())
-"""The reference of every precision; it is not measured, so it is no row of the table."""
+"""The reference of every precision; it is not measured, so the table has no row for it."""
 BASELINE = "fp32"
 DEFAULT = "default"
 """The precision of a user who changes nothing."""
 LOW = [row.name for row in PRECISIONS.values() if row.rounding != "float32" and not row.same_ops]
-"""Precisions whose ops round to fp16 or bf16, one for each way of doing so, in the order of every table."""
+"""Precisions with ops in fp16 or bf16, without those with `same_ops`, in the order of every table."""
 AUTOCAST = [row.name for row in PRECISIONS.values() if row.autocast]
 SCALED = [name for name in AUTOCAST if PRECISIONS[name].scaler]
 """Precisions whose loss scaling is studied; with master weights it is the same."""
@@ -144,14 +144,14 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 
 def default_autocast(dtype: str) -> str | None:
-    """Return the precision that autocasts to `dtype`, a short name: of several the first, None where there is none."""
+    """Return the first precision that autocasts to `dtype`, a short name; None without one."""
     return next((name for name in AUTOCAST if SHORT_DTYPES[PRECISIONS[name].autocast or ""] == dtype), None)
 
 
 def find_precision(name: str, device: str = "") -> Precision:
-    """Return the precision of this name or alias, in any case, with "-" or "_"; `UnknownNameError` for anything else.
+    """Return the precision with this name or alias, in any case, with "-" or "_"; `UnknownNameError` without one.
 
-    Names of `BY_DEVICE` depend on `device` (none: a GPU). A bare `bf16` or `fp16` is autocast to it.
+    Names in `BY_DEVICE` depend on `device` ("": a GPU). A bare `bf16` or `fp16` means autocast.
     """
     wanted = _typed(name)
     if by_device := BY_DEVICE.get(wanted):
@@ -196,7 +196,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def find_format(dtype: str) -> Format:
-    """Return the format of a short dtype; raises `UnknownNameError` for any but those of `FORMATS`."""
+    """Return the format of a short dtype; raises `UnknownNameError` for a dtype outside `FORMATS`."""
     if dtype not in FORMATS:
         raise UnknownNameError("low dtype", dtype, FORMATS)
     return FORMATS[dtype]

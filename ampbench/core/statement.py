@@ -1,4 +1,4 @@
-"""Statements about results, as data: code decides by them; `ampbench.show.wording` has their words."""
+"""Statements about results as data, by which code decides; `ampbench.show.wording` has their words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How grave a statement is."""
+    """The severity of a statement."""
 
     INFO = "info"
     ADVICE = "advice"
@@ -26,13 +26,13 @@ class Statement:
 def state(
     code: StrEnum, subject: str = "", severity: Severity = Severity.PROBLEM, /, **facts: float | str | None
 ) -> Statement:
-    """Return a statement with those of the facts that are not None."""
+    """Return a statement with the facts that are not None."""
     known = {name: fact for name, fact in facts.items() if fact is not None}
     return Statement(code=code, facts=known, severity=severity, subject=subject)
 
 
 class Flaw(StrEnum):
-    """What is not finite, or not against fp64, of a case; of "reference" and "fp32" that are so whatever precision."""
+    """Values that are not finite, or errors not against fp64; "reference" and "fp32" hold in any precision."""
 
     REFERENCE_NAN = "reference-nan"
     REFERENCE_INFINITE = "reference-infinite"
@@ -46,15 +46,15 @@ class Flaw(StrEnum):
 
 
 class Refusal(StrEnum):
-    """What a verdict looks at, and what keeps a precision out of a budget of error where it is over its limit."""
+    """A number that a verdict checks, which refuses a precision above its limit."""
 
     OUTPUTS = "outputs-not-finite"
     PARAMETERS = "parameters-not-finite"
     GRADIENTS = "gradients-not-finite"
     INPUT_RANGE = "input-range"
-    """A finite input is infinite in the dtype that inputs are given in."""
+    """A finite input is infinite in the dtype of inputs."""
     TARGET_RANGE = "target-range"
-    """A target is beyond what an output in half can be."""
+    """A target exceeds the range of an output in half."""
     SCALE = "loss-scale"
     """GradScaler settled below 1."""
     ERROR = "error"
@@ -75,18 +75,18 @@ class Refusal(StrEnum):
     DECISIONS = "decisions"
     FLUSHED = "flushed"
     STATISTICS = "running-statistics"
-    """Running statistics stall where they are stored."""
+    """Running statistics stall as stored."""
     SKIPPED = "skipped"
     TRAINS_WORSE = "trains-worse"
 
 
 class Undecided(StrEnum):
-    """Why nothing is known of a precision: what it takes was not measured, or has no value."""
+    """Why a precision is undecided: a needed measurement is missing or has no value."""
 
     NOT_MEASURED = "not-measured"
     NO_REFERENCE = "no-reference"
     ZERO_REFERENCE = "zero-reference"
-    """The output is exactly zero, as where the last layer of a network begins with zeros."""
+    """The output is exactly zero, for example because the last layer begins with zeros."""
     NO_ERROR = "no-error-defined"
     NO_GRADIENT_ERROR = "no-gradient-error"
     NO_OPTIMIZER = "no-optimizer"
@@ -96,23 +96,23 @@ class Undecided(StrEnum):
 
 
 class Answer(StrEnum):
-    """Which precision of a table to take, and why; what is wrong with its network in all of them is a `Flaw`."""
+    """Which precision of a table to take, and why; a problem of the network in all precisions is a `Flaw`."""
 
     TAKE = "take"
-    """What is certainly faster."""
+    """Take a certainly faster precision."""
     SAVE = "take-for-memory"
-    """What takes less memory, and certainly no more time."""
+    """Take a precision with less memory that is certainly not slower."""
     ONLY = "take-as-fp32-failed"
     STAY = "stay"
     """Nothing is faster."""
     UNCERTAIN = "stay-uncertain"
     """No speedup is certain."""
     REFUSED = "stay-refused"
-    """What is faster is refused."""
+    """The faster precisions are refused."""
     ALONE = "stay-alone"
     """Every other precision failed."""
     UNDECIDED = "no-answer"
-    """Of what is faster it is not known whether it is right."""
+    """A faster precision is undecided."""
     NO_BASELINE = "no-baseline"
     NOTHING_LEFT = "nothing-left"
     """fp32 failed, and no other precision is ok."""
@@ -121,7 +121,7 @@ class Answer(StrEnum):
 
 
 class Arithmetic(StrEnum):
-    """What storage in half makes of an optimizer's settings, by arithmetic alone."""
+    """An effect of storage in half on an optimizer's settings, by arithmetic alone."""
 
     INFINITE = "arithmetic-infinite"
     """Steps divide by 0 where gradients were small."""
@@ -133,7 +133,7 @@ class Arithmetic(StrEnum):
 
 
 class Hint(StrEnum):
-    """What is to be known beside an answer."""
+    """Advice that goes with an answer."""
 
     SCALE = "scale"
     LAUNCH_BOUND = "launch-bound"
@@ -141,7 +141,7 @@ class Hint(StrEnum):
 
 
 class Note(StrEnum):
-    """What a reader of a run's numbers has to know or to do."""
+    """A fact that a reader of a run's numbers must know, or an action to take."""
 
     EMULATED = "emulated"
     IMPORTED = "imported"

@@ -1,6 +1,6 @@
-"""Pure functions on arrays of floats: how samples become a round's value, rounds an interval, blocks a test; sketches.
+"""Pure functions on arrays of floats: a round's value from samples, intervals from rounds, tests of blocks; sketches.
 
-Functions that need SciPy import it: a quarter of a second, which workers and `show` do not pay. Intervals are made from
+Functions that need SciPy import it: a quarter of a second, which workers and `show` do not pay. Intervals come from
 rounds or blocks: samples of one round share its luck and are never pooled. Arrays of cells x blocks have a NaN for a
 missing block; ragged arrays are all values, one segment after the other, with the segments' lengths.
 """
@@ -26,7 +26,7 @@ ROUNDS_FOR_INTERVAL = 3
 
 def numbers(values: list[float | None]) -> Floats:
     """Return numbers as an array, NaN for None."""
-    # as in most columns of most runs: NumPy would ask each for a float
+    # a shortcut for most columns of most runs: NumPy would convert each value
     if values and values.count(None) == len(values):
         return np.full(len(values), np.nan)
     return np.array(values, dtype=np.float64)
@@ -40,12 +40,12 @@ def median(values: Sequence[float]) -> float:
 
 
 INFLATED = 1.02
-"""A sample of more wall time than this, in CPU times, was held up by others: by more than the 2% that no verdict calls
-a change."""
+"""A sample whose wall time exceeds its CPU time by this factor was delayed by other processes: no verdict calls 2% a
+change."""
 
 
 def is_inflated(wall: float, cpu: float) -> bool:
-    """Return whether a sample of `wall` seconds, of which its thread computed for `cpu`, was held up by others."""
+    """Return whether a sample of `wall` seconds with `cpu` seconds of its thread was delayed by other processes."""
     return wall > INFLATED * cpu
 
 
@@ -54,15 +54,14 @@ def round_value(
     cpu_samples: Sequence[Sequence[float]] | None = None,
     windows: Sequence[Sequence[float]] | None = None,
 ) -> float:
-    """Return what a round is worth, in seconds: the fastest sample of all its builds that others did not hold up.
+    """Return the value of a round, in seconds: the fastest sample of all its builds that was not delayed.
 
-    `samples[build]` are those of one build, `cpu_samples` the CPU time of each (None: unknown, and the fastest of all
-    counts). Whatever else runs on a machine only ever delays a step, so the minimum is the location that contention
-    moves least (Chen and Revels, "Robust benchmarking in noisy environments", 2016; measured in docs/performance.md).
-    If every sample was held up, the round is worth the least CPU time: on a busy machine only short steps run at one
-    go, and the minimum would favour them. Builds lie at random places in memory, so that the luckiest of several is
-    about equally lucky in every round. On an accelerator, whose clock falls under load, a round is worth the median of
-    its `windows` of a second and more: the speed that it sustains.
+    `samples[build]` are of one build, `cpu_samples` their CPU times (None: unknown, and the fastest of all counts).
+    Other processes only ever delay a step, so contention moves the minimum least (Chen and Revels, "Robust benchmarking
+    in noisy environments", 2016; measured in docs/performance.md). If every sample was delayed, the value is the least
+    CPU time: on a busy machine only short steps run without interruption, and the minimum would favour them. Builds are
+    at random places in memory, so the luckiest of several is about equally lucky in every round. On an accelerator,
+    whose clock falls under load, the value is the median of its `windows` of a second and more: the sustained speed.
     """
     if windows is not None:
         return median([seconds for build in windows for seconds in build])
@@ -83,9 +82,9 @@ def round_mean(
 ) -> float:
     """Return the mean seconds per step over all samples of a round, the slow ones included, for throughput.
 
-    `samples[build]` and `cpu_samples[build]` as for `round_value`, each the mean over `steps_per_sample[build]` steps;
-    builds count alike if these are of another number of builds. A sample that others held up counts with its CPU time:
-    the machine's other work belongs to no arm, while a step that computes for longer shows in its own CPU time.
+    `samples[build]` and `cpu_samples[build]` are as for `round_value`, each the mean over `steps_per_sample[build]`
+    steps; builds have equal weight if the number of builds differs. A delayed sample counts with its CPU time: other
+    work on the machine belongs to no arm, while a longer step has a longer CPU time.
     """
     seconds = steps = 0.0
     counts = steps_per_sample if len(steps_per_sample) == len(samples) else [1] * len(samples)
@@ -100,7 +99,7 @@ def round_mean(
 
 
 def all_inflated(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[float]] | None) -> bool:
-    """Return whether every sample of a round was held up by others, so that CPU time is what it is worth."""
+    """Return whether every sample of a round was delayed, so that its value is a CPU time."""
     return cpu_samples is not None and all(is_inflated(*pair) for pair in _pairs(samples, cpu_samples))
 
 
@@ -137,7 +136,7 @@ def log_t_intervals(values: Floats, lengths: Integers) -> tuple[Floats, Floats]:
 
 
 def _t_quantiles(freedom: Floats) -> Floats:
-    """Return the quantiles of Student's distributions below which 97.5% lies: of the usual ones without SciPy."""
+    """Return the 97.5% quantiles of Student's distributions, without SciPy up to 20 degrees of freedom."""
     known = np.nan_to_num(freedom, nan=0.0)
     if known.max(initial=0) < len(_T_975):
         return np.array(_T_975)[known.astype(np.int64)]
@@ -156,14 +155,14 @@ _T_975 = (
 
 
 def log_t_interval(values: ArrayLike) -> tuple[float, float] | None:
-    """Return the 95% t interval of one set of values on logarithms; None where `log_t_intervals` has none."""
+    """Return the 95% t interval of one set of values on logarithms; None if `log_t_intervals` gives NaN."""
     array = np.asarray(values, dtype=np.float64)
     low, high = log_t_intervals(array, np.array([len(array)]))
     return None if np.isnan(low[0]) else (float(low[0]), float(high[0]))
 
 
 def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:
-    """Return numerator / denominator elementwise, NaN where the denominator is zero or any of the three not finite."""
+    """Return numerator / denominator elementwise, NaN for a zero denominator or if any of the three is not finite."""
     top, bottom = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
     defined = np.isfinite(top) & np.isfinite(bottom) & (bottom != 0)
     quotient = np.full(top.shape, np.nan)
@@ -201,8 +200,8 @@ def row_variances(values: Floats) -> tuple[Integers, Floats, Floats]:
 def signed_rank_survival(count: int) -> Floats:
     """Return P(W >= w) for w = 0 .. n(n + 1)/2 under the null: W is the signed-rank statistic of n differences.
 
-    W is a sum in which each rank 1 .. n takes part with probability 1/2 (Wilcoxon, "Individual comparisons by ranking
-    methods", 1945). SciPy has its distribution only inside its test. The array is shared and read-only.
+    W sums the ranks 1 .. n, each with probability 1/2 (Wilcoxon, "Individual comparisons by ranking methods", 1945).
+    SciPy has its distribution only inside its test. The array is shared and read-only.
     """
     masses = np.ones(1)
     for rank in range(1, count + 1):
@@ -265,7 +264,7 @@ def signed_ranks(differences: Floats, alphas: Sequence[float] = (), margins: Arr
         for count in np.unique(counts[part]).tolist():
             rows = np.flatnonzero(counts[part] == count)
             for level, alpha in enumerate(alphas):
-                # P(W <= k - 1) = P(W >= all - k + 1), W being symmetric; k = 0 where even that of W = 0 is too much
+                # P(W <= k - 1) = P(W >= all - k + 1), as W is symmetric; k = 0 if even P(W = 0) exceeds alpha
                 place = int(np.searchsorted(signed_rank_survival(count)[::-1], alpha, side="right"))
                 if place and count:
                     lows[level, start + rows] = walsh[rows, place - 1]
@@ -295,7 +294,7 @@ class MeanRatios:
 
 
 _SUBSETS, _MORE_SUBSETS = 2**12 - 1, 2**16 - 1
-"""Subsets of the blocks that are drawn, and for p-values so small that Holm may need smaller ones."""
+"""The number of drawn subsets of blocks, and the larger number for p-values that Holm may need smaller."""
 _SMALL = 4 / 2**12
 _ROWS, _FEW_ROWS = 256, 16
 """Cells held at a time with these subsets: 8 MB for each array of sums."""
@@ -303,7 +302,7 @@ _ROWS, _FEW_ROWS = 256, 16
 
 @lru_cache(maxsize=8)
 def _subsets(count: int, subsets: int) -> Floats:
-    """Return subsets of `count` blocks, as columns of 0 and 1: all but the empty one, or `subsets` drawn at random."""
+    """Return subsets of `count` blocks, as columns of 0 and 1: all except the empty one, or `subsets` random ones."""
     if 2**count <= subsets + 1:
         members = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
     else:
@@ -354,7 +353,7 @@ def mean_ratios(first: Floats, second: Floats, alphas: Sequence[float] = (), mar
 
 
 def _subset_p_values(first: Floats, second: Floats, margins: Floats) -> tuple[Floats, Floats]:
-    """Return the shares of subsets, the whole among them, with a ratio up to the margin, and down to its inverse."""
+    """Return the shares of subsets, the whole included, with a ratio up to the margin, and down to its inverse."""
     every = first.shape[1] + 1
     above = np.sum(second <= margins[:, None] * first, axis=1)
     below = np.sum(margins[:, None] * second >= first, axis=1)
@@ -364,8 +363,8 @@ def _subset_p_values(first: Floats, second: Floats, margins: Floats) -> tuple[Fl
 def outlying(differences: Floats, beyond: float) -> Booleans:
     """Return which differences of each row, (cells, blocks), exceed the row's typical size by more than `beyond`.
 
-    That is the median of absolute values (the smaller in the middle of an even number, so that at most half of a row
-    are outliers). Signs play no part: they are as random among the others, and a signed-rank test of these is as exact.
+    The typical size is the median of absolute values (the smaller middle one of an even number, so at most half of a
+    row are outliers). Signs play no part: those of the other differences stay random, and their signed-rank test exact.
     """
     sizes = np.abs(differences)
     middle = np.maximum(np.sum(~np.isnan(sizes), axis=1) - 1, 0) // 2
@@ -384,7 +383,7 @@ def holm(p_values: Floats) -> Floats:
     """Return p-values, (n,), adjusted so that alpha bounds the chance of rejecting any true null.
 
     Holm, "A simple sequentially rejective multiple test procedure", 1979: the k-th smallest of n is multiplied by
-    n - k + 1, and none may be smaller than one before it. Valid whatever the dependence between them.
+    n - k + 1, and none may be smaller than one before it. Valid for any dependence between them.
     """
     order = np.argsort(p_values, kind="stable")
     adjusted = np.empty(len(p_values))
@@ -426,10 +425,10 @@ def fisher_p(slow_first: Integers, first: Integers, slow_second: Integers, secon
 
 
 def share_bound(successes: ArrayLike, trials: ArrayLike) -> Floats:
-    """Return the exact one-sided 95% lower bound of shares seen as `successes` of `trials`; NaN without a trial.
+    """Return the exact one-sided 95% lower bound of the shares `successes` / `trials`; NaN without a trial.
 
-    32 of 32 leave 91% possible. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in
-    the case of the binomial", Biometrika 1934.
+    For 32 of 32 it is 91%. Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
+    case of the binomial", Biometrika 1934.
     """
     counts, totals = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
     pairs = list(zip(counts[totals > 0].tolist(), totals[totals > 0].tolist(), strict=True))
@@ -451,7 +450,7 @@ _FEW = 50
 
 
 def _share_bound(successes: float, trials: float) -> float:
-    """Return the same bound of one share with few failures, by bisection."""
+    """Return the same bound for one share with few failures, by bisection."""
     failures = int(trials - successes)
     if not successes:
         return 0.0

@@ -1,4 +1,4 @@
-"""Quantities as short text, and text as quantities; everywhere else are base SI units.
+"""Format quantities as short text, and parse text as quantities; all other code uses base SI units.
 
 Three significant digits, rounded before the unit is chosen, so that 999.96 µs is "1.00 ms" and never "1000 µs".
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from ampbench.errors import UsageError
 
 UNDEFINED = "–"
-"""Stands for a missing number; the result table, Markdown and lists leave its cell empty."""
+"""The text for a missing number; the result table, Markdown and lists leave the cell empty."""
 Format = Callable[[float | None], str]
 
 _TYPED_SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3.6e3}
@@ -23,12 +23,12 @@ _TYPED = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.
 
 
 def _defined(format: Callable[[float], str]) -> Format:
-    """Return a format that has `UNDEFINED` for None and NaN."""
+    """Return a format that gives `UNDEFINED` for None and NaN."""
     return lambda value: UNDEFINED if value is None or math.isnan(value) else format(value)
 
 
 def _scaled(*scales: tuple[float, str], zero: str = "0", after: str = "", whole: bool = False) -> Format:
-    """Return a format in the smallest of `scales` in which, once rounded, a value does not reach the next one.
+    """Return a format in the smallest of `scales` whose rounded value is below the next scale.
 
     `after` follows the unit; in the first scale `whole` numbers have no decimals.
     """
@@ -72,7 +72,7 @@ format_error = _defined(lambda value: f"{value:.1e}" if value else "0")
 
 
 def format_duration(seconds: float) -> str:
-    """Return how long something takes in whole seconds, as "16 s", "2 min", "2 min 40 s" or "1 h 5 min"."""
+    """Return a duration in whole seconds, as "16 s", "2 min", "2 min 40 s" or "1 h 5 min"."""
     minutes, left = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"
@@ -80,7 +80,7 @@ def format_duration(seconds: float) -> str:
 
 
 def apart(*values: float) -> list[str]:
-    """Return numbers as "2.31", with three digits or as many as tell different ones apart."""
+    """Return numbers as "2.31", with three digits, or more if different numbers would look equal."""
     different = len(set(values))
     texts = [f"{value:.3g}" for value in values]
     for digits in range(4, 18):
@@ -134,7 +134,7 @@ def format_percent(value: float, sign: bool = False) -> str:
 
 
 def format_exact_percent(value: float, sign: bool = False) -> str:
-    """Return the same of an exact number: not "0%" but "2e-05%" for one that is not zero."""
+    """Return the same for an exact number: "2e-05%" instead of "0%" if it is not zero."""
     text = format_percent(value, sign)
     return f"{100 * value:{'+' if sign else ''}.1g}%" if value and text == "0%" else text
 
@@ -145,9 +145,9 @@ def format_percent_range(low: float, high: float, sign: bool = False) -> str:
 
 
 def format_limit(threshold: float, beyond: float = 0.0) -> str:
-    """Return a threshold as it is typed: "2%", "2.5%".
+    """Return a threshold as a user types it: "2%", "2.5%".
 
-    Thresholds are ratios, and a fall by 9.09% undoes a rise by 10%: a fall `beyond` it gets that smaller number.
+    Thresholds are ratios, and a fall by 9.09% undoes a rise by 10%: a fall `beyond` the threshold gets 9.09%.
     """
     if -threshold <= beyond < 0:
         threshold = threshold / (1 + threshold)
@@ -170,7 +170,7 @@ def every(count: int) -> str:
 
 
 def counted(count: int, noun: str, more: str = "") -> str:
-    """Return a count with its noun, "1 case" or "10,000 cases"; `more` is the plural that is not `one` with an s."""
+    """Return a count with its noun, "1 case" or "10,000 cases"; `more` is an irregular plural."""
     return f"{count:,} {noun if count == 1 else more or f'{noun}s'}"
 
 
@@ -196,7 +196,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "J": format_energy,
     }
 )
-"""The format of each unit that `metrics.py` and columns of tables name."""
+"""The format of each unit in `metrics.py` and in columns of tables."""
 
 
 def format_quantity(value: float | None, unit: str) -> str:
@@ -205,12 +205,12 @@ def format_quantity(value: float | None, unit: str) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Return the seconds that "90", "1.5s", "250ms", "2m" or "1h" stand for; `UsageError` for anything else."""
+    """Return the seconds in "90", "1.5s", "250ms", "2m" or "1h"; `UsageError` for anything else."""
     return _parsed(text, _TYPED_SECONDS, "a time such as 90, 250ms, 2m or 1h")
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that "4GiB", "512MB" (decimal), "2G" (binary) or "1024" stand for; `UsageError` otherwise."""
+    """Return the bytes in "4GiB", "512MB" (decimal), "2G" (binary) or "1024"; `UsageError` for anything else."""
     return round(_parsed(text, _TYPED_BYTES, "a size such as 4GiB, 512MB or 1048576"))
 
 

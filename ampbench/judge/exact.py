@@ -1,7 +1,7 @@
-"""Verdicts on what luck has no part in: outcomes, bytes and errors, judged exactly or within a stated tolerance.
+"""Judge numbers without luck: outcomes, bytes and errors, exactly or within a stated tolerance.
 
-Errors are those against fp64 of the same code. Where the code changed, they say nothing about the change of what is
-computed; so the references, what two runs gave in fp64, are held against each other, too.
+Errors are against fp64 of the same code, so they cannot show that the code now computes another function. The fp64
+references of the two runs are therefore compared too.
 """
 
 import functools
@@ -22,18 +22,18 @@ from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeS
 from ampbench.records.measured import Divergence, GradientDivergence, MemoryPass, OutputDivergence
 
 _SMALLEST_LOSS = 1e-9
-"""Losses below this count as this large: what rounding left of zero is no change."""
+"""The smallest loss to divide by: rounding noise around zero is no change."""
 _CHANCES = 3.0
-"""A network that draws random numbers gives results so many times as far apart as two of its own, and is the same."""
+"""The largest distance of equal networks that draw random numbers, relative to the distance of two runs of one."""
 _FP32_TOLERANCE = 1e-4
-"""Where fp64 failed on both sides and fp32 took its place, results that differ by its rounding are the same."""
+"""The tolerance of references in fp32, which replace fp64 if it failed on both sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far each part of a step's fp64 result moved: "output", "gradients" and "loss", where both sides tell.
+    """The distance of each part of a step's fp64 result: "output", "gradients" and "loss", if known on both sides.
 
-    `shapes` are what the output's shapes were and are, where these differ. `dtype` is that of both references.
+    `shapes` are the output's shapes before and after, if they differ. `dtype` is the dtype of both references.
     """
 
     parts: Mapping[str, Moved]
@@ -42,13 +42,13 @@ class Drift:
 
     @property
     def distance(self) -> float | None:
-        """The largest of the parts' distances; None between outputs of other shapes."""
+        """The largest of the parts' distances; None if the output's shape changed."""
         if self.shapes is not None:
             return None
         return max((part.distance for part in self.parts.values()), default=0.0)
 
     def facts(self, limit: float = 0.0) -> dict[str, float | str]:
-        """Return how far the parts moved, and beyond which `limit` that counts, as facts of a change."""
+        """Return the parts' distances and the `limit` above which they count, as facts of a change."""
         if self.shapes is not None:
             return {"shape_before": self.shapes[0], "shape": self.shapes[1]}
         distances = {name: part.distance for name, part in self.parts.items()}
@@ -57,7 +57,7 @@ class Drift:
 
 
 def drift_between(before: Divergence, after: Divergence) -> Drift:
-    """Return how far the reference of `after` lies from that of `before`, of equal weights, inputs and dtypes."""
+    """Return the distance of the two references, which have equal weights, inputs and dtypes."""
     old, new = before.reference, after.reference
     shapes = [_shapes(divergence.output_shapes) for divergence in (old, new)]
     if None not in shapes and shapes[0] != shapes[1]:
@@ -71,7 +71,7 @@ def drift_between(before: Divergence, after: Divergence) -> Drift:
 
 
 def other_function(before: Divergence | None, after: Divergence | None) -> dict[str, float | str]:
-    """Return how far another fp64 result of other code moved, as facts; none where nothing tells so."""
+    """Return the distance of the fp64 results of changed code, as facts; empty within tolerance or if unknown."""
     if before is None or after is None or before.reference.dtype != after.reference.dtype:
         return {}
     drift = drift_between(before, after)
@@ -86,10 +86,10 @@ def drift_finding(
     same: bool,
     threshold_of: Callable[[str, Case], float | None],
 ) -> Change | None:
-    """Return the finding that something else is computed; None where the fp64 results are equal but for rounding.
+    """Return the finding on a moved fp64 result; None if the results are equal up to rounding.
 
-    `same`: the same code ran on the same environment. What moved by no more than `threshold_of` allows is unchanged,
-    and told.
+    `same`: the same code ran on the same environment. A distance within the policy's threshold is unchanged, with a
+    remark.
     """
     drift = drift_between(before, after)
     gate = GATED[DRIFT]
@@ -118,7 +118,7 @@ def drift_finding(
 
 
 def _tolerance(drift: Drift, before: Divergence, after: Divergence) -> float:
-    """Return how far the result of other code may move by rounding and chance."""
+    """Return the largest distance that rounding and chance explain for changed code."""
     rounding = GATED[DRIFT].elsewhere if drift.dtype == "fp64" else _FP32_TOLERANCE
     return max(rounding, _by_chance(before, after))
 
@@ -134,7 +134,7 @@ def _loss_moved(before: float | None, after: float | None) -> Moved | None:
 
 
 def _shapes(shapes: Sequence[Sequence[int]] | None) -> str | None:
-    """Return shapes as "32x8 and 32x1", None where they are not known."""
+    """Return shapes as "32x8 and 32x1", None if unknown."""
     if shapes is None:
         return None
     return " and ".join("x".join(map(str, shape)) or "a scalar" for shape in shapes)
@@ -142,30 +142,30 @@ def _shapes(shapes: Sequence[Sequence[int]] | None) -> str | None:
 
 _RARE = ("output_reference_nonfinite", "output_fp32_nonfinite", "param_nonfinite")
 _COUNTED = ("output_nonfinite", *_RARE)
-"""The metrics that count elements which are not finite; nothing is said of the rare where there are none."""
+"""The metrics that count elements that are not finite; the rare ones have no finding at zero."""
 
 _OF_UPDATE = {"update_rel_l2": "rel_l2", "update_kept": "kept"}
-"""The metrics that a divergence has in its `update`, and under which names."""
+"""The metrics in a divergence's `update`, with their fields."""
 
 ThresholdOf = Callable[[str, Case], float | None]
-"""The largest relative change of a metric of a case that counts as none; None: that of `metrics.GATED`."""
+"""Returns the largest ignored relative change of a metric of a case; None: the threshold in `metrics.GATED`."""
 
 MEMORY = "peak_memory_bytes"
 LUCK = 3.0
-"""An error is the norm of many roundings. Those of another order of summation are others, and the norm of n of them
-varies by 1 / sqrt(n) of itself; three times that is luck (docs/statistics.md has a table of permuted sums)."""
+"""The largest variation of an error by chance, in units of 1 / sqrt(n). An error is the norm of n roundings; another
+order of summation draws others, whose norm varies by 1 / sqrt(n) (docs/statistics.md has a table)."""
 
 
 def skipped_alike(before: Outcome, after: Outcome) -> bool:
-    """Return whether a case was skipped on both sides for one reason, which is no verdict on anything."""
+    """Return whether a case was skipped on both sides for the same reason."""
     return before == after and before.name == SKIPPED and not before.pending
 
 
 def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Change | None:
-    """Return what the outcomes say; None where the case is ok on both sides.
+    """Return the finding on the outcomes of a case; None if it is ok on both sides.
 
-    A case that was ok, or would have been measured, and is skipped is `NOT_MEASURED`, so that a gate sees it go; others
-    that cannot be compared are `NOT_RUN`.
+    A case that was ok or pending and is now skipped is `NOT_MEASURED`, so that a gate reports it; other incomparable
+    outcomes are `NOT_RUN`.
     """
     if before.name == after.name == OK:
         return None
@@ -183,7 +183,7 @@ def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Change | Non
 def memory_finding(
     pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
 ) -> Change | None:
-    """Return the verdict on the peak memory; None where neither side has measured it."""
+    """Return the verdict on the peak memory; None if neither side measured it."""
     before = baseline.stored.memory.get(pair.baseline_id)
     after = candidate.stored.memory.get(pair.candidate_id)
     values = (_peak(before), _peak(after))
@@ -204,11 +204,11 @@ def memory_finding(
 def accuracy_findings(
     pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
 ) -> list[Change]:
-    """Return the verdicts on the errors that either side has.
+    """Return the verdicts on the errors of either side.
 
-    A change counts relative to the baseline's error or, where that is larger, to the error of merely rounding the
-    reference output to the dtype: below it, errors are luck. Where what is computed in fp64 moved, that is the finding,
-    and errors are of another function: none is better or worse for it, but what is not finite is told.
+    A change is relative to the baseline's error or, if larger, to the error of merely rounding the reference output to
+    the dtype: smaller errors are luck. If the fp64 result moved, that is the finding; errors are then of another
+    function and incomparable, except for elements that are not finite.
     """
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
@@ -254,9 +254,9 @@ def accuracy_findings(
 
 
 def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, str]:
-    """Return in what the numbers differ that the two sides computed with, as facts; none where nothing tells so.
+    """Return the difference of the numbers that the two sides computed with, as facts; empty if none is known.
 
-    These are `other` ("version", "weights" or "inputs"), and from which version or file to which.
+    The facts are `other` ("version", "weights" or "inputs"), and the version or file before and after.
     """
     if pair.baseline.version != pair.candidate.version:
         return {"other": "version", "from": str(pair.baseline.version), "to": str(pair.candidate.version)}
@@ -275,7 +275,7 @@ def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> 
 
 
 def other_reference(before: Divergence | None, after: Divergence | None) -> dict[str, str]:
-    """Return against which references the errors of two sides are and why, as facts; none where they are alike."""
+    """Return the differing references of the two sides' errors, with reasons, as facts; empty if they are alike."""
     if before is None or after is None or before.reference.dtype == after.reference.dtype:
         return {}
     sides = {"baseline": before, "candidate": after}
@@ -287,17 +287,17 @@ def other_reference(before: Divergence | None, after: Divergence | None) -> dict
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What another order of summation can do to a number: change it by `luck` of itself, and by so much in all."""
+    """The largest effect of another order of summation: `luck` is relative to the number, `most` absolute."""
 
     luck: float = 0.0
     most: float = 0.0
 
 
 def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> Order:
-    """Return what other code, or another torch, that computes the same may do to an error.
+    """Return the largest effect on an error of other code, or another torch, that computes the same.
 
-    By luck, what `LUCK` says of as many elements as the error is taken over. In all, as much as fp32 is wrong by in
-    both runs: its error is that of one order of summation, and that of few elements may be more than twice another's.
+    The relative effect follows from `LUCK` and the number of elements. The absolute effect is the error of fp32 in both
+    runs, which is the error of one order of summation; over few elements it may be more than twice another's.
     """
     before = baseline.stored.divergence.get(pair.baseline_id)
     after = candidate.stored.divergence.get(pair.candidate_id)
@@ -314,18 +314,18 @@ def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRu
 
 @functools.cache
 def growth_by_order(elements: int) -> float:
-    """Return the relative growth that is none of an error of sums alone, over so many elements (0: not known).
+    """Return the relative growth of an error that another order of summation explains, over `elements` (0: unknown).
 
-    It may double; of fewer than 21 elements it may be larger by luck. Squares of two norms of n independent roundings
-    have a ratio that is distributed as F(n, n), here as rarely exceeded as three standard deviations of a normal.
+    It may double, or grow more under 21 elements. The squared norms of n independent roundings have a ratio distributed
+    as F(n, n), taken here at the probability of three standard deviations of a normal.
     """
-    from scipy.special import fdtri, ndtr  # not for who compares no errors
+    from scipy.special import fdtri, ndtr  # imported only to compare errors
 
     return max(1.0, math.sqrt(fdtri(elements, elements, ndtr(LUCK))) - 1) if elements else 1.0
 
 
 def _elements(metric: str, divergence: Divergence | None) -> int:
-    """Return of how many elements an error is the norm, 0 where nothing tells."""
+    """Return the number of elements in an error's norm, 0 if unknown."""
     if divergence is None:
         return 0
     if metric.startswith("output"):
@@ -334,7 +334,7 @@ def _elements(metric: str, divergence: Divergence | None) -> int:
 
 
 def _fp32_error(metric: str, run: MeasuredRun, case_id: str) -> float:
-    """Return what the error is of fp32 in the same run, 0 where it was not measured."""
+    """Return the error of fp32 in the same run, 0 if it was not measured."""
     divergence = run.stored.divergence.get(case_id)
     if metric == "output_rel_l2" and divergence is not None and divergence.output.fp32_rel_l2 is not None:
         return divergence.output.fp32_rel_l2
@@ -351,12 +351,11 @@ def judge_numbers(
     threshold_of: ThresholdOf,
     why: str = "",
 ) -> Change | None:
-    """Return the verdict on two numbers without luck; None where neither side has one.
+    """Return the verdict on two exact numbers; None if neither side has one.
 
-    The change is relative to the baseline's number or, of an error of outputs or a count, to `floor` where that is
-    larger. `order` is None where the same
-    code ran on the same environment; else a change counts only beyond what it says, unless the threshold that was asked
-    for is 0. `why` a side has none is said.
+    The change is relative to the baseline's number or, for output errors and counts, to `floor` if that is larger.
+    `order` is None if the same code ran on the same environment; else only a change beyond its effect counts, unless
+    the requested threshold is 0. `why` explains a missing number.
     """
     before, after = values
     if before is None or after is None:
@@ -406,7 +405,7 @@ def _became_undefined(
     before: Divergence | None,
     after: Divergence | None,
 ) -> Change | None:
-    """Return the verdict on an error that is undefined on one side because something is not finite there."""
+    """Return the verdict on an error that is undefined on one side because of elements that are not finite."""
     part = COLUMNS[metric].undefined_by
     if not part or None not in values or before is None or after is None:
         return None
@@ -439,7 +438,7 @@ def _became_undefined(
 
 
 def _undefined(metric: str, divergence: Divergence) -> str:
-    """Return why a divergence has no number for an error, "" where it does not tell."""
+    """Return why an error is undefined in a divergence, "" if unknown."""
     if metric in _OF_UPDATE:
         return divergence.update.undefined if divergence.update else ""
     of_gradients = COLUMNS[metric].undefined_by == "gradient"
@@ -451,7 +450,7 @@ def _peak(memory: MemoryPass | None) -> float | None:
 
 
 def _error(divergence: Divergence | None, metric: str) -> float | None:
-    """Return an error as `ampbench.load` gives it."""
+    """Return an error as in `ampbench.load`."""
     if divergence is None:
         return None
     (value,) = COLUMNS[metric].stored({"divergence": [divergence]})
@@ -459,7 +458,7 @@ def _error(divergence: Divergence | None, metric: str) -> float | None:
 
 
 def _floor(metric: str, divergence: Divergence | None) -> float:
-    """Return the number below which an error is not worth comparing with: of a count one, of a share its own floor."""
+    """Return the smallest error to compare with: 1 for a count, the gate's floor for a share."""
     if metric in _COUNTED:
         return 1.0
     if metric != "output_rel_l2":

@@ -63,7 +63,7 @@ class Frame:
         return self.columns[name]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows as plain values, ready for JSON: None if undefined, counts and bytes as integers."""
+        """Return the rows as plain values for JSON: None if undefined, counts and bytes as integers."""
         values = [_plain(COLUMNS[name], column) for name, column in self.columns.items()]
         return [dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True)]
 
@@ -72,7 +72,7 @@ class Frame:
         import pandas as pd
 
         columns: dict[str, Any] = {
-            # or newer versions of pandas would make NaN of a text that is None
+            # without this dtype newer versions of pandas turn a missing text into NaN
             name: pd.Series(column, dtype=object) if column.dtype == object else column
             for name, column in self.columns.items()
         }
@@ -80,7 +80,7 @@ class Frame:
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self["case_id"])))
 
     def _filled(self, column: Column, values: Array) -> Array:
-        """Return a column with another program's numbers in place of missing ones."""
+        """Return a column with missing numbers filled from imported readings."""
         readings = self.run.stored.readings.get(column.name)
         if not readings:
             return values
@@ -88,7 +88,7 @@ class Frame:
         return np.where(np.isnan(values), imported, values)
 
     def each(self, path: str, of: Callable[[Any], Any] | None = None) -> list[Any]:
-        """Return for each case the value at `path`, or what `of` makes of it; None if anything on the way is None."""
+        """Return for each case the value at `path`, passed through `of`; None if anything on the path is None."""
         values = reach(path, self._records)
         return [None if value is None else of(value) for value in values] if of else values
 
@@ -142,14 +142,14 @@ class Frame:
         return [None if memory is None or memory.flops is None else bounds.of(memory, on) for memory, on in pairs]
 
     def rounds(self) -> Array:
-        """Return the number of each case's rounds, NaN for another program's numbers."""
+        """Return the number of each case's rounds, NaN for imported readings."""
         lengths, read = self.run.own.lengths, set[str]().union(*self.run.stored.readings.values())
         unknown = np.array([case_id in read for case_id in self.run.stored.cases], dtype=np.bool_) & (lengths == 0)
         return np.where(unknown, np.nan, lengths) if read else lengths
 
     @cached_property
     def _tables(self) -> stats.Integers:
-        """The number of the table of each case: of all cases that differ in precision and its inputs alone."""
+        """The table number of each case; cases of a table differ only in precision and its inputs."""
         known: dict[Any, int] = {}
         names = ("workload", "device", "phase", "path", "batch_size", "memory_format", "sdpa", "recipe")
         keys = zip(self["parameters"], *(self.each(f"case.{name}") for name in names), strict=True)
@@ -159,7 +159,7 @@ class Frame:
         """Return the row of each case's baseline in `precision`, -1 if it is missing or not ok."""
         rows = np.full(len(self._tables), -1)
         for row in np.flatnonzero((self["precision"] == precision) & (self["outcome"] == OK)).tolist():
-            # the baseline's inputs are fp32; inputs stored otherwise are a baseline only where there is no other
+            # prefer the baseline with fp32 inputs
             if rows[self._tables[row]] < 0 or self["input_dtype"][row] == "fp32":
                 rows[self._tables[row]] = row
         return rows[self._tables]
@@ -170,14 +170,14 @@ class Frame:
         return np.where(rows >= 0, stats.ratio(seconds[rows], seconds), np.nan)
 
     def saving(self) -> stats.Floats:
-        """Return the memory of each case relative to its baseline in fp32, if both are counted alike."""
+        """Return the memory of each case relative to its baseline in fp32; NaN if their counters differ."""
         rows, memory, source = self.baselines(BASELINE), self["peak_memory_bytes"], self["memory_source"]
         alike = (rows >= 0) & (source[rows] == source)
         return np.where(alike, stats.ratio(memory, memory[rows]), np.nan)
 
     @cached_property
     def _by_number(self) -> stats.Floats:
-        """The seconds of rounds, a row for each case and a column for each number of a round, NaN for a missing one."""
+        """The seconds of rounds, shape (cases, round numbers), NaN for a missing round."""
         rounds, order = self.run.rounds, self.run.own.order
         numbers, columns = np.unique(rounds.blocks[order], return_inverse=True)
         table = np.full((len(self.run.own.lengths), len(numbers)), np.nan)
@@ -193,7 +193,7 @@ class Frame:
         """Return the ends of the 95% interval of each case's speedup over its baseline in `precision`.
 
         It is the t interval of the logarithms of the ratios, round by round, as in `verdict.Speeds`. Without three
-        common rounds, it is what the intervals of both leave open. NaN without either, and of a baseline itself.
+        common rounds it comes from the intervals of both cases. NaN without these, and for a baseline itself.
         """
         baselines = self.baselines(precision)
         compared = (baselines >= 0) & (baselines != np.arange(len(baselines)))
@@ -219,12 +219,12 @@ def _plain(column: Column, values: Array) -> list[Any]:
 
 
 def load(path: Path | str) -> "pd.DataFrame":
-    """Return the runs at `path` as one frame with a row per case: a file is that run, a folder all its runs.
+    """Return the run in a file, or all runs in a folder, as one frame with a row per case.
 
-    Columns are `metrics.COLUMNS` and, by the default budget, `VERDICT_COLUMNS`. A folder is a results folder, which
-    holds `runs/`, or any folder of run files; its runs are in the order of their names, which is that of their times,
-    without those that only explain. Warns of a run whose last line is cut. Raises `StoreError`, naming file and line,
-    for a missing or damaged run, `UsageError` for the file of a run that only explains.
+    Columns are `metrics.COLUMNS` and, by the default budget, `VERDICT_COLUMNS`. A folder is a results folder with
+    `runs/`, or any folder of run files; its runs are sorted by name, and so by time, without runs that only explain.
+    Warns about a run whose last line is cut. Raises `StoreError`, naming file and line, for a missing or damaged run,
+    and `UsageError` for the file of a run that only explains.
     """
     import pandas as pd
 
@@ -248,7 +248,7 @@ def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
         yield file, _judged(file, studies)
 
 
-@no_garbage_collection()  # until all that a large run is made of is given back
+@no_garbage_collection()  # until the records of a large run are freed
 def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -> Frame:
     """Return the frame of a run with its verdicts; `studies` are known ones by folder, host and torch."""
     from ampbench.judge.verdict import trainings_beside, verdicts_of

@@ -1,6 +1,6 @@
-"""Machines side by side: what each measured, and how it compares with the others.
+"""Compare machines: the measurements of each, side by side, and the fastest.
 
-Every number is of one machine; ratios between machines are of two.
+Every number is of one machine; a ratio between machines is of two.
 """
 
 from collections import Counter
@@ -30,9 +30,9 @@ BEST, TIED, ALONE = "best", "tied", "alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What one machine, or several of a kind together, measured; `name` tells it from the others.
+    """The measurements of one machine, or of several equal ones; `name` is unique.
 
-    `seconds` are what the rounds of each case are worth, by its id.
+    `seconds` are the values of each case's rounds, by its id.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Machine:
 
     @property
     def place(self) -> Place:
-        """What is shown of it."""
+        """The description to show."""
         environment = self.stored.header.environment
         types = dict.fromkeys(case.device for case in self.stored.cases.values())
         described = [environment.device(type) for type in types]
@@ -60,9 +60,9 @@ class Machine:
 
 
 def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
-    """Return the machines that runs were measured on; lanes of a kind that shared their cases are one.
+    """Return the machines of runs; lanes of a kind that shared their cases are one machine.
 
-    Each device of a machine is one of its own.
+    Each device of a machine counts as a machine.
     """
     measured = []
     for stored in lanes_together(runs):
@@ -73,7 +73,7 @@ def machines(runs: Sequence[StoredRun], budget: Budget) -> list[Machine]:
 
 
 def document(runs: Sequence[StoredRun], budget: Budget, *, everything: bool = False) -> Document:
-    """Return what runs on several machines measured, side by side: what to take of each network, or `everything`."""
+    """Return a document of runs on several machines, side by side: the take of each network, or `everything`."""
     measured = machines(runs, budget)
     rows = [row for machine in measured for row in machine.rows]
     compared, places = networks(measured), [machine.place for machine in measured]
@@ -81,7 +81,7 @@ def document(runs: Sequence[StoredRun], budget: Budget, *, everything: bool = Fa
 
 
 def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]) -> list[Machine]:
-    """Return a machine for each device of each run, given its rows and what to take, named apart."""
+    """Return a machine with a unique name for each device of each run, given its rows and takes."""
     measured = [part for run in measured for part in _by_device(*run)]
     return [
         Machine(
@@ -102,7 +102,7 @@ def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group,
 def _by_device(
     stored: StoredRun, rows: Sequence[Row], takes: Mapping[Group, Take]
 ) -> Iterator[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]:
-    """Yield what a run measured on each of its devices."""
+    """Yield the part of a run on each of its devices."""
     devices: dict[str, list[Row]] = {}
     for row in rows:
         devices.setdefault(str(row["device"]), []).append(row)
@@ -157,9 +157,9 @@ def _median(row: Row | None) -> float | None:
 
 
 def _times_as_fast(ours: tuple[_Table, Row], theirs: tuple[_Table, Row]) -> Interval:
-    """Return how many times as fast a row is as another, and the 95% interval of that by Welch's test on logarithms.
+    """Return the speed of a row relative to another, with its 95% interval by Welch's test on logarithms.
 
-    What was timed in a single round has no interval.
+    Without two rounds on each side there is no interval.
     """
     seconds, base = _median(ours[1]), _median(theirs[1])
     if not seconds or not base:
@@ -173,9 +173,9 @@ def _times_as_fast(ours: tuple[_Table, Row], theirs: tuple[_Table, Row]) -> Inte
 
 
 def _standings(tables: Sequence[_Table]) -> dict[str, str]:
-    """Return how what each machine is to take of a network compares with the others', by the machines' names.
+    """Return the standing of each machine's take of a network, by the machines' names.
 
-    `BEST` is certainly faster than on every other, `TIED` the fastest or maybe as fast, `ALONE` measured nowhere else.
+    `BEST` is certainly faster than all others, `TIED` the fastest or maybe as fast, `ALONE` measured nowhere else.
     """
     members = [(table, row) for table in tables if (row := taken_of(table.rows)) and _median(row) is not None]
     if not members:
@@ -189,7 +189,7 @@ def _standings(tables: Sequence[_Table]) -> dict[str, str]:
 
 
 def _names(runs: Sequence[StoredRun]) -> list[str]:
-    """Return what machines are called: their lane, or their host, with what else tells them apart."""
+    """Return unique names of machines: their lane or host, with device, torch, threads or run if needed."""
     headers = [run.header for run in runs]
     names = [header.fleet.lane if header.fleet is not None else header.environment.host for header in headers]
     devices = [next(iter(run.cases.values())).device if run.cases else "" for run in runs]

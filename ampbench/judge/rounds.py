@@ -1,4 +1,4 @@
-"""A stored run with its rounds as columns, the outcome of each case, and how fit the machine was."""
+"""A stored run with its rounds as columns, the outcome of each case, and the fitness of the machine."""
 
 import inspect
 import math
@@ -23,7 +23,7 @@ WEIGHTS_DIFFER = "weights differ between rounds"
 
 
 class Role(IntEnum):
-    """What a round was measured for."""
+    """The purpose of a round."""
 
     OWN = 0
     CONTROL = 1
@@ -41,7 +41,7 @@ class Outcome:
 
 
 class TimedRound(NamedTuple):
-    """What verdicts need of a round: its number, its value in `seconds`, and fields of `Round`."""
+    """The part of a round that verdicts use: its number, its value in `seconds`, and fields of `Round`."""
 
     number: int
     seconds: float
@@ -94,9 +94,9 @@ class Rounds:
     """The rounds of a run as arrays of equal length, in the order of the file.
 
     `owners` are places in the run's list of cases, `blocks` the rounds' numbers; `seconds` are their values. `steal` to
-    `clock` are fields of `Fitness`, NaN if unknown. Of an accelerator `throttled` is the share of time in which heat or
-    a fault held its clock down, `fell` the clock of the last window relative to the first, `shared` the time that
-    others had of it; `bursts` are the seconds per step of the fastest sample, `power` is in watts, `power_error` its
+    `clock` are fields of `Fitness`, NaN if unknown. On an accelerator, `throttled` is the share of time in which heat
+    or a fault lowered its clock, `fell` the clock of the last window relative to the first, `shared` the share of time
+    of other processes; `bursts` are the seconds per step of the fastest sample, `power` is in watts, `power_error` its
     relative error.
     """
 
@@ -123,7 +123,7 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class ByCase:
-    """Some rounds of a run, case after case: their places in `Rounds`, in the order of the file, and how many.
+    """Some rounds of a run, case after case: their places in `Rounds`, in the order of the file, and their numbers.
 
     `order` has the shape (sum of `lengths`,), `lengths` one element for each case of the run.
     """
@@ -134,7 +134,7 @@ class ByCase:
     def medians(self, values: stats.Floats) -> stats.Floats:
         """Return the median of each case's `values`, one for each round of the run; NaN without a round."""
         medians, timed = np.full(len(self.lengths), np.nan), self.lengths > 0
-        if np.isnan(values).all():  # what the machine does not tell
+        if np.isnan(values).all():  # the machine does not report it
             return medians
         medians[timed] = stats.segment_medians(values[self.order], self.lengths[timed])
         return medians
@@ -172,9 +172,9 @@ class MeasuredRun:
 
     @classmethod
     def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
-        """Return the run in the file at `path`, which is also `of` it; raises `StoreError` as `read_run` does.
+        """Return the run in the file at `path`, which `of` then returns too; raises `StoreError` as `read_run` does.
 
-        `averaging` keeps the means over all samples of each round, which take long, and only comparisons need.
+        `averaging` also computes the means over all samples of each round: slow, and only comparisons need them.
         """
         run = cls(averaging=averaging)
         run.stored = read_run(path, on_rounds=run._add)
@@ -219,9 +219,9 @@ class MeasuredRun:
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """How each timed case was timed on an accelerator, by its id: "sustained" or "in bursts".
+        """The timing of each case on an accelerator, by its id: "sustained" or "in bursts".
 
-        Speeds are compared within a table, so its cases count as sustained once all that did not fail are.
+        Speeds are compared within a table, so its cases count as sustained once all cases that did not fail are.
         """
         cases, sustained = self.stored.cases, set[str]()
         if any(self._sustained):
@@ -242,7 +242,7 @@ class MeasuredRun:
 
     @cached_property
     def _counted(self) -> stats.Booleans:
-        """Which rounds count: where a table has both kinds, those that its cases count as (`kinds`)."""
+        """Which rounds count: of a table with both kinds, the rounds of the kind in `kinds`."""
         sustained = np.array(self._sustained, dtype=bool)
         if not sustained.any() or sustained.all():
             return np.ones(len(sustained), dtype=bool)
@@ -254,7 +254,7 @@ class MeasuredRun:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """seconds_median of `ampbench.load` by case id: the median of all rounds but the control's."""
+        """The column seconds_median by case id: the median of all rounds but the control's."""
         medians = zip(self.stored.cases, self.own.medians(self.rounds.seconds).tolist(), self.own.lengths, strict=True)
         return {case_id: median for case_id, median, count in medians if count}
 
@@ -264,7 +264,7 @@ class MeasuredRun:
         return self.by_case(self.rounds.roles != Role.CONTROL)
 
     def by_case(self, among: stats.Booleans) -> ByCase:
-        """Return by case the rounds for which `among`, one element for each round, is true."""
+        """Return the rounds for which `among` is true, by case; `among` has an element for each round."""
         chosen = np.flatnonzero(among)
         owners = self.rounds.owners[chosen]
         lengths = np.bincount(owners, minlength=len(self.stored.cases))
@@ -296,11 +296,11 @@ class MeasuredRun:
         return bool((self.rounds.roles == Role.CONTROL).any())
 
     def items(self, case_id: str) -> float | None:
-        """Return the items per step of a case, None where it was not timed."""
+        """Return the items per step of a case, None if it was not timed."""
         return self._items.get(case_id)
 
     def weights(self, case_id: str) -> str | None:
-        """Return the digest of the weights a case was timed with, None where it was not timed."""
+        """Return the digest of the weights a case was timed with, None if it was not timed."""
         return self._weights.get(case_id)
 
     @property
@@ -331,9 +331,8 @@ def grid(
 ) -> stats.Floats:
     """Return one value per round of `role` as a table, NaN for a missing round.
 
-    `cells` are the places of the cases that make the rows, `blocks` the ascending numbers of the blocks that make the
-    columns. Without `blocks`, a case's rounds stand in the order of the file, as those of two runs without common
-    blocks.
+    Rows are the cases at the places `cells`, columns the blocks of these ascending numbers. Without `blocks`, a case's
+    rounds are in the order of the file.
     """
     rows = np.full(int(rounds.owners.max(initial=-1)) + 1, -1)
     listed = np.asarray(cells, dtype=np.int64)
@@ -358,8 +357,8 @@ def grid(
 def power_error(telemetry: Telemetry) -> float | None:
     """Return the relative error of the mean power of a round, and so of its energy; None without power.
 
-    Readings are exact to some watts, if that is documented. And at both ends of the windows, for the time between two
-    readings and the time over which one averages, power is only known to lie in the range of all readings.
+    Readings have a documented accuracy in watts. At both ends of the windows, for the time between two readings and the
+    time over which one averages, power is only known to be within the range of all readings.
     """
     if not telemetry.power_watts or telemetry.power_low_watts is None or telemetry.power_high_watts is None:
         return None
@@ -375,23 +374,23 @@ SLOW_CLOCK = 0.8
 lower makes a step up to a quarter slower."""
 
 SLOW_ACCELERATOR = 0.95
-"""A round on an accelerator is unfit below this share of its case's median clock, which moves in steps of less than a
-hundredth under load: a twentieth lower makes a step up to 5% slower, over twice the threshold."""
+"""A round on an accelerator is unfit below this share of its case's median clock: a twentieth lower makes a step up to
+5% slower, over twice the threshold. Under load clocks move in steps of less than a hundredth."""
 
 THROTTLED_SHARE = 0.1
 """A round is unfit with this share of readings limited by heat or a fault: one window in ten is then slow."""
 
 LOAD_PER_CPU = 2.0
-"""A round is unfit from this load average per CPU, if the share of other processes is unknown. Torch's own threads make
-a load of about one per CPU."""
+"""A round is unfit from this load average per CPU, if the share of other processes is unknown. Torch's own threads
+cause about one per CPU."""
 
 UNFIT_SHARE = 0.25
-"""With a larger share of unfit blocks a case gets no verdict: the rest is no fair sample of the session."""
+"""With a larger share of unfit blocks a case gets no verdict: the other blocks are no fair sample of the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Which rounds are unfit: the number of the first of `CAUSES` that holds, -1 for none, and its value."""
+    """The unfit rounds: the number of the first of `CAUSES` that applies, -1 for none, and its value."""
 
     cause: stats.Integers
     value: stats.Floats
@@ -410,15 +409,15 @@ CAUSES = (
 )
 """Causes of unfit rounds, worded around the value."""
 ON_ACCELERATOR = frozenset(range(4, len(CAUSES)))
-"""The numbers of an accelerator's own causes."""
+"""The causes that concern an accelerator."""
 
 
 def unfit_rounds(run: MeasuredRun) -> Unfit:
-    """Return which rounds are unfit, and why.
+    """Return the unfit rounds with their causes.
 
-    Other work on the host's processors spoils rounds on the CPU; a round on an accelerator is judged by its launching
-    thread. A CPU's clock is compared with its median over the run's rounds. An accelerator's clock depends on the work:
-    it is compared with its median over the rounds of the same case.
+    Other work on the host's processors makes rounds on the CPU unfit; rounds on an accelerator are judged by their
+    launching thread. A CPU's clock is compared with its median over the run, an accelerator's, which depends on the
+    work, with its median over the rounds of the same case.
     """
     rounds, cases = run.rounds, run.stored.cases.values()
     on_cpu = np.array([case.device == "cpu" for case in cases], dtype=bool)[rounds.owners]
@@ -447,7 +446,7 @@ def unfit_rounds(run: MeasuredRun) -> Unfit:
 def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, units: str) -> str:
     """Return the commonest cause among unfit rounds: "other processes used 41% of the CPU in 6 of 8 blocks".
 
-    `causes` and `values` are those of the unfit blocks alone.
+    `causes` and `values` are of the unfit blocks alone.
     """
     commonest = int(np.bincount(causes).argmax())
     chosen = causes == commonest
@@ -461,9 +460,9 @@ def _of_median(values: stats.Floats) -> stats.Floats:
 
 
 DISTURBED = 1.1
-"""A sample this many times as long as the fastest of its build, or as its CPU time, was delayed."""
+"""A sample over this many times the fastest of its build, or its CPU time, was delayed."""
 DISTURBED_BY = f"{DISTURBED} times the fastest of their build, or their CPU time"
-"""What disturbed samples exceed."""
+"""The limit of disturbed samples, in words."""
 
 UNQUIET_SHARE = 0.2
 """With a larger share of disturbed samples a machine was not quiet."""
@@ -489,7 +488,7 @@ class Control:
 
     @property
     def apart(self) -> float:
-        """The factor by which the two differ, at least 1."""
+        """The ratio of the two, at least 1."""
         return max(self.ratio, 1 / self.ratio) if self.ratio > 0 else 1.0
 
 
@@ -515,10 +514,10 @@ def control_ratio(stored: StoredRun) -> Control | None:
 
 @once
 def disturbed_share(stored: StoredRun) -> float | None:
-    """Return the share of disturbed samples, over `DISTURBED` times the fastest of their build, or their CPU time.
+    """Return the share of samples over `DISTURBED` times the fastest of their build, or their CPU time.
 
-    None if unknown. On a quiet machine it is a few hundredths. A build of a single sample without CPU time is compared
-    with the other such builds of its case.
+    None if unknown; a few hundredths on a quiet machine. A build of a single sample without CPU time is compared with
+    the other such builds of its case.
     """
     builds: list[Sequence[float]] = []
     known: list[Sequence[float]] = []
@@ -542,10 +541,7 @@ def disturbed_share(stored: StoredRun) -> float | None:
 
 @once
 def unfit_said(stored: StoredRun) -> str:
-    """Return why too many rounds were unfit to trust their times: "other processes used 76% of the CPU in …".
-
-    "" if they were not, or no machine tells.
-    """
+    """Return why too many rounds were unfit: "other processes used 76% of the CPU in …"; "" if few were, or unknown."""
     rounds = unfit_rounds(MeasuredRun.of(stored))
     unfit = rounds.cause >= 0
     if not unfit.any() or np.mean(unfit) <= UNFIT_SHARE:
@@ -554,14 +550,14 @@ def unfit_said(stored: StoredRun) -> str:
 
 
 def unsteady_device(stored: StoredRun) -> bool:
-    """Return whether the cause in `unfit_said` is an accelerator's own: heat, a falling clock, others on it."""
+    """Return whether the commonest cause of unfit rounds is in `ON_ACCELERATOR`."""
     causes = unfit_rounds(MeasuredRun.of(stored)).cause
     unfit = causes[causes >= 0]
     return bool(unfit.size) and int(np.bincount(unfit).argmax()) in ON_ACCELERATOR
 
 
 def unquiet(stored: StoredRun) -> list[str]:
-    """Return what shows that a machine was not quiet while a run was measured, in words."""
+    """Return the signs, in words, that a machine was not quiet during a run."""
     causes = [unfit_said(stored)]
     disturbed = disturbed_share(stored)
     if disturbed is not None and disturbed > UNQUIET_SHARE:

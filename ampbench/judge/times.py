@@ -1,4 +1,4 @@
-"""Verdicts on time: rounds become blocks, unfit blocks go in pairs, and `deciding` decides."""
+"""Judge times: arrange rounds in blocks, leave out unfit blocks in pairs, and let `deciding` decide."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCo
 
 TIME = "seconds_median"
 SLOW_SHARE_CHANGE = 0.1
-"""A share of slow blocks that differs by so much between the sides is remarked upon: it must not be hidden..."""
+"""The least difference in shares of slow blocks that gets a remark..."""
 SLOW_SHARE_LUCK = 0.1
-"""... but where luck would make them differ so with more than this probability, there is nothing to say."""
+"""... unless chance explains the difference with more than this probability."""
 
 FAR = 1.0
-"""On a machine that is not fit, times measured in turns are judged where they are further apart than this: twice as
-long, or half. What disturbs both arms of a block may stretch a change, as a longer step is held up more often; a change
-within the threshold it does not make twice as long, as round values are CPU times where all samples were held up."""
+"""On an unfit machine, interleaved times are judged only beyond this change: twice as long, or half. A disturbance of
+both arms may stretch a change, as a longer step is delayed more often, but does not double a time: round values are CPU
+times if all samples were delayed."""
 CLOCK_APART = 0.02
-"""Where an accelerator's clock under load differs by more between two runs of a case that were not measured in turns,
-the device was another: cooler, or under another limit. Only a change beyond what clocks make of a time is judged."""
+"""The largest difference of an accelerator's clock under load between two runs of a case, measured one after the other.
+Beyond it the device was cooler or under another limit, and only a change larger than the clocks explain is judged."""
 _FOUND = frozenset({ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED})
 _TAILS = frozenset({ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED, ChangeCode.NOT_CONFIRMED})
 
@@ -46,8 +46,7 @@ _TAILS = frozenset({ChangeCode.BEYOND_THRESHOLD, ChangeCode.UNCONFIRMED, ChangeC
 class _Sided:
     """One side's blocks of one role, shape (cells, blocks), NaN where missing.
 
-    `seconds` are their values, `means` the means over all their samples. `causes` and `values` say which are unfit and
-    why, as in `fitness.Unfit`.
+    `seconds` are their values, `means` the means over all their samples. `causes` and `values` are of `rounds.Unfit`.
     """
 
     seconds: stats.Floats
@@ -75,7 +74,7 @@ class _Side:
         self._unfit = unfit_rounds(run)
 
     def mean(self, case_id: str) -> float:
-        """Return the mean over the rounds of a case, but the control's, of the means over their samples."""
+        """Return the mean of a case's rounds, without the control's, each the mean over its samples."""
         rounds = self.run.rounds
         of_case = (rounds.owners == self.run.places[case_id]) & (rounds.roles != Role.CONTROL)
         return float(np.mean(self.run.means[of_case]))
@@ -98,10 +97,10 @@ def time_findings(
     interleaved: bool,
     threshold_of: ThresholdOf,
 ) -> tuple[list[Change], ControlVerdict]:
-    """Return the verdicts on the times of `pairs`, which are ok on both sides, and what the controls say.
+    """Return the verdicts on the times of `pairs`, which are ok on both sides, and the verdict on the controls.
 
-    The cells of times that cannot be compared take no part in any decision. A pair without rounds on either side, which
-    only imported runs have, gets a finding where there is a number.
+    Incomparable times take no part in any decision. A pair without rounds on a side, as in imported runs, gets a
+    finding if it has a number.
     """
     unjudged = [finding for pair in pairs if (finding := _without_rounds(pair, baseline, candidate))]
     pairs = [pair for pair in pairs if None not in _raw(pair, baseline, candidate)]
@@ -153,7 +152,7 @@ def time_findings(
         elif status is not ChangeStatus.INCOMPARABLE and disturbed and not believed:
             status, code = ChangeStatus.INCONCLUSIVE, ChangeCode.UNFIT_MACHINE
             if cell in unfit:
-                change = (None, None, None)  # that of the few fit blocks, beside values of all, would mislead
+                change = (None, None, None)  # a change from the few fit blocks would contradict the values of all
         findings.append(
             Change(
                 case=pair.baseline,
@@ -183,7 +182,7 @@ def time_findings(
 def _mean_findings(
     pair: Pair, decision: Decision, threshold: float, sides: tuple[_Side, _Side], units: str, fresh: int
 ) -> list[Change]:
-    """Return the finding on the mean over all samples where it moved and the typical time did not: the tail's."""
+    """Return the finding on the mean over all samples if it moved but the typical time did not."""
     code = decision.mean_code
     if code not in _TAILS or decision.code not in (
         ChangeCode.UNDECIDED,
@@ -213,7 +212,7 @@ def _mean_findings(
 
 
 def _clocks(run: MeasuredRun) -> stats.Floats:
-    """Return an accelerator's median clock under load in each case's own rounds, NaN where it is not known."""
+    """Return an accelerator's median clock under load in each case's own rounds, NaN if unknown."""
     clocks = run.rounds.clock
     return run.by_case((run.rounds.roles == Role.OWN) & (clocks > 0)).medians(clocks)
 
@@ -223,7 +222,7 @@ def _raw(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[flo
 
 
 def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> Change | None:
-    """Return the finding on a pair of which a side has no rounds; None where both have, or neither has any number."""
+    """Return the finding on a pair without rounds on a side; None if both have rounds or neither has a number."""
     values = _raw(pair, baseline, candidate)
     imported = imported_finding(pair, TIME, values, baseline, candidate)
     if imported is not None or None not in values or values == (None, None):
@@ -233,7 +232,7 @@ def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -
 
 
 def _threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> float:
-    """Return the largest relative change that counts as none; what the clock cannot resolve never is one."""
+    """Return the largest ignored relative change, at least the resolution of the clock."""
     gate = GATED[TIME]
     chosen = threshold_of(TIME, pair.baseline)
     seconds = baseline.seconds[pair.baseline_id]
@@ -242,7 +241,7 @@ def _threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> 
 
 
 def _mean_threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> float:
-    """Return the same of the mean over all samples: what is said of it by name, else no less than what time may do."""
+    """Return the threshold of the mean over all samples: the policy's, else at least the threshold of the time."""
     chosen = threshold_of(MEAN, pair.baseline)
     return max(GATED[MEAN].threshold, _threshold(pair, baseline, threshold_of)) if chosen is None else chosen
 
@@ -250,11 +249,11 @@ def _mean_threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf
 def _interleaved(
     cells: Sequence[Pair], ours: _Side, theirs: _Side, thresholds: stats.Floats, allowed: stats.Floats
 ) -> tuple[list[Decision], Mapping[int, str], list[int], ControlVerdict]:
-    """Return decisions, why cells are unfit, the number of fresh blocks, and the control.
+    """Return decisions, reasons of unfit cells, the number of fresh blocks, and the control.
 
-    The control was measured beside one of the arms, the baseline's as a rule, and is compared with that one. Blocks in
-    which an arm was unfit are left out; of cells that this leaves unfit only those in which one arm alone was, since
-    what disturbs both in turns gives no arm an advantage, and such cells are judged beyond `FAR`.
+    The control is compared with the arm it was measured with, usually the baseline. Blocks with an unfit arm are left
+    out. Unfit cells, judged beyond `FAR`, only lose blocks in which one arm alone was unfit: a disturbance of both arms
+    favours neither.
     """
     owner = theirs if theirs.run.has_controls and not ours.run.has_controls else ours
     numbers, fresh = (np.union1d(ours.numbers(role), theirs.numbers(role)) for role in (Role.OWN, Role.CONFIRMATION))
@@ -267,7 +266,7 @@ def _interleaved(
         np.where(busy[:, None], old.unfit ^ new.unfit, old.unfit | new.unfit)
         for old, new in ((before, after), (fresh_before, fresh_after))
     )
-    own_left_out = left_out | busy[:, None]  # the mean of a disturbed block tells nothing, however far it is
+    own_left_out = left_out | busy[:, None]  # the mean of a disturbed block is no evidence
     control_left_out = control.unfit | (before if owner is ours else after).unfit
     blocks, means = (
         Blocks(
@@ -322,22 +321,19 @@ def _stored(
 
 
 def _known(blocks: Blocks, thresholds: stats.Floats, *sides: _Side) -> Means | None:
-    """Return the means to judge, None where the samples of a side were not read."""
+    """Return the means to judge, None if the samples of a side were not read."""
     return Means(blocks=blocks, thresholds=thresholds) if all(side.run.has_means for side in sides) else None
 
 
 def _stored_control(ratios: Mapping[str, float]) -> ControlVerdict:
-    """Return what the controls of the two runs say, by side: log(control / own)."""
+    """Return the verdict on the controls of two stored runs, given log(control / own) by side."""
     apart = {name: math.expm1(abs(ratio)) for name, ratio in ratios.items()}
     code = ControlCode.APART if ratios else ControlCode.NEITHER
     return ControlVerdict(cells=len(ratios), fired=False, code=code, facts=apart)
 
 
 def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:
-    """Return log(control / own) of the cell that a run measured twice: of its medians, and of the means over samples.
-
-    None where there is none.
-    """
+    """Return log(control / own) of a run's control, of its medians and of the means over samples; None without one."""
     rounds = run.rounds
     controls = np.unique(rounds.owners[rounds.roles == Role.CONTROL])
     for owner in controls.tolist():
@@ -350,10 +346,10 @@ def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:
 
 
 def _unfit_cells(parts: Sequence[Sequence[_Sided]], units: str) -> dict[int, str]:
-    """Return why each cell with too many unfit blocks is unfit; the sides of a part share their blocks.
+    """Return the reasons of cells with too many unfit blocks; the sides of a part share their blocks.
 
-    Too many are they of all, or of the last part: blocks that confirm are tested by themselves, so those of them that
-    are left must be a fair sample, too.
+    The limit holds for all blocks and for the last part alone: confirming blocks are tested by themselves, so the fit
+    ones must be a fair sample, too.
     """
     totals = np.array([np.any([~np.isnan(side.seconds) for side in sides], axis=0).sum(axis=1) for sides in parts])
     unfits = np.array([np.any([side.unfit for side in sides], axis=0).sum(axis=1) for sides in parts])
@@ -374,7 +370,7 @@ def _unfit_cells(parts: Sequence[Sequence[_Sided]], units: str) -> dict[int, str
 
 
 def _control(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[Decision]) -> ControlVerdict:
-    """Return what the control did: where it fired, and how far apart it was at most where it did not."""
+    """Return the verdict on the control: where it fired, else its largest difference."""
     cells = len(names)
     if fired:
         place, change, of_mean = fired[0]
@@ -392,9 +388,9 @@ def _control(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[D
 
 
 def facts_of(decision: Decision, units: str, fresh: int) -> dict[str, float | str]:
-    """Return what a time's code speaks of: what was counted, how many `fresh` ones confirm, what was decided beside.
+    """Return the facts of a time's code: the counted `units`, the number of `fresh` ones, and further codes.
 
-    `certainly` is "slower" or "faster" where it is certain that there is a change, of whatever size.
+    `certainly` is "slower" or "faster" if a change of any size is certain.
     """
     facts: dict[str, float | str] = {"of": units, "fresh": fresh, "code": decision.code}
     if decision.mean_code is not None:

@@ -1,8 +1,7 @@
-"""What two traces of one case do differently: ops, dtypes, casts; and which changed rules are in that.
+"""Compare two traces of one case: ops, dtypes, casts, and the changed rules that concern them.
 
-A trace is a table of what each Python function did in one module and phase: a bag of ops, since their order decides
-neither dtypes nor casts. Rows meet by the module's path and, where a path is on one side only, with the next such row
-of the same function.
+A trace is a table of the ops of each Python function in one module and phase; their order decides neither dtypes nor
+casts. Rows are paired by the module's path; if a path is on one side only, with the next such row of the same function.
 """
 
 from collections import Counter
@@ -19,17 +18,17 @@ from ampbench.records.rules import RuleChange
 FORWARD, BACKWARD = "forward", "backward"
 _FLOATING = ("fp", "bf", "float", "bfloat", "complex")
 _LISTED = 4
-"""The most changes of ops, of casts, and names that are listed; the rest is counted."""
+"""The largest number of listed changes of ops, of casts, and names; further ones are counted."""
 
 Ops = Counter[tuple[str, tuple[str, ...], tuple[str, ...]]]
-"""How often ops ran, by name, dtypes in and dtypes out; without casts."""
+"""Counts of ops, without casts, by name, dtypes of inputs and dtypes of outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpChange:
-    """What differs in `phase` in how `function` (or an op, where no Python function called it) runs, in all `modules`.
+    """A change of `function` (or of an op that no Python function called) in `phase`, equal in all `modules`.
 
-    `before` and `after` hold the ops of one side only.
+    `before` and `after` hold the ops that ran on one side only.
     """
 
     function: str
@@ -40,7 +39,7 @@ class OpChange:
 
 
 class CastKind(NamedTuple):
-    """What casts of one kind have in common: `function` is the function that reads the copy."""
+    """The common properties of casts of one kind; `function` reads the copy."""
 
     what: str
     from_dtype: str
@@ -52,7 +51,7 @@ class CastKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceChanges:
-    """All that differs between two traces; `casts` are the bytes that each cast of a kind moves, before and after."""
+    """The differences between two traces; `casts` are the bytes that each cast of a kind moves, before and after."""
 
     before: CastTrace
     after: CastTrace
@@ -66,7 +65,7 @@ class TraceChanges:
 
 
 def compare_traces(before: CastTrace, after: CastTrace) -> TraceChanges:
-    """Return what `after` does otherwise than `before`, both of one step of one case."""
+    """Return the differences between the traces of one step of a case, before and after."""
     old, new = _casts(before), _casts(after)
     casts = {kind: (old.get(kind, []), new.get(kind, [])) for kind in dict.fromkeys([*new, *old])}
     casts = {kind: two for kind, two in casts.items() if len(two[0]) != len(two[1]) or sum(two[0]) != sum(two[1])}
@@ -74,7 +73,7 @@ def compare_traces(before: CastTrace, after: CastTrace) -> TraceChanges:
 
 
 def computed(ops: Ops) -> tuple[str, ...]:
-    """Return the dtypes that ops compute in: their floating inputs or, without any, their outputs."""
+    """Return the dtypes that ops compute in: of their floating inputs or, without any, of their outputs."""
     dtypes = (_floating(inputs) or _floating(outputs) or outputs for _, inputs, outputs in ops)
     return tuple(dict.fromkeys(chain.from_iterable(dtypes)))
 
@@ -119,7 +118,7 @@ def _op_changes(before: CastTrace, after: CastTrace) -> list[OpChange]:
 
 
 def _met(ours: dict[str, Ops], theirs: dict[str, Ops]) -> Iterator[tuple[str, Ops, Ops]]:
-    """Yield the ops of each module on both sides; modules of one side only meet in their order."""
+    """Yield the ops of each module on both sides; modules on one side only are paired in order."""
     others = iter([(module, ops) for module, ops in theirs.items() if module not in ours])
     for module, was in ours.items():
         path, now = (module, theirs[module]) if module in theirs else next(others, (module, Counter()))
@@ -138,10 +137,10 @@ def _casts(trace: CastTrace) -> dict[CastKind, list[int]]:
 
 
 def concerned_rules(names: Collection[str], rules: Iterable[RuleChange], device: str) -> list[RuleChange]:
-    """Return which changes of autocast's rules on `device` are about functions and ops of these bare `names`.
+    """Return the changes of autocast's rules on `device` for functions and ops with these bare `names`, one per op.
 
-    One of each op: what is observed before what is registered. A rule that came or went with an overload says nothing
-    of the op's others, and is left out.
+    Observed rules come before registered ones. A rule that came or went with an overload is left out: it does not
+    concern the op's other overloads.
     """
     rule_of: dict[str, RuleChange] = {}
     for rule in sorted(rules, key=lambda rule: rule.field != "observed"):
@@ -153,7 +152,7 @@ def concerned_rules(names: Collection[str], rules: Iterable[RuleChange], device:
 
 
 def changed_names(changes: TraceChanges) -> set[str]:
-    """Return the bare names of all functions and ops that do otherwise, or whose operands are cast otherwise."""
+    """Return the bare names of all functions and ops with changed ops or changed casts of operands."""
     sides = [side for change in changes.ops for side in (change.before, change.after)]
     functions = {change.function for change in changes.ops} | {kind.function for kind in changes.casts}
     return set(map(bare_name, functions.union(*map(names, sides))))
@@ -166,9 +165,9 @@ def bare_name(name: str) -> str:
 
 
 def change_sentences(changes: TraceChanges, first: Collection[str] = ()) -> list[str]:
-    """Return the changes of a trace in lines, functions whose bare names are in `first` before others.
+    """Return the changes of a trace in lines, functions with bare names in `first` before others.
 
-    Of what changed alike in the forward and the backward pass only the former is listed.
+    A change that is alike in the forward and the backward pass is listed for the forward pass only.
     """
     before, after = changes.before, changes.after
     forward = {_way(change) for change in changes.ops if change.phase == FORWARD}
@@ -191,7 +190,7 @@ def change_sentences(changes: TraceChanges, first: Collection[str] = ()) -> list
 
 
 def _way(change: OpChange) -> tuple[object, ...]:
-    """Return what a function's forward and backward change have in common."""
+    """Return a key that the forward and the backward change of a function share if they are alike."""
     return change.function, computed(change.before), computed(change.after)
 
 
