@@ -303,7 +303,7 @@ def _interleaved(
 def _stored(
     cells: Sequence[Pair], ours: _Side, theirs: _Side, thresholds: stats.Floats, allowed: stats.Floats
 ) -> tuple[list[Decision], Mapping[int, str], list[int], ControlVerdict]:
-    """Return the same of runs that were measured one after the other, which have no fresh blocks."""
+    """Return the same for runs measured one after the other, which have no fresh blocks."""
     before, after = ours.table(Role.OWN, None), theirs.table(Role.OWN, None)
     ratios_of = {name: _control_ratios(side.run) for name, side in (("baseline", ours), ("candidate", theirs))}
     controls = {name: ratios[0] for name, ratios in ratios_of.items() if ratios is not None}

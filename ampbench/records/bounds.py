@@ -1,6 +1,6 @@
-"""Bounds of the numbers and words in stored records, as types of fields: a value outside is damage.
+"""Types of fields in stored records, with their bounds: a value outside them is damage.
 
-JSON has no numbers that are not finite.
+JSON has finite numbers only.
 """
 
 from datetime import datetime
@@ -14,37 +14,37 @@ Positive = Annotated[int, Meta(ge=1, le=2**62)]
 Change = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 """A difference of counts."""
 Steps = Annotated[int, Meta(ge=0, le=1_000_000)]
-"""Steps of a training: no more can be asked for."""
+"""Steps of a training, up to the largest number that can be requested."""
 RoundCount = Annotated[int, Meta(ge=0, le=100_000)]
-"""Numbers of servers and rounds, of which the largest runs have hundreds."""
+"""Numbers of servers and rounds; the largest runs have hundreds."""
 Exponent = Annotated[int, Meta(ge=-2000, le=2000)]
-"""Of fp64."""
+"""An exponent of fp64."""
 
 StepSeconds = Annotated[float, Meta(ge=1e-9, le=1e6)]
 """An empty Python function takes 30 ns, and nobody sets a time limit of eleven days."""
 Builds = list[Annotated[list[StepSeconds], Meta(min_length=1)]]
 """The samples of each build of a step."""
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
-"""Other times, which the clock may not resolve: up to thirty years."""
+"""Other times, from 0 (below the clock's resolution) to thirty years."""
 Share = Annotated[float, Meta(ge=0.0, le=1 + 1e-9)]
-"""Rounding takes sums of shares a little over 1."""
+"""A share; rounding may bring a sum of shares slightly above 1."""
 Cosine = Annotated[float, Meta(ge=-1 - 1e-6, le=1 + 1e-6)]
 ErrorSize = Annotated[float, Meta(ge=0.0, le=1e150)]
-"""Errors, whose squares are finite."""
+"""Errors with finite squares."""
 KeptShare = Annotated[float, Meta(ge=-1e150, le=1e150)]
 """The share of an update that arrives: negative if it goes the other way."""
 Magnitude = Annotated[float, Meta(ge=0.0, le=1e300)]
-"""Values in up to fp64, of which sums and differences are finite; clocks in hertz, load, watts."""
+"""Values with finite sums and differences in fp64; clocks in hertz, load, watts."""
 Signed = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
 
 def one_of(*words: str) -> Meta:
-    """Return the bound of a text that must be one of these `words`."""
+    """Return the bound of a text that must equal one of `words`."""
     return Meta(pattern=rf"^({'|'.join(words)})\Z")
 
 
 def check_time(name: str, text: str) -> None:
-    """Raise `ValueError` where the field `name` holds no time in ISO 8601."""
+    """Raise `ValueError` unless the field `name` holds a time in ISO 8601."""
     try:
         datetime.fromisoformat(text)
     except ValueError:

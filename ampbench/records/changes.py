@@ -1,7 +1,6 @@
-"""What a comparison says: findings with their verdicts, and everything a reader needs to weigh them.
+"""The results of comparisons, gates and verdicts: findings on two runs, and the verdict on a case.
 
-And the verdict on a case: whether its results are right, by which number, and what its speed and memory are worth.
-Derived whenever runs are read; never stored as truth.
+All are derived whenever runs are read, and never stored.
 """
 
 import datetime
@@ -19,7 +18,7 @@ from ampbench.records.rules import RuleChange
 
 
 class ChangeStatus(StrEnum):
-    """What became of one metric of one case between baseline and candidate."""
+    """The verdict on one metric of one case between baseline and candidate."""
 
     REGRESSED = "regressed"
     IMPROVED = "improved"
@@ -32,66 +31,66 @@ class ChangeCode(StrEnum):
     """Why a change has its status; `ampbench.show.comparison` has the words."""
 
     BEYOND_THRESHOLD = "beyond-threshold"
-    """Regressed or improved: certain, larger than the threshold and, where it was asked for, confirmed."""
+    """Regressed or improved: certain, larger than the threshold and, if requested, confirmed."""
     WITHIN_THRESHOLD = "within-threshold"
-    """Unchanged: shown to lie within the threshold; of a time, the mean over all samples within its own, too."""
+    """Unchanged: proven within the threshold; for a time, also the mean over all samples within its own threshold."""
     UNDECIDED = "undecided"
     """Inconclusive: the data neither show a change beyond the threshold nor rule one out."""
     TAIL_UNDECIDED = "tail-undecided"
-    """Inconclusive: the typical time is shown to lie within the threshold, the mean over all samples not within its."""
+    """Inconclusive: the typical time is proven within its threshold, the mean over all samples is not."""
     UNCONFIRMED = "unconfirmed"
-    """Inconclusive: a change was seen, and fresh blocks are still to confirm it."""
+    """Inconclusive: a change that fresh blocks must still confirm."""
     NOT_CONFIRMED = "not-confirmed"
-    """Inconclusive: a change was seen, and fresh blocks did not show it."""
+    """Inconclusive: a change that fresh blocks did not confirm."""
     TOO_FEW_BLOCKS = "too-few-blocks"
-    """Inconclusive: there are too few blocks for any verdict."""
+    """Inconclusive: too few blocks for any verdict."""
     UNFIT_MACHINE = "unfit-machine"
-    """Inconclusive: the machine was busy, throttled or stolen from while this was measured."""
+    """Inconclusive: the machine was busy or throttled during the measurement, or its CPU time went to others."""
     CONTROL_FIRED = "control-fired"
-    """Inconclusive: the same code, measured twice, seemed to differ."""
+    """Inconclusive: the control differed from its own arm."""
     NOT_MEASURED = "not-measured"
     """Incomparable: one side has no number."""
     OUTCOME_CHANGED = "outcome-changed"
     """Regressed: the case was ok and fails now; improved: it failed and is ok now."""
     NOT_RUN = "not-run"
-    """Incomparable: the case was skipped, or failed, on one side, and no regression can be read from that."""
+    """Incomparable: the case was skipped or failed on one side, without evidence of a regression."""
     OTHER_MACHINE = "other-machine"
     """Incomparable: another device, host or number of threads."""
     OTHER_WEIGHTS = "other-weights"
     """Incomparable: other weights, inputs or another version of the workload."""
     OTHER_REFERENCE = "other-reference"
-    """Incomparable: the errors are against different references, as the fp64 step failed on a side."""
+    """Incomparable: the errors are against different references, because the fp64 step failed on a side."""
     OTHER_FUNCTION = "other-function"
-    """Regressed, of the fp64 result: it moved, so that something else is computed; incomparable, of the errors against
-    it: they are of another function."""
+    """Regressed, for a moved fp64 result: the code computes another function; incomparable, for the errors against
+    it."""
     OTHER_COUNTER = "other-counter"
-    """Incomparable: the bytes were counted by different means."""
+    """Incomparable: different counters counted the bytes."""
     IMPORTED = "imported"
-    """Incomparable: a number that another program kept without the samples or records behind it."""
+    """Incomparable: a number from another program, without its samples or records."""
     INVALID = "invalid"
-    """Incomparable: a number that cannot be compared, such as a time of zero."""
+    """Incomparable: an invalid number, such as a time of zero."""
 
 
 class Remark(StrEnum):
-    """What does not decide on a change but must not be hidden."""
+    """An observation on a change that does not decide it but must be shown."""
 
     OTHER_NUMBERS = "other-numbers"
     """Other weights, inputs or another version of the workload."""
     DRIFT = "drift"
     """The fp64 result moved, and the policy allows it."""
     ITEMS = "items"
-    """A step does another number of items."""
+    """The number of items per step changed."""
     SLOW_SHARE = "slow-share"
     """The share of slow blocks changed."""
 
 
 UNTRUSTED = (ChangeCode.CONTROL_FIRED, ChangeCode.UNFIT_MACHINE)
-"""Inconclusive because of the machine: a change seen there is told with those that are certain, and not judged."""
+"""Inconclusive because of the machine: listed after certain changes, and not judged."""
 
 OUTCOME = "outcome"
-"""The metric of a finding that speaks of a case's outcome."""
+"""The metric of a finding on a case's outcome."""
 EQUAL = 1e-12
-"""Relative difference up to which two numbers are equal: a few roundings of fp64, in which errors are computed."""
+"""The largest relative difference of equal numbers: a few roundings of fp64, in which errors are computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +99,16 @@ class Change:
 
     `kind` is "time", "memory", "accuracy" or "outcome". `baseline` and `candidate` are the metric's values in base
     units. `change` is relative: candidate / baseline - 1 for time and memory; for accuracy the difference divided by
-    the baseline's error or, where that is larger, by the error of merely rounding the reference to the dtype. Of
-    `reference_drift` there are no values: the distance of the two sides' fp64 results is its `change`. `low` and `high`
-    are its 95% interval (equal to `change` where a number is exact). `threshold` is the largest change that counts as
-    none. `p_worse` and `p_better` are one-sided, for the change being no change (None where exact). `blocks` counts the
-    paired blocks, or the rounds of the side that has fewer. `remarks` are about what does not decide but must not be
-    hidden: a changed share of slow blocks, other versions. `facts` are what the code speaks of: names, causes, and
-    numbers that have no field. `details` are further numbers by name: `slow_share_baseline`, `slow_share_candidate`,
-    `mean_change` (of the mean over all samples) with its 95% interval `mean_low` to `mean_high` and its
-    `mean_threshold`, `p90_change`, `p_beyond` (one-sided, for a change no larger than the threshold, which is what
-    decides), `standard_error` (of the logarithm of candidate / baseline), `detectable_change`, `blocks_needed`.
+    the baseline's error or, if larger, by the error of merely rounding the reference to the dtype. `reference_drift`
+    has no values: its `change` is the distance of the two sides' fp64 results. `low` and `high` are its 95% interval
+    (equal to `change` for an exact number). `threshold` is the largest ignored change. `p_worse` and `p_better` are
+    one-sided p-values for no change (None for an exact number). `blocks` counts the paired blocks, or the rounds of the
+    side with fewer. `remarks` do not decide but must be shown: a changed share of slow blocks, other versions. `facts`
+    belong to the code: names, causes, and numbers without a field. `details` are further numbers by name:
+    `slow_share_baseline`, `slow_share_candidate`, `mean_change` (of the mean over all samples) with its 95% interval
+    `mean_low` to `mean_high` and its `mean_threshold`, `p90_change`, `p_beyond` (one-sided, for a change up to the
+    threshold: this p-value decides), `standard_error` (of the logarithm of candidate / baseline), `detectable_change`,
+    `blocks_needed`.
     """
 
     case: Case
@@ -132,7 +131,7 @@ class Change:
 
 
 _LEAST_THRESHOLD = 1e-3
-"""Changes are ranked in multiples of their threshold, but at least of this one: an exact metric has none."""
+"""Changes are ranked in multiples of their threshold, or of this one for exact metrics, which have none."""
 _RANKS = {
     ChangeStatus.REGRESSED: 1,
     ChangeStatus.IMPROVED: 3,
@@ -143,14 +142,14 @@ _RANKS = {
 
 
 def rank(finding: Change) -> tuple[float, float, str, str]:
-    """Return what findings are sorted by: what matters, then how far beyond its threshold a change is."""
+    """Return the sorting key of a finding: its importance, then its change in multiples of the threshold."""
     place: float = _RANKS[finding.status]
     if finding.code in UNTRUSTED:
         place = 2
     if finding.metric in (OUTCOME, DRIFT) and finding.status is ChangeStatus.REGRESSED:
         place = 0
     changed = finding.status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
-    size = math.inf if changed else 0.0  # of what failed or became undefined
+    size = math.inf if changed else 0.0  # infinite for a failure or an undefined error
     if finding.change is not None and not math.isnan(finding.change):
         size = abs(finding.change) / max(finding.threshold, _LEAST_THRESHOLD)
     return place, -size, finding.case.case_id, finding.metric
@@ -158,7 +157,7 @@ def rank(finding: Change) -> tuple[float, float, str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a comparison: the run, its file's path and what it was measured with."""
+    """One side of a comparison: the run, its file's path, its code and its machine."""
 
     run: str
     path: str
@@ -171,7 +170,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Something in which the two environments differ; `matters` to time, as a different CPU does."""
+    """A difference of the two environments; `matters`: times are incomparable, as with a different CPU."""
 
     name: str
     baseline: str
@@ -180,30 +179,30 @@ class Difference:
 
 
 class ControlCode(StrEnum):
-    """What became of the controls."""
+    """The verdict on the controls."""
 
     FIRED = "fired"
     QUIET = "quiet"
     """None seemed to differ."""
     APART = "apart"
-    """Of stored runs: how far apart a case was, measured twice."""
+    """Stored runs: the difference of a case measured twice."""
     TOO_FEW = "too-few"
-    """In too few blocks."""
+    """Too few blocks."""
     UNFIT = "unfit"
-    """In no block on a machine that was fit."""
+    """No block on a fit machine."""
     NONE = "none"
     NEITHER = "neither"
-    """None of two stored runs has one."""
+    """Neither of two stored runs has one."""
     NO_TIMES = "no-times"
     """No times are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlVerdict:
-    """What the controls say: `cells` measured twice, and whether any seemed to differ from itself.
+    """The verdict on the controls of `cells` measured twice; `fired`: one differed from itself.
 
-    `facts` are by how much (`change`, and where it is that, `of_mean`) and which `case`; of stored runs, how far apart
-    the control was in the baseline and in the candidate.
+    `facts` are its `change`, `of_mean` for a change of the mean, and its `case`; for stored runs, the difference of the
+    control in the baseline and in the candidate.
     """
 
     cells: int
@@ -230,9 +229,9 @@ class PrecisionMean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefectChange:
-    """A known defect that one run's torch has on a device and the other's has not: what its check came to in each.
+    """A known defect that only one run's torch has on a device, with the outcome of its check in each run.
 
-    `title` says what is wrong, `remedy` what to do about it.
+    `title` describes the defect, `remedy` its remedy.
     """
 
     check: str
@@ -245,30 +244,30 @@ class DefectChange:
 
 
 class Caveat(StrEnum):
-    """What a reader should know of how two runs were measured; of a case where it names one."""
+    """A caveat on how two runs, or a case of them, were measured."""
 
     SAME_RUN = "same-run"
     CUT = "cut"
     INCOMPLETE = "incomplete"
     OTHER_CODE = "other-code"
-    """Not all that was measured is that of the commit."""
+    """Some of the measured code is not from the commit."""
     OTHER_CARD = "other-card"
     """Another accelerator of the same model."""
     OTHER_KERNELS = "other-kernels"
-    """Attention runs in other kernels than it did."""
+    """Attention changed its kernels."""
 
 
 class Traces(StrEnum):
-    """What the traces of a case say."""
+    """The result of comparing the traces of a case."""
 
     CHANGED = "changed"
     SAME = "the same"
     NOT_TRACED = "not traced"
-    """A run was to trace it and could not."""
+    """A run failed to trace it."""
 
 
 class Explanation(NamedTuple):
-    """What the traces of a case say: which dtypes and casts differ (`lines`), and which rules of autocast changed.
+    """The result of comparing the traces of a case: `lines` on differing dtypes and casts, and changed `rules`.
 
     `rules` are the changed rules of ops in which the traces differ.
     """
@@ -280,21 +279,17 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two runs compared: `findings` sorted by what matters, `differences` of the environments, controls, means.
+    """A comparison of two runs: `findings` sorted by importance, `differences` of the environments, controls, means.
 
-    `interleaved` tells whether both runs were measured in the same blocks (`ampbench ab`), `apart` whether their times
-    are compared though they were measured one after the other.
-    `only_baseline` and `only_candidate` are the ids of cases that the other side does not have, `lost_cases` those of
-    the baseline that were ok there, `failed` those that failed in the candidate, by its own ids, `other_numbers` of
-    those that have other weights, inputs or another version of the workload there. `skipped` says of cases that were
-    skipped on both sides for one reason why, by the id of the baseline's; they have no findings. `candidates` are the
-    candidate's cases, by the id of the baseline's, where what was set for an arm makes them others. `rule_changes` are
-    the differences between the probes of autocast's rules that both runs hold, `rule_devices` the device types these
-    were compared on, `rule_devices_missing` those that only the baseline's probes are of, where the candidate has some.
-    `rules_unobserved` are the ops whose rule the baseline observed and the
-    candidate's probe could not.
-    `explained` are the traces of cases that both runs were to trace, by the id of the baseline's. `defects` are the
-    known ones that came or went, of the `checks` that both runs made.
+    `interleaved`: both runs were measured in the same blocks (`ampbench ab`). `apart`: times are compared although they
+    were measured one after the other. Case ids are the baseline's, except in `only_candidate` and `failed`. `only_baseline` and
+    `only_candidate` are cases in one run only, `lost_cases` the ok ones of `only_baseline`, `failed` cases that failed
+    in the candidate, `other_numbers` cases with other weights, inputs or versions of the workload. `skipped` has the
+    reasons of cases skipped on both sides for the same reason; they have no findings. `candidates` are the candidate's
+    cases whose ids an arm's settings changed. `rule_changes` are the differences of the probes of autocast's rules on
+    `rule_devices`; `rule_devices_missing` were probed in the baseline only, if the candidate has any probe.
+    `rules_unobserved` are ops whose rule only the baseline's probe observed. `explained` compares the traces of cases.
+    `defects` are the known ones that came or went, of the `checks` of both runs.
     """
 
     baseline: Side
@@ -323,7 +318,7 @@ class Comparison:
 
 
 class GateCode(StrEnum):
-    """Why a gate does not let a candidate pass, or what must be seen although it decides nothing."""
+    """Why a gate refuses a candidate, or a note that decides nothing."""
 
     OTHER_FUNCTION = "other-function"
     """Cases compute something else."""
@@ -336,9 +331,9 @@ class GateCode(StrEnum):
     UNDECIDED = "undecided"
     """Too few findings of a kind are decided."""
     NOTHING = "nothing"
-    """There is no number of a kind that was asked for; of no kind: nothing at all can be compared."""
+    """A requested kind has no numbers; without a kind: nothing at all can be compared."""
     NOT_GATED = "not-gated"
-    """There is no number of a kind that nobody asked for."""
+    """A kind that was not requested has no numbers."""
     FAILED = "failed"
     """Cases failed in the candidate, as before."""
     CONTROL_FIRED = "control-fired"
@@ -368,7 +363,7 @@ class GateStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePoint:
-    """A reason not to pass, or a note: its code, and the findings, cases (`names`) or rules that it speaks of.
+    """A reason to refuse, or a note: its code, with its findings, cases (`names`) or rules.
 
     `kind` is the kind of the findings. `decided`, `findings` and `limit` belong to an undecided kind, `number` to a
     rule or an ignore of the policy.
@@ -387,10 +382,10 @@ class GatePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignored:
-    """What would have counted against the candidate, and until when and for which reason a policy ignores it.
+    """A finding against the candidate that a policy ignores, with the last day and the reason.
 
-    It is the `change`, a changed or unobserved `rule`, or, without either, a case that failed or is `missing`. A
-    changed rule of autocast has the metric "rules" and, for `case_id`, its op and device: "rms_norm/cuda".
+    It is a `change`, a changed or unobserved `rule`, or, without either, a case that failed or is `missing`. A changed
+    rule of autocast has the metric "rules" and, as `case_id`, its op and device: "rms_norm/cuda".
     """
 
     case_id: str
@@ -404,7 +399,7 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """How many findings of a kind are decided, of all that should be."""
+    """The number of decided findings of a kind, and of all `findings` that should be decided."""
 
     decided: int
     findings: int
@@ -414,15 +409,14 @@ class Decided:
 class GateResult:
     """The verdict of a gate.
 
-    `exit_code` is 1 where the gate found a regression, else 4 (`status` undecided) where too little of a gated kind is
-    decided or nothing can be compared, else 3 where a case failed in the candidate, else 0. `why` says why it is not 0,
-    in that order; `notes` are what must be seen although it decides nothing. Findings are of gated metrics and
-    outcomes, without what is `ignored`, the worst first. `decided` counts the gated findings by kind that the baseline
-    has a number of (of a case that the candidate skipped or lacks, one of each kind), and those of them that regressed,
-    improved or are unchanged; what is ignored is not among them. `missing` are the ids of cases that the candidate does
-    not have, `failed` of those that failed in it. `rule_changes` are those of autocast's rules that count,
-    `rule_devices` the device types whose rules were compared; none where rules are not gated. `policy` has the settings
-    that were gated by.
+    `exit_code` is 1 for a regression, else 4 (`status` undecided) if too few findings of a gated kind are decided or
+    nothing can be compared, else 3 if a case failed in the candidate, else 0. `why` has the reasons for a code other
+    than 0, in this order; `notes` decide nothing but must be shown. Findings are of gated metrics and outcomes, without
+    `ignored` ones, the worst first. `decided` counts by kind the gated findings with a number in the baseline (one of
+    each kind for a case that the candidate skipped or lacks), and the decided ones among them, without ignored ones.
+    `missing` are the ids of cases that the candidate lacks, `failed` of cases that failed in it. `rule_changes` are the
+    changed rules of autocast that count, `rule_devices` the device types whose rules were compared; both are empty if
+    rules are not gated. `policy` has the gate's settings.
     """
 
     status: GateStatus
@@ -448,7 +442,7 @@ class GateResult:
 
 
 class Detectable(NamedTuple):
-    """The smallest slowdown found 19 times in 20 with so many blocks, which take `seconds`: median and worst case."""
+    """The smallest slowdown found 19 times in 20 with `blocks` blocks, which take `seconds`: median and worst case."""
 
     blocks: int
     seconds: float
@@ -458,11 +452,11 @@ class Detectable(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfComparison:
-    """What comparing an arm with itself said of the times of its `cases`.
+    """The result of comparing the times of an arm's `cases` with themselves.
 
-    `false_alarms` were confirmed, `suspected` not; `able` counts the cases with blocks enough to raise one at all, as
-    many as there are. `highest_rate` is the upper end of the 95% Wilson interval of false alarms per such case.
-    `spreads` are the standard errors of the log ratio of one block by case id.
+    `false_alarms` were confirmed, `suspected` changes were not; `able` counts the cases with enough blocks to raise an
+    alarm. `highest_rate` is the upper end of the 95% Wilson interval of false alarms per such case. `spreads` are the
+    standard errors of the log ratio of one block by case id.
     """
 
     cases: int
@@ -478,7 +472,7 @@ class SelfComparison:
 
 
 class Status(StrEnum):
-    """What is known of a case's results, whatever its time."""
+    """The verdict on a case's results, apart from its time."""
 
     BASELINE = "baseline"
     OK = "ok"
@@ -487,7 +481,7 @@ class Status(StrEnum):
 
 
 class Evidence(StrEnum):
-    """What a verdict rests on."""
+    """The evidence of a verdict."""
 
     NONE = ""
     INPUTS = "inputs"
@@ -497,14 +491,14 @@ class Evidence(StrEnum):
 
 
 class Cause(StrEnum):
-    """What keeps a number from being certain."""
+    """Why a number is not certain."""
 
     NONE = ""
     UNKNOWN = "unknown"
-    """It was not measured, or what it is relative to was not."""
+    """The number, or its baseline, was not measured."""
     FEW_ROUNDS = "few rounds"
     OPEN = "interval"
-    """Its interval holds 1."""
+    """The interval contains 1."""
     BUSY = "busy"
     CONTROL = "control apart"
     IMPLAUSIBLE = "implausible"
@@ -512,7 +506,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A ratio to what a user runs today, its 95% interval, and why it is not certain."""
+    """A ratio to today's precision, its 95% interval, and why it is not certain."""
 
     value: float | None = None
     low: float | None = None
@@ -521,18 +515,18 @@ class Interval:
 
     @property
     def certain(self) -> bool:
-        """Whether it may be relied on."""
+        """Whether no cause makes it uncertain."""
         return not self.cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is judged of a case.
+    """The verdict on a case.
 
-    `code` names what decided, with its `number` and `limit`: of what is ok the number nearest to its limit, of what is
-    refused the first that is over it, of what is undecided the code of why. `subject` is the output or the parameter
-    that the number is of, or the study ("": the whole). `speed` is how many times as fast as today's precision, and
-    `memory` how many times its peak. `taken`: it is the one to take of its table.
+    `code` names the deciding look, with its `number` and `limit`: for an ok case the number nearest to its limit, for a
+    refused one the first over its limit; for an undecided case it is the reason. `subject` is the output or parameter
+    of the number, or the study ("": the whole). `speed` and `memory` are relative to today's precision. `taken`: it is
+    the take of its table.
     """
 
     case_id: str
@@ -553,7 +547,7 @@ class Verdict:
 
     @property
     def label(self) -> str:
-        """Its precision as people read it: "fp16_autocast (no scaler)" where GradScaler was taken out."""
+        """Its precision as people read it: "fp16_autocast (no scaler)" without GradScaler."""
         return f"{self.precision} (no scaler)" if self.case_id.endswith("/no-scaler") else self.precision
 
     def columns(self) -> dict[str, Any]:
@@ -575,4 +569,4 @@ VERDICT_COLUMNS: Mapping[str, str] = MappingProxyType(
         "taken": "bool",
     }
 )
-"""What tables for machines have of a verdict, beside the columns of what was measured, and the dtype of each."""
+"""The columns of a verdict in tables for machines, with their dtypes."""

@@ -1,8 +1,8 @@
-"""Every kind of run that explains or studies: a row each, of strings, so that whoever reads the table imports nothing.
+"""The table of kinds of runs that explain or study; its rows are strings, so reading it imports no study.
 
-A kind has its name in the headers of its runs (`Header.explains`) and on the command line, where "explain" or "study"
-stands before it. Its row says which lines its runs hold; all else of it is in the study of its name. Who stores, lists
-or shows runs goes through the rows and names no kind; to register another is to add a row.
+A kind's name is in the headers of its runs (`Header.explains`) and on the command line, after "explain" or "study". Its
+row lists the lines of its runs; its study module has the rest. Code that stores, lists or shows runs uses the rows and
+names no kind: a new kind needs only a row.
 """
 
 from collections.abc import Mapping
@@ -12,21 +12,21 @@ from types import MappingProxyType
 from typing import Any
 
 HEADROOM, ORIGIN, KEEP_FP32, CASTS, RULES = "headroom", "origin", "keep-fp32", "casts", "rules"
-"""What a run can explain (`Header.explains`): each is a verb of `ampbench explain`."""
+"""Kinds of runs that explain (`Header.explains`): verbs of `ampbench explain`."""
 
 TRAINING, SCOPE, INPUT_STORAGE, CEILINGS = "training", "scope", "input-storage", "ceilings"
-"""What a run can study (`Header.explains`): each is a verb of `ampbench study`."""
+"""Kinds of runs that study (`Header.explains`): verbs of `ampbench study`."""
 
 CHECK = "check"
-"""Runs of `ampbench check`, which stands in no group."""
+"""Runs of `ampbench check`, which is in no group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of a run file called `line`: each is a record of the type that `record` names, as "module:Type".
+    """The lines of a run file called `line`: records of the type `record`, as "module:Type".
 
-    They are of what their field `of` names, a case or a device; of each the last counts or, with `several`, all do.
-    A `beginning` says nothing without what comes after it.
+    The field `of` names their case or device; the last line of each counts or, with `several`, all lines. A `beginning`
+    is no result by itself.
     """
 
     line: str
@@ -38,17 +38,12 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of run: `name` is its `Header.explains` and, after `group` ("explain", "study"), the verb that makes it.
+    """A kind of run: `name` is its `Header.explains` and, after `group` ("explain", "study"), its verb.
 
-    `lines` are what such a run holds, first what was found, then what led there; `contents` says what that is before a
-    number of cases or the devices. `summary` is a line on its verb. With `resumed`, the verb goes on with a run that
-    broke off.
-
-    All else are names, as "module:name":
-
-    * `asks`, the records that its workers are sent where it has several tasks (`records.wire.Task.asked`);
-    * `tasks`, without a module: what its workers do (`records.wire.Task.name`), where a failure says that it happened
-      (none: the one that is called as the kind is).
+    `lines` are the lines of such a run, results first; `contents` describes them, before a number of cases or the
+    devices. `summary` is a line on its verb. With `resumed`, the verb can resume a run. `asks` are the records sent to
+    its workers if it has several tasks (`records.wire.Task.asked`), as "module:name". `tasks` are the names of its
+    workers' tasks (`records.wire.Task.name`), the stages of failures (empty: one task named like the kind).
     """
 
     name: str
@@ -62,27 +57,27 @@ class Kind:
 
     @property
     def study(self) -> str:
-        """Where the `Study` is of which the verb is made, and all that is shown of its runs."""
+        """The place of the `Study` that defines the verb and shows its runs."""
         return f"ampbench.studies.{self.name.replace('-', '_')}:STUDY"
 
     @property
     def task_names(self) -> tuple[str, ...]:
-        """The names of what its workers do."""
+        """The names of its workers' tasks."""
         return self.tasks or (self.name,)
 
     @property
     def found(self) -> Lines:
-        """The lines of what was found."""
+        """The lines of its results."""
         return self.lines[0]
 
     @property
     def of_cases(self) -> bool:
-        """Whether what is found is of cases, not of devices."""
+        """Whether its results are of cases, not of devices."""
         return self.found.of == "case_id"
 
     @property
     def together(self) -> bool:
-        """Whether what is found of the cases of a workload on a device is judged together."""
+        """Whether the results of a workload's cases on a device are judged together."""
         return self.of_cases and self.found.several
 
 
@@ -152,25 +147,25 @@ _ROWS = (
     ),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})
-"""Every kind of run that explains or studies by its name, in the order of a report's page and of verbs in the help."""
+"""All kinds of runs that explain or study by name, in the order of a report's page and of verbs in the help."""
 LINES: Mapping[str, Lines] = MappingProxyType({lines.line: lines for row in _ROWS for lines in row.lines})
-"""Every line that such runs hold, by its name."""
+"""All lines of such runs, by name."""
 _LINE_OF = {lines.record: lines.line for lines in LINES.values()}
 
 
 def line_of(record: type) -> str:
-    """Return what the lines of a type of record are called; `KeyError` for one of no row."""
+    """Return the name of the lines of a type of record; `KeyError` for a type in no row."""
     return _LINE_OF[f"{record.__module__}:{record.__qualname__}"]
 
 
 def stage_of(line: str) -> str:
-    """Return which task a failure names that there could be no such line: the one called so, else the kind's last."""
+    """Return the task that a failure to write such a line names: the task with its name, else the kind's last."""
     row = next(row for row in KINDS.values() if any(lines.line == line for lines in row.lines))
     return line if line in row.task_names else row.task_names[-1]
 
 
 def named(place: str) -> Any:
-    """Return what a row names as "module:name", whose module is imported for it."""
+    """Return the object at "module:name", importing its module."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
@@ -181,7 +176,7 @@ def verb_of(explains: str) -> str:
 
 
 def deed_of(explains: str) -> str:
-    """Return what a run of a kind does, as a verb to put after its name: "explains casts", "studies scope"."""
+    """Return the verb for a run of a kind, to follow its name: "explains casts", "studies scope"."""
     if not explains:
         return "measures"
     deed = {"explain": "explains", "study": "studies"}.get(KINDS[explains].group, "is one of ampbench")
