@@ -17,9 +17,8 @@ from ampbench.judge.looks import OF_GRADIENTS, Seen, judge
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Interval, Status, Verdict
 from ampbench.records.kinds import TRAINING
-from ampbench.records.labels import few, fp32s_fault, no_precisions_fault
+from ampbench.records.labels import few, fp32s_fault, hints_of, no_precisions_fault
 from ampbench.records.measured import Divergence
-from ampbench.records.optimizer_in_half import hints_of
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, number
 
 if TYPE_CHECKING:

@@ -279,17 +279,17 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A comparison of two runs: `findings` sorted by importance, `differences` of the environments, controls, means.
+    """A comparison of two runs: `findings` by importance, `differences` of the environments, controls, means.
 
     `interleaved`: both runs were measured in the same blocks (`ampbench ab`). `apart`: times are compared although they
-    were measured one after the other. Case ids are the baseline's, except in `only_candidate` and `failed`. `only_baseline` and
-    `only_candidate` are cases in one run only, `lost_cases` the ok ones of `only_baseline`, `failed` cases that failed
-    in the candidate, `other_numbers` cases with other weights, inputs or versions of the workload. `skipped` has the
-    reasons of cases skipped on both sides for the same reason; they have no findings. `candidates` are the candidate's
-    cases whose ids an arm's settings changed. `rule_changes` are the differences of the probes of autocast's rules on
-    `rule_devices`; `rule_devices_missing` were probed in the baseline only, if the candidate has any probe.
-    `rules_unobserved` are ops whose rule only the baseline's probe observed. `explained` compares the traces of cases.
-    `defects` are the known ones that came or went, of the `checks` of both runs.
+    were measured one after the other. Case ids are the baseline's, except in `only_candidate` and `failed`.
+    `only_baseline` and `only_candidate` are cases in one run only, `lost_cases` the ok ones of `only_baseline`,
+    `failed` cases that failed in the candidate, `other_numbers` cases with other weights, inputs or versions of the
+    workload. `skipped` has the reasons of cases skipped on both sides for the same reason; they have no findings.
+    `candidates` are the candidate's cases whose ids an arm's settings changed. `rule_changes` are the differences of
+    the probes of autocast's rules on `rule_devices`; `rule_devices_missing` were probed in the baseline only, if the
+    candidate has any probe. `rules_unobserved` are ops whose rule only the baseline's probe observed. `explained`
+    compares the traces of cases. `defects` are the known ones that came or went, of the `checks` of both runs.
     """
 
     baseline: Side

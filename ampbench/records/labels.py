@@ -1,36 +1,38 @@
-"""Short names of cases that are shown together, and what cannot be judged about their results, in words.
+"""Names of cases and optimizers, flaws of results, and predictions by arithmetic alone.
 
-The latter are elements that are no finite numbers, a reference not in fp64, and the device for which numbers speak.
+Flaws are elements that are not finite and a reference not in fp64. Predictions are of the precisions that a device
+emulates, and of optimizers whose weights, state and statistics are stored in half.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES, Format, Precision, find_format
 from ampbench.core.recipes import find_recipe
-from ampbench.core.statement import Flaw, Statement, state
+from ampbench.core.statement import Arithmetic, Flaw, Severity, Statement, state
 from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState
-from ampbench.records.measured import Divergence, GradientDivergence, OutputDivergence, Recipe
+from ampbench.records.measured import Divergence, GradientDivergence, OptimizerGroup, OutputDivergence, Recipe
 
 HALVES = ("bf16", "fp16")
 
 NOT_REACHED = "not reached before the run ended"
-"""What became of a case of which a run says nothing."""
+"""The reason of a case without an entry in a run."""
 
 
 class Pending(StrEnum):
-    """The reason of a row whose case --resume may still measure; that of a skip is plain text."""
+    """The reason of a row whose case --resume may still measure; the reason of a skip is plain text."""
 
     NOT_YET = "not measured yet"
     OUT_OF_TIME = "not reached within the time given"
 
 
 def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, str]:
-    """Return a short name for each case by its id: workload and precision, and what else tells the cases apart.
+    """Return a short, unique name for each case by its id: workload, precision, and the traits in which cases differ.
 
-    Without the `precision` and its scaler it is a name for tables in which those have a column of their own.
+    Tables with a column for the precision use names without `precision` and scaler.
     """
     known = {case.case_id: case for case in cases}
     traits = {case_id: _traits(case) for case_id, case in known.items()}
@@ -57,34 +59,34 @@ def case_labels(cases: Iterable[Case], *, precision: bool = True) -> dict[str, s
 
 
 def told_apart(labels: Sequence[str], runs: Iterable[str]) -> list[str]:
-    """Return labels, each with its run where others are the same: "mlp fp32 · before"."""
+    """Return labels, with their run if several are equal: "mlp fp32 · before"."""
     counts = Counter(labels)
     return [f"{label} · {run}" if counts[label] > 1 else label for label, run in zip(labels, runs, strict=True)]
 
 
 def common_traits(cases: Iterable[Case]) -> str:
-    """Return what all cases share and their labels leave out: `inference · cpu · eager`."""
+    """Return the traits that all cases share and their labels leave out: `inference · cpu · eager`."""
     traits = zip(*((case.phase, case.device, case.path) for case in cases), strict=True)
     return " · ".join(values[0] for values in traits if len({*values}) == 1)
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """Return distinct names in a row, no more than `most`, and how many others there are."""
+    """Return at most `most` distinct names in a row, and the number of further ones."""
     distinct = list(dict.fromkeys(names))
     more = len(distinct) - most
     return ", ".join(distinct[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 NONE_NAMED = "none"
-"""The optimizer of a training for which none is named."""
+"""The name of a training without an optimizer."""
 USUAL = {"momentum": 0.0, "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-"""Settings of optimizers that are named only where they are others."""
+"""Usual settings of optimizers; only other values are named."""
 
 
 def optimizer_name(recipe: Recipe, asked: str = "") -> str:
-    """Return an optimizer with its settings, those of several groups apart: "AdamW lr=0.0003 weight_decay=0.1".
+    """Return an optimizer with the settings of each group: "AdamW lr=0.0003 weight_decay=0.1".
 
-    Of the recipe that was `asked` for, as a case has it, come clipping and name.
+    Clipping and name come from the requested recipe `asked`, as in a case.
     """
     groups = []
     for group in recipe.groups:
@@ -98,21 +100,21 @@ def optimizer_name(recipe: Recipe, asked: str = "") -> str:
 
 
 def outcome_said(outcome: str, reason: str, subject: str = "") -> str:
-    """Return what became of cases without numbers: "skipped: cpu has no tf32", "missing: not measured yet".
+    """Return the outcome of cases without numbers: "skipped: cpu has no tf32", "missing: not measured yet".
 
-    `what` they are stands before the reason.
+    `subject`, their name, comes before the reason.
     """
     word = "missing" if isinstance(reason, Pending) else outcome
     return ": ".join([word, *([subject] if subject else []), reason])
 
 
 def outcomes_said(counts: Mapping[str, int]) -> str:
-    """Return how many cases have each outcome, as "55 ok, 11 skipped"."""
+    """Return the number of cases by outcome, as "55 ok, 11 skipped"."""
     return ", ".join(f"{counts[name]:,} {name}" for name in ("ok", "failed", "skipped") if counts.get(name))
 
 
 def _traits(case: Case) -> dict[tuple[str, ...], Any]:
-    """Return what may tell a case from others: each trait by its name, and before it what the others must share."""
+    """Return the traits in which cases may differ; a key is a trait's name, after traits that compared cases share."""
     workload = case.workload
     parameters: dict[tuple[str, ...], Any] = {(workload, name): value for name, value in case.parameters.items()}
     return parameters | {
@@ -128,14 +130,14 @@ def _traits(case: Case) -> dict[tuple[str, ...], Any]:
 
 
 FP32_INSTEAD = "errors are against fp32, as the fp64 reference failed: {}"
-"""What is said of a case whose reference is the fp32 step."""
+"""The remark on a case whose reference is the fp32 step."""
 
 
 def not_finite(divergence: Divergence, of: str = "output") -> str:
-    """Return what of the outputs (or, `of` "gradient", gradients) is not finite, in a word or three.
+    """Return whether outputs (or, `of` "gradient", gradients) have elements that are not finite, in a few words.
 
-    "nan" or "inf" in the precision; "nan in fp64" and "inf in fp64" where that begins in the reference and leaves the
-    error undefined; "" for nothing. Infinities that reference and precision have in common are none of these.
+    "nan" or "inf" if only the precision has them; "nan in fp64" or "inf in fp64" if the reference has them and leaves
+    the error undefined; else "". Infinities in both reference and precision do not count.
     """
     errors: OutputDivergence | GradientDivergence = getattr(divergence, of)
     if errors.reference_nan:
@@ -146,15 +148,15 @@ def not_finite(divergence: Divergence, of: str = "output") -> str:
 
 
 def _counted(code: Flaw, divergence: Divergence, part: str, count: int, **facts: float | str | None) -> Statement:
-    """Return a flaw of so many elements of the "output" or the "gradient"."""
+    """Return a flaw of `count` elements of the "output" or the "gradient"."""
     elements: int | None = getattr(divergence, part).elements
     return state(code, divergence.case_id, count=count, elements=elements, what=part, **facts)
 
 
 def no_precisions_fault(divergence: Divergence) -> Statement | None:
-    """Return what is not finite whatever the precision, in the reference or in fp32 itself; None: nothing.
+    """Return the flaw of values that are not finite in any precision, in the reference or in fp32; None without one.
 
-    `found` is of any precision; `fp32s_fault` knows the rest of that of fp32.
+    `divergence` is of any precision; `fp32s_fault` returns further flaws of fp32.
     """
     for part, errors in (("output", divergence.output), ("gradient", divergence.gradient)):
         if errors.reference_nan:
@@ -169,7 +171,7 @@ def no_precisions_fault(divergence: Divergence) -> Statement | None:
 
 
 def fp32s_fault(divergence: Divergence) -> Statement | None:
-    """Return what keeps fp32 itself from training, given its divergence; None: nothing."""
+    """Return the flaw that keeps fp32 itself from training, given its divergence; None without one."""
     in_fp64 = divergence.reference.dtype == "fp64"
     if divergence.loss_is_lost:
         return state(Flaw.FP32_LOSS, divergence.case_id, alone=in_fp64 and divergence.reference.loss is not None)
@@ -180,7 +182,7 @@ def fp32s_fault(divergence: Divergence) -> Statement | None:
 
 
 def remarks(divergence: Divergence) -> list[Statement]:
-    """Return statements on a case beside its numbers, the worst first."""
+    """Return the flaws of a case's results, the worst first."""
     output, reference = divergence.output, divergence.reference
     fault = no_precisions_fault(divergence)
     flaws = [] if fault is None else [fault]
@@ -196,19 +198,19 @@ def remarks(divergence: Divergence) -> list[Statement]:
 
 
 def attention_said(attention: Mapping[str, int] | None) -> str | None:
-    """Return which kernels of attention ran how often in a step, as "flash 10, math 2"; None where it is not known."""
+    """Return the counts of attention kernels in a step, as "flash 10, math 2"; None if unknown."""
     if attention is None:
         return None
     return ", ".join(f"{kernel} {attention[kernel]:,}" for kernel in sorted(attention)) or "none"
 
 
 def kernels_said(attention: Mapping[str, int]) -> str:
-    """Return by which kernels attention ran: "flash and math"."""
+    """Return the kernels of attention: "flash and math"."""
     return " and ".join(sorted(attention)) or "no kernel of its own"
 
 
 def gathered(sentences: Iterable[tuple[str, str]]) -> list[str]:
-    """Return pairs of a case's name and a sentence as lines: each sentence once, after the names it is true of."""
+    """Return pairs of a case's name and a sentence as lines: each sentence once, after its names."""
     by_sentence: dict[str, list[str]] = {}
     for name, sentence in sentences:
         by_sentence.setdefault(sentence, []).append(name)
@@ -216,7 +218,7 @@ def gathered(sentences: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def emulated_of(device: DeviceDescription, precisions: Iterable[str]) -> list[str]:
-    """Return the half precisions that the device emulates and `precisions` compute in; an unknown one may in any."""
+    """Return the half precisions that the device emulates and `precisions` use; an unknown precision may use any."""
     known = [PRECISIONS.get(name) for name in precisions]
     computed = {precision.autocast or precision.storage for precision in known if precision is not None}
     names = {SHORT_DTYPES.get(dtype, dtype) for dtype in computed}
@@ -224,24 +226,24 @@ def emulated_of(device: DeviceDescription, precisions: Iterable[str]) -> list[st
 
 
 def emulated_halves(device: DeviceDescription) -> list[str]:
-    """Return the half precisions in which the device only pretends to compute."""
+    """Return the half precisions that the device emulates."""
     kinds = arithmetic(device)
     return [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
 
 
 def slower(device: DeviceDescription, dtype: str) -> str:
-    """Return "about 6x slower than fp32" of an emulated dtype; "which is slow" without a measurement."""
+    """Return "about 6x slower than fp32" for an emulated dtype; "which is slow" without a measurement."""
     factor = device.slowdown.get(dtype)
     return f"about {factor:.0f}x slower than fp32" if factor else "which is slow"
 
 
 def arithmetic(device: DeviceDescription) -> dict[str, str]:
-    """Return how matrix products run by short dtype name ("fp16": "emulated")."""
+    """Return the support of matrix products by short dtype name ("fp16": "emulated")."""
     return {SHORT_DTYPES.get(dtype, dtype): kind for dtype, kind in device.arithmetic.items()}
 
 
 def limited_power(state: DeviceState) -> str:
-    """Return "may take 500 W, by default 700 W" of a device whose power is limited below that; else ""."""
+    """Return "may take 500 W, by default 700 W" for a device limited below its default power; else ""."""
     limit, default = state.power_limit_watts, state.default_limit_watts
     if limit is None or default is None or limit >= default:
         return ""
@@ -249,6 +251,108 @@ def limited_power(state: DeviceState) -> str:
 
 
 def left_out(reasons: Iterable[str]) -> str:
-    """Return the reasons why modules were left out, each with its number; "" without any."""
+    """Return the reasons of left-out modules, each with its count; "" without any."""
     counts = Counter(reason or "no reason given" for reason in reasons).most_common()
     return few(f"{reason} ({count:,})" for reason, count in counts)
+
+
+_DECOUPLING = ("Adam", "AdamW", "NAdam", "RAdam")
+"""torch's optimizers that can multiply weights by 1 - lr x weight decay, as a separate operation."""
+_SQUARES = {"Adam": "betas[1]", "AdamW": "betas[1]", "NAdam": "betas[1]", "RAdam": "betas[1]", "RMSprop": "alpha"}
+"""torch's optimizers with a running mean of squared gradients, and the name of its decay."""
+_DIVIDING = ("Adam", "AdamW", "NAdam", "RMSprop")
+"""Of these, the optimizers that divide by its root plus eps in every step."""
+
+
+def remarks_of(recipe: Recipe, dtype: str, *, master: bool = False) -> list[Statement]:
+    """Return the effects of `recipe` on weights, state and statistics stored in `dtype`, "fp16" or "bf16", worst first.
+
+    Each follows by the formula in the docstring of its function, and holds for rounding to nearest after every
+    operation: a fused step does not round in between, and has no statement. Half a unit in the last place of a number w
+    is more than 2**-9 |w| in bf16 and 2**-12 |w| in fp16, and at most twice as much. Only torch's own optimizers have
+    statements.
+
+    With fp32 `master` weights the optimizer computes in fp32, and only the running statistics are in `dtype`: they move
+    by momentum x (batch's - running), so they stop half a unit in their last place / momentum, or twice as far, from
+    the batches' statistics. torch's CPU kernel rounds each product in bf16, and 0.9 to 0.8984: there they stop at 0.7
+    to 4 times this distance (measured with torch 2.15, momentum 0.1 and 0.01). If groups differ, each statement has its
+    number of groups. Raises `UnknownNameError` for any other dtype.
+    """
+    form = find_format(dtype)
+    remarks = []
+    if not master and recipe.optimizer.startswith("torch.optim."):
+        groups = [group for group in recipe.groups if group.elements]
+        for judge in (_zero_denominator, _decay_lost, _squares_grow):
+            known = [statement for group in groups if (statement := judge(_class_of(recipe), group, form)) is not None]
+            for place, remark in enumerate(known):
+                if remark not in known[:place]:
+                    many = known.count(remark)
+                    of = {"many": many, "groups": len(groups)} if many < len(groups) else {}
+                    remarks.append(_remark(remark.code, form, **remark.facts, **of))
+    for momentum in recipe.running_momenta:
+        away = _half_unit(form) / momentum
+        remarks.append(_remark(Arithmetic.STATISTICS, form, away=away, momentum=momentum))
+    return remarks
+
+
+def hints_of(recipe: Recipe, row: Precision, case_id: str) -> list[Statement]:
+    """Return the predictions for training a case by `recipe` in a precision that stores weights in half."""
+    if row.autocast is not None or row.storage == "float32":
+        return []
+    names = {"precision": row.name, "optimizer": _class_of(recipe)}
+    remarks = remarks_of(recipe, SHORT_DTYPES[row.storage], master=row.master)
+    return [state(remark.code, case_id, Severity.INFO, **names, **remark.facts) for remark in remarks]
+
+
+def _remark(code: StrEnum, form: Format, **facts: float | str) -> Statement:
+    return state(code, "", Severity.ADVICE, **{"power": form.digits + 1, **facts})
+
+
+def _class_of(recipe: Recipe) -> str:
+    return recipe.optimizer.rpartition(".")[2]
+
+
+def _decay_lost(kind: str, group: OptimizerGroup, form: Format) -> Statement | None:
+    """Return a statement if decoupled weight decay is lost: lr x weight decay < 2**-9 in bf16, 2**-12 in fp16.
+
+    A weight w becomes w (1 - lr x weight decay), rounded by itself before the update is added: it changes by less than
+    half a unit in the last place, which is at least 2**-9 |w| (2**-12 |w|) towards zero.
+    """
+    if kind not in _DECOUPLING or not group.decoupled or group.fused or not group.weight_decay or not group.lr:
+        return None
+    lost = group.lr * group.weight_decay
+    return _remark(Arithmetic.DECAY, form, lost=lost) if lost < _half_unit(form) else None
+
+
+def _squares_grow(kind: str, group: OptimizerGroup, form: Format) -> Statement | None:
+    """Return a statement if a running mean of squares cannot decay: 1 - beta2 < 2**-9 in bf16, 2**-12 in fp16.
+
+    It becomes v x beta2 + (1 - beta2) g**2: rounded in between, v x beta2 is v; in one kernel, the sum is at least
+    v x beta2, which rounds to v. So it never falls, and steps stay as small as after the largest gradient.
+    """
+    if kind not in _SQUARES or group.beta2 is None or not 0 < 1 - group.beta2 < _half_unit(form):
+        return None
+    return _remark(Arithmetic.SQUARES, form, falls=1 - group.beta2, decay=_SQUARES[kind])
+
+
+def _zero_denominator(kind: str, group: OptimizerGroup, form: Format) -> Statement | None:
+    """Return a statement if second moments round to 0: a step divides by eps, or by 0 if eps rounds to 0 too.
+
+    From zero, v becomes (1 - beta2) g**2, which rounds to 0 up to half the smallest subnormal number, 2**-25 in fp16:
+    for |g| <= sqrt(2**-25 / (1 - beta2)). The denominator is the root of v plus eps, and eps also rounds to 0 up to
+    2**-25. Then a step is lr x m / 0: infinite, or NaN for a gradient of 0. With a larger eps it is lr x m / eps. In
+    one kernel, and in a capturable step, eps is not rounded by itself. None in bf16.
+    """
+    if kind not in _DIVIDING or form.name == "bf16" or group.fused or group.capturable:
+        return None
+    if group.eps is None or group.beta2 is None or group.beta2 >= 1:
+        return None
+    facts = {"border": math.sqrt(form.flush / (1 - group.beta2)), "power": form.digits - form.lowest}
+    if group.eps <= form.flush:
+        return _remark(Arithmetic.INFINITE, form, eps=group.eps, **facts)
+    return _remark(Arithmetic.DIVIDED, form, decay=_SQUARES[kind], **facts)
+
+
+def _half_unit(form: Format) -> float:
+    """Return the smallest half unit in the last place of a number of the format, relative to the number."""
+    return 2.0 ** -(form.digits + 1)

@@ -1,7 +1,6 @@
-"""What autocast does to each op, as a probe stores it: documented, registered and observed; and which rules are meant.
+"""Records of autocast's rule for each op: documented, registered and observed by a probe; and changes of rules.
 
-Disagreements and changes are derived from probes, and have their records here. Dtypes are spelled as attributes of
-`torch` ("float32"). The same words name a category wherever it comes from.
+Dtypes are named like attributes of `torch` ("float32"). Categories have the same names in every source.
 """
 
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ CATEGORIES = {
     UNLISTED: "left alone",
     BANNED: "refused with an error",
 }
-"""What each rule does to the inputs of an op. Recurrent cells on a CPU are lower inside: their states stay fp32."""
+"""The effect of each rule on the inputs of an op. Recurrent cells on a CPU are lower inside: their states stay fp32."""
 
 XPU_REFERENCE = "xpu_reference"
 PYTORCH_PAGE = "pytorch_page"
@@ -35,7 +34,7 @@ DEVICE = "device"
 FAKE = "fake tensors"
 NOT_OBSERVED = "not observed"
 NOT_THERE = "not there"
-"""What a changed op is, or was, that this torch does not have."""
+"""The state of a changed op that one torch does not have."""
 
 UNCHANGED = "unchanged"
 CHANGED = "changed"
@@ -43,12 +42,11 @@ REFUSED = "refused"
 
 
 class RuleCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One call of an op: what came out, and what its kernels really got.
+    """One call of an op: the dtypes of its outputs and of its kernels' inputs.
 
     `computed` are the floating dtypes that reached computing kernels below autocast (casts and views do not count),
-    `casts` the casts between floating dtypes on the way there, in order, as "float32 to float16". `error` is the first
-    line of what the call raised; what had happened until then still counts, so a cast is seen even where the kernel
-    then fails.
+    `casts` the casts between floating dtypes before, in order, as "float32 to float16". `error` is the first line of
+    the call's exception; casts before it are recorded.
     """
 
     outputs: list[str] = []
@@ -66,19 +64,19 @@ class RuleTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def same(self) -> bool:
-        """Tell whether autocast made no difference: the same casts, dtypes and error."""
+        """Whether autocast made no difference: the same casts, dtypes and error."""
         return self.autocast == self.plain
 
 
 class RuleObservation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One op (with its overload, "" the default) on one device type, under autocast to one dtype.
 
-    `documented` maps each document that covers the device to a category; None: the document has no list for it.
-    `registered` is the dispatcher's answer: there *is* a rule, not which (None: not an op of the dispatcher).
-    `observed` is the category seen, `how` "device", "fake tensors" or "not observed", `reason` what stood in the way.
-    `trials` are keyed by the floating inputs' kind: "fp32", "lower", "mixed" (first lower, the rest fp32). `variants`
-    tells for "fp64", "integer", "in-place", "out=" and "dtype=" whether autocast left the call "unchanged", "changed"
-    it or "refused" it; a variant that the op has not, or that could not be run at all, is absent.
+    `documented` maps each document that covers the device to a category; None: the document does not list the op.
+    `registered`: the dispatcher has a rule, whichever (None: not an op of the dispatcher). `observed` is the observed
+    category, `how` "device", "fake tensors" or "not observed", `reason` why it was not observed. `trials` are keyed by
+    the floating inputs' kind: "fp32", "lower", "mixed" (first lower, then fp32). `variants` has for "fp64", "integer",
+    "in-place", "out=" and "dtype=" whether autocast left the call "unchanged", "changed" it or "refused" it, without
+    variants that the op lacks or that failed.
     """
 
     op: str
@@ -109,14 +107,14 @@ class RuleProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def how(self) -> str:
-        """Return how its ops were observed: on the device, on fake tensors, or not at all."""
+        """How its ops were observed: on the device, on fake tensors, or not at all."""
         ways = {observation.how for observation in self.observations}
         return next((how for how in (DEVICE, FAKE) if how in ways), NOT_OBSERVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleChange:
-    """What differs for one op between two probes: `field` of it was `before` and is `after`.
+    """A difference of one op between two probes: `field` was `before` and is `after`.
 
     `field` is "observed", "registered", "documented by …", "variant …" or "op" (there with its rule, or not).
     """
@@ -130,10 +128,9 @@ class RuleChange:
 
     @property
     def alters(self) -> bool:
-        """Whether autocast now does something else: another rule, another treatment of a call, or a rule gone.
+        """Whether autocast behaves differently: another rule, another treatment of a call, or a removed rule.
 
-        What documents say, new ops, and ops gone without an observed rule change nothing for a
-        program that ran before.
+        Documents, new ops, and removed ops without an observed rule change nothing for existing programs.
         """
         if self.field == "op":
             return self.after == NOT_THERE and self.before != f"there, {NOT_OBSERVED}"
@@ -141,12 +138,12 @@ class RuleChange:
 
     @property
     def rule_id(self) -> str:
-        """What a changed rule is called where cases have ids: the op and the device type, `softmax.int/cuda`."""
+        """The id of a changed rule, like a case's: the op and the device type, `softmax.int/cuda`."""
         return f"{short_name(self.op)}/{self.device}"
 
 
 DTYPES = ("float16", "bfloat16")
-"""What autocast is probed in."""
+"""The dtypes that autocast is probed in."""
 
 
 def short_name(op: str) -> str:
@@ -155,5 +152,5 @@ def short_name(op: str) -> str:
 
 
 def worded(value: str) -> str:
-    """Return a category, or whatever else a rule was and is, as people read it."""
+    """Return a category, or another value of a rule, as people read it."""
     return {LOWER: "lower", INSIDE: "lower inside"}.get(value, value)

@@ -1,4 +1,4 @@
-"""The lines of a run file, and what a run was asked to do."""
+"""The lines of a run file, and the options of a run."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,20 +12,20 @@ from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
 
 SCHEMA = 8
-"""The version of the run file's format: a file of another is refused.
+"""The version of the run file's format; files of another version are refused.
 
 The first change of fields or kinds of lines since a release raises it."""
 
 SUFFIX, COMPRESSED = ".jsonl", ".jsonl.gz"
-"""How the names of run files end."""
+"""The suffixes of run files."""
 
 LATEST = "latest"
 """The name of the newest run of a folder that measured."""
 
 DIRTY = "-dirty"
-"""The end of a commit from which files differed, as git marks it."""
+"""git's suffix of a commit with uncommitted changes."""
 _SHORT = 7
-"""As many digits of a commit as git shows."""
+"""The number of digits of a commit that git shows."""
 
 
 def is_path(name: str) -> bool:
@@ -57,10 +57,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 leaves torch's own choice.
+    """How a run measures: counts, times in seconds, sizes in bytes; `threads` 0 is torch's own choice.
 
-    A network has as many of the `rounds` as `budget_seconds` hold, one at least; None: all of them; 0, which no header
-    has: what `drive.rounds.budgeted` gives.
+    A network gets as many of the `rounds` as fit into `budget_seconds`, at least one; None: all of them; 0, never in a
+    header: the budget of `drive.rounds.budgeted`.
     """
 
     rounds: RoundCount = 4
@@ -76,10 +76,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Which arm of an interleaved comparison a run is; runs of one `session` were measured in the same blocks.
+    """The arm of a run in an interleaved comparison; runs of one `session` were measured in the same blocks.
 
-    The number of a round is that of its block, and the baseline's control rounds are the arm A′. `name` is "baseline"
-    or "candidate", `given` what was typed for this arm, `settings` those of it that are NAME=VALUE.
+    A round has the number of its block, and the baseline's control rounds are the arm A′. `name` is "baseline" or
+    "candidate", `given` is the text typed for this arm, `settings` its NAME=VALUE parts.
     """
 
     session: str
@@ -89,9 +89,9 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Which part of a plan a run measured: the cases at these `places`, from 0, of the `cases` of the plan.
+    """The part of a plan that a run measured: the cases at these `places`, from 0, of the plan's `cases`.
 
-    It is the `number`th of `count` (from 1). `plan` is the digest of the ids of all cases.
+    It is number `number` of `count`, from 1. `plan` is the digest of the ids of all cases.
     """
 
     number: Count
@@ -106,7 +106,7 @@ EACH, SPREAD = ON = ("each", "spread")
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Which `lane` of a fleet measured a run; runs of one fleet have the same `id`, which their own ends in."""
+    """The `lane` of a fleet that measured a run; the ids of a fleet's runs end in its `id`."""
 
     id: str
     lane: str
@@ -114,7 +114,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Which `program` ("asv", "pytest-benchmark") measured a run, and the name of its `file`."""
+    """The `program` ("asv", "pytest-benchmark") that measured a run, and the name of its `file`."""
 
     program: str
     file: str
@@ -123,10 +123,9 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The first line of a run file.
 
-    `commit` is that of the repository measured, `committed_at` its time (ISO 8601). `explains` is a name of
-    `records.kinds.KINDS`, for which the record in `asked` holds the options; "": the run measures. `precisions` are
-    the user's own. `arm`, `imported`, `shard` and `fleet` are set for such runs; `merged` are the ids of the runs
-    it is made of.
+    `commit` is the commit of the measured repository, `committed_at` its time (ISO 8601). `explains` is a name of
+    `records.kinds.KINDS`, with its options in `asked`; "": the run measures. `precisions` are the user's own. `arm`,
+    `imported`, `shard` and `fleet` are set for such runs; `merged` are the ids of the runs it was merged from.
     """
 
     schema: Count
@@ -151,7 +150,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     merged: list[str] = []
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for what is no time."""
+        """Raise `ValueError` for an invalid time."""
         check_time("started_at", self.started_at)
         if self.committed_at is not None:
             check_time("committed_at", self.committed_at)
@@ -163,7 +162,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def longer(self) -> str:
-        """The setting that makes more rounds: `--rounds` where these were given, else the budget."""
+        """The setting for more rounds: `--rounds` if it was given, else the budget."""
         if self.settings.budget_seconds is None:
             return "--rounds"
         return "budget=" if self.command[:1] == [MEASURE] else "--budget"
@@ -183,7 +182,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     finished_at: str
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for what is no time."""
+        """Raise `ValueError` for an invalid time."""
         check_time("finished_at", self.finished_at)
 
 
@@ -203,4 +202,4 @@ CORE: Mapping[str, type] = MappingProxyType(
         "footer": Footer,
     }
 )
-"""The lines of every run file by name; `records.kinds` has those of runs that explain or study."""
+"""The lines of all run files by name; `records.kinds` has further ones of runs that explain or study."""

@@ -1,8 +1,7 @@
-"""The protocol of driver and worker: tasks, requests and replies, each of the latter one line of JSON.
+"""The protocol of driver and worker: tasks, and requests and replies of one line of JSON each.
 
-A request names a `Task` and the case or device; what is asked and what comes of it are records of the task's types,
-which travel as raw JSON. Text that UTF-8 does not have is escaped, and a record that JSON cannot hold becomes a
-failure. A reply carries the number of its request, so that it is never taken for another's.
+A request names a `Task` and its case or device; question and result are records of the task's types, as raw JSON. Text
+outside UTF-8 is escaped, and a record that JSON cannot hold becomes a failure. A reply has the number of its request.
 """
 
 import hashlib
@@ -27,21 +26,21 @@ SERVER_VARIABLES = {
     "PYTHONUNBUFFERED": "1",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
-"""The environment that a server adds, and its workers keep: a crash loses no output, the compiler starts no process
-pool. Nothing here may change the cost of a step (docs/performance.md measures each)."""
+"""The variables that a server sets for itself and its workers: a crash loses no output, the compiler starts no process
+pool. They must not change the cost of a step (docs/performance.md measures each)."""
 
 FORKING_VARIABLES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""The environment of the server alone: asking for a GPU then does not initialise its driver, which would break every
-worker forked afterwards. A step of Adam asks, and would take 70 times as long to do so."""
+"""The variables of the server alone: a query for a GPU then does not initialise its driver, which would break later
+forked workers. Steps of Adam query too, and would take 70 times as long with this variable."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of work; `ask` makes it of a task.
 
-    `does`, `absent` and `flags` are the task's. It is of a `case`, of a `device` type, or of the worker itself. `asked`
-    is a record of the task's type `asked`. `fresh` asks for a newly forked process; otherwise the server's current
-    worker, if one lives, serves it. Limits are seconds of wall time and resident bytes of the worker. `timed` processes
-    keep the memory that they free.
+    `does`, `absent` and `flags` come from the task. It concerns a `case`, a `device` type, or the worker itself.
+    `asked` is a record of the task's type `asked`. `fresh` demands a newly forked process; otherwise the server's
+    living worker serves it. Limits are seconds of wall time and resident bytes of the worker. `timed` processes keep
+    the memory that they free.
     """
 
     task: str
@@ -62,7 +61,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to the request of this `number`: exactly one other field is set.
+    """The answer to the request with this `number`: exactly one other field is set.
 
     `found` is a record of the task's type `gives`. `problem` is a mistake of the user: a workload that breaks its
     contract, an unknown op.
@@ -84,9 +83,9 @@ class Task(Generic[A, R]):
     """A task of workers; its `name` is the `stage` of its failures.
 
     `asked` and `gives` are the types of its question and its result. `does` names its function, as "module:function",
-    which the worker imports: it gets a `worker.worker.Work` and what is asked, and returns the result or a `Skip`. A
-    process that is not `timed` has the plain heap. The device of its case must be there and able to run it, unless it
-    may be `absent`; with `flags` torch's switches are those of the case's precision throughout.
+    which the worker imports: it gets a `worker.worker.Work` and the question, and returns the result or a `Skip`. A
+    process that is not `timed` has the plain heap. The device of its case must be present and able to run it, unless it
+    may be `absent`; with `flags` torch's switches follow the case's precision throughout.
     """
 
     name: str
@@ -106,10 +105,7 @@ class Task(Generic[A, R]):
         return msgspec.json.decode(request.asked, type=self.asked)
 
     def outcome(self, reply: Reply, case: Case | None) -> R | Failure | Skip:
-        """Return the outcome of a case, or of what is of none: the result, or why there is none.
-
-        A reply without either broke the protocol, which is a failure, too.
-        """
+        """Return the result, or the failure or skip of a reply; a reply without any of them is a failure."""
         outcome = self.found(reply) or reply.skip or reply.failure
         if outcome is not None:
             return outcome
@@ -118,7 +114,7 @@ class Task(Generic[A, R]):
 
 
 def ask(task: Task[A, Any], asked: A, **fields: Any) -> Request:
-    """Return the request for a task; `given` are further fields: the case or the device, limits, seed."""
+    """Return the request for a task; `fields` are further ones: the case or the device, limits, seed."""
     traits = {name: getattr(task, name) for name in ("does", "timed", "absent", "flags")}
     return Request(task=task.name, asked=_packed(asked), **traits, **fields)
 
@@ -138,7 +134,7 @@ def answer(outcome: Any, request: Request) -> Reply:
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         place = _NOT_FINITE.search(str(error))
         problem = f"{request.task}.{place['field']} is not a finite number" if place else " ".join(str(error).split())
-        return end_reply(request, "exception", f"what was measured cannot be stored: {problem}")
+        return end_reply(request, "exception", f"the measurement cannot be stored: {problem}")
     return reply
 
 
@@ -151,12 +147,12 @@ class NamedNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a built workload gives, and its settable parameters with their defaults.
+    """The properties of a built workload, and its settable parameters with their defaults.
 
-    `optimizer_settings` are those of the user's own optimizer (none: no optimizer is named), `elsewhere`, `switches`
-    and `loaded` those of its `WorkloadSource`; `precisions` are the user's own, in its file or of an entry point of
-    `precisions.ENTRY_POINTS`. A library's network is not built for that; `unavailable` is why it cannot be measured
-    here, if known. For a pattern, `networks` are those it names, and all there is.
+    `optimizer_settings` are of the user's own optimizer (empty: none is named), `elsewhere`, `switches` and `loaded` as
+    in `WorkloadSource`; `precisions` are the user's own, in its file or of an entry point of `precisions.ENTRY_POINTS`.
+    A library's network is not built for it; `unavailable` is why it cannot be measured here, if known. A pattern has
+    only `networks`, the matching ones.
     """
 
     parameters: dict[str, ParameterValue]
@@ -188,8 +184,8 @@ class DescribeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class RoundAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One round: `round`, `server` and `control` as in `Round`.
 
-    `placement_seed` decides where in memory the `builds` are put, which are timed for about `min_run_seconds` and give
-    `max_samples` samples in all. With `burst` an accelerator is timed as a CPU is.
+    `placement_seed` decides the place in memory of the `builds`, which are timed for about `min_run_seconds` and give
+    at most `max_samples` samples in all. With `burst` an accelerator is timed like a CPU.
     """
 
     placement_seed: int = 0
@@ -205,23 +201,23 @@ class RoundAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 ENVIRONMENT = Task("environment", Nothing, Environment, "ampbench.worker.worker:do_environment", timed=False)
 """The machine and the installation."""
 REST = Task("rest", Nothing, Nothing, "ampbench.worker.worker:do_rest", timed=False)
-"""No work: once a fresh worker has answered, the one before is gone, with what it held of an accelerator."""
+"""No work: the answer of a fresh worker shows that the previous worker has ended and freed its accelerator."""
 DESCRIBE = Task("describe", DescribeAsked, Description, "ampbench.worker.worker:do_describe", timed=False)
-"""The workload of the request's source, once built."""
+"""Build the workload of the request's source and describe it."""
 MEMORY = Task("memory", Nothing, MemoryPass, "ampbench.worker.worker:do_memory", timed=False, flags=True)
 DIVERGENCE = Task("divergence", Nothing, Divergence, "ampbench.worker.worker:do_divergence", timed=False)
 ROUND = Task("round", RoundAsked, Round, "ampbench.worker.worker:do_round", flags=True)
 
 
 MARK = "AMPBENCH_SERVER"
-"""The environment variable of all processes that descend from a server, whatever else they change."""
+"""The environment variable that marks all descendants of a server."""
 READY = "ready"
-"""The first word of every server that is ready, of whatever version."""
+"""The first word of every ready server, of any version."""
 _NOT_FINITE = re.compile(r"got `null` - at `\$\.(?P<field>.+)`")
 
 
 def travelling() -> list[type]:
-    """Return the records in requests and replies of core tasks and of every kind of run."""
+    """Return the types of records in requests and replies of core tasks and of every kind of run."""
     core = [
         record for task in (ENVIRONMENT, DESCRIBE, MEMORY, DIVERGENCE, ROUND) for record in (task.asked, task.gives)
     ]
@@ -231,9 +227,9 @@ def travelling() -> list[type]:
 
 
 def ready_line() -> bytes:
-    """Return the first line of a server: the digest of all that requests and replies may hold, and its version.
+    """Return the first line of a server: the digest of the types in requests and replies, and its version.
 
-    A server of another ampbench, which would ignore or misread a request, says something else.
+    A server of another ampbench, which would misread a request, has another line.
     """
     schemas = msgspec.json.schema_components([Case, WorkloadSource, Failure, Skip, *travelling()])
     fields = Request.__struct_fields__, Reply.__struct_fields__
@@ -257,12 +253,12 @@ def read_request(line: bytes) -> Request:
 
 
 def read_reply(line: bytes) -> Reply:
-    """Return the reply in a line; `msgspec.MsgspecError` where there is none."""
+    """Return the reply in a line; `msgspec.MsgspecError` for an invalid one."""
     return msgspec.json.decode(line, type=Reply)
 
 
 def end_reply(request: Request, cause: str, message: str, lines: Sequence[str] = ()) -> Reply:
-    """Return the reply to a request whose worker ended without one, and had written `lines` last."""
+    """Return the reply to a request whose worker ended without one; `lines` are the last it wrote."""
     if request.case is None and not request.device:
         subject = (
             f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
@@ -275,7 +271,7 @@ def end_reply(request: Request, cause: str, message: str, lines: Sequence[str] =
 
 
 def way_ended(code: int) -> str:
-    """Return how a process ended by its exit code, which is minus a signal's number if one ended it."""
+    """Return how a process ended, given its exit code, or minus the number of the signal that ended it."""
     if code >= 0:
         return f"ended with status {code}"
     names = {known.value: known.name for known in signal.Signals}

@@ -1,4 +1,4 @@
-"""The results folder: its runs, the run that a name stands for, whether run files are sound, and runs put together."""
+"""The results folder: list, find and check its runs, and merge runs."""
 
 import contextlib
 import os
@@ -27,22 +27,21 @@ from ampbench.store.run_file import (
 )
 
 Doubt = Callable[[str], object]
-"""Receives, in a sentence each, reasons to doubt which run is meant."""
+"""Receives sentences on runs that were left out of a search."""
 
 
 def list_runs(results: Path | str) -> list[Path]:
     """Return the run files of a results folder, the oldest by id first; none without such a folder.
 
-    Of a run that is there twice, plain and compressed, it is the plain. Raises `StoreError` for a folder that cannot be
-    read.
+    A plain file comes before a compressed one of the same run. Raises `StoreError` for an unreadable folder.
     """
     return _runs_in(Path(results) / "runs")
 
 
 def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
-    """Return the run files of any folder, a results folder or one of run files; `measuring`: of runs that measured.
+    """Return the run files of a results folder or a folder of run files; `measuring`: only runs that measured.
 
-    Shards of a merged run in it are left out: their measurements are there once.
+    Shards of a merged run in the folder are left out.
     """
     files = _runs_in(folder / "runs" if (folder / "runs").is_dir() else folder)
     merged = {run for runs in merged_in(files).values() for run in runs}
@@ -50,14 +49,14 @@ def run_files(folder: Path, *, measuring: bool = False) -> list[Path]:
 
 
 def _header_of(file: Path) -> Header | None:
-    """Return the header of a run file; None for a damaged one, which is its reader's matter."""
+    """Return the header of a run file; None for a damaged one."""
     with contextlib.suppress(StoreError):
         return read_header(file)
     return None
 
 
 def merged_in(files: Iterable[Path]) -> dict[Path, list[str]]:
-    """Return the files of merged runs, each with the ids of the runs that it was made of."""
+    """Return the files of merged runs, each with the ids of the runs it was merged from."""
     return {file: header.merged for file in files if (header := _header_of(file)) and header.merged}
 
 
@@ -80,16 +79,13 @@ def not_measured(header: Header) -> str:
 
 
 def measures(file: Path) -> bool:
-    """Return whether the run in `file` measured; an unreadable one counts, for its reader to say why."""
+    """Return whether the run in `file` measured; True for an unreadable one, so that its reader reports it."""
     header = _header_of(file)
     return header is None or not header.explains
 
 
 def runs_beside(stored: StoredRun, explains: str) -> list[StoredRun]:
-    """Return the runs of the kind `explains` in the folder of a run, of its host and torch version, the oldest first.
-
-    Unreadable ones are left out.
-    """
+    """Return the readable runs of the kind `explains` in a run's folder, with its host and torch, oldest first."""
     ours = stored.header.environment
 
     def is_its(header: Header) -> bool:
@@ -127,7 +123,7 @@ def find_run(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> P
 
     `latest` is the last run that measured, by its id; `doubt` receives unreadable files that may be later. Raises
     `UnknownNameError` with the nearest ids for an unknown name, `UsageError` for a path without a run file and for a
-    name of several runs, and what `check_runs` does.
+    name of several runs, and the errors of `check_runs`.
     """
     if is_path(name):
         return _file_at(name)
@@ -165,16 +161,16 @@ def _file_at(name: str) -> Path:
 
 
 def _holds_runs(folder: Path) -> bool:
-    """Return whether this is a results folder with runs that can be listed."""
+    """Return whether `folder` is a readable results folder with runs."""
     with contextlib.suppress(StoreError):
         return bool(list_runs(folder))
     return False
 
 
 def find_runs(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> list[Path]:
-    """Return the file of the run called `name`, as `find_run` does, or all of a fleet, by its id or as `latest`.
+    """Return the file of the run called `name`, as `find_run` does, or all files of a fleet, by its id or as `latest`.
 
-    A run of a fleet is named by more than the id that all of them end in.
+    One run of a fleet needs a longer name than the fleet's id.
     """
     members = [] if is_path(name) else _of_fleet(name, results)
     files = members if len(members) > 1 else [find_run(name, results, doubt)]
@@ -185,7 +181,7 @@ def find_runs(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> 
 def find_fleet(name: str, results: Path | str) -> list[Path]:
     """Return the files of the runs of the fleet called `name`, its id or one of its runs.
 
-    Raises `UsageError` for a run of no fleet, and what `find_run` does.
+    Raises `UsageError` for a run of no fleet, and the errors of `find_run`.
     """
     path = find_runs(name, results)[0]
     fleet = read_header(path).fleet
@@ -245,9 +241,9 @@ def _problem(file: Path) -> str | None:
 
 
 def _runs_in(holder: Path) -> list[Path]:
-    """Return the run files in a folder by id, the plain one of a run that is also there compressed.
+    """Return the run files in a folder by id, a plain file instead of a compressed one of the same run.
 
-    None without such a folder; `StoreError` if it is no folder, or cannot be read.
+    Empty without such a folder; `StoreError` if it is no folder, or cannot be read.
     """
     if problem := _no_holder(holder):
         raise StoreError(problem)
@@ -267,14 +263,14 @@ def _sorted(files: Iterable[Path]) -> list[Path]:
 
 
 def _no_holder(holder: Path) -> str:
-    """Return what is wrong with a folder of run files that is no folder."""
+    """Return the problem if the folder of run files is no folder; else ""."""
     return f"cannot read {holder}: it is no folder" if holder.exists() and not holder.is_dir() else ""
 
 
 def lanes_together(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """Return runs, with lanes of one kind that shared the cases of a fleet as one run, in the place of the first.
+    """Return runs, with lanes of one kind that shared a fleet's cases united, in the place of the first lane.
 
-    A case of a lane that was lost may have turns from two of them. Cases are in the order of their workloads.
+    A case of a lost lane may have rounds from two lanes. Cases are in the order of their workloads.
     """
     together: dict[str, list[StoredRun]] = {}
     for place, run in enumerate(runs):
@@ -286,7 +282,7 @@ def lanes_together(runs: Sequence[StoredRun]) -> list[StoredRun]:
 
 
 def _united(lanes: Sequence[StoredRun]) -> StoredRun:
-    """Return what several lanes measured as one run, of all their names."""
+    """Return the measurements of several lanes as one run, with all their names."""
     header, names = lanes[0].header, [run.header.fleet.lane for run in lanes if run.header.fleet is not None]
     name = " + ".join(names) if len(names) <= 3 else f"{names[0]} + {len(names) - 1:,} others"
     assert header.fleet is not None
@@ -300,16 +296,16 @@ def _united(lanes: Sequence[StoredRun]) -> StoredRun:
 
 
 def _joined(runs: Sequence[StoredRun], header: Header) -> StoredRun:
-    """Return the entries of runs as one run, with the first's of devices."""
+    """Return the entries of runs as one run, with the device entries of the first."""
     run = gathered(runs[0].path, header, chain.from_iterable(run.entries() for run in runs))
     return replace(run, found=runs[0].found)
 
 
 def merged(shards: Sequence[StoredRun], command: list[str]) -> list[StoredRun]:
-    """Return a run of the whole plan for each machine of `shards`; `command` is what asked for it.
+    """Return a run of the whole plan for each machine of `shards`; `command` is the merging command.
 
-    Machines that differ in nothing but their names are one. Raises `UsageError` for a run that is no shard or broke
-    off, for shards of different plans, environments, code or networks, and for missing or double ones.
+    Machines that differ only in their names are one. Raises `UsageError` for a run that is no shard or broke off, for
+    shards of different plans, environments, code or networks, and for missing or double ones.
     """
     machines: list[list[StoredRun]] = []
     for run in shards:
@@ -337,7 +333,7 @@ def _require_complete(run: StoredRun) -> None:
 def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[StoredRun]]) -> None:
     """Raise `UsageError` unless each case of the plan is in one of the `members`, and networks are the same.
 
-    `machines` are all machines: a missing number among them differs in something.
+    `machines` are all machines: a missing shard may be among another machine's.
     """
     first, count, cases = members[0], _shard(members[0]).count, _shard(members[0]).cases
     for run, following in pairwise(members):
@@ -356,7 +352,7 @@ def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[Sto
     if places != list(range(cases)):
         raise UsageError(
             f"{_named(first)} and the others were not shared out alike: runs were added to their results folder "
-            "meanwhile, by whose times shards are balanced; measure them anew with another --results folder"
+            "meanwhile, and its times balance shards; measure them anew with another --results folder"
         )
     digests: dict[tuple[str, str], tuple[StoredRun, str]] = {}
     for run in members:
@@ -366,13 +362,13 @@ def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[Sto
                 following, known = digests.setdefault((network, part), (run, digest))
                 if known != digest:
                     raise UsageError(
-                        f"the {part} of {network} are others in {_named(run)} than in {_named(following)}: "
-                        "its code or its random numbers differ; measure both anew"
+                        f"the {part} of {network} differ between {_named(run)} and {_named(following)}: "
+                        "another code or other random numbers; measure both anew"
                     )
 
 
 def _difference(ours: Header, theirs: Header) -> str:
-    """Return how two shards of one run differ; "": in nothing but the machine's name."""
+    """Return the differences of two shards of one run apart from the machine's name; "" without any."""
     first, second = _common(ours), _common(theirs)
     apart = [name for name in first if first[name] != second[name]]
     simple = [name for name in apart if isinstance(first[name], str | int | None)]
@@ -388,7 +384,7 @@ def _common(header: Header) -> dict[str, Any]:
         "number of shards": shard.count,
         "cases of the plan": [shard.plan, shard.cases],
         "selection": header.selection,
-        # limits are the machine's, and the day's
+        # memory limits depend on the machine
         "settings": structs.replace(header.settings, memory_limit_bytes=None),
         "own precisions": header.precisions,
         "commit": header.commit,

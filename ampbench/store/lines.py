@@ -1,8 +1,8 @@
-"""One line of a run file: a record as JSON, and JSON as a record, strictly.
+"""Encode a record as a line of a run file, and decode a line strictly.
 
-A line is `{"round": {...}}`: one key, its kind, as in `records.run.CORE` and `records.kinds`. Reading it demands all
-required fields, the right types and no unknown field; a `LineError` says what is wrong. A value outside the bounds of
-its field (`records.bounds`) is damage, and refused when a file is read and when it is written.
+A line is `{"round": {...}}`: one key, its kind, as in `records.run.CORE` and `records.kinds`. Decoding demands all
+required fields, the right types and no unknown field; a `LineError` has the problem. A value outside the bounds of its
+field (`records.bounds`) is damage, refused both when a file is read and when it is written.
 """
 
 import functools
@@ -22,7 +22,7 @@ from ampbench.records.run import CORE, SCHEMA, Entry, Header
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Pause the garbage collector, which would take a third of the time of reading a hundred thousand records."""
+    """Pause the garbage collector, which takes a third of the time to read a hundred thousand records."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -33,25 +33,25 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 class LineError(ValueError):
-    """A line that is not what it should be; the message continues "FILE, line N: "."""
+    """An invalid line; the message continues "FILE, line N: "."""
 
 
 _CORE = {record: line for line, record in CORE.items()}
 _ENCODER = msgspec.json.Encoder(enc_hook=dict)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Raised by msgspec for a line: another type than it should be, no UTF-8, or nested too deep."""
+"""msgspec's errors for a line: a wrong type, invalid UTF-8, or nested too deep."""
 DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
 _KIND = re.compile(rb'\{"(\w{1,40})"')
 
 
 def line_of(record: type) -> str:
-    """Return the kind of line of a type of record; `KeyError` if it has none."""
+    """Return the kind of line of a type of record; `KeyError` without one."""
     return _CORE.get(record) or kinds.line_of(record)
 
 
 @functools.cache
 def record_of(line: str) -> type:
-    """Return the type of record of a kind of line, whose module is imported for it."""
+    """Return the type of record of a kind of line, importing its module."""
     record: type = CORE[line] if line in CORE else named(LINES[line].record)
     return record
 
@@ -65,8 +65,8 @@ def _decoder(line: str) -> Callable[[bytes], Any]:
 def encode(record: Header | Entry) -> bytes:
     """Return `record` as one line, newline included.
 
-    Numbers that are not finite become null. Characters that UTF-8 does not have (undecodable bytes of a path or a
-    command line) are written as backslash escapes.
+    Numbers that are not finite become null. Characters outside UTF-8 (undecodable bytes of a path or a command line)
+    become backslash escapes.
     """
     line = {line_of(type(record)): record}
     try:
@@ -89,7 +89,7 @@ def decode(line: bytes) -> tuple[str, Any]:
 
 
 def decode_header(data: bytes) -> Header:
-    """Return the header in a file's first line; `LineError` if there is none, or none of today's schema."""
+    """Return the header in a file's first line; `LineError` without one, or with another schema."""
     try:
         schema = int(msgspec.json.decode(data)["header"]["schema"])
     except (*_UNREADABLE, LookupError, TypeError, ValueError):
@@ -113,9 +113,9 @@ def decode_header(data: bytes) -> Header:
 
 
 def asked_in(header: Header) -> Any:
-    """Return what a run was asked for, as the record that its study has for that; None if it does not say.
+    """Return the options of a run, as its study's record of options; None without any.
 
-    Raises `msgspec.MsgspecError` for what is no such record.
+    Raises `msgspec.MsgspecError` for an invalid record.
     """
     if header.asked is None or not header.explains:
         return None

@@ -1,7 +1,7 @@
-"""A run file: read whole, or begun and appended to line by line, each on the disk before the next is measured.
+"""Read a run file, or write it line by line, each on the disk before the next measurement.
 
-What is damaged is refused with the file and the line's number. Reader and writer admit lines by one function, so that
-nothing is written that could not be read again.
+Damage is refused with the file and the line's number. Reader and writer admit lines by one function, so every written
+line is readable.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from ampbench.store import lines
 from ampbench.store.lines import LineError
 
 CUT = "ends in a cut line, which was left out"
-"""Of a run file that was killed while it was written to."""
+"""The state of a run file whose writer was killed."""
 _LONGEST_LINE = 1 << 26
 """Three times the longest line: the trace of a step of a hundred thousand ops."""
 _AT_ONCE = 128
-"""Rounds that are handed over at once."""
+"""The number of rounds in a call of `on_rounds`."""
 _LAST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips"}
-"""Lines of which the last of each case counts, and their fields of `StoredRun`."""
+"""Lines whose last one of each case counts, and their fields of `StoredRun`."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 R = TypeVar("R")
@@ -60,8 +60,8 @@ class StoredRun:
     """The contents of a run file. `cases` are by case id, in the order of the file, as are `rounds`.
 
     `memory`, `divergence`, `failures` and `skips` hold each case's last entry, `readings` values by metric and case id.
-    `found` is what a run explains or studies, by the name of a line (`records.kinds`) and case id, or device: use `of`,
-    `several_of` or `every`. `cut`: the last line had no end, as a killed run leaves it, and was left out.
+    `found` holds the results of a run that explains or studies, by the name of a line (`records.kinds`) and case id or
+    device: use `of`, `several_of` or `every`. `cut`: the last line was incomplete, as of a killed run, and left out.
     """
 
     path: Path
@@ -83,7 +83,7 @@ class StoredRun:
         return self.found.get(lines.line_of(record), {})
 
     def several_of(self, record: type[R]) -> Mapping[str, list[R]]:
-        """Return the records of this type, of which a case or device may have several, by that."""
+        """Return the records of this type by case id or device, which may have several."""
         return self.found.get(lines.line_of(record), {})
 
     def every(self, record: type[R]) -> list[R]:
@@ -93,7 +93,7 @@ class StoredRun:
 
     @property
     def asked(self) -> Any:
-        """The options of the run, as the record that the row of its kind names; None if unknown."""
+        """The options of the run, as its study's record of options; None without any."""
         return lines.asked_in(self.header)
 
     def narrowed(self, case_ids: Container[str]) -> "StoredRun":
@@ -108,14 +108,14 @@ class StoredRun:
 
     @property
     def explained(self) -> list[str]:
-        """The ids of the cases that it explains or studies; a search's beginning alone does not count."""
+        """The ids of the cases it explains or studies; a search's beginning alone does not count."""
         held = (self.found.get(kind.found.line, ()) for kind in KINDS.values() if kind.of_cases)
         explained = set(chain.from_iterable(held))
         return [case_id for case_id in self.cases if case_id in explained]
 
     @property
     def given_up(self) -> set[str]:
-        """The ids of the cases that are not measured any more, however often the run is resumed."""
+        """The ids of the cases that a resumed run does not measure again."""
         return {*self.skips, *(case_id for case_id, failure in self.failures.items() if failure.final)}
 
     @property
@@ -125,7 +125,7 @@ class StoredRun:
 
     @property
     def ending(self) -> str:
-        """How the run ended, in words; "" for an imported one whose program did not say."""
+        """How the run ended, in words; "" if unknown, for an imported run."""
         return self.ended or ("" if self.header.imported else "killed, or still running")
 
     @property
@@ -134,7 +134,7 @@ class StoredRun:
         return self.ending in ("complete", "")
 
     def entries(self) -> Iterator[Entry]:
-        """Yield all entries, in an order in which they can be written: footers last."""
+        """Yield all entries in an order for writing: footers last."""
         yield from chain(self.cases.values(), self.rounds, self.memory.values(), self.divergence.values())
         for metric, values in self.readings.items():
             for case_id, value in values.items():
@@ -144,7 +144,7 @@ class StoredRun:
         yield from chain(self.failures.values(), self.skips.values(), self.footers)
 
     def _take(self, line: str, record: Any) -> None:
-        """Add a record; an earlier failure of its case that was not final goes, as it was tried again."""
+        """Add a record; remove an earlier failure of its case that was not final, as the case was tried again."""
         case_id = getattr(record, "case_id", "")
         if case_id in self.failures and not self.failures[case_id].final:
             del self.failures[case_id]
@@ -163,9 +163,9 @@ class StoredRun:
 
 
 def once(derive: Callable[[StoredRun], R]) -> Callable[[StoredRun], R]:
-    """Return a function that derives something of a run once, when it is first needed.
+    """Return a function that derives a value from a run once, when it is first needed.
 
-    Nobody may change a run after that, nor what is derived of it; a copy with changes (`replace`) begins anew.
+    Afterwards neither the run nor the value may change; a copy with changes (`replace`) starts without it.
     """
 
     @wraps(derive)
@@ -242,10 +242,10 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, decompressed if need be; `StoreError` if it cannot be read.
+    """Yield the lines of a file, decompressed if necessary; `StoreError` if it cannot be read.
 
-    It may be a pipe, but not under the name of a run file, which would be read without end. A line longer than any of a
-    run is refused before it takes all memory.
+    It may be a pipe, except under the name of a run file, where reading might never end. A line longer than any line of
+    a run is refused before it fills the memory.
     """
     number = 0
     try:
@@ -282,20 +282,20 @@ def _header(path: Path, line: bytes) -> Header:
 
 
 class CannotBeError(StoreError):
-    """An entry that could not be read again, for the reason `why`; `line` is the name of its line."""
+    """An entry that would be unreadable, for the reason `why`; `line` is the name of its line."""
 
     def __init__(self, message: str, why: str, line: str):
         super().__init__(message)
         self.why, self.line = why, line
 
     def failure(self, case_id: str, stage: str) -> Failure:
-        """Return the failure of its case at a `stage` that stands for the entry."""
-        message = f"what came out cannot be: {self.why}"
+        """Return the failure of its case at a `stage` that replaces the entry."""
+        message = f"invalid measurement: {self.why}"
         return Failure(case_id=case_id, stage=stage, cause="exception", message=message)
 
 
 def require_writable(results: Path | str) -> None:
-    """Raise `StoreError` if no run can be written into the folder `results`: before the work is done."""
+    """Raise `StoreError` if no run can be written into the folder `results`; call it before the work."""
     folder = Path(results) / "runs"
     try:
         nearest = next(above for above in (folder, *folder.parents) if above.exists() or above.is_symlink())
@@ -321,8 +321,7 @@ class RunWriter:
     def create(cls, results: Path | str, header: Header, cases: Iterable[Case] = ()) -> Self:
         """Begin `runs/<header.run>.jsonl` in the folder `results` with the header and the cases, in one write.
 
-        Raises `StoreError` if the folder
-        cannot be written (its cause is then the `OSError`) or the file exists.
+        Raises `StoreError` if the folder cannot be written (its cause is then the `OSError`) or the file exists.
         """
         path = Path(results) / "runs" / f"{header.run}{SUFFIX}"
         try:
@@ -339,9 +338,9 @@ class RunWriter:
 
     @classmethod
     def _begin(cls, path: Path, header: Header, entries: Iterable[Entry]) -> Self:
-        """Begin a file with its first lines in one write; if that fails, there is none.
+        """Begin a file with its first lines in one write; if it fails, there is no file.
 
-        The lines are made first: only a kill between two system calls leaves the file empty.
+        The lines are encoded first: only a kill between two system calls leaves the file empty.
         """
         writer = cls(path, header, -1)
         begun = writer._encoded([header, *entries])
@@ -381,14 +380,13 @@ class RunWriter:
     def append(self, *entries: Entry) -> None:
         """Write `entries`, a line each; when this returns, they are on the disk.
 
-        Raises `StoreError` if they cannot be written (a full disk; its cause is then the `OSError`) or could not be
-        read again; the file then holds what it held before. Raises it, too, if the file was deleted, replaced or
-        changed by others.
+        Raises `StoreError` if they cannot be written (a full disk; its cause is then the `OSError`) or would be
+        unreadable; the file is then unchanged. Raises it, too, if the file was deleted, replaced or changed by others.
         """
         self._write(self._encoded(entries))
 
     def check(self, entry: Entry) -> None:
-        """Raise `CannotBeError` for an entry for which `append` would."""
+        """Raise `CannotBeError` for an entry that `append` would refuse."""
         self._encoded([entry])
 
     def close(self) -> None:
@@ -404,7 +402,7 @@ class RunWriter:
         self.close()
 
     def _encoded(self, records: Iterable[Header | Entry]) -> bytes:
-        """Return the lines of `records`, sure to be readable again."""
+        """Return the lines of `records`, all readable."""
         encoded = []
         for record in records:
             line = lines.encode(record)
@@ -427,7 +425,7 @@ class RunWriter:
                 view = view[os.write(self._descriptor, view) :]
             os.fsync(self._descriptor)
         except BaseException as error:
-            with contextlib.suppress(OSError):  # should that fail, too, the reader takes it for the cut that it is
+            with contextlib.suppress(OSError):  # if this fails too, the reader leaves out the cut line
                 os.ftruncate(self._descriptor, self._size)
             if isinstance(error, OSError):
                 raise StoreError(f"cannot write {self.path}: {error.strerror}; {self._advice}") from error
@@ -435,7 +433,7 @@ class RunWriter:
         self._size += len(data)
 
     def _require_own(self) -> None:
-        """Raise `StoreError` if the file at the path is not the one written here, as it was written."""
+        """Raise `StoreError` if the file at the path was moved, replaced or changed by others."""
         written = os.fstat(self._descriptor)
         try:
             present = self.path.stat()
@@ -450,18 +448,18 @@ class RunWriter:
         else:
             return
         raise StoreError(
-            f"{self.path} {event} while this run wrote to it, so what it measured may be lost: leave the file alone, "
+            f"{self.path} {event} while this run wrote to it, so its measurements may be lost: leave the file alone, "
             f"then {self._anew}"
         )
 
     @property
     def _anew(self) -> str:
-        """The command that makes such a run again."""
+        """The command that repeats such a run."""
         return f"ampbench {'ab' if self._header.arm is not None else verb_of(self._header.explains)} anew"
 
     @property
     def _advice(self) -> str:
-        """What to do if the file cannot be written any more."""
+        """The advice if the file cannot be written any more."""
         if not self._size:
             return "choose another --results folder"
         explains = self._header.explains
@@ -478,8 +476,8 @@ class RunWriter:
 def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Path]:
     """Write each run as `runs/<id>.jsonl` in the folder `results`; return the files by the runs' ids.
 
-    They get their names once all of them are whole. Raises `StoreError` if they cannot be written (its cause is then
-    the `OSError`); then there is none.
+    Either all files are written or none: they get their names once all are complete. Raises `StoreError` if they cannot
+    be written (its cause is then the `OSError`).
     """
     folder, written = Path(results) / "runs", {}
     try:
@@ -504,13 +502,13 @@ def _lock(path: Path, descriptor: int) -> None:
     except BlockingIOError:
         raise StoreError(f"{path} is being written by another ampbench: wait for it or begin a new run") from None
     except OSError as error:
-        # some network file systems have no locks; measuring must be possible there, too
+        # some network file systems have no locks; measuring must work there, too
         if error.errno not in _NO_LOCKS:
             raise StoreError(f"cannot lock {path}: {error.strerror}") from None
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new file's name as lasting as its contents, on file systems that can (some network ones cannot)."""
+    """Write a new file's name to the disk, on file systems that can (some network ones cannot)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

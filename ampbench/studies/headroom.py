@@ -21,8 +21,7 @@ from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted
 from ampbench.records.case import Case, Environment
 from ampbench.records.kinds import HEADROOM
-from ampbench.records.labels import few
-from ampbench.records.optimizer_in_half import remarks_of
+from ampbench.records.labels import few, remarks_of
 from ampbench.records.ranges import (
     ACTIVATION,
     FLUSHES,

@@ -539,7 +539,7 @@ def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> N
     assert {case_id: (one.stage, one.cause) for case_id, one in stored.failures.items()} == {
         bad: ("round", "exception")
     }
-    problem = "what was measured cannot be stored: Expected `float` >= 1e-09"
+    problem = "the measurement cannot be stored: Expected `float` >= 1e-09"
     assert stored.failures[bad].message.startswith(problem)
     assert {one.case_id for one in stored.rounds} == {planned.case.case_id for planned in DRIVEN} - {bad}
 

@@ -13,8 +13,8 @@ from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Refusal, Sta
 from ampbench.judge import frame
 from ampbench.judge.verdict import BACKOFF, INIT_SCALE, across_tables, choose, takes_of, verdicts_of
 from ampbench.records.changes import Cause, Status
+from ampbench.records.labels import hints_of
 from ampbench.records.measured import Round, Update
-from ampbench.records.optimizer_in_half import hints_of
 from ampbench.records.run import Entry
 from ampbench.show.rows import Take, grouped
 from ampbench.store import StoredRun, read_run

@@ -11,9 +11,8 @@ from torch import nn
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Arithmetic
-from ampbench.records.labels import optimizer_name
+from ampbench.records.labels import hints_of, optimizer_name, remarks_of
 from ampbench.records.measured import OptimizerGroup, Recipe
-from ampbench.records.optimizer_in_half import hints_of, remarks_of
 from ampbench.show.wording import words
 from ampbench.worker.optimizer import recipe_of
 

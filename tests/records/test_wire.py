@@ -45,7 +45,7 @@ def test_a_number_that_json_lacks_is_a_failure_that_names_its_field(number: floa
     assert answer(make_round(CASE, number), ASKED) == Reply(
         failure=Failure(
             case_id=CASE.case_id, stage="round", cause="exception",
-            message="what was measured cannot be stored: round.samples[0][0] is not a finite number",
+            message="the measurement cannot be stored: round.samples[0][0] is not a finite number",
         ),
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_a_number_that_json_lacks_is_a_failure_that_names_its_field(number: floa
 def test_what_is_no_number_at_all_is_a_failure_too(value: object) -> None:
     failure = answer(make_round(CASE, items_per_step=value), ASKED).failure
     assert failure is not None
-    assert failure.message.startswith("what was measured cannot be stored: ")
+    assert failure.message.startswith("the measurement cannot be stored: ")
 
 
 def test_bytes_that_nobody_could_decode_are_escaped() -> None:

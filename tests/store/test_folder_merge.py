@@ -176,7 +176,5 @@ def test_a_network_that_has_other_weights_in_another_shard_is_refused(tmp_path: 
         entries += [make_round(case, 1e-3, round_) for round_ in range(2)]
         run = f"2026013{number}T120000Z-bench-00000{number}"
         parts.append(read_run(write_run(tmp_path, [case], *entries, COMPLETE, run=run, **header)))
-    with pytest.raises(
-        UsageError, match=r"the weights of a\[\S+ are others in shard 2 of 2 \(run \S+\) than in shard 1"
-    ):
+    with pytest.raises(UsageError, match=r"the weights of a\[\S+ differ between shard 2 of 2 \(run \S+\) and shard 1"):
         merged(parts, [])

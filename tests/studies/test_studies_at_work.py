@@ -137,7 +137,7 @@ def test_what_cannot_be_stored_of_a_case_ends_it_and_no_other(tmp_path: Path) ->
     assert list(stored.explained) == [cases[0].case_id, cases[2].case_id]
     (failure,) = stored.failures.values()
     assert (failure.case_id, failure.stage, failure.cause) == (cases[1].case_id, "scope", "exception")
-    assert failure.message.startswith("what came out cannot be: damaged: ")
+    assert failure.message.startswith("invalid measurement: damaged: ")
     assert told[3] == failure
 
 
