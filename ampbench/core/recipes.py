@@ -118,7 +118,7 @@ _OWN = TrainingRecipe()
 
 
 class _Setting(NamedTuple):
-    """A setting of a recipe: `read` returns its value, or None for a text that is not what is `wanted`."""
+    """A setting of a recipe: `read` returns its value, or None for a text that is not as `wanted`."""
 
     read: Callable[[str], Any]
     wanted: str = ""
@@ -166,7 +166,7 @@ SETTINGS: Mapping[str, _Setting] = MappingProxyType(
         "clip": _number(f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping", Meta(ge=0, le=_HIGHEST)),
     }
 )
-"""The settings that can be given, in the order in which they are spelled; an `optimizer` by its name alone."""
+"""The settings of a recipe, in the order of its spelling; an `optimizer` has only its name."""
 
 
 def parse_optimizer(text: str) -> TrainingRecipe:

@@ -1,4 +1,4 @@
-"""A case, and where it was measured: the network it runs, the machine, its devices, the installation; the -k of verbs.
+"""A case, its network and precision, the machine with its devices and installation, and the -k of verbs.
 
 A case is one workload with its resolved parameters, in one precision, on one device, in one phase and path.
 """
@@ -19,17 +19,17 @@ from ampbench.errors import UsageError
 from ampbench.records.bounds import Count, Magnitude, one_of
 
 DEVICES = ("cpu", "cuda", "xpu")
-"""The device types that can be measured. A new one comes last: results of asv tell a device by its place."""
+"""The measurable device types. A new one comes last: results of asv identify a device by its place."""
 AUTOCAST_DEVICES = (*DEVICES, "mps")
 """Those on which a program may switch autocast on, which is seen, and undone, on Apple's as well."""
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What an accelerator told of itself before anything was measured on it.
+    """The state of an accelerator before the measurements.
 
-    `source` says who told, `unavailable` why nothing, or not all, is told, in sentences without a full stop. The device
-    may take `power_limit_watts`, by default `default_limit_watts`. `processes` are others that have memory of it, in
-    words. With `mig` it is an instance of a GPU, which has no sensors of its own.
+    `source` is its source, `unavailable` why parts of it are missing, in sentences without a full stop. The device may
+    take `power_limit_watts`, by default `default_limit_watts`. `processes` are others with memory on it, in words. With
+    `mig` it is an instance of a GPU, without sensors of its own.
     """
 
     source: str = ""
@@ -41,13 +41,13 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One device type of this machine: what it is and what it can do.
+    """One device type of this machine, with its capabilities.
 
-    `arithmetic` holds per dtype how matrix products run: "native", "emulated" or "unknown" ("unavailable" where the
-    dtype is not supported at all); `refusals` are the errors of dtypes that failed. `slowdown` holds per half dtype the
-    time of a product and a convolution over fp32's, which a worker measures on a CPU. `tf32` and `float64` say whether
-    the device has them. `autocast_dtype` is torch's default for this device type ("bf16"). `reason` says why a device
-    is not available: it is absent, or there and `unusable` (in torch's words). `details` holds the card's "uuid" if
+    `arithmetic` has the support of matrix products by dtype: "native", "emulated", "unknown" or "unavailable";
+    `refusals` are the errors of dtypes that failed. `slowdown` has by half dtype the time of a product and a
+    convolution relative to fp32, which a worker measures on a CPU. `tf32` and `float64`: the device has them.
+    `autocast_dtype` is torch's default for this device type ("bf16"). `reason` is why a device is not available: it is
+    absent, or present but `unusable` (in torch's words). `details` holds the card's "uuid" if
     torch knows it. `state` is the accelerator's own report (None: not asked).
     """
 
@@ -72,9 +72,9 @@ class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The fingerprint of a machine and of the installation a worker runs in.
 
-    `unavailable` names what could not be imported and why (such as torchvision beside a torch it was not built for).
-    `variables` are the environment variables that change how torch computes, `packages` the versions of what networks
-    can be named of, but torchvision. Of an imported run, None and "" stand for what the other program did not tell.
+    `unavailable` has the packages that failed to import, with reasons (such as torchvision built for another torch).
+    `variables` are the environment variables that change how torch computes, `packages` the versions of libraries of
+    networks, except torchvision. In an imported run, unknown fields are None or "".
     """
 
     host: str
@@ -107,13 +107,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 VISIBLE_DEVICES = (
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK",
 )  # fmt: skip
-"""Variables that tell a process which of a node's accelerators are its own."""
+"""Variables that assign a node's accelerators to a process."""
 
 
 def of_kind(environment: Environment) -> Environment:
-    """Return what machines of one kind have in common: all of their environment but the name, and the memory's size.
+    """Return the part of the environment that machines of one kind share: all but the name and the memory's size.
 
-    Left out are also the accelerators that a node shows, who else was on them, and a CPU's measured slowdown.
+    Visible accelerators, other processes on them, and a CPU's measured slowdown are left out, too.
     """
     devices = [
         replace(device, memory_bytes=None, arithmetic={}, slowdown={})
@@ -126,7 +126,7 @@ def of_kind(environment: Environment) -> Environment:
 
 
 def kind_of(environment: Environment) -> str:
-    """Return the same as a text, to be a key."""
+    """Return the same as a text, for use as a key."""
     return repr(of_kind(environment))
 
 
@@ -138,14 +138,14 @@ WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 COMPILED = "compiled"
 """The path of a network that is compiled as torch.compile does by default."""
 PATHS = ("eager", COMPILED, *(f"{COMPILED}-{mode}" for mode in COMPILE_MODES[1:]), "traced")
-"""How a network is run; of those that are compiled, each mode but the default is named."""
+"""The ways to run a network; compiled ones name each mode except the default."""
 SDPA = ("math", "flash", "efficient", "cudnn", "overrideable")
 """torch's backends of scaled_dot_product_attention, as `torch.nn.attention.SDPBackend` calls them."""
 TORCHS_CHOICE = "auto"
-"""What stands for none of them: torch chooses by the inputs."""
+"""The setting for none of them: torch chooses by the inputs."""
 
 ParameterValue = bool | int | float | str
-"""What a workload's parameter may be: what can be typed on a command line and stored without loss."""
+"""The types of a workload's parameters: they can be typed on a command line and stored without loss."""
 OF_CASES: Mapping[str, Sequence[ParameterValue]] = MappingProxyType(
     {"memory_format": ("contiguous", "channels_last"), "sdpa": (TORCHS_CHOICE, *SDPA), "scaler": (True, False)}
 )
@@ -158,7 +158,7 @@ def compiled_path(mode: str) -> str:
 
 
 def compile_mode(path: str) -> str:
-    """Return in which of `COMPILE_MODES` a network of this path is compiled; "" where it is not compiled at all."""
+    """Return the mode of `COMPILE_MODES` of a path; "" if the path does not compile."""
     return {compiled_path(mode): mode for mode in COMPILE_MODES}.get(path, "")
 
 
@@ -168,8 +168,8 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `module` is a dotted module name or an absolute path ending in .py, `function` the name in it; `builtin` workloads
     get their weights and inputs from ampbench's own generator. `elsewhere` are packages that the current folder's
     repository holds and that were imported from other places, as "package (path)": their code is not the commit's.
-    `switches` are those of torch that the user's code sets as it is imported and called, as it would write them.
-    `loaded` are the dtypes below fp32 that its weights come in ("bf16"), of tensor subclasses their names.
+    `switches` are torch's switches that the user's code sets when imported and called, as in its source. `loaded` are
+    the dtypes below fp32 of its weights as loaded ("bf16"), or the names of tensor subclasses.
     """
 
     name: str
@@ -183,7 +183,7 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class OwnPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A user's own precision, as `ampbench.Precision` without what is code in it."""
+    """A user's own precision: `ampbench.Precision` without code."""
 
     name: str
     summary: str = ""
@@ -198,20 +198,19 @@ class OwnPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @classmethod
     def of(cls, row: Precision) -> "OwnPrecision":
-        """Return what a row says of itself."""
+        """Return the precision of a row without its code."""
         return cls(**{field.name: getattr(row, field.name) for field in fields(cls)})
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """What is measured, whole; its `case_id` is the join key of every comparison.
+    """The smallest measured unit; its `case_id` is the join key of every comparison.
 
-    `parameters` are the workload's resolved parameters without the batch size, which is None where a user's workload
-    has no parameter of that name. `input_dtype` ("fp32") is the dtype floating inputs are given in. `sdpa` is the one
-    backend of `SDPA` by which scaled_dot_product_attention may run ("": torch chooses). `scaler` is False
-    where `--set scaler=false` took GradScaler out of training. `recipe` is what it is trained by where that is not the
-    workload's own ("adamw-lm,lr=1e-05", a `TrainingRecipe.spelling`; "" in inference). `version` is the workload's and
-    not part of the id, so that records of two versions meet, and are seen to differ in it. A case has no slots, so that
-    its id is put together once.
+    `parameters` are the workload's resolved parameters without the batch size, which is None if a user's workload has
+    no such parameter. `input_dtype` ("fp32") is the dtype of floating inputs. `sdpa` is the only backend of `SDPA`
+    allowed for scaled_dot_product_attention ("": torch chooses). `scaler` is False if `--set scaler=false` removed
+    GradScaler from training. `recipe` is the training recipe, a `TrainingRecipe.spelling` such as "adamw-lm,lr=1e-05"
+    ("": the workload's own, or inference). `version` is the workload's; it is not part of the id, so that comparisons
+    pair the records of two versions and report it. A case has no slots, so its id is computed once.
     """
 
     workload: str
@@ -231,7 +230,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def network(self) -> str:
-        """What is run, in words of its id: the workload with its parameters, batch size, memory format and `sdpa`."""
+        """The network, in words of its id: the workload with its parameters, batch size, memory format and `sdpa`."""
         settings = dict(sorted(self.parameters.items()))
         listed = ",".join(f"{name}={value}" for name, value in settings.items())
         parts = [f"{self.workload}[{listed}]" if listed else self.workload]
@@ -245,7 +244,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def group(self) -> str:
-        """What the precisions of one table share: the network and its recipe."""
+        """The network and its recipe, which the precisions of one table share."""
         return "/".join([self.network, *([f"recipe-{self.recipe}"] if self.recipe else [])])
 
     @cached_property
@@ -260,7 +259,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 Table = tuple[str, str, str, str]
-"""What the cases have in common whose speeds are compared with each other: device, group, phase, path."""
+"""The common properties of cases whose speeds are compared: device, group, phase, path."""
 
 
 def table_of(case: Case) -> Table:
@@ -269,7 +268,7 @@ def table_of(case: Case) -> Table:
 
 
 _SHOWN = 100
-"""As many characters of an expression are shown where it is none."""
+"""The most characters of an invalid expression in a message."""
 
 _Test = Callable[[str], bool]
 
@@ -297,7 +296,7 @@ def _test(expression: str) -> _Test:
         if part in ("and", "or", "not", "(", ")"):
             parts.append(part)
         else:
-            parts.append(f"w[{len(words)}]")  # what stands for it to Python
+            parts.append(f"w[{len(words)}]")  # the word in Python's syntax
             words.append(part.lower())
     tree = ast.parse(" ".join(parts), mode="eval")
     if any(isinstance(node, ast.Call | ast.Tuple) for node in ast.walk(tree)):  # as in "a (b)" and "()"

@@ -1,10 +1,10 @@
-"""The casts of a traced program, op by op: raw records, casts that could be saved, and ops as rows.
+"""The casts of a traced program, op by op: raw records, avoidable casts, and ops as rows.
 
-Seconds of ops are medians over the traced steps. Dtypes are short names ("fp32", "bf16"; others as torch spells them,
-"int64"). A module path is a name of `named_modules` below the traced model; "" is the model itself, or no module.
-Phases are "forward", "backward" and "optimizer". Names of ops are those of eager mode ("aten.addmm"), TorchScript
-("aten::linear") and inductor ("prims.convert_element_type"); `plain_name` unifies them. Fake tensors have no fused
-kernels: ops that hardware runs whole are decomposed, and cast in between (`casts_inside`).
+Seconds of ops are medians over the traced steps. Dtypes are short names ("fp32", "bf16"; others as in torch, "int64").
+A module path is a name of `named_modules` below the traced model; "" is the model itself, or no module. Phases are
+"forward", "backward" and "optimizer". Ops have the names of eager mode ("aten.addmm"), TorchScript ("aten::linear") or
+inductor ("prims.convert_element_type"); `plain_name` unifies them. Fake tensors have no fused kernels: ops that
+hardware runs whole are decomposed, with casts in between (`casts_inside`).
 """
 
 from collections import Counter
@@ -20,25 +20,25 @@ from ampbench.records.labels import few
 from ampbench.records.measured import Fitness
 
 INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = "input", "weight", "buffer", "activation", "gradient", "state"
-"""What can be cast: values from outside or from no tensor; parameters; buffers; results of ops or autograd; the state
+"""The kinds of cast values: from outside or from no tensor; parameters; buffers; results of ops or autograd; the state
 of an optimizer or GradScaler."""
 
 SUBJECTS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE)
-"""What is cast, in the order of tables."""
+"""The kinds of cast values, in the order of tables."""
 
 AUTOCAST, EXPLICIT, INTERNAL = "autocast", "explicit", "internal"
-"""Who asked for a cast: autocast; the user's own `.half()`; or an op's implementation: attention that computes in fp32,
-an op that promotes a mixed pair and returns each gradient in its own dtype. A gradient's cast that undoes a forward
-cast has its origin."""
+"""The origin of a cast: autocast; the user's own `.half()`; or an op's implementation, such as attention in fp32, or an
+op that promotes a mixed pair and returns each gradient in its own dtype. A gradient's cast that undoes a forward cast
+has the same origin."""
 
 CAST, REUSED, NOT_NEEDED = "cast", "reused", "not needed"
-"""How a weight reached an op: cast for it, from autocast's cache, or as it is stored."""
+"""How a weight reached an op: cast for it, from autocast's cache, or as stored."""
 
 AUTOGRAD, TRACED, COMPILED = "autograd", "traced", "compiled"
-"""Graphs besides the eager step: that of `grad_fn`, of torch.jit.trace, of torch.compile."""
+"""Graphs besides the eager step: of `grad_fn`, of torch.jit.trace, of torch.compile."""
 
 KEPT, FUSED, FOLDED = "kept", "fused", "folded"
-"""What a graph made of a cast: an own op or kernel; a part of another op's kernel; a constant in the graph."""
+"""The fate of a cast in a graph: a separate op or kernel; a part of another op's kernel; a constant."""
 
 PRE_CAST_INPUTS, PRE_CAST_WEIGHTS, NO_GRAD = "inputs stored in half", "weights stored in half", "no_grad"
 """Changes that save casts without touching the network's code; the last: `torch.no_grad` instead of
@@ -104,7 +104,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Promotion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """An input that `operation`, which was given several dtypes, converts to the widest of them inside its kernel.
+    """An input that `operation` converts inside its kernel to the widest dtype of its inputs.
 
     A CPU copies the input for it, a GPU converts it as it reads.
     """
@@ -164,7 +164,7 @@ class CastTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class GraphCast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One cast in a graph, with fields as in `Cast`; `elements` is None if the graph does not know."""
+    """One cast in a graph, with fields as in `Cast`; `elements` is None if unknown."""
 
     what: Annotated[str, one_of(*SUBJECTS)]
     name: str = ""
@@ -179,8 +179,8 @@ class GraphCast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class GraphTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The ops and casts of the same step in one `graph`.
 
-    An op's `name` is the graph's own ("aten::addmm"); autograd's graph has casts alone. `notes` say what could not be
-    read, `error` is the first line of what making the graph raised; then there are no ops.
+    An op has its `name` in the graph ("aten::addmm"); autograd's graph has casts alone. `notes` list unread parts.
+    If making the graph failed, `error` is the first line of the exception and there are no ops.
     """
 
     graph: str
@@ -208,7 +208,7 @@ class CheckedSaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     peak_bytes_after: Count | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for samples that are not those of pairs."""
+        """Raise `ValueError` for samples that are not in pairs."""
         if not self.before or len(self.before) != len(self.after) or not all((*self.before, *self.after)):
             raise ValueError("a change that was not measured in pairs")
 
@@ -262,7 +262,7 @@ FLOATING = ("fp16", "bf16", "fp32", "fp64")
 VIEWS = frozenset({"t", "view", "permute", "transpose", "expand", "slice", "select", "squeeze", "unsqueeze", "detach"})
 VIEWS |= {"alias", "reshape", "flatten", "unsafe_view", "reshape_alias", "split", "split_with_sizes", "chunk", "unbind"}
 VIEWS |= {"as_strided", "view_as", "expand_as", "lift_fresh"}
-"""Ops that only say where to read."""
+"""Ops that return a view of their input."""
 
 CASTS = frozenset({"to", "to_copy", "convert_element_type", "type_as", "autocast_to_reduced_precision"})
 CASTS |= {"autocast_to_full_precision"}
@@ -275,7 +275,7 @@ def plain_name(name: str) -> str:
 
 
 def is_view(name: str) -> bool:
-    """Return whether an op of any graph only says where to read."""
+    """Return whether an op of any graph returns a view."""
     return plain_name(name) in VIEWS
 
 
@@ -307,8 +307,8 @@ STORE, KEEP, ONCE, STAY = "store", "keep", "once", "stay"
 class Saving:
     """Casts (their ops) that one change would make unnecessary: `kind` is a key above, `advice` the change.
 
-    `names` are the tensors': all inputs, weights or buffers of one change of one kind, or one activation. `bytes_moved`
-    and `seconds` are what the casts cost; the real saving is to be measured.
+    `names` are the tensors: all inputs, weights or buffers of one change of one kind, or one activation. `bytes_moved`
+    and `seconds` are the cost of the casts; only a measurement shows the real saving.
     """
 
     kind: str
@@ -412,10 +412,10 @@ def _named(casts: Sequence[Cast]) -> str:
 
 
 def cast_users(trace: CastTrace) -> list[Operation | None]:
-    """Return, cast by cast of `trace`, the op that it was made for; None: it is for no op, a copy that is stored.
+    """Return for each cast of `trace` the op that uses the copy; None for a stored copy without a user.
 
-    That is the op that used the copy. A gradient's cast belongs to the op whose operand's cast it undoes; one that
-    undoes none, to the op that made the gradient: the next reader may be GradScaler, which reads all of them.
+    A gradient's cast belongs to the op whose operand's cast it undoes, or else to the op that made the gradient: the
+    next reader may be GradScaler, which reads all gradients.
     """
     ops, casts = trace.ops, {cast.index: cast for cast in trace.casts}
     users: list[Operation | None] = []
@@ -430,9 +430,9 @@ def cast_users(trace: CastTrace) -> list[Operation | None]:
 
 
 def casts_inside(trace: CastTrace) -> Counter[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """Return how often which op gives another floating dtype than all it was given, without a cast that is seen.
+    """Return counts of ops with an output in another floating dtype than all inputs, without a traced cast.
 
-    An op that makes a tensor of its own ("zeros_like") or shows the same bytes as another dtype casts nothing.
+    Ops that make a new tensor ("zeros_like") or view the same bytes as another dtype cast nothing.
     """
     casts = {cast.index for cast in trace.casts}
     counts: Counter[tuple[str, tuple[str, ...], tuple[str, ...]]] = Counter()
@@ -447,7 +447,7 @@ def casts_inside(trace: CastTrace) -> Counter[tuple[str, tuple[str, ...], tuple[
 
 
 def floating(dtypes: Iterable[str]) -> tuple[str, ...]:
-    """Return those of autocast and mixed precision, each once."""
+    """Return the dtypes of autocast and mixed precision, each once."""
     return tuple(dict.fromkeys(dtype for dtype in dtypes if dtype in FLOATING))
 
 

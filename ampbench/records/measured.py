@@ -1,6 +1,6 @@
 """Raw measurements of a case: rounds, memory, divergence from fp64, and failures.
 
-Nothing is derived from samples here but a `Reading`, which is all that some other programs keep.
+Only a `Reading` is derived from samples: some other programs keep nothing else.
 """
 
 from dataclasses import dataclass
@@ -54,8 +54,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The optimizer of a case ("torch.optim.AdamW") with its groups, in its order, and its running statistics.
 
     A group of an optimizer that is not torch's own has a learning rate alone. `running_momenta` are the momenta of the
-    modules with running statistics, each once, the largest first. `missed` names those of the `trained` weights that
-    the optimizer lacks, `foreign` counts what else it moves; they are told where there are any.
+    modules with running statistics, each once, the largest first. `missed` names the weights that the optimizer lacks,
+    of `trained` trained ones; `foreign` counts other tensors that it moves.
     """
 
     optimizer: str
@@ -96,11 +96,11 @@ WAITED_SHARE = 0.05
 a launch-bound step takes as much longer, over twice the threshold. The load of other processors does not matter."""
 
 KILLED = "killed"
-"""Cause of a failure that says nothing about the case: the kernel, out of memory, or a person ended its worker."""
+"""The cause of a failure outside the case: the kernel, out of memory, or a person ended its worker."""
 OUT_OF_MEMORY = "out of memory"
-"""Cause of a failure, or of a trial of a search. Such a trial says nothing of smaller sets, which mostly take less."""
+"""The cause of a failure, or of a trial of a search; smaller sets may still fit, as they mostly take less."""
 CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLED, "unknown")
-"""Causes of failures; "unknown" if another program measured and did not say."""
+"""Causes of failures; "unknown" in imported runs without one."""
 NO_ROOM_OR_TIME = (OUT_OF_MEMORY, "memory limit", "time-out")
 """Causes for which a divergence pass leaves its errors undefined, and the case goes on to its rounds."""
 STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.task_names))
@@ -132,7 +132,7 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What an accelerator's sensors read in the windows of a round; None: unknown.
+    """The readings of an accelerator's sensors in the windows of a round; None: unknown.
 
     A thread read them from `source` ("NVML", "sysfs") every `period_seconds`, `readings` times in `window_seconds`.
     `unavailable` says why sensors are missing. `clock_hz` of the cores is the median over all windows, `first_` and
@@ -164,7 +164,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE = "power limit", "heat", "hardware slowdown", "power brake"
 LIMITS = (POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE, "current limit", "sync boost", "set clocks")
-"""What holds a clock down. Under load a device is always at its power limit; the last two were set by someone."""
+"""Limits of a clock. Under load a device is always at its power limit; a person sets the last two."""
 THROTTLES = frozenset({HEAT, SLOWDOWN, POWER_BRAKE})
 """Limits under which a round is unfit: heat, halved clocks, a power supply's brake."""
 
@@ -414,7 +414,7 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far a classifier's probabilities are from the reference's, over `rows` of logits in `outputs`.
+    """The distance of a classifier's probabilities from the reference's, over `rows` of logits in `outputs`.
 
     Probabilities are the softmax of logits, or the output itself if the reference's rows are probabilities or their
     logarithms. `kl_mean` and `kl_p99` are mean and 99% quantile over rows of the Kullback-Leibler divergence from the
@@ -432,7 +432,7 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 ASKED_AGREEMENT = 0.99
-"""The agreement that further batches are to prove: the default of advice."""
+"""The agreement that further batches must prove: the default of advice."""
 ENDS = ("proven", "refuted", "time", "decisions", "batches", "failed")
 """Why further batches ended: the agreement is decided, time is up, there are enough or no decisions, or one failed."""
 
@@ -447,12 +447,12 @@ class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The step that errors are relative to: on `device`, in `dtype`.
+    """The reference step of errors, on `device`, in `dtype`.
 
-    That is "fp64"; "fp32" (on the case's device) if the fp64 step failed with `error`; "" if fp32 failed, too. Norms
+    `dtype` is "fp64"; "fp32" (on the case's device) if the fp64 step failed with `error`; "" if fp32 failed, too. Norms
     are of the finite elements of all outputs and of all gradients (None: none, or out of fp64's range), `output_shapes`
-    those of floating outputs. By their sketches (`ampbench.core.stats`) the fp64 results of two commits can be
-    compared. `loss` is None in inference, and if it is not finite.
+    the shapes of floating outputs. Sketches (`ampbench.core.stats`) compare the fp64 results of two commits. `loss` is
+    None in inference, and if it is not finite.
     """
 
     device: str
@@ -467,7 +467,7 @@ class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far the outputs of a step are from the reference's; None: undefined, as `undefined` says of `rel_l2`.
+    """The distance of a step's outputs from the reference's; None: undefined; `undefined` is the reason for `rel_l2`.
 
     Of the `elements`, `reference_nonfinite` are not finite in the reference (`reference_nan` NaN), `nonfinite` are not
     finite only here (`nan` NaN), `unlike` are not the reference's infinity, `fp32_nonfinite` are not finite in fp32
@@ -498,7 +498,7 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def decided(self) -> tuple[int, int] | None:
-        """How many of how many decisions are the reference's, further batches included; None: no classifier."""
+        """The decisions that equal the reference's, and all decisions, with further batches; None: no classifier."""
         if self.argmax_agreeing is None or self.argmax_decisions is None:
             return None
         more = (self.further.agreeing, self.further.decisions) if self.further else (0, 0)
@@ -527,7 +527,7 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far the gradients of a step are from the reference's; None: undefined, as `undefined` says of `rel_l2`.
+    """The distance of a step's gradients from the reference's; None: undefined; `undefined` is the reason for `rel_l2`.
 
     Counts are as in `OutputDivergence`; `flushed` of the `elements` are zero only here. `worst_parameter` has the
     largest error of its gradient, `tensor_parameter` the largest of those with at least a hundredth of the norm. Over
@@ -588,5 +588,5 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def loss_is_lost(self) -> bool:
-        """Whether this is of a training whose loss is not finite."""
+        """Whether this is a training with a loss that is not finite."""
         return self.gradient.elements is not None and self.loss is None

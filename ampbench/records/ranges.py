@@ -119,7 +119,7 @@ class SeenGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LowRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What really came of a low precision, for the predictions from an fp32 run.
+    """The observed effects of a low precision, to check the predictions from an fp32 run.
 
     `modules` are on exact inputs, those of all steps of the fp32 run. `first_nonfinite` and, in training, `gradients`
     are of as many whole steps in `precision`, beginning at the loss scale `scaler_scale` (None: without one). `lowered`
@@ -148,7 +148,7 @@ class LowRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Magnitudes in `steps` fp32 steps of a case, and what low precisions made of as many.
+    """Magnitudes in `steps` fp32 steps of a case, and the same number of steps in low precisions.
 
     `case_id` is that of the fp32 case; `recipe` is None in inference. `notes` say what was left out and why.
     """
@@ -181,9 +181,9 @@ class OriginPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
     """Return the modules that were compared, those to keep in fp32 first.
 
-    First by what the output errs while each is kept, where that is known. Then those that overflow on inputs that fit,
-    those whose inputs do not, each by the share of their outputs, and others by their own error, which nears 1 if
-    outputs flush. Equal ones stay in the order of running.
+    Sort first by the output's error with each module kept in fp32, if known. Then come modules that overflow on inputs
+    that fit, modules with overflowing inputs, both by the share of their outputs, and others by their own error, which
+    nears 1 if outputs flush. Equal ones stay in the order of running.
     """
     return sorted(
         (row for row in errors if row.elements),
@@ -204,6 +204,6 @@ class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def format_scale(scale: float) -> str:
-    """Return a loss scale as "2^16", one that is no power of two as "1000"."""
+    """Return a loss scale as "2^16", or as "1000" if it is no power of two."""
     mantissa, power = math.frexp(scale)
     return f"2^{power - 1}" if mantissa == 0.5 and scale != 1 else f"{scale:g}"
