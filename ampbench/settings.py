@@ -1,4 +1,4 @@
-"""Settings files: `[tool.ampbench]` of pyproject.toml, or ampbench.toml; what flags say wins over them.
+"""Read settings files: `[tool.ampbench]` of pyproject.toml, or ampbench.toml; flags override them.
 
 [tool.ampbench]              # for every verb that has the option
 results = "bench/results"

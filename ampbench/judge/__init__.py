@@ -1,1 +1,1 @@
-"""What stored runs say: frames, advice, comparisons, verdicts, gates."""
+"""Judge stored runs: frames, advice, comparisons, verdicts, gates."""

@@ -16,7 +16,7 @@ from ampbench.studies.ceilings import BINDING, Bounds, Ceiling
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
 FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-"""Environment variables that decide how fp32 products are rounded, whatever torch's switches say."""
+"""Environment variables that decide the rounding of fp32 products, before torch's switches."""
 CEILING_REACHED = 1.05
 """A larger share of a ceiling is impossible: the excess is more than the noise of two measurements."""
 

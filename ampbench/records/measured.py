@@ -184,7 +184,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rounded to (None: weights are in half).
 
     On an accelerator a round warms up for `warm_seconds`, `steady` if time and clock came to rest; `windows[b]` are
-    over a second or more, of which `samples[b]` are parts. `burst_seconds` is the fastest sample, warming included.
+    over a second or more, and `samples[b]` are their parts. `burst_seconds` is the fastest sample, warming included.
     `state_on_host`: what training restores before every sample did not fit on the device.
     """
 
@@ -236,7 +236,7 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `flops` are algorithmic (a multiply-add is two), by dtype; `flops_by_operation`, by `MULTIPLYING` and dtype, leave
     out masked attention. `least_bytes` is the least traffic of a step: weights, inputs and outputs once, in training
     weights and optimizer state written once more, without gradients and activations. `attention` counts the kernels of
-    attention that ran: those of `SDPA`, and `NATIVE`. `master_bytes` of `parameter_bytes` are master weights.
+    attention that ran, of `SDPA` and `NATIVE`. `master_bytes` of `parameter_bytes` are master weights.
 
     On an accelerator `reserved_bytes` is the most that the caching allocator held, `workspace_bytes` what a discarded
     first step left allocated: libraries' workspaces, which the peak leaves out. The profiler counts `busy_seconds` of
@@ -389,15 +389,15 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The error of one output tensor of a step; None: undefined, as `undefined` or `sample_undefined` says.
+    """The error of one output tensor of a step; None: undefined, for the reason `undefined` or `sample_undefined`.
 
-    `name` is its path in what the network returns ("scores", "[1]"; "" for a lone tensor). `rel_l2` is the Euclidean
-    norm of its error, relative to its norm in the reference, `floor_rel_l2` that of merely rounding the reference to
-    the precision's dtype. `centred`: it holds logits, and each row is compared less its mean over classes, as softmax
-    does not see a shift. `over_spread` is the norm of the error relative to that of the spread between rows (first
-    dimension) of the reference, or of its targets where it is zero (None: no spread). Rows are samples: of each one's
-    own relative error `sample_p99_rel_l2` is the 99% quantile, linear between order statistics, and
-    `sample_worst_rel_l2` the largest of the `sample_count` that are defined.
+    `name` is its path in the network's output ("scores", "[1]"; "" for a lone tensor). `rel_l2` is the Euclidean norm
+    of its error, relative to its norm in the reference, `floor_rel_l2` the error of merely rounding the reference to
+    the precision's dtype. `centred`: it holds logits, and rows are compared without their mean over classes, because
+    softmax ignores a shift. `over_spread` is the norm of the error relative to the norm of the spread between rows
+    (first dimension) of the reference, or of its targets if the reference is zero (None: no spread). Rows are samples:
+    `sample_p99_rel_l2` is the 99% quantile of their relative errors, linear between order statistics, and
+    `sample_worst_rel_l2` the largest of the `sample_count` defined ones.
     """
 
     name: str

@@ -50,7 +50,7 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Swallowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Elements of a parameter that fp32 steps `moved`, and those that would not change when stored in `dtype`.
+    """Elements of a parameter that fp32 steps `moved`, and the `swallowed` ones, unchanged when stored in `dtype`.
 
     The step's change in fp32 was added to the parameter rounded to `dtype`, and rounded again.
     """
@@ -64,7 +64,7 @@ class Swallowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The error of one module in a low precision.
 
-    On exact inputs, those of the fp32 run, rounded as the precision hands them over: `own_rel_l2` is the relative L2
+    On exact inputs, of the fp32 run, rounded as the precision passes them on: `own_rel_l2` is the relative L2
     error of its floating outputs against its own in fp32, over elements finite in both (None: there are none, or fp32's
     are zero). Of `elements` (0: not compared, for the reason in `note`), `overflowed` are not finite and `flushed` are
     zero unlike in fp32. `inputs_overflowed` are not finite in the low dtype: then the overflow began before.
