@@ -1,9 +1,9 @@
-"""Why a network does what it does in a precision: what `ampbench explain` prints, as objects.
+"""Explanations of a network in a precision: the results of `ampbench explain`, as objects.
 
-What is given is what `ampbench.measure` takes: a network with `inputs` and, for training, a `loss`, `targets` and an
-`optimizer`, or a workload, a function that returns one or a name, which bring theirs; and `precisions`, `device` and
-`phase` (default: training, where there is a loss and an optimizer, else inference). It is done in this process, on a
-copy, and leaves no trace. Other keywords are the options of the verb, with underscores.
+Arguments are as of `ampbench.measure`: a network with `inputs` and, for training, a `loss`, `targets` and an
+`optimizer`; or a workload, a function that returns a workload, or a name; and `precisions`, `device` and `phase`
+(default: training with a loss and an optimizer, else inference). The study runs in this process, on a copy, and leaves
+no trace. Other keywords are the options of the verb, with underscores.
 """
 
 from collections.abc import Iterator
@@ -28,15 +28,15 @@ def casts(model_or_workload: Any, inputs: Any = None, loss: Any = None, **option
 
 
 def headroom(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
-    """Return how near a network's values in fp32 are to what fp16 and bf16 hold, and which loss scales fit.
+    """Return the headroom of a network's fp32 values in fp16 and bf16, and the loss scales that fit.
 
-    `steps`: steps that are watched.
+    `steps`: watched steps.
     """
     return studied(kinds.HEADROOM, model_or_workload, inputs, loss, options)
 
 
 def keep_fp32(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
-    """Return a small set of modules to keep in fp32 so that the errors meet a budget, and what that costs.
+    """Return a small set of modules to keep in fp32 so that the errors meet a budget, with its cost.
 
     `max_error` and `max_gradient_error` of the budget; `min_update_kept`: least share of an update that arrives, in
     pure half; `max_trials`: most sets to try.
@@ -45,24 +45,24 @@ def keep_fp32(model_or_workload: Any, inputs: Any = None, loss: Any = None, **op
 
 
 def origin(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
-    """Return where the error of a precision begins: what becomes of it where each module alone is kept in fp32.
+    """Return the origin of a precision's error: the error with each module alone kept in fp32.
 
-    `own`: rank modules by what they err by themselves, which takes no pass for each.
+    `own`: rank modules by their own errors, which saves a pass for each.
     """
     return studied(kinds.ORIGIN, model_or_workload, inputs, loss, options)
 
 
 def rules(**options: Any) -> Findings:
-    """Return what autocast does to each op, against what documents say of it.
+    """Return autocast's behaviour on each op, against its documents.
 
-    `device`: one or a list, here or not (default: all). Each is looked at by a process of its own.
+    `device`: one or a list, present or absent (default: all). Each has its own process.
     """
     return studied(kinds.RULES, None, None, None, options)
 
 
 @contextmanager
 def nonfinite(model: Any) -> Iterator["_Finder"]:
-    """Find the first op of the block that makes NaN or infinity: `first` of what is yielded (None: there is none).
+    """Find the first op of the block that makes NaN or infinity: the `first` of the yielded finder, or None.
 
     `model` is the network that the block runs, in a forward pass, a backward pass or an optimizer's step.
     """
@@ -73,7 +73,7 @@ def nonfinite(model: Any) -> Iterator["_Finder"]:
 
 
 def studied(kind: str, model_or_workload: Any, inputs: Any, loss: Any, options: dict[str, Any]) -> Findings:
-    """Return what a kind of study finds of a network, with the options of its verb; torch is imported here first."""
+    """Return the result of a study of a network, with the options of its verb; torch is first imported here."""
     from ampbench import live
 
     return live.study(kind, model_or_workload, inputs, loss, **options)

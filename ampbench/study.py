@@ -1,8 +1,8 @@
-"""What precisions do over many steps, and what a machine gives: what `ampbench study` and `check` print, as objects.
+"""Studies of precisions over many steps, and of machines: the results of `ampbench study` and `check`, as objects.
 
-What is given is what `ampbench.measure` takes: a network with `inputs`, a `loss`, `targets` and an `optimizer`, or a
-workload, a function that returns one or a name, which bring theirs; and `precisions`, `device` and `phase`. It is done
-in this process, on a copy, and leaves no trace. Other keywords are the options of the verb, with underscores.
+Arguments are as of `ampbench.measure`: a network with `inputs`, a `loss`, `targets` and an `optimizer`; or a workload,
+a function that returns a workload, or a name; and `precisions`, `device` and `phase`. The study runs in this process,
+on a copy, and leaves no trace. Other keywords are the options of the verb, with underscores.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["ceilings", "check", "input_storage", "scope", "training"]
 
 
 def training(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
-    """Return whether each precision, or setting of GradScaler, trains as fp32 does, and what keeps it from that.
+    """Return whether each precision, or setting of GradScaler, trains as fp32 does, and the obstacles.
 
     `steps` from each of `seeds`; `setting`: of GradScaler by name, "all" or "init_scale=1024", one or a list.
     """
@@ -23,7 +23,7 @@ def training(model_or_workload: Any, inputs: Any = None, loss: Any = None, **opt
 
 
 def scope(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
-    """Return what entering autocast around more than forward and loss costs in time, memory and accuracy.
+    """Return the cost in time, memory and accuracy of autocast around more than forward and loss.
 
     `steps` of training in each scope; `seconds` of timing per case, as 20 or "2m".
     """
@@ -31,7 +31,7 @@ def scope(model_or_workload: Any, inputs: Any = None, loss: Any = None, **option
 
 
 def input_storage(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
-    """Return what storing inputs in half saves, and whether it loses anything.
+    """Return the saving of inputs stored in half, and whether anything is lost.
 
     `seconds` of timing per case, as 20 or "2m".
     """
@@ -39,18 +39,18 @@ def input_storage(model_or_workload: Any, inputs: Any = None, loss: Any = None, 
 
 
 def ceilings(**options: Any) -> Findings:
-    """Return what a `device` attains at best: FLOP/s of products, convolutions and attention, memory bandwidth.
+    """Return the peak rates of a `device`: FLOP/s of products, convolutions and attention, memory bandwidth.
 
-    `operation` and `dtype`: names, or lists of them (default: all); `seconds` of timing for each. It is measured in
-    processes of its own.
+    `operation` and `dtype`: names, or lists of them (default: all); `seconds` of timing for each. It has its own
+    processes.
     """
     return studied(kinds.CEILINGS, None, None, None, options)
 
 
 def check(*names: str, **options: Any) -> Findings:
-    """Return which known defects of mixed precision the installed torch has here, each shown by a small program.
+    """Return the known defects of mixed precision in the installed torch, each shown by a small program.
 
-    `names` of checks, or `area`, one or a list (default: all fast ones); `device`: one or a list, here or not. Each is
-    run by a process of its own.
+    `names` of checks, or `area`, one or a list (default: all fast ones); `device`: one or a list, present or absent.
+    Each check has its own process.
     """
     return studied(kinds.CHECK, None, None, None, {"names": names, **options})

@@ -1,4 +1,4 @@
-"""Known defects of mixed precision: a function each, which a decorator makes a check, and which shows what is wrong."""
+"""Known defects of mixed precision: one function each, which shows the defect; a decorator makes it a check."""
 
 import inspect
 from collections.abc import Callable
@@ -11,17 +11,17 @@ CACHE, RULES, COMPILE, SCALER, KERNELS, SPEED = AREAS = "cache", "rules", "compi
 """What a check is about: autocast's cache of casts; which op runs in which dtype; torch.compile and export; GradScaler
 and optimizers; kernels of half precision; what it costs. Each is a module of this package."""
 TRAINING, INFERENCE = "training", "inference"
-"""What a defect matters for."""
+"""The phases that a defect affects."""
 CPU_ALONE, CPU_CUDA, ACCELERATORS = ("cpu",), ("cpu", "cuda"), DEVICES[1:]
 """Devices of checks."""
 
 Answer = tuple[str, str] | tuple[str, str, bool]
-"""What is expected and what is seen: short texts about the same thing, equal where all is well, or that all is well."""
+"""Expected and seen: short texts about the same thing, equal without the defect; optionally, whether all is well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check: `title` is the defect in a sentence, `threads` are where it was told of, as "owner/repo#number".
+    """A check: `title` is the defect in a sentence, `threads` are its reports, as "owner/repo#number".
 
     `why` says why what its program expects is right. Where it sees something else, that is a defect or, with
     `by_design`, differs from what one may expect. `matters` says for what, `remedy` what to do about it, `mended` since

@@ -1,7 +1,7 @@
 """The checks, and the program of each.
 
-The function of a check is never called: its text is the program, which needs torch alone. That is what a person can
-paste, and what is run. So checks are known without torch.
+The function of a check is never called: its text is the program, to paste or to run, and needs only torch. So checks
+are known without torch.
 """
 
 import ast
@@ -83,7 +83,7 @@ def _module(name: str) -> _Module:
 
 
 def _needed(parts: Iterable[ast.AST], module: _Module) -> Iterator[str]:
-    """Yield the imports and the functions that some parts of a module need, in the order in which they are written."""
+    """Yield the imports and functions that parts of a module need, in source order."""
     nodes = [node for part in parts for node in ast.walk(part)]
     used = {ast.unparse(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
     for name, node in module.imports.items():

@@ -1,1 +1,1 @@
-"""Studies: what explains a network or a device beside the numbers of a run, one module each."""
+"""Studies: explanations of a network or a device beyond the numbers of a run, one module each."""

@@ -61,7 +61,7 @@ GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
 """If traced ops take more than this many times the untraced step, the share of casts is not carried over to it."""
 STORED = "only stored"
-"""What stands for the op that uses a copy where none does."""
+"""The name in place of an op where no op uses the copy."""
 MOVES = terms.VIEWS | terms.CASTS | {"copy", "clone"}
 """Ops that compute nothing."""
 SEEN_INSIDE = ("aten", "prims", "prim")
@@ -94,7 +94,7 @@ class Casts(StrEnum):
 
 
 def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
-    """Yield how many casts there are and what they cost, what could be saved, and what was not seen."""
+    """Yield the number and cost of casts, possible savings, and gaps in the trace."""
     trace, step = record.trace, step_seconds(record.step_samples)
     if not trace.casts and case.precision in PRECISIONS and PRECISIONS[case.precision].autocast is None:
         yield _info(Casts.NONE, precision=case.precision)
@@ -140,7 +140,7 @@ def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
 
 
 def _of_graphs(record: CastPass) -> Iterator[Statement]:
-    """Yield what traced and compiled graphs make of the casts."""
+    """Yield the casts of traced and compiled graphs."""
     for graph in record.graphs:
         if graph.error:
             yield state(Casts.NO_GRAPH, graph.graph, Severity.ADVICE, error=graph.error)
@@ -151,7 +151,7 @@ def _of_graphs(record: CastPass) -> Iterator[Statement]:
 
 
 def _tried(record: CastPass) -> Iterator[Statement]:
-    """Yield of each change that was made and measured what it saves."""
+    """Yield the measured saving of each change."""
     for change in record.checked:
         peaks = {"before": change.peak_bytes_before, "after": change.peak_bytes_after}
         yield _info(
@@ -164,7 +164,7 @@ def _tried(record: CastPass) -> Iterator[Statement]:
 
 
 def _unseen(case: Case, record: CastPass) -> Iterator[Statement]:
-    """Yield which ops cast inside where nothing is seen, or might, and what fake tensors did in place of a device."""
+    """Yield ops that cast or may cast invisibly, and the use of fake tensors in place of a device."""
     for (name, sources, results), count in casts_inside(record.trace).items():
         yield _info(Casts.INSIDE, op=name, given=" and ".join(sources), made=" and ".join(results), count=count)
     names = Counter(op.name for op in record.trace.ops)
@@ -214,13 +214,13 @@ def all_casts(record: CastPass) -> list[Row]:
 
 
 def by_origin(record: CastPass) -> list[Row]:
-    """Return the casts by what was cast and who asked, in the order of `SUBJECTS`."""
+    """Return the casts by value and origin, in the order of `SUBJECTS`."""
     groups = _grouped(record.trace, ("what", "origin"), lambda row: (row.cast.what, row.cast.origin))
     return sorted(groups, key=lambda group: terms.SUBJECTS.index(group["what"]))
 
 
 def by_op(record: CastPass) -> list[Row]:
-    """Return the casts by the op that they were made for, "" where it was none, and the function that called it."""
+    """Return the casts by consuming op, "" without one, and the function that called it."""
     return _grouped(record.trace, ("op", "function"), _asking)
 
 
@@ -229,7 +229,7 @@ def _asking(row: CastRow) -> tuple[str, str]:
 
 
 def by_promoting_op(record: CastPass) -> list[Row]:
-    """Return what ops convert inside, by the op and the function that called it; nothing times that alone."""
+    """Return the conversions inside ops, by op and calling function; these have no time of their own."""
     ops = record.trace.ops
     inside = [CastRow(cast, ops[cast.operation], ops[cast.operation]) for cast in record.trace.promotions]
     return _grouped(record.trace, ("op", "function"), _asking, inside)
@@ -241,7 +241,7 @@ def _grouped(
     key: Callable[[CastRow], tuple[str, str]],
     inside: list[CastRow] | None = None,
 ) -> list[Row]:
-    """Return the casts, or what is converted `inside` ops, by what they have in common, the most expensive first."""
+    """Return groups of casts, or of conversions `inside` ops, the most expensive first."""
     groups: list[Row] = []
     for common, rows in grouped(_cast_rows(trace) if inside is None else inside, key).items():
         casts, phases = [row.cast for row in rows], Counter(row.op.phase for row in rows)
@@ -264,7 +264,7 @@ def _ways(cast: Any) -> str:
 
 
 def _seconds(trace: CastTrace, casts: Iterable[Any]) -> float | None:
-    """Return what ops or casts took while traced; None where they were not timed."""
+    """Return the traced seconds of ops or casts; None where they were not timed."""
     return sum((cast.seconds or 0.0 for cast in casts), 0.0) if trace.timed else None
 
 
@@ -293,7 +293,7 @@ def by_weight(record: CastPass) -> list[Row]:
 
 
 def by_module(record: CastPass) -> list[Row]:
-    """Return what goes in and out of modules by dtype, of those that do the same together, and the casts in them.
+    """Return the input and output dtypes of modules, equal ones together, with their casts.
 
     A module that was called with several dtypes is in several rows; its casts are in the first.
     """
@@ -325,7 +325,7 @@ DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
 
 
 def differences(record: CastPass) -> list[Row]:
-    """Return which casts traced and compiled graphs and the eager step do not both make.
+    """Return the casts that only a graph or only the eager step makes.
 
     A graph is compared in the phases it has; what eager does outside the model after it (the loss) is in none. A
     constant costs nothing, however often it is used.
@@ -335,7 +335,7 @@ def differences(record: CastPass) -> list[Row]:
 
 
 def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Row]:
-    """Return what a graph does otherwise than the eager trace of the same step, what changes results first.
+    """Return the differences between a graph and the eager trace of the same step, those that change results first.
 
     That is casts that one side alone makes. In inference the last op of a module may give another dtype, too; that
     concerns no casts.
@@ -369,7 +369,7 @@ def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Row]:
 
 
 def _last_dtypes(ops: Iterable[Operation]) -> dict[str, str]:
-    """Return the dtype that each module's last op which computes with floating numbers gives in the forward pass."""
+    """Return the output dtype of each module's last floating-point op in the forward pass."""
     last: dict[str, str] = {}
     for op in ops:
         inputs, outputs = floating(op.inputs), floating(op.outputs)
@@ -379,7 +379,7 @@ def _last_dtypes(ops: Iterable[Operation]) -> dict[str, str]:
 
 
 def _cast_key(cast: Cast | GraphCast) -> tuple[str, ...]:
-    """Return what makes two casts the same: what is stored has a name, other values are told apart by the module."""
+    """Return the key that equal casts share: stored tensors by name, other values by module."""
     stored = cast.what in (terms.WEIGHT, terms.BUFFER)
     role = cast.what if stored or cast.what == terms.GRADIENT else "value"
     return cast.name if stored else "", cast.module, cast.phase, role, _ways(cast)
@@ -391,7 +391,7 @@ def _model_ops(trace: CastTrace) -> list[Operation]:
     makers = {cast.index: cast.producer for cast in trace.casts}
 
     def within(op: Operation) -> bool:
-        """Return whether an op, or that which it differentiates, is the model's; a gradient's cast is of its maker."""
+        """Return whether an op, or the op it differentiates, is the model's; a gradient's cast belongs to its maker."""
         maker = makers.get(op.index) if op.forward is None else None
         forward = trace.ops[maker].forward if maker is not None else op.forward
         return op.recomputed or (op.index if op.phase == "forward" else forward or 0) < end
@@ -433,7 +433,7 @@ def _flow(row: Row) -> str:
 
 
 def _place(row: Row) -> str:
-    """Return the module of an op or what it casts, who asked where it was not autocast, and the line of code."""
+    """Return the module of an op or the value it casts, the origin unless autocast, and the line of code."""
     role, name = row["what"], row["tensor_name"]
     place = row["module"] if role is None else f"cast of {role if name == role else f'{role} {name}'.strip()}"
     remarks = [
@@ -446,7 +446,7 @@ def _place(row: Row) -> str:
 
 
 def _columns(*columns: tuple[Any, ...]) -> list[Column[Row]]:
-    """Return columns of which each is a key, a heading, a unit and what stands in cells instead of the value."""
+    """Return columns, each from a key, a heading, a unit and the text of its cells."""
     columns_made = [Column(key, itemgetter(key), *how) for key, *how in columns]
     return [dataclasses.replace(column, rare=column.key.endswith("seconds")) for column in columns_made]
 

@@ -1,4 +1,4 @@
-"""A cast pass: one step of a case traced in eager mode, its time and memory, other graphs, and what changes save.
+"""A cast pass: one step of a case traced in eager mode, its time, memory and graphs, and savings of changes.
 
 Times are left as they were sampled. A device that this machine does not have is stood in for by fake tensors, which
 have dtypes and shapes but no values. Then only the forward pass runs: autograd needs the device. Where torch was built
@@ -68,8 +68,8 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     notes = [f"not on hardware: {missing}, so the step was traced on fake tensors, and nothing is timed or tried"]
     if not _can_cache(case) and any(saving.kind == KEEP for saving in savings(trace)):
         notes.append(
-            f"this torch was built without {device}, so autocast's cache held no weight: those that are cast again "
-            "here would be reused"
+            f"this torch was built without {device}, so autocast's cache held no weight: it would reuse "
+            "casts that repeat here"
         )
     why = f"{missing}, and fake tensors have no such graph"
     graphs = [GraphTrace(graph=graph, error=why) for graph in tracing.graphs]
@@ -130,7 +130,7 @@ DISCARDED = 8
 
 
 def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
-    """Return what one step of `case`, run in eager mode, casts, with what `tracing` asks for beside it.
+    """Return the casts of one eager step of `case`, with the extras that `tracing` asks for.
 
     The step is the one that is timed by a round: warmed up, GradScaler settled, training state put back between steps.
     Where the device is absent, see `trace_absent`. What the network raises is raised; a graph that cannot be made says
@@ -194,7 +194,7 @@ def _start_tracing(device: Device) -> None:
 
 
 def _timed(record: CastPass, step: Step, tracing: Tracing) -> CastPass:
-    """Return `found` with the trace's seconds: medians over as many traced steps as the time is good for."""
+    """Return `record` with the trace's seconds: medians over the traced steps that fit the time."""
     seconds, names = list[list[float | None]](), list[list[str]]()
     start = perf_counter()
     while len(seconds) < TRACED_STEPS:
@@ -206,7 +206,7 @@ def _timed(record: CastPass, step: Step, tracing: Tracing) -> CastPass:
         if perf_counter() - start + took > allowed:
             break
     if any(name != names[-1] for name in names):
-        note = f"the ops of {len(names)} traced steps differ from step to step: seconds are those of the last"
+        note = f"the ops of {len(names)} traced steps differ: seconds are from the last step"
         return structs.replace(record, trace=last, notes=[*record.notes, note])
     medians = np.median(np.array(seconds, dtype=np.float64), axis=0).tolist() if names[-1] else []
     trace = structs.replace(

@@ -1,7 +1,7 @@
-"""Ceilings: the best that a device attains, against its datasheet, and in half precision against fp32.
+"""Ceilings: the peak rates of a device, against its datasheet, and in half precision against fp32.
 
-A ceiling is the fastest sample of the best size: whatever else runs on a machine only ever delays, and the time of a
-case is that of its fastest samples, too (`stats.round_value`), so that both are told by the same measure.
+A ceiling is the fastest sample of the best size: other work on a machine only delays. The time of a case also comes
+from its fastest samples (`stats.round_value`), so both use the same measure.
 
 A step takes at least max(Σ FLOPs of an operation in a dtype / its ceiling, least bytes / bandwidth): a device does one
 operation after the other. FLOPs are those that no kernel can leave out, bytes those that any step must move
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 COPY, READ = MOVING = "copy", "read"
 OPERATIONS = (*MULTIPLYING, *MOVING)
-"""What ceilings are measured with: those that multiply in FLOP/s, the others in bytes per second, read and written."""
+"""The measured operations: products in FLOP/s, the others in bytes per second, read and written."""
 
 FP32, TF32 = "fp32", "tf32"
 """Dtypes of ceilings that share a torch dtype: torch.float32, without and with tf32 allowed."""
@@ -64,7 +64,7 @@ class Attained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a device attains with one `operation`, one of `OPERATIONS`, in one dtype ("bf16"; "tf32"), over sizes.
+    """The rates of a device with one `operation`, one of `OPERATIONS`, in one dtype ("bf16"; "tf32"), over sizes.
 
     `run` is the id of the run that measured it, where another has taken it over, else "". `threads` are torch's.
     `error` says why there is nothing attained.
@@ -82,10 +82,9 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def top(self) -> Attained | None:
-        """The size that it stands for; None where nothing was attained.
+        """The size whose rate is the ceiling; None where nothing was attained.
 
-        For what multiplies that is the fastest; for copies and reads the largest, as only it is sure to go to main
-        memory: smaller ones run at the speed of a cache.
+        For products the fastest size; for copies and reads the largest, as smaller ones run at the speed of a cache.
         """
         if self.operation in MOVING:
             return max(self.attained, key=lambda size: size.work, default=None)
@@ -119,7 +118,7 @@ class CeilingsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
-    """Return the most FLOP/s that a type of device attains in `dtype`, in matrix products or convolutions.
+    """Return the peak FLOP/s of a type of device in `dtype`, in matrix products or convolutions.
 
     Only in `operation`, where it is given. None where nothing was attained.
     """
@@ -175,7 +174,7 @@ class Datasheet(NamedTuple):
     memory: float
 
     def peak(self, operation: str, dtype: str) -> float | None:
-        """Return FLOP/s in a dtype, or bytes per second of what is copied or read; None where that is not known."""
+        """Return the rate in FLOP/s of a dtype, or in bytes per second of copies or reads; None where unknown."""
         if operation in MOVING:
             return self.memory * 1e9
         rates = {"fp32": self.fp32, "tf32": self.tf32, "bf16": self.bf16, "fp16": self.fp16}
@@ -239,7 +238,7 @@ class Ceilings:
 
 
 def conclusions(_: None, of_device: Ceilings) -> Iterator[Statement]:
-    """Yield the rate of each dtype against fp32's, the time of copying as many values, and what other work spoilt."""
+    """Yield the rate of each dtype against fp32's, the time of copying equally many values, and spoilt results."""
     ceilings, device = of_device.ceilings, of_device.device.type
     kinds, fp32 = arithmetic(of_device.device), best(ceilings, device, FP32)
     copied = bandwidth(ceilings, device, FP32)
@@ -258,7 +257,7 @@ def conclusions(_: None, of_device: Ceilings) -> Iterator[Statement]:
 
 MEMORY = "memory"
 BINDING = {MATMUL: "products", CONV: "convolutions", ATTENTION: "attention"}
-"""The words for what binds a step, by the operation that takes most of its time."""
+"""The words for the limit of a step, by the operation that takes most of its time."""
 
 
 class Bound(NamedTuple):
@@ -282,7 +281,7 @@ class Bounds:
     def of(self, memory: MemoryPass | None, device: str) -> Bound:
         """Return the bounds of a step on a type of device, from its `memory` pass; an empty bound without counted work.
 
-        Nothing is claimed of memory where bytes were not counted, or bandwidth was not measured for so few.
+        Memory gives no bound where bytes were not counted, or bandwidth was not measured at this size.
         """
         if memory is None or memory.flops_by_operation is None:
             return Bound()
@@ -421,7 +420,7 @@ def _lacking(device: DeviceDescription, dtype: str) -> str:
 
 
 def _wanted(where: "Prepared | Header", _: object, asked: CeilingsAsked) -> list[Ceiling]:
-    """Return the ceilings that are asked for and that the devices have, to be measured.
+    """Return the requested ceilings that the devices can measure.
 
     Copies in tf32 are those in fp32, and reads are measured in fp32. Raises `NothingToRunError`, with the reasons,
     where something that is named cannot be measured.
@@ -452,7 +451,7 @@ _SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
 
 
 def ceilings_known(results: Path | str, environment: Environment) -> list[Ceiling]:
-    """Return the highest ceiling of each device, operation and dtype in a results folder that holds `here`.
+    """Return the highest ceiling of each device, operation and dtype in a results folder that holds in `environment`.
 
     All were measured on the same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Each
     names its run; damaged runs have none. One that other work may have lowered is none: shares of it would be too high.

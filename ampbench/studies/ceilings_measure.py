@@ -1,7 +1,6 @@
-"""What a device attains at best: FLOP/s of products, convolutions and attention, bytes per second of copies and reads.
+"""Peak rates of a device: FLOP/s of products, convolutions and attention, bytes per second of copies and reads.
 
-They run from small to large, on random values. Sizes are those of networks: what a network attains in a case must not
-be more than what is attained here.
+They run from small to large, on random values. Sizes are as in networks, so that no case of a network exceeds the peak.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,14 +44,14 @@ ATTENTIONS = {
 }
 """Attention of a sequence to itself as in transformers: (sequences, heads, length, features of a head)."""
 COPIES = {"cpu": (18, 20, 22, 24, 26, 28), "": (20, 24, 26, 28, 30)}
-"""Bytes that are copied, or read, as powers of two: from what a cache holds to what only the main memory does."""
+"""Bytes copied or read, as powers of two: from cache sizes to main memory."""
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 _TILE = 1 << 16
 
 
 class Task(NamedTuple):
-    """One size of an operation: `work` FLOPs or bytes each time it is run; `build` makes what runs it."""
+    """One size of an operation: `work` FLOPs or bytes a run; `build` returns the function that runs it."""
 
     size: str
     work: int
@@ -82,7 +81,7 @@ def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]
 
 
 def _of(shapes: Sequence[tuple[int, ...]], run: Callable[..., object]) -> Callable[[MakeTensor], Callable[[], object]]:
-    """Return what builds a run of an operation on tensors of these shapes."""
+    """Return a builder of an operation on tensors of these shapes."""
     return lambda make: partial(run, *(make(*shape) for shape in shapes))
 
 
@@ -159,7 +158,7 @@ LONGEST = 0.5
 
 
 def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) -> Ceiling:
-    """Return what `device` attains with `operation` in `dtype` ("bf16"; "tf32"), over sizes, in about `seconds`.
+    """Return the ceiling of `device` with `operation` in `dtype` ("bf16"; "tf32"), over sizes, in about `seconds`.
 
     These are divided between the sizes and do not include the warm-up of each; sizes that would take too long are left
     out, which a note says, but never the smallest. Torch's switches are as for the precision that has the dtype's name:
@@ -197,7 +196,7 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
 def _grow(
     tasks: Sequence[Task], device: Device, make: MakeTensor, budget: float, longest: float
 ) -> tuple[list[Attained], str]:
-    """Return what each of `tasks` attained, as long as they take no more than `longest` seconds, and why some did not.
+    """Return the rates of `tasks` that take at most `longest` seconds, and the reason if some are left out.
 
     Each gets `budget` seconds. How long the next one would take is reckoned from the rate of the one before.
     """
@@ -224,7 +223,7 @@ def _samples(step: Callable[[], object], device: Device, budget: float) -> list[
 
 
 def _maker(device: Device, dtype: torch.dtype) -> MakeTensor:
-    """Return what makes random tensors on `device`: from a normal distribution, the same each time."""
+    """Return a function that makes random tensors on `device`: normal, the same each time."""
     generator = torch.Generator(device.type).manual_seed(0)
 
     def make(*shape: int, **_: Any) -> torch.Tensor:

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from ampbench.store import StoredRun
 
 GOOD, DEFECTIVE, DIFFERS, NOT_SHOWN = OUTCOMES = "good", "defective", "differs", "not shown here"
-"""What a check comes to: as it should be; the defect is there; as designed, but a trap; nobody can say here."""
+"""Outcomes of a check: correct; defective; as designed, but a trap; not decidable here."""
 WORST = (DEFECTIVE, DIFFERS, NOT_SHOWN, GOOD)
-"""Outcomes in the order in which they are told."""
+"""Outcomes in the order of the report."""
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp")
-"""What many programs import, which takes longer than they do; each begins as a fork of what has done so."""
+"""Slow imports of many programs; each program starts as a fork of a process that has done them."""
 UNKNOWN = Check(
     name="", area="", title="a check that this ampbench does not have", threads=(), why="", remedy="", matters=()
 )
@@ -50,7 +50,7 @@ UNKNOWN = Check(
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What the check called `check` came to on a device type: one of `OUTCOMES`.
+    """The outcome of the check named `check` on a device type: one of `OUTCOMES`.
 
     `how` it was seen: on the device, by fake tensors that stand in for it, or not at all. `expected` and `seen` are in
     the program's own words, `said` what it wrote besides, `warned` the warnings that it raised, one line each. `why`
@@ -98,7 +98,7 @@ class CheckCode(StrEnum):
 
 
 def digest_of(text: str) -> str:
-    """Return what tells a program from another: a digest of its code, without the docstring that it begins with."""
+    """Return the identity of a program: a digest of its code, without the docstring at its start."""
     return sha256(text.split('"""', 2)[-1].encode()).hexdigest()[:16]
 
 
@@ -137,9 +137,9 @@ def _here_first(results: Iterable[Checked]) -> list[Checked]:
 
 
 def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
-    """Yield of each device how many of the defects looked for are there, by what they matter for, and how many traps.
+    """Yield the number of defects and of traps on each device, by phase.
 
-    What differs by design is no defect: it counts as a trap, alone.
+    A difference by design counts as a trap, not as a defect.
     """
     for device, results in grouped(torch.results, attrgetter("device")).items():
         fake = any(result.how == FAKE for result in results)
@@ -165,7 +165,7 @@ _SHOWN = (
     "check device area outcome title expected seen remedy mended matters why how threads said warned seconds program"
 )
 COLUMNS: Sequence[Column[Checked]] = [Column(name, partial(_held, name)) for name in _SHOWN.split()]
-"""Of a check on a device: what it came to, what was expected and seen, and what to do."""
+"""A check on a device: outcome, expected and seen values, remedy."""
 Alike = Sequence[Checked]
 """Results of a check that came to the same on several devices, for the same reason."""
 GROUPED: Sequence[Column[Alike]] = (
@@ -184,7 +184,7 @@ FACTS: Sequence[Column[Fact]] = (
 
 
 def alike(torch: Torch) -> list[Alike]:
-    """Return results, those of one check that came to the same for one reason together."""
+    """Return results; equal outcomes of one check for one reason are together."""
     return list(grouped(torch.results, attrgetter("check", "outcome", "why")).values())
 
 
@@ -193,7 +193,7 @@ def _came_to(outcome: str, rows: Alike) -> bool:
 
 
 def facts(torch: Torch) -> Iterator[Fact]:
-    """Yield all that is known of each check on a device, the worst outcomes first."""
+    """Yield all facts of each check on a device, the worst outcomes first."""
     for result in sorted(torch.results, key=lambda result: WORST.index(result.outcome)):
         check, name = check_of(result), f"{result.check} ({result.outcome}) on {result.device}"
         known = {
@@ -214,7 +214,7 @@ def facts(torch: Torch) -> Iterator[Fact]:
 
 
 def came_or_went(before: "StoredRun", after: "StoredRun") -> list[DefectChange]:
-    """Return the defects that one of two runs found and the other did not, new ones first.
+    """Return the defects that only one of two runs found, new ones first.
 
     A check whose program changed is left out.
     """
@@ -239,9 +239,9 @@ def came_or_went(before: "StoredRun", after: "StoredRun") -> list[DefectChange]:
 
 
 def pointers(stored: "StoredRun") -> Iterator[Statement]:
-    """Yield each check that looks for what befell cases of a run: an error, still weights, an op's dtype.
+    """Yield the checks that may explain cases of a run: an error, still weights, an op's dtype.
 
-    That is where to look: whether this torch has the defect is what running the check says.
+    These are suspects: only running the check shows whether this torch has the defect.
     """
     met: dict[tuple[str, CheckCode, str], set[str]] = {}
     for check, case_id, code, op in _met(stored):
@@ -256,7 +256,7 @@ def pointers(stored: "StoredRun") -> Iterator[Statement]:
 
 
 def _is_mended(check: Check, version: str) -> bool:
-    """Return whether a check's defect is known to be none in a version of torch; what is no version tells nothing."""
+    """Return whether a version of torch is known to have repaired a check's defect; False for an unreadable version."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -288,7 +288,7 @@ _SAME = ("torch_version", "torch_commit", "cpu", "cpu_flags")
 
 
 def diagnosis(runs: "Iterable[StoredRun]", environment: Environment) -> Iterator[Statement]:
-    """Yield what runs of checks found in this very torch, on this processor; or that none has looked."""
+    """Yield the findings of checks in this torch on this processor, or that no check ran."""
     alike = [run for run in runs if all(getattr(run.header.environment, n) == getattr(environment, n) for n in _SAME)]
     version, results = environment.torch_version, latest(alike)
     if not results:
@@ -310,7 +310,7 @@ def asked_of(names: Sequence[str]) -> ChecksAsked:
 
 
 def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsked) -> list[Checked]:
-    """Return the checks that are asked for, device by device: by name or area, else all that are not slow.
+    """Return the requested checks, device by device: by name or area, else all but the slow ones.
 
     Without `devices`, on all types of them; of one that is not here, those that fake tensors answer and those named.
     Those that cannot be run there say why.

@@ -1,4 +1,4 @@
-"""Runs the program of a check in this process, which is the check's own: what it leaves behind ends with it."""
+"""Runs the program of a check in its own process, whose end removes all side effects."""
 
 import contextlib
 import io
@@ -24,12 +24,12 @@ from ampbench.worker.timing import FitnessWatch
 from ampbench.worker.worker import Work
 
 LONGEST = 300
-"""A line of what a program says is cut after so many characters."""
+"""Characters of a program's output line; longer lines are cut."""
 MOST_LINES = 20
 
 
 def do_check(work: Work, asked: CheckAsked) -> Checked:
-    """Do the task "check"; what goes by times that others on the machine spoilt shows nothing."""
+    """Do the task "check"; a timed check that other work spoilt shows nothing."""
     watch = FitnessWatch(Cpu())  # such checks are of a CPU
     result = run_program(asked.check, asked.text, work.device_type)
     if not CHECKS[asked.check].timed or result.why:
@@ -42,9 +42,9 @@ def do_check(work: Work, asked: CheckAsked) -> Checked:
 
 
 def run_program(check: str, text: str, device: str) -> Checked:
-    """Return what the program `text` of a check sees on `device`; whatever it raises is part of that.
+    """Return the outcome of a check's program `text` on `device`; an error of the program is part of it.
 
-    It leaves switches of torch as they come to be: to be called in a process of its own.
+    It does not restore torch's switches: call it in its own process.
     """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     written, problem = io.StringIO(), ""
@@ -53,7 +53,7 @@ def run_program(check: str, text: str, device: str) -> Checked:
         warnings.simplefilter("always")
         try:
             exec(compile(text, f"<check {check}>", "exec"), namespace)
-        except Exception as error:  # noqa: BLE001 - whatever a torch raises here is what was found
+        except Exception as error:  # noqa: BLE001 - any error of torch is the finding
             problem = first_line(error)
     expected, observed = (_line(namespace.get(name, "")) for name in ("expected", "seen"))
     why = problem and f"the program ended with {_line(problem)}"

@@ -1,4 +1,4 @@
-"""How near an fp32 run's values are to what fp16 and bf16 hold, what that foretells, and whether it came true.
+"""Headroom of an fp32 run's values in fp16 and bf16: predictions of overflow and flushing, and their outcome.
 
 A histogram by exponent is exact for all borders of a format that are powers of two, as those of zero and of subnormals
 are, the first of which rounds to zero itself (`Magnitudes.powers`). That of overflow lies half a unit below one:
@@ -61,7 +61,7 @@ _NORMALISES = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
 """Modules (by the beginning or a part of their names) that bring small values back to size, if they arrive at all."""
 
 _STORES_MEAN = ("BatchNorm", "InstanceNorm")
-"""Those of them that store the mean of a batch in the dtype of their weights (seen with torch 2.15 on the CPU)."""
+"""Normalisations that store the mean of a batch in the dtype of their weights (torch 2.15 on the CPU)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes
 
 
 def _overflowing(used: Sequence[Magnitudes], kind: str, form: Format) -> str:
-    """Return which of a module's values the format cannot hold, of those that count; "": none."""
+    """Return the kind of a module's values that the format cannot hold; "": none."""
     for row in used:
         spared = (row.what == INPUT and kind in _TAMES_INFINITY) or row.name.endswith("running_var")
         if row.largest is not None and row.largest >= form.overflow and not spared:
@@ -202,7 +202,7 @@ def _overflowing(used: Sequence[Magnitudes], kind: str, form: Format) -> str:
 def _flushing(
     used: Sequence[Magnitudes], values: Sequence[Magnitudes], kind: str, form: Format, *, mean_low: bool
 ) -> str:
-    """Return which of a module's values make it flush; "": none."""
+    """Return the kind of values that makes a module flush; "": none."""
     outputs = next((row for row in used if row.what == ACTIVATION and row.largest is not None), None)
     if outputs and _share(outputs, form) >= FLUSHES:
         return ACTIVATION
@@ -238,9 +238,9 @@ def _normalised_to_zero(inputs: Magnitudes, values: Sequence[Magnitudes], form: 
 
 
 def _below(counts: Sequence[int], lowest: int, border: float) -> float:
-    """Return how many of `counts`, by exponent from `lowest`, lie below `border`, of its exponent a part.
+    """Return how many of `counts`, by exponent from `lowest`, are below `border`, with a part of its exponent.
 
-    The part is what its logarithm says.
+    The part follows the logarithm of `border`.
     """
     edge = math.log2(border) - lowest
     whole = min(max(math.floor(edge), 0), len(counts))
@@ -344,7 +344,7 @@ def low_dtype(precision: str) -> str:
 
 
 def whole_step_seen(low: LowRun) -> bool:
-    """Return whether a step in a low precision ran to its end: one that was refused left nothing but a note."""
+    """Return whether a step in a low precision ran to its end; a refused step leaves only a note."""
     return not low.error and bool(low.lowered or low.lowered_weights or low.gradients or not low.notes)
 
 
@@ -405,7 +405,7 @@ def predicted_gradients(record: RangePass, low: LowRun) -> list[GradientOutcome]
 
 
 def flushed_together(rows: Iterable[GradientOutcome]) -> tuple[float | None, float | None]:
-    """Return the shares predicted and seen of the values of all parameters of which both are known; None: of none."""
+    """Return the predicted and the seen share over parameters for which both are known; None without any."""
     known = [
         (row.elements - row.nonfinite, row.predicted, row.seen)
         for row in rows
@@ -420,7 +420,7 @@ def flushed_together(rows: Iterable[GradientOutcome]) -> tuple[float | None, flo
 
 
 def _predicted(low: LowRun, values: list[Magnitudes]) -> Events | None:
-    """Return what is predicted of a module by its values; None where no step says what is lowered."""
+    """Return the predictions for a module from its values; None where no step shows the lowered values."""
     dtype = low_dtype(low.precision)
     if _is_pure(low):
         return predict(values, dtype)
@@ -578,7 +578,7 @@ VALUES: Sequence[Column[Fits]] = (
         for share in ("reach", "overflow", "flushed", "subnormal", "swallowed")
     ),
 )
-"""Of a record of magnitudes: what an fp32 run had, and for each dtype how it fits, "fp16_reach" and so on (`Fit`)."""
+"""Columns of a magnitudes record: the fp32 values and their fit into each dtype, "fp16_reach" and so on (`Fit`)."""
 
 
 def fits(record: RangePass) -> list[Fits]:
@@ -593,7 +593,7 @@ def fits(record: RangePass) -> list[Fits]:
 
 
 class Module(NamedTuple):
-    """A module: its largest `values`, how its `outputs` fit into fp16, and what is predicted of it in each format."""
+    """A module: its largest `values`, the fit of its `outputs` into fp16, and the predictions for each format."""
 
     module: str
     kind: str
@@ -667,7 +667,7 @@ SEEN: Sequence[Column[Checked]] = (
     Column("own_rel_l2", lambda row: row[1].error.own_rel_l2, "own", "error"),
     Column("note", lambda row: row[1].error.note),
 )
-"""Of a module in a low precision: the values that foretold an event, and what was seen."""
+"""Columns of a module in a low precision: the values behind a prediction, and its outcome."""
 
 
 def gradients(record: RangePass) -> list[tuple[str, GradientOutcome]]:
@@ -700,7 +700,7 @@ def remarks(record: RangePass) -> list[str]:
 def _plan(
     selection: Selection, _: RangesAsked, environment: Environment, channel: "Channel", settings: Settings
 ) -> "list[PlannedCase]":
-    """Return the fp32 cases of a selection, whose precisions are those that are tried beside."""
+    """Return the fp32 cases of a selection; its precisions are tried in addition."""
     from ampbench.drive.planning import make_plan
     from ampbench.drive.session import describer
 
@@ -710,7 +710,7 @@ def _plan(
 def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") -> Entry:
     """Have a case run in fp32, then for a step in each low precision selected, by default all.
 
-    What the device cannot run of these is told in the pass's notes.
+    The pass's notes name precisions that the device cannot run.
     """
     from ampbench.drive.planning import lack
     from ampbench.studies.work import ask_worker

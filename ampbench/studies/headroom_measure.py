@@ -1,4 +1,4 @@
-"""A range pass: how large the values of a case are in fp32, and what low precisions then make of the same batches."""
+"""A range pass: the magnitudes of a case in fp32, and low precisions on the same batches."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,15 +42,15 @@ from ampbench.worker.step import Step, TrainingStep, seed_all, seeded_step, unfu
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
-UNSCALABLE = "the loss is not finite, whatever its scale: gradients are those at the scale that GradScaler begins with"
-TAMED = "{} holds values that are not finite in fp32 already, which reach no output, loss or gradient"
+UNSCALABLE = "the loss is not finite at any scale: gradients are at GradScaler's first scale"
+TAMED = "{} has non-finite values already in fp32, but they reach no output, loss or gradient"
 
-UNSEEN = "the whole step runs, but not while it is watched: {}"
-UNREAD = "not counted, as their values are in tensors of their own: {}"
+UNSEEN = "the whole step runs, but not under a watch: {}"
+UNREAD = "not counted, because their values are in separate tensors: {}"
 ENDED = "steps in it ended after {} of {}: weights may not be finite from there on"
 
 _Mask = npt.NDArray[np.uint8]
-"""Of which elements of a gradient something is true: a bit for each."""
+"""A mask over a gradient's elements, one bit each."""
 
 
 def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, precisions: Sequence[str]) -> RangePass:
@@ -116,7 +116,7 @@ def _run_low(
     *,
     masked: bool,
 ) -> LowRun:
-    """Return what a low precision makes of as many steps as `nonzero` has, module by module and as a whole."""
+    """Return the run of a low precision over as many steps as `nonzero` has, by module and as a whole."""
     device.release()
     low = getattr(torch, row.autocast or row.storage)
     whole = _Whole(partial(seeded_step, workload, case, device, precision=row), low, masked)
@@ -151,7 +151,7 @@ class _Whole:
     notes: list[str] = field(default_factory=list)
 
     def see_dtypes(self, stored: Mapping[str, torch.Tensor], steps: int) -> torch.Tensor | None:
-        """Run forward passes on each batch to see what they do in the low dtype; return the first loss, if any."""
+        """Run forward passes on each batch to record their low dtypes; return the first loss, if any."""
         step = self.build(self.notes)
         strange = [name for name, tensor in named_tensors(step.module) if not is_finite([tensor])]
         self.seen["overflowed_weights"] = [name for name in strange if name in stored and is_finite([stored[name]])]
@@ -256,7 +256,7 @@ def _own_errors(
 
 
 def _run(step: Step) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]:
-    """Run a step but for what its optimizer does; return the output and, in training, loss and gradients by name."""
+    """Run a step without its optimizer; return the output and, in training, loss and gradients by name."""
     if not isinstance(step, TrainingStep):
         return step.run(), None, {}
     output, gradients = step.unscaled_gradients()
@@ -271,7 +271,7 @@ def _is_strange(output: Any, loss: torch.Tensor | None, *, masked: bool) -> bool
 
 
 def _put_gradient(gradients: dict[str, SeenGradient], name: str, gradient: torch.Tensor, nonzero: _Mask) -> None:
-    """Put a gradient to those of the steps before."""
+    """Add a gradient to the counts of earlier steps."""
     old = gradients.get(name) or SeenGradient(parameter=name, elements=0, flushed=0, nonfinite=0)
     zero = _mask(gradient == 0)
     gradients[name] = SeenGradient(

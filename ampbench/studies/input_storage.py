@@ -1,7 +1,7 @@
-"""Inputs stored in half: what that saves, and whether anything is lost.
+"""Inputs stored in half: the saving, and whether anything is lost.
 
-Tells apart two situations that are easily confused: each op casts the input to half anyway, or one would read it in
-fp32. The trace says which; whether the step's numbers move is measured (`StoragePass.identical`).
+Separates two situations: each op casts the input to half anyway, or an op would read it in fp32. The trace shows which;
+whether the step's numbers change is measured (`StoragePass.identical`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class InputUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What becomes of a floating input: the first `operation` that takes it, in `module` ("": the network itself).
+    """The use of a floating input: the first `operation` that takes it, in `module` ("": the network itself).
 
     `read_in_fp32` is the first op that reads it in fp32 where it is stored in fp32 ("": each op casts it to half, and
     stored in half it loses nothing).
@@ -105,7 +105,7 @@ FREE, LOSSY, UNUSED = "nothing lost", "information lost", "not used"
 
 
 def situation(use: InputUse) -> str:
-    """Return which of the situations that are easily confused an input is in: `FREE`, `LOSSY` or `UNUSED`."""
+    """Return the situation of an input: `FREE`, `LOSSY` or `UNUSED`."""
     if not use.operation:
         return UNUSED
     return LOSSY if use.read_in_fp32 else FREE
@@ -116,7 +116,7 @@ def _short_op(operation: str) -> str:
 
 
 def conclusions(case: Case, record: StoragePass) -> Iterator[Statement]:
-    """Yield whether anything is lost, by the bits and by the errors, then what the time of a step says."""
+    """Yield whether anything is lost, by bits and by errors, then the change of a step's time."""
     low = record.low
     if low.error:
         yield state(Storage.RAISES, dtype=low.dtype, error=low.error)
@@ -179,7 +179,7 @@ INPUTS: Sequence[Column[InputUse]] = (
 def _plan(
     selection: Selection, _: StorageAsked, environment: Environment, channel: "Channel", settings: Settings
 ) -> "list[PlannedCase]":
-    """Return the cases in both phases where none is named, without those that have no loss to train by."""
+    """Return the cases; without a named phase, both phases, training only with a loss."""
     from ampbench.drive.planning import WITHOUT_LOSS
     from ampbench.studies.work import plan_default_autocast
 

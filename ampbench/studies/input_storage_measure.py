@@ -47,7 +47,7 @@ Fields = dict[str, Any]
 
 
 def measure_storage(workload: Workload, case: Case, device: Device, seconds: float) -> StoragePass | Skip:
-    """Return what a step of `case`, one with autocast, is with inputs in fp32 and with inputs in autocast's dtype.
+    """Compare a step of an autocast `case` with inputs in fp32 and with inputs in autocast's dtype.
 
     Steps are timed in turns for about `seconds`, as changes that save casts are (see `measure.changes`). Dropout is
     switched off where numbers are compared, and on where the step is timed. Numbers are those of the first batch. A
@@ -124,7 +124,7 @@ def _casts(trace: CastTrace) -> Fields:
 
 
 def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> Fields:
-    """Return what a batch takes with its floating inputs in `dtype`, and how long it takes to the device."""
+    """Return the bytes of a batch with floating inputs in `dtype`, and the seconds of its copy to the device."""
     leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     host = [leaf.to(device="cpu", dtype=dtype if leaf.is_floating_point() else leaf.dtype) for leaf in leaves]
     fields: Fields = {"dtype": short_dtype(dtype), "stored_bytes": sum(leaf.nbytes for leaf in host)}
@@ -142,7 +142,7 @@ def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> F
 
 
 def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
-    """Return what becomes of each floating input of a batch, which is in fp32, in a step that casts to `low`."""
+    """Return the use of each floating fp32 input of a batch in a step that casts to `low`."""
     trace, uses = ledger.trace, []
     lowered = {cast.index: cast.operation for cast in trace.casts if cast.to_dtype == low}
     for path, leaf in pytree.tree_flatten_with_path(batch)[0]:
@@ -167,13 +167,13 @@ def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
 
 
 def _reading(trace: CastTrace, users: list[int]) -> list[int]:
-    """Return those of the ops `users` that read values, not only a shape: `zeros_like` does not."""
+    """Return the ops among `users` that read values, not only a shape as `zeros_like` does."""
     names = {place: trace.ops[place].name for place in users}
     return [place for place, name in names.items() if not name.endswith("_like") and not name.startswith("aten.new_")]
 
 
 def _exact(leaf: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether a tensor comes back from `dtype` as it was."""
+    """Return whether a tensor survives a round trip through `dtype`."""
     back = leaf.to(dtype).to(leaf.dtype)
     return bool(((back == leaf) | leaf.isnan()).all())
 
@@ -202,7 +202,7 @@ def _compared(
 
 
 def _errors(dtype: str, numbers: StepNumbers, reference: StepNumbers, where: Device, notes: list[str]) -> Fields:
-    """Return how far the numbers of a step with inputs in `dtype` lie from the reference."""
+    """Return the errors of a step with inputs in `dtype` against the reference."""
     try:
         outputs = compare(numbers.outputs, reference.outputs, on=where)
     except ValueError as error:  # other shapes: a detector found other boxes

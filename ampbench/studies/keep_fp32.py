@@ -82,7 +82,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What is kept in fp32 or not as one: a module in which no other runs, or several that share parameters.
+    """The smallest choice of a search: a module in which no other runs, or several that share parameters.
 
     `modules` are their paths, `kind` the class of the first. On exact inputs it errs by `own_rel_l2` against itself in
     fp32 (None: unknown), and so large a share of its outputs `overflows`.
@@ -95,7 +95,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The modules of a case among which is chosen, in the order of running, and the `limits` that are to be met.
+    """The modules of a case to choose from, in the order of running, and the `limits` to meet.
 
     `containers` are the paths of the modules that hold others that run ("" is the network), outermost first: one whose
     units are all kept is kept whole. The digests are those of the weights and inputs with which the modules were seen.
@@ -155,7 +155,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class KeepSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How a search ended: which modules to keep, `kept` (None: no set meets the budget), and what sets cost.
+    """The end of a search: the modules to keep, `kept` (None: no set meets the budget), and the cost of sets.
 
     `kept` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `minimal`: no single unit can be
     left out of it. `unconfirmed` says why it was not tried on three other batches, `untimed` why it has no `timing`,
@@ -171,7 +171,7 @@ class KeepSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TrialAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a step with the modules `kept` in fp32 errs on the `batch` of this number, as in `Trial`.
+    """A request for the errors of a step with the modules `kept` in fp32 on the `batch` of this number, as in `Trial`.
 
     With `updates`, what arrives of an optimizer's step, too. Another batch that there is not is a skip.
     """
@@ -240,9 +240,9 @@ def _within(path: str, outer: str) -> bool:
 
 
 def share_of(limits: Limits, trial: Trial) -> float:
-    """Return how many times what is allowed a trial errs or loses, at most: up to 1 meets the budget.
+    """Return the largest share of its limits that a trial uses: up to 1 meets the budget.
 
-    It is inf where an error is undefined. An update of which nobody can know what is lost is not bounded.
+    It is inf where an error is undefined. An update with unknown loss has no limit.
     """
     if trial.error:
         return math.inf
@@ -330,7 +330,7 @@ SETS: Sequence[Column[KeptSet]] = (
     Column("trial", lambda row: row.trial.number),
     Column("reason", lambda row: row.trial.error or None),
 )  # fmt: skip
-"""Of a set that was tried: the modules kept, with blanks between, and what it comes to, errors on the first batch."""
+"""Columns of a tried set: its modules, separated by blanks, and its errors on the first batch."""
 KEPT: Sequence[Column[Unit]] = (
     Column("module", lambda unit: " ".join(unit.modules), "module",
            said=lambda unit: few(path or ROOT for path in unit.modules)),
@@ -370,7 +370,7 @@ class Keep(StrEnum):
 
 
 def conclusions(_: Case, record: Searched) -> Iterator[Statement]:
-    """Yield which modules to keep, what that errs, whether it is minimal and holds elsewhere, and what it costs."""
+    """Yield the modules to keep, their error, whether the set is minimal and holds on other batches, and its cost."""
     sets = {tuple(row.trial.kept): row for row in kept_sets(record)}
     kept = record.ended.kept if record.ended else None
     facts = {"units": len(kept_units(record)), "modules": len(record.space.units), "trials": len(sets)}
@@ -401,7 +401,7 @@ def _info(code: Keep, **facts: float | str | None) -> Statement:
 
 
 def _errors(record: Searched, trial: Trial, before: Trial | None = None) -> Iterator[Statement]:
-    """Yield the errors of a set against its limits, and those of the step with no module kept, `before`."""
+    """Yield the errors of a set against its limits, and against `before`, the step with no module kept."""
     limits = record.space.limits
     for part, name, limit in (
         ("output", "output_rel_l2", limits.max_error),
@@ -421,7 +421,7 @@ def _errors(record: Searched, trial: Trial, before: Trial | None = None) -> Iter
 
 
 def _closest(record: Searched) -> Iterator[Statement]:
-    """Yield how close one gets where nothing meets the budget."""
+    """Yield the nearest miss where nothing meets the budget."""
     limits = record.space.limits
     worst = worst_trials(limits, record.trials).values()
     best = min(worst, key=lambda trial: (share_of(limits, trial), trial.output_rel_l2 or 0.0))
@@ -442,7 +442,7 @@ def _elsewhere(record: Searched, ended: KeepSearch) -> Iterator[Statement]:
 
 
 def _cost(ended: KeepSearch, answer: KeptSet, none: KeptSet, whole: KeptSet) -> Iterator[Statement]:
-    """Yield what the set that was found costs, beside the step with no module kept and that in fp32."""
+    """Yield the cost of the chosen set against the step with no module kept and the step in fp32."""
     spoilt = busy(ended.timing.fitness) if ended.timing else None
     if spoilt is not None:
         yield spoilt
@@ -469,7 +469,7 @@ WIDTH = 88
 
 
 def code(case: Case, record: Searched) -> str:
-    """Return Python that keeps the modules that were found in fp32; "" where nothing need be kept, or all.
+    """Return Python code that keeps the chosen modules in fp32; "" where none or all are kept.
 
     `model` is in fp32. In a pure precision modules are kept before it is moved, so that their weights lose nothing.
     """
@@ -494,7 +494,7 @@ def _call(kept: list[str], *, cast_back: bool) -> list[str]:
 
 
 def _made(arguments: Given) -> KeepAsked:
-    """Return what a search is to find; `UsageError` for a limit that cannot be one, or bounds nothing here."""
+    """Return the request of a search; `UsageError` for an invalid limit, or one without effect here."""
     asked = KeepAsked(**{name: arguments.values[name] for name in KeepAsked.__struct_fields__})
     for name, error in (("--max-error", asked.max_error), ("--max-gradient-error", asked.max_gradient_error)):
         if not 0 <= error <= 1e150:  # as `ErrorSize` is bound
@@ -589,7 +589,7 @@ class Smallest:
 
 
 def suspected_first(space: SearchSpace) -> list[int]:
-    """Return the units in the order of what they do by themselves: those that overflow, then by their own error."""
+    """Return the units in the order of suspicion: overflowing ones first, then by their own error."""
     units = space.units
     return sorted(range(len(units)), key=lambda index: (-units[index].overflows, -(units[index].own_rel_l2 or 0.0)))
 
@@ -614,7 +614,7 @@ def search_piece(session: Session[KeepAsked], channel: "Channel", piece: "Piece"
 
 
 class _Search:
-    """The search of one case: what it asks a worker, and what it was told before."""
+    """The search of one case: its questions to a worker, and earlier answers."""
 
     def __init__(self, session: Session[KeepAsked], channel: "Channel", piece: "Piece"):
         self._session, self._channel, self._piece = session, channel, piece
@@ -638,7 +638,7 @@ class _Search:
         return self._timed(ended, kept) if kept else ended
 
     def _own_limits(self) -> Limits:
-        """Return what bounds the case: gradients where it trains, updates where what it trains is stored in half."""
+        """Return the limits of the case: on gradients in training, on updates of weights stored in half."""
         case, asked = self._piece.planned.case, self._session.asked
         row, trains = PRECISIONS[case.precision], case.phase == "training"
         stored_low = row.storage != "float32" and row.autocast is None and not row.master
@@ -647,7 +647,7 @@ class _Search:
         return Limits(max_error=asked.max_error, max_gradient_error=gradient, min_update_kept=update)
 
     def _looked_into(self) -> SearchSpace:
-        """Return the space; raises `UsageError` where it is not what the run knows of the network."""
+        """Return the space; raises `UsageError` where it differs from the run's record of the network."""
         from ampbench.drive.session import check_same_network
 
         space = self._asked(SPACE_TASK, self._limits)
@@ -668,7 +668,7 @@ class _Search:
         return known
 
     def _share(self, units: Units) -> float | None:
-        """Return how many times the budget a set errs on the batch on which that is most, trying it on the first."""
+        """Return the share of the budget that a set uses on its worst batch, trying it on the first."""
         kept = islands(self._space, units)
         known = worst_trials(self._limits, self._trials).get(tuple(kept))
         if known is None:
@@ -678,7 +678,7 @@ class _Search:
         return None if known.error == OUT_OF_MEMORY else share_of(self._limits, known)
 
     def _holds(self, kept: list[str]) -> bool:
-        """Return whether a set meets the budget on other batches, too, as far as there are any."""
+        """Return whether a set meets the budget on other available batches, too."""
         self._unconfirmed = ""
         for batch in range(1, OTHER_BATCHES + 1):
             known = next((earlier for earlier in self._trials if earlier.batch == batch and earlier.kept == kept), None)
@@ -699,8 +699,8 @@ class _Search:
         return trial
 
     def _timed(self, ended: KeepSearch, kept: list[str]) -> KeepSearch:
-        """Return a search with what its set costs: that nobody could measure it is no reason to lose what was found."""
-        self._has_worker = False  # the reference that trials keep must not weigh on what is measured
+        """Return a search with the cost of its set; a failed measurement does not lose the search."""
+        self._has_worker = False  # the trials' reference must not use memory during the measurement
         runs = [trial.kept for trial in self._trials if not trial.batch and not trial.error]
         sets = [kept_set for kept_set in ([], kept, *([] if kept == WHOLE else [WHOLE])) if kept_set in runs]
         try:
@@ -721,7 +721,7 @@ class _Search:
 
 
 def trial_said(entry: Entry) -> str:
-    """Return "trial 12: layer.2, layer.5 kept, error 3.1e-03"; "" for what is no trial."""
+    """Return "trial 12: layer.2, layer.5 kept, error 3.1e-03"; "" for other entries."""
     if not isinstance(entry, Trial):
         return ""
     erred = f"error {format_error(entry.output_rel_l2)}" if entry.output_rel_l2 is not None else entry.error

@@ -1,4 +1,4 @@
-"""The search for modules to keep in fp32, on the device: what there is to keep, what a set errs, what sets cost."""
+"""The device side of the search for modules to keep in fp32: candidates, errors and costs of sets."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +74,7 @@ def search_space(workload: Workload, case: Case, device: Device, limits: Limits)
 
 
 def _with_errors(unit: Unit, errors: Sequence[ModuleError]) -> Unit:
-    """Return a unit with what its modules err by themselves; an overflow that its inputs brought is none of its own."""
+    """Return a unit with the own errors of its modules; an overflow that starts in its inputs does not count."""
     overflows = [row.overflowed / row.elements for row in errors if not row.inputs_overflowed]
     errors_alone = [row.own_rel_l2 for row in errors if row.own_rel_l2 is not None]
     return replace(unit, own_rel_l2=max(errors_alone, default=None), overflows=max(overflows, default=0.0))
@@ -89,7 +89,7 @@ def try_kept(
     *,
     updates: bool = False,
 ) -> Trial:
-    """Return how far a step of `case` with the modules `kept` in fp32 lies from the same step in fp64.
+    """Return the errors of a step of `case` with the modules `kept` in fp32 against the same step in fp64.
 
     With `updates`, also what arrives of an optimizer's step, as `measure_update` says. What the network raises because
     of what is kept becomes the trial's error, as does `OUT_OF_MEMORY`. On the device lies no more than one step at a
@@ -191,7 +191,7 @@ def _watched(step: Step) -> list[_Seen]:
 
 
 def _without_refused(leaves: list[_Seen], notes: list[str]) -> list[_Seen]:
-    """Return the leaves that can be kept; `notes` get which others there are, and why."""
+    """Return the leaves that can be kept; `notes` name the others with reasons."""
     kept_already = [row for row in leaves if any(is_kept(module) for module in (*row.always, row.module))]
     scripted = [row for row in leaves if isinstance(row.module, torch.jit.ScriptModule)]
     for rows, why in ((kept_already, "the network keeps in fp32 itself"), (scripted, "are TorchScript")):
@@ -228,7 +228,7 @@ def _containers(runs: list[_Seen], leaves: list[_Seen]) -> list[str]:
 
 
 def _can_be_whole(container: _Seen, leaves: list[_Seen]) -> bool:
-    """Return whether keeping a container keeps those leaves that its path begins, and no other that holds weights."""
+    """Return whether a container always runs around the leaves below its path, and holds no other leaf with weights."""
     held = set(container.module.modules())
     below = f"{container.path}." if container.path else ""
     for row in leaves:

@@ -1,4 +1,4 @@
-"""Where the error of a low precision begins: what each module errs on exact inputs, and what it only inherits."""
+"""The origin of a low precision's error: each module's error on exact inputs, and its inherited error."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -39,7 +39,7 @@ class Origin(StrEnum):
     OVERFLOWS = "origin-overflows"
     """Modules overflow on inputs that fit."""
     HANDED = "origin-handed"
-    """Modules are handed what overflows already."""
+    """Modules receive overflowing inputs."""
     FLUSHES = "origin-flushes"
     KEPT = "origin-kept"
     """Kept in fp32 alone, a module lowers the error of the output, or makes it finite."""
@@ -52,7 +52,7 @@ class Origin(StrEnum):
 
 
 def conclusions(_: Case, record: OriginPass) -> Iterator[Statement]:
-    """Yield how far the output errs, which modules do that, and what overflows or flushes."""
+    """Yield the output's error, the modules that cause it, and overflow or flushing."""
     if not record.modules and record.output_rel_l2 is None:
         yield state(Origin.NOTHING)
         return
@@ -79,7 +79,7 @@ def conclusions(_: Case, record: OriginPass) -> Iterator[Statement]:
 
 
 def _kept(record: OriginPass) -> Iterator[Statement]:
-    """Yield which modules, each kept in fp32 alone, lower the output's error most."""
+    """Yield the modules that lower the output's error most when kept in fp32 alone."""
     best = [(row.module, row.kept_rel_l2) for row in ranked(record.modules) if row.kept_rel_l2 is not None]
     if not best or record.output_rel_l2 == 0:
         return
@@ -93,7 +93,7 @@ def _kept(record: OriginPass) -> Iterator[Statement]:
 
 
 def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:
-    """Yield which modules overflow by themselves, which are only handed what does, and which flush."""
+    """Yield the modules that overflow by themselves, receive overflowing inputs, or flush."""
     overflowing = [row for row in ranked(compared) if row.overflowed]
     for code, rows in (
         (Origin.OVERFLOWS, [row for row in overflowing if not row.inputs_overflowed]),
@@ -110,7 +110,7 @@ Placed = tuple[int, ModuleError]
 
 
 def _of_outputs(field: str) -> Any:
-    """Return a function to the share of a module's outputs of which something is true."""
+    """Return a function that formats a module's count in `field` as a share of its outputs."""
     return lambda row: format_share(getattr(row[1], field) / row[1].elements if row[1].elements else None)
 
 
@@ -129,11 +129,11 @@ COLUMNS: Sequence[Column[Placed]] = (
         said=lambda row: row[1].note or ("given inf" if row[1].inputs_overflowed else ""), rare=True,
     ),
 )  # fmt: skip
-"""Of a module: what the output errs with it kept in fp32, its own error, and what is beside."""
+"""Columns of a module: the output's error with it kept in fp32, its own error, and remarks."""
 
 
 def worst_first(record: OriginPass) -> list[Placed]:
-    """Return the modules of a pass, those first to keep in fp32, and last those that were not compared."""
+    """Return the modules of a pass: best candidates for fp32 first, modules without a comparison last."""
     rows = {row.module: (place, row) for place, row in enumerate(record.modules)}
     names = [row.module for row in ranked(record.modules)]
     return [rows[name] for name in dict.fromkeys([*names, *rows])]

@@ -1,4 +1,4 @@
-"""What steps that were timed beside each other say: how many times as long, and what is in doubt.
+"""Comparison of steps timed side by side: ratios of times, and doubts about them.
 
 A build is worth its fastest sample (`stats.round_value`), a step the median over its builds. Two steps are compared by
 signed ranks of the ratios of builds that stood side by side and were timed in turns.
@@ -13,8 +13,8 @@ from ampbench.core.statement import Severity, Statement, state
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Fitness
 
 WIDEST = 3.0
-"""Builds of one step that differ by a larger factor say nothing of its time: the middle may be off by as much as the
-precisions that are compared differ."""
+"""Above this factor between builds of one step, its time is unknown: the median may be off by as much as precisions
+differ."""
 
 ALPHA = 0.025
 """The one-sided level of each end of a 95% interval."""
@@ -37,7 +37,7 @@ class Ratio(NamedTuple):
 
 
 def step_seconds(builds: Sequence[Sequence[float]]) -> float | None:
-    """Return the seconds of a step, the median over what its builds are worth.
+    """Return the seconds of a step, the median over the values of its builds.
 
     None where it was not timed, or its builds differ so much that this says nothing.
     """
@@ -87,7 +87,7 @@ def unfit(fitness: Fitness) -> float | None:
 
 
 def busy(fitness: Fitness) -> Statement | None:
-    """Return that the machine was too busy for times to be trusted; None where it was not."""
+    """Return the statement that the machine was too busy for reliable times; None where it was not."""
     share = unfit(fitness)
     return None if share is None else state(Timing.BUSY, "", Severity.ADVICE, share=share)
 
@@ -95,7 +95,7 @@ def busy(fitness: Fitness) -> Statement | None:
 def compared_steps(
     unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[float]], fitness: Fitness
 ) -> list[Statement]:
-    """Return what a change does to the time of a step, from builds in pairs; nothing where none was timed."""
+    """Return the effect of a change on the time of a step, from builds in pairs; nothing where none was timed."""
     spoilt = busy(fitness)
     if spoilt is not None or not unchanged or not changed:
         return [spoilt] if spoilt is not None else []

@@ -1,6 +1,6 @@
-"""Autocast's rules: where what documents say of an op, what is registered and what is observed disagree, and changes.
+"""Autocast's rules: disagreements between documents, registration and observation of an op, and changes.
 
-A probe is of a device type, as several are together of a torch. What changed from one torch to another is told of two
+A probe belongs to a device type; several probes belong to a torch. Changes from one torch to another come from two
 probes of one device type.
 """
 
@@ -62,7 +62,7 @@ DISAGREEMENTS = {
 }
 """Kinds of disagreement, the most misleading for a user first."""
 SOURCES = {XPU_REFERENCE: "XPU reference", PYTORCH_PAGE: "PyTorch page"}
-"""The documents, and what they are called in a table."""
+"""The documents and their names in a table."""
 EXEMPT = {
     XPU_REFERENCE: ("fp64", "integer", "in-place", "out="),
     PYTORCH_PAGE: ("fp64", "integer", "in-place", "out=", "dtype="),
@@ -132,7 +132,7 @@ def _documented(op: RuleObservation) -> tuple[str | None, ...]:
 
 
 def _against(op: RuleObservation, category: str | None) -> str:
-    """Return how the `category` that a document names disagrees with what is observed, "" where it does not."""
+    """Return how a document's `category` disagrees with the observation, "" where it agrees."""
     if op.observed is None:
         return "gone" if category in HAVING_RULES and not is_there(op) else ""
     if category == WIDEST and op.observed == UNLISTED and _promotes(op):
@@ -155,7 +155,7 @@ def _promotes(op: RuleObservation) -> bool:
 
 
 def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
-    """Return what changed for each op and variant from one probe to another of the same device type.
+    """Return the changes of each op and variant between two probes of the same device type.
 
     What either could not observe is not compared (`unobserved` tells it); an op that came or went counts where it has a
     rule. Ordered by `FIELDS`, then by name. `ValueError` for two devices.
@@ -176,7 +176,7 @@ def unobserved(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
 
 
 def rank(change: RuleChange) -> tuple[int, str, str, str]:
-    """Return what changes are sorted by: their field in the order of `FIELDS`, then the op and the device."""
+    """Return the sort key of changes: their field in the order of `FIELDS`, then the op and the device."""
     return FIELDS.index(change.field.split()[0]), change.op, change.field, change.device
 
 
@@ -184,7 +184,7 @@ _Differences = Callable[[RuleObservation | None, RuleObservation | None], Iterab
 
 
 def _changes(before: RuleProbe, after: RuleProbe, differences: _Differences) -> list[RuleChange]:
-    """Return what two probes say otherwise of each op, once for all dtypes in which it is the same."""
+    """Return the differences of each op between two probes, once for all dtypes with the same difference."""
     old = {(row.name, row.dtype): row for row in before.observations}
     new = {(row.name, row.dtype): row for row in after.observations}
     both = [dtype for dtype in before.dtypes if dtype in after.dtypes]
@@ -228,7 +228,7 @@ def _has_rule(op: RuleObservation) -> bool:
 
 
 def _presence(op: RuleObservation | None) -> str:
-    """Return "not there", or "there" with what is known of its rule."""
+    """Return "not there", or "there" with its rule."""
     return f"there, {op.observed or NOT_OBSERVED}" if op is not None and is_there(op) else NOT_THERE
 
 
@@ -271,7 +271,7 @@ def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
 
 
 def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
-    """Yield of each device how many ops there are about which something disagrees, by the kinds of disagreement."""
+    """Yield the number of ops with disagreements on each device, by kind."""
     for probe in torch.probes:
         device = f"{probe.device} ({FAKE})" if probe.how == FAKE else probe.device
         if probe.error:
@@ -288,7 +288,7 @@ def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
 
 
 class Alike(NamedTuple):
-    """Ops of which the same is to be said, in these `words`: on `devices`, under autocast to `dtypes` ("": any)."""
+    """Ops with equal `words`: on `devices`, under autocast to `dtypes` ("": any)."""
 
     words: Sequence[str]
     ops: Sequence[str]
@@ -297,7 +297,7 @@ class Alike(NamedTuple):
 
 
 def alike(sources: Iterable[tuple[str, str, Sequence[str], tuple[str, ...]]]) -> list[Alike]:
-    """Put together what is said in the same words: each an op, a device, dtypes and the words."""
+    """Join entries with the same words: each has an op, a device, dtypes and the words."""
     rows = []
     for (op, device, words), same in grouped(sources, itemgetter(0, 1, 3)).items():
         dtypes = [dtype for _, _, names, _ in same for dtype in names]
@@ -334,7 +334,7 @@ def _meanings(torch: Torch) -> list[tuple[str, str]]:
 
 
 def every_op(torch: Torch) -> list[Alike]:
-    """Return what is known of each op, the same on several devices together, by name."""
+    """Return the facts of each op by name, equal ones of several devices together."""
     rows = alike(
         (op.name, op.device, [op.dtype], (short_name(op.name), *map(_word, _documented(op)), *_seen(op)))
         for op in torch.observations
@@ -343,7 +343,7 @@ def every_op(torch: Torch) -> list[Alike]:
 
 
 def _seen(op: RuleObservation) -> tuple[str, str, str]:
-    """Return whether a rule is registered, what is observed, and which calls autocast does not leave alone."""
+    """Return the registered rule, the observation, and the calls that autocast affects."""
     calls = (f"{name} {outcome}" for name, outcome in op.variants.items() if outcome in (CHANGED, REFUSED))
     observed = worded(op.observed) if op.observed else f"{NOT_OBSERVED}: {op.reason}"
     return _yes(op.registered), observed, ", ".join(calls)
@@ -372,7 +372,7 @@ OBSERVED: Sequence[Column[Mapping[str, Any]]] = [
 
 
 def _word_of(place: int, head: str, *, rare: bool = False) -> Column[Alike]:
-    """Return the column of one of the words in which the same is to be said."""
+    """Return the column of one of the words."""
     return Column("", lambda row: row.words[place], head, rare=rare)
 
 

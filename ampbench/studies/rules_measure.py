@@ -1,6 +1,6 @@
-"""A probe of autocast on one device type: of every op with a rule what documents say, what is registered and observed.
+"""A probe of autocast on one device type: documented, registered and observed behaviour of every op with a rule.
 
-A device that is not here is stood in for by fake tensors.
+Fake tensors stand in for an absent device.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ NAMES = "an overload for named tensors, which cannot be called as an op nor stoo
 
 
 def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[str] | None = None) -> RuleProbe:
-    """Return what autocast does on `device` in each of `dtypes`, op by op in order of names.
+    """Return autocast's behaviour on `device` in each of `dtypes`, op by op in order of names.
 
     The ops are those with a rule on *any* device type or in any document, so that probes of different devices have
     the same rows; `ops` (names with overloads) selects among them. An absent device is stood in for by fake tensors.
@@ -63,7 +63,7 @@ def rule_ops() -> list[str]:
 
 
 def observe(name: str, device: str, dtype: str) -> RuleObservation:
-    """Return what is documented, registered and observed of one op; within `stood_in(device)`.
+    """Return the documented, registered and observed behaviour of one op; call it within `stood_in(device)`.
 
     Raises nothing but errors of this code: errors of the op are part of the observation.
     """

@@ -1,4 +1,4 @@
-"""Autocast entered around more or less of a training loop: what each scope costs beside forward and loss.
+"""Autocast around more or less of a training loop: the cost of each scope against forward and loss alone.
 
 PyTorch recommends forward and loss. Times are compared as `ampbench.studies.paired` does.
 """
@@ -33,11 +33,11 @@ FORWARD, FORWARD_AND_LOSS, WITH_BACKWARD, WHOLE_LOOP, UNCACHED_LOOP = SCOPES = (
 """What autocast is entered around; PyTorch recommends forward and loss."""
 
 FEWEST_STEPS = 2
-"""Scopes are compared over no fewer: what one step leaves to the next shows in the second."""
+"""The least steps of a comparison: effects of one step on the next show in the second."""
 
 
 class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What entering autocast around `scope`, one of `SCOPES`, does to some steps of training.
+    """The effect of autocast around `scope`, one of `SCOPES`, on some steps of training.
 
     Per step: `casts`, the `cast_bytes` they move, `stale_weights`, which are read as copies that autocast made in an
     earlier step, before the optimizer changed them, `peak_bytes` above what was allocated before the first and
@@ -80,7 +80,7 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def growth(self) -> float | None:
-        """The median of what a step after the first adds to that."""
+        """The median of the bytes that each step after the first adds."""
         return _median([after - before for before, after in pairwise(self.alive_bytes)])
 
 
@@ -107,7 +107,7 @@ class ScopeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Scope(StrEnum):
-    """What a scope of autocast does, and what it costs beside the recommended one."""
+    """A scope of autocast against the recommended one."""
 
     RECOMMENDED = "scope-recommended"
     RAISES = "scope-raises"
@@ -126,9 +126,9 @@ class Scope(StrEnum):
 
 
 LARGER = 2.0
-"""An error is larger where it is so many times the recommended scope's: luck in rounding moves errors by less."""
+"""An error counts as larger from this factor of the recommended scope's on: chance changes errors by less."""
 LARGER_PEAK = 1.01
-"""A peak is larger from so many times on: below, it is some scratch memory that an op took a moment earlier."""
+"""From this factor on, a peak is larger: below, an op took its scratch memory a moment earlier."""
 
 
 class Compared(NamedTuple):
@@ -139,7 +139,7 @@ class Compared(NamedTuple):
 
 
 def compared(record: ScopePass) -> list[Compared]:
-    """Return each scope of a pass beside the recommended one, in their order."""
+    """Return each scope of a pass with the recommended one, in their order."""
     best = next((run.samples for run in record.scopes if run.scope == FORWARD_AND_LOSS), [])
     return [
         Compared(run, ratio_of(run.samples, best) if best and run.samples and run.samples is not best else None)
@@ -154,9 +154,9 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
-    """Yield what the recommended scope does, then what each other costs beside it, then whether times can be trusted.
+    """Yield the effect of the recommended scope, the cost of each other scope against it, and doubts about times.
 
-    A difference in time is told where its interval leaves no doubt that there is one, and the machine was not busy.
+    A difference in time is reported where its interval excludes none and the machine was not busy.
     """
     rows = compared(record)
     spoilt = busy(record.fitness) if any(row.run.samples for row in rows) else None
@@ -183,7 +183,7 @@ def _recommended(case: Case, run: ScopeRun) -> Iterator[Statement]:
 
 
 def _costs(row: Compared, best: ScopeRun | None, record: ScopePass, *, timed: bool) -> Iterator[Statement]:
-    """Yield what a scope costs, beside the recommended scope if that runs; in time only where `timed`."""
+    """Yield the cost of a scope, against the recommended scope if it runs; in time only where `timed`."""
     run, cost = row.run, partial(_cost, row.run.scope)
     if run.error:
         yield state(Scope.RAISES, run.scope, error=run.error)
@@ -214,7 +214,7 @@ def _cost(scope: str, code: Scope, **facts: float | str | None) -> Statement:
 
 
 def _state_of_memory(run: ScopeRun, best: ScopeRun | None) -> Iterator[Statement]:
-    """Yield which weights a scope reads as stale copies, and what it keeps beyond what the recommended one does."""
+    """Yield the weights that a scope reads as stale copies, and the memory it keeps beyond the recommended scope."""
     if run.stale:
         since = next(step for step, count in enumerate(run.stale_weights, start=1) if count)
         yield state(Scope.STALE, run.scope, step=since, weights=run.stale)
@@ -267,7 +267,7 @@ COLUMNS: Sequence[Column[Compared]] = (
     Column("loss_dtype", lambda row: row.run.dtypes.get("loss"), "loss"),
     Column("gradients_dtype", lambda row: row.run.dtypes.get("gradients"), "gradients"),
 )  # fmt: skip
-"""Of a scope: its numbers, those of a step in SI units, and what each is beside the recommended scope's."""
+"""Columns of a scope: its numbers a step, in SI units, and their ratio to the recommended scope's."""
 
 STUDY: Study[ScopeAsked, ScopePass] = Study(
     kind=SCOPE,

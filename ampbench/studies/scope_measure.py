@@ -41,10 +41,10 @@ from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
 PLAIN = {"fp64": FP64, "fp32": PRECISIONS[BASELINE]}
-"""The scopes of loops without autocast: the reference, and what takes its place where that fails."""
+"""The scopes of loops without autocast: the reference, and its substitute where it fails."""
 
 Look = Callable[[int, Any, torch.Tensor], None]
-"""Looks at a step, from 0: its output and loss, and the gradients, not scaled, that lie in the parameters."""
+"""Receives a step's number from 0, its output and its loss; the parameters hold the unscaled gradients."""
 
 Region = Callable[[], AbstractContextManager[Any]]
 
@@ -52,7 +52,7 @@ Region = Callable[[], AbstractContextManager[Any]]
 class Loop:
     """`steps` steps of training a case with autocast entered around `scope`, one of `SCOPES`.
 
-    Those of `PLAIN` are without autocast.
+    Scopes of `PLAIN` are without autocast.
 
     A step is forward, loss, backward, GradScaler's and the optimizer's step, and at last zero_grad, so that gradients
     are not what is left after it. `run` takes all of them. Raises as `Step` does.
@@ -87,15 +87,15 @@ class Loop:
         self.step.restore()
 
     def changed(self) -> list[str]:
-        """Return nothing: the step puts back what it changes before a batch comes again, also within a loop."""
+        """Return nothing: the step restores its changes before a batch comes again, also within a loop."""
         return []
 
     def mode(self) -> AbstractContextManager[Any]:
-        """Return what is held around training: nothing."""
+        """Return the step's context."""
         return self.step.mode()
 
     def taken(self, look: Look | None = None, steps: int | None = None) -> Generator[None, None, None]:
-        """Yield after each step, within the region if that is around the loop; `look` at each after its backward.
+        """Yield after each step, within the region if it is around the loop; call `look` after each backward.
 
         `steps` are how many there are, unless all.
         """
@@ -123,7 +123,7 @@ class Loop:
 
 @dataclass(slots=True)
 class Numbers:
-    """What a loop gave, in fp64: outputs and gradients of its first step, what all steps changed in each parameter.
+    """The results of a loop in fp64: outputs and gradients of its first step, and each parameter's total change.
 
     `loss` is that of the first step; `dtypes` as in `ScopeRun`.
     """
@@ -191,7 +191,7 @@ def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[s
 
 
 def _region(case: Case, device: Device, scope: str) -> Region:
-    """Return what enters autocast in `scope`: with its weight cache, unless that is off."""
+    """Return a function that enters autocast in `scope`, with its weight cache unless switched off."""
     if scope in PLAIN:
         return nullcontext
     dtype = getattr(torch, PRECISIONS[case.precision].autocast or "")
@@ -212,9 +212,9 @@ def _kept(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
 
 
 def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, seconds: float) -> ScopePass:
-    """Return what `steps` steps of training `case` come to in each scope of autocast, timed for about `seconds`.
+    """Return the numbers and times of `steps` training steps of `case` in each scope, timed for about `seconds`.
 
-    What a network raises in a scope becomes that run's error; what it raises in all of them is raised.
+    An error in one scope becomes that run's error; an error in all of them is raised.
     """
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
@@ -247,9 +247,9 @@ def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, s
 def _numbers(
     workload: Workload, case: Case, device: Device, steps: int, settled: Settled, notes: list[str]
 ) -> tuple[list[ScopeRun], str]:
-    """Return a run of each scope with its numbers or its error, and what the reference computes in.
+    """Return a run of each scope with its numbers or its error, and the reference's dtype.
 
-    Raises what the first scope raised where all raise.
+    Raises the first scope's error where all raise.
     """
     dtype, reference = _reference(workload, case, device, steps, notes)
     runs = []
@@ -258,7 +258,7 @@ def _numbers(
         device.release()
         try:
             numbers = loop_numbers(workload, case, device, scope, steps, settled, notes)
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is what this scope does to it
+        except Exception as error:  # noqa: BLE001 - any error of the user's code is the scope's result
             first = first or error
             runs.append(ScopeRun(scope=scope, error=said_of(error)))
             continue
@@ -281,7 +281,7 @@ def _reference(
             failed.append(said_of(error))
             if is_out_of_memory(error):
                 break
-            device.release()  # what the error held of the steps
+            device.release()  # the error held tensors of the steps
             continue
         notes += [FP32_INSTEAD.format(*failed)] if failed else []
         return scope, numbers
@@ -290,7 +290,7 @@ def _reference(
 
 
 def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: list[str]) -> ScopeRun:
-    """Return a run of a scope with its numbers beside those of the reference."""
+    """Return a run of a scope with its errors against the reference."""
     run = ScopeRun(scope=scope, dtypes=numbers.dtypes, notes=numbers.notes)
     if reference is None:
         return run
@@ -314,7 +314,7 @@ def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: li
 
 
 def _traced(loop: Loop, settled: Settled, notes: list[str]) -> dict[str, list[int]]:
-    """Return what `split_by_step` does of a loop; nothing, which `notes` explain, where no op can be watched."""
+    """Return `split_by_step` of a loop; nothing, with a reason in `notes`, where no op can be watched."""
     loop.start(settled)
     loop.restore()
     starts = [0]
@@ -346,7 +346,7 @@ def split_by_step(trace: CastTrace, starts: Sequence[int]) -> dict[str, list[int
 def _memory(
     builds: Sequence[partial[Loop]], settled: Settled, device: Device, notes: list[str]
 ) -> list[tuple[list[int], list[int]]]:
-    """Return, for each loop, the peak of each step and what is allocated after it, above what was before the first.
+    """Return for each loop the peak of each step and the bytes allocated after it, above the start of the first.
 
     On the CPU all loops are built before the first is run, because the allocation record is good for once in a process.
     Nothing, which `notes` explain, where there is no room.

@@ -1,4 +1,4 @@
-"""What a study is: data and a few functions, of which all else is made.
+"""A study: data and a few functions, from which all output is made.
 
 A study is one module of this package, NAME.py, which never imports torch; where it measures much, NAME_measure.py does
 that. It holds:
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from ampbench.studies.work import Piece, Work
 
 A = TypeVar("A")
-"""What a study is asked for beyond selection and settings: a record, which the header of a run keeps."""
+"""The request of a study beyond selection and settings: a record that the header of a run keeps."""
 R = TypeVar("R")
-"""The record of a study: what is stored of a case, or a list of them where a run holds several of one."""
+"""The stored record of a case, or a list of records where a run has several of a case."""
 T = TypeVar("T")
 """A row of a table."""
 AUTOCAST_HELP = "See ampbench list precisions. Default: autocast to the device's default dtype."
@@ -97,7 +97,7 @@ class Selects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a verb was given: the values of its options by their names, which were `typed`, and what is selected."""
+    """The arguments of a verb: the values of its options by name, the `typed` ones, and the selection."""
 
     values: Mapping[str, Any]
     typed: Container[str]
@@ -106,9 +106,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session(Generic[A]):
-    """A study at work: what is planned and asked for, and the run `begun` before that it goes on with.
+    """A running study: its plan and request, and the run `begun` before that it continues.
 
-    `keep` stores what a piece of work saw before that piece is done.
+    `keep` stores an entry of a piece of work before that piece is done.
     """
 
     prepared: "Prepared"
@@ -133,9 +133,9 @@ class OnDevices(Generic[A, R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Generic[T]):
-    """What people read of a table: its `title`, the `keys` of its columns, with blanks between (none: all).
+    """The part of a table for people: its `title`, the `keys` of its columns, separated by blanks (none: all).
 
-    `only`: of these rows. A `folded` table is shown by -v alone; a reader unfolds it on a page.
+    `only` selects rows. A `folded` table is shown by -v alone; a reader unfolds it on a page.
     """
 
     title: str
@@ -147,7 +147,7 @@ class View(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Generic[R, T]):
-    """Rows of a record: `key` is its name for machines ("": not for them), `views` are what people read of it."""
+    """Rows of a record: `key` is its name for machines ("": people only), `views` are the parts for people."""
 
     key: str
     columns: Sequence[Column[T]]
@@ -216,7 +216,7 @@ class Study(Generic[A, R]):
 
 
 def asks(help: str, *, least: int | None = None, most: int | None = None, **option: Any) -> msgspec.Meta:
-    """Return what makes a field of an asked record an option of the verb: its help, bounds and fields of `Option`."""
+    """Return the annotation that makes a field of a request an option: its help, bounds and fields of `Option`."""
     return msgspec.Meta(description=help, ge=least, le=most, extra=option)
 
 
@@ -245,11 +245,11 @@ def study_of(kind: str) -> Study[Any, Any]:
 
 SELECTING = ("targets", "optimizer", "precisions", "device", "phase")
 GIVEN = ("inputs", "loss", *SELECTING)
-"""What programs give every study beside its own options."""
+"""Arguments that programs give every study in addition to its own options."""
 
 
 def given_by(study: Study[Any, Any], options: Mapping[str, Any], selection: Selection) -> Given:
-    """Return what a program gives as its verb would be given it; `UsageError` for what cannot be meant."""
+    """Return a program's arguments as a verb's arguments; `UsageError` for invalid ones."""
     known = {option.name: option for option in options_of(study)}
     for name in options:
         if name not in known:
@@ -281,7 +281,7 @@ def chosen(kind: str, names: Sequence[str], known: Collection[str]) -> list[str]
 
 
 def asked_for(study: Study[A, Any], arguments: Given) -> A:
-    """Return what a study is asked for by what its verb was given; `UsageError` for what cannot be meant."""
+    """Return the request of a study from a verb's arguments; `UsageError` for invalid ones."""
     if study.made is not None:
         return study.made(arguments)
     return study.asked(**{option.name: arguments.values[option.name] for option in options_of(study)})

@@ -1,10 +1,10 @@
-"""Trainings side by side: in every precision, or with several settings of GradScaler, and where each ends against fp32.
+"""Trainings side by side, in every precision or with several GradScaler settings, and their ends against fp32.
 
 A training is judged by its weights alone, evaluated in fp32: a loss that fp16 computes is too coarse to tell trainings
 apart. Where there is held-out data its decisions, or its loss, are the score; the loss on the training batches is
 judged beside it. Nothing is judged where fp32's own loss falls by no more than a few spacings of what is read.
 
-Stored trainings count for the cases of a run that measured, too: a whole training says more than one step.
+Stored trainings also count for measured cases: a whole training proves more than one step.
 
 A difference belongs to a seed: both trainings begin with the same weights and take the same batches. Trainings are
 chaotic: the smallest rounding ends in other weights and some other decisions. The spread of a difference is estimated
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 CONTROL, REFERENCE = ARMS = "control", "reference"
-"""Trainings of the fp32 case beside its own (""): from weights one rounding away, and in fp64."""
+"""Further trainings of the fp32 case: from weights one rounding away, and in fp64."""
 NAMES = {CONTROL: "control", REFERENCE: "fp64"}
 """The names of their rows."""
 UNSCALED, DEFAULT = "no scaling", "default"
@@ -63,7 +63,7 @@ UNSCALED, DEFAULT = "no scaling", "default"
 
 
 class GradientLook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The gradients of one step beside those in fp32 of the same weights and batch, the loss scale divided out.
+    """The gradients of one step against fp32 gradients of the same weights and batch, the loss scale divided out.
 
     Of the `nonzero` elements that are not zero in fp32 `flushed` are zero in the training. `rel_l2` is the relative L2
     error of all (None: undefined).
@@ -149,8 +149,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "high start": {"init_scale": 2.0**24},
     "fast growth": {"growth_interval": 10},
 }
-"""Settings that have a name, by what GradScaler is given: the third has to find its scale from below, the fourth from
-above, the last goes on looking for a higher one."""
+"""Named settings by arguments of GradScaler: the third finds its scale from below, the fourth from above, the last
+keeps trying higher ones."""
 ALL = "all"
 
 
@@ -175,9 +175,9 @@ def settings_of(typed: Iterable[str]) -> list[str]:
 
 
 def scaler_arguments(setting: str) -> dict[str, Any]:
-    """Return what GradScaler is given for a setting.
+    """Return the arguments of GradScaler for a setting.
 
-    Raises `UnknownNameError` for a name that there is not, and `UsageError` for what GradScaler does not take.
+    Raises `UnknownNameError` for an unknown name, and `UsageError` for arguments that GradScaler refuses.
     """
     if "=" not in setting:
         if setting not in SETTINGS:
@@ -197,11 +197,11 @@ def scaler_arguments(setting: str) -> dict[str, Any]:
 ALPHA = 0.05
 """The largest share of studies in which a row wrongly regresses, and of those in which a row wrongly improves."""
 CONTROL_ALPHA = 0.01
-"""The control and fp64 are each said to differ from fp32 at this level, so that few studies lose their verdicts."""
+"""The level of the tests of the control and fp64 against fp32, so that few studies lose their verdicts."""
 EQUIVALENCE_ALPHA = 0.05
 """The level of each of the two one-sided tests that show a difference to be within the margin."""
 POWER = 0.9
-"""The seeds said to decide would do so with this probability if the spread were known; it is not, so with less."""
+"""The power of the recommended number of seeds if the spread were known; it is estimated, so the power is less."""
 SHOWN = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 """The verdicts that show a difference."""
 LOUD = 6.0
@@ -242,7 +242,7 @@ def judge(
     (Bonferroni), worse than 0; improved mirrored. Unchanged: the 90% interval is within the margin (two one-sided
     tests: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach", 1987). Else
     inconclusive. Bounds are Student's t. A spread is never taken to be below that of two numbers rounded to the
-    resolution, resolution / sqrt(6). Rows that are shown to differ tell nothing of the spread of others, which are
+    resolution, resolution / sqrt(6). Rows with a proven difference are left out of the spread of others, which are
     judged again without them.
     """
     margin = max(margin, resolution)
@@ -288,10 +288,10 @@ def _judged(
 def _spread(
     name: str, differences: Mapping[str, Sequence[float]], rounding: Sequence[float], resolution: float
 ) -> tuple[float | None, float]:
-    """Return the variance of one difference of a row and its degrees of freedom; None where nothing tells it.
+    """Return the variance of one difference of a row and its degrees of freedom; None where unknown.
 
     It is never below that of a difference of two numbers each rounded to `resolution`. Differences by rounding alone
-    have a mean that is known to be zero. Of the others those count that do not vary far more than the rest.
+    have a mean that is known to be zero. Other rows count unless they vary far more than the rest.
     """
     least = resolution**2 / 6
     alone = statistics.fmean(value**2 for value in rounding) if rounding else 0.0
@@ -362,11 +362,11 @@ percent of the loss on the training batches, which differs more from seed to see
 OF_FALL = 0.1
 """A difference of losses above this share of the fall of fp32's own loss never counts as none."""
 LEAST_FALL = 4 * 2.0**-23
-"""A loss that falls by no more than this share of it, four spacings of fp32, is none to judge by."""
+"""A loss that falls by at most this share, four spacings of fp32, cannot be judged."""
 HARDLY = 0.01
 """A loss that falls by less than this share of it has hardly fallen."""
 LAST = 0.75
-"""From this share of the steps on, scores are those of the end."""
+"""Scores from this share of the steps on count as the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +405,7 @@ class Metric:
 
     @property
     def learns(self) -> bool | None:
-        """Whether fp32 ends better than it began, a loss by more than a few spacings; None where that is not known."""
+        """Whether fp32 ends better than it began, a loss by more than a few spacings; None where unknown."""
         if self.before is None or self.after is None:
             return None
         least = 0.0 if self.name == ACCURACY else LEAST_FALL * max(abs(self.before), abs(self.after))
@@ -473,7 +473,7 @@ def mean_of(values: Iterable[float | None], how: Callable[[list[float]], float] 
 
 
 def trouble(training: Training, metric: Metric) -> tuple[Trouble, int | None] | None:
-    """Return why a training has no final value of a metric, and from which step on, from 1; None where it has one."""
+    """Return the reason why a training has no final value of a metric, with its step from 1; None where it has one."""
     if training.error:
         return Trouble.RAISED, None
     late = training.losses[-1:] if training.broke_off else training.losses[math.floor(LAST * len(training.losses)) :]
@@ -586,7 +586,7 @@ _Pairs = Sequence[tuple[Training, Training]]
 
 
 def conclude(workload: str, device: str, rows: Sequence[Row], asked: TrainingAsked) -> Learned:
-    """Return the verdicts on rows, fp32's among them; none where fp32 learns nothing, or its control differs."""
+    """Return the verdicts on rows, with fp32's; no verdicts where fp32 learns nothing, or its control differs."""
     (fp32,) = (row.by_seed for row in rows if row.name == BASELINE)
     metric, fit = metrics_of(fp32.values())
     ended = {seed: training for seed, training in fp32.items() if trouble(training, metric) is None}
@@ -609,7 +609,7 @@ def _endings(
     *,
     nothing: bool,
 ) -> dict[str, Ending]:
-    """Return the ends of rows by a metric with their verdicts; rows that broke say nothing of the spread."""
+    """Return the ends of rows by a metric with their verdicts; broken rows do not count for the spread."""
     exact: dict[str, list[float]] = {}
     differing: dict[str, list[float]] = {}
     for row in rows:
@@ -634,7 +634,7 @@ def _endings(
 def _ending(
     row: Row, metric: Metric, judged: Judged | None, pairs: _Pairs, broke: Statement | None, *, nothing: bool
 ) -> Ending:
-    """Return the end of a row by a metric, with its verdict and the reasons, which `nothing` leaves out.
+    """Return the end of a row by a metric, with its verdict and, unless `nothing`, the reasons.
 
     The training loss is no worse where the one-sided bound at 5% is within the margin (non-inferiority). Trainings that
     all begin alike show no spread, which leaves no interval either.
@@ -705,7 +705,7 @@ def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
 
 
 def _of_row(row: Row) -> list[Statement]:
-    """Return the verdict on a row and its reasons, those that are worse than fp32 first."""
+    """Return the verdict on a row and its reasons, worse ones first."""
     endings = sorted((row.first, row.fit), key=lambda ending: ending.verdict is not ChangeStatus.REGRESSED)
     why = [replace(reason, severity=Severity.INFO) for ending in endings for reason in ending.why]
     code = {True: Learns.TRAINS, False: Learns.FAILS, None: Learns.OPEN}[row.trains]
@@ -738,7 +738,7 @@ def learned(stored: "StoredRun", case_ids: Collection[str] | None = None) -> lis
 
 
 def _rows(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]]) -> Iterator[Row]:
-    """Yield the rows of cases in the order of the table, those of a case as they were trained."""
+    """Yield the rows of cases in the order of the table, rows of a case in the order of training."""
     for case in sorted(cases, key=lambda case: (rank(case.precision), case.precision)):
         name = case.precision if case.scaler else f"{case.precision}, no scaler"
         by_arm = grouped(trained[case.case_id], lambda training: training.arm)
@@ -894,7 +894,7 @@ def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -
 
 
 def _work(session: Session[TrainingAsked]) -> "Work":
-    """Return what has a training made by a worker; once one of fp32 failed, the others of its workload fail."""
+    """Return a function that has a worker train; after a failure of fp32, the other trainings of its workload fail."""
     from ampbench.studies.work import ask_worker
 
     failed: dict[tuple[str, str], Failure] = {}
@@ -908,7 +908,7 @@ def _work(session: Session[TrainingAsked]) -> "Work":
         start: ToTrain = piece.part
         case, group = start.case, (start.case.group, start.case.device)
         if why := failed.get(group):
-            message = f"{BASELINE}, which it is compared with, failed: {why.message}"
+            message = f"its baseline {BASELINE} failed: {why.message}"
             return structs.replace(why, case_id=case.case_id, message=message)
         settings = structs.replace(session.prepared.settings, seed=start.seed)
         asked = ArmAsked(steps=session.asked.steps, arm=start.arm)
@@ -938,7 +938,7 @@ def _with_baseline(
 
 
 def _refined(selection: Selection, asked: TrainingAsked) -> Selection:
-    """Return the selection, for settings of GradScaler that of what it scales; `UsageError` for another precision."""
+    """Return the selection; for settings of GradScaler, the scaled precisions, with `UsageError` for another one."""
     from ampbench.studies.work import built_in_rows
 
     if not settings_of(asked.setting):
@@ -946,13 +946,13 @@ def _refined(selection: Selection, asked: TrainingAsked) -> Selection:
     if selection.overrides.get("scaler") is False:
         raise UsageError("--set scaler=false leaves no setting of GradScaler to try: leave --setting out")
     if selection.precisions and {row.name for row in built_in_rows(selection)} != set(SCALED):
-        raise UsageError(f"--setting is for {all_of(SCALED)}, which alone scales its loss by GradScaler's settings")
+        raise UsageError(f"--setting is for {all_of(SCALED)}: no other precision scales its loss with GradScaler")
     return structs.replace(selection, precisions=list(SCALED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a study found of a case: whether it `trains` as fp32 does, and by which share it ends `worse`.
+    """A study's result for a case: whether it `trains` as fp32 does, and the share by which it ends `worse`.
 
     `study` names it: "study 8879c8, 300 steps from 3 seeds".
     """
@@ -963,10 +963,10 @@ class Trained:
 
 
 def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict[str, Trained]:
-    """Return by case id what `studies` found of the cases of a run that measured; of several the newest counts.
+    """Return by case id the newest result of `studies` for each case of a run that measured.
 
-    They count where they were made on the same host with the same torch, of the same case with the same weights and
-    GradScaler as PyTorch makes it, and where they tell whether it trains as fp32 does.
+    A result counts if host, torch, case and weights are the same, GradScaler is PyTorch's default, and it shows whether
+    the case trains as fp32 does.
     """
     trained: dict[str, Trained] = {}
     for study in sorted(studies, key=lambda study: (study.header.started_at, study.header.run)):

@@ -1,8 +1,8 @@
-"""Whole trainings from the same weights on the same batches: what is lost of gradients, and where they end.
+"""Whole trainings from the same weights on the same batches: losses in gradients, and final scores.
 
 Dropout is off: two precisions draw different masks. What else is random draws the same numbers in each step of every
 training of a seed. GradScaler starts as PyTorch makes it, or as a setting says, so that the steps it skips at first
-belong to the training. What is looked at and evaluated leaves no trace in a training.
+belong to the training. Looks and evaluations leave no trace in a training.
 """
 
 import copy
@@ -37,7 +37,7 @@ from ampbench.workload import Workload
 MOST_LOSSES = 1000
 """As many mean losses as a training stores."""
 SCORED = (0.0, 0.25, 0.5, 0.75, 0.8125, 0.875, 0.9375, 1.0)
-"""After these shares of the steps weights are evaluated; those of the last quarter together say how they end."""
+"""Weights are evaluated after these shares of the steps; scores of the last quarter together are the end."""
 BATCHES = 16
 """The most training batches, the first ones, on which weights are evaluated."""
 LOOKS = 6
@@ -246,7 +246,7 @@ def train(workload: Workload, case: Case, device: Device, *, seed: int, asked: A
             raise
         error = said_of(raised)
     if error:
-        device.release()  # what the error held of the step
+        device.release()  # the error held tensors of the step
     every, losses = max(1, math.ceil(asked.steps / MOST_LOSSES)), course.losses
     return structs.replace(
         course.training,
@@ -277,7 +277,7 @@ def one_rounding_away(workload: Workload, seed: int) -> Workload:
 
 
 def _look(number: int, gradients: Tensors, reference: Tensors) -> GradientLook:
-    """Hold gradients, the scale divided out, against those in fp32."""
+    """Compare gradients, the scale divided out, with fp32 gradients."""
     pairs = [(gradients[name].to_dense(), exact.to_dense()) for name, exact in reference.items() if name in gradients]
     known = [(gradient, (exact != 0) & exact.isfinite()) for gradient, exact in pairs]
     return GradientLook(

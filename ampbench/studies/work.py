@@ -1,4 +1,4 @@
-"""Studies at work: cases are planned, or those found that a run lacks, and done piece by piece."""
+"""Execution of studies: cases are planned, or the missing cases of a run found, and done piece by piece."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,15 +44,15 @@ R = TypeVar("R")
 
 
 def asked_of(stored: StoredRun) -> Any:
-    """Return what a run was asked for, to go on with it; `UsageError` where it does not say."""
+    """Return the request of a run, to continue it; `UsageError` where the run has none."""
     if stored.asked is None:
-        raise UsageError(f"run {stored.header.run} does not say what it was asked for: begin a new one")
+        raise UsageError(f"run {stored.header.run} has no record of its request: begin a new run")
     return stored.asked
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of work: `of` a case or, where it is of none, what it is called; `part` is the study's own."""
+    """A piece of work: `of` a case or, without a case, of a name; `part` is the study's own."""
 
     of: PlannedCase | str
     part: Any = None
@@ -65,7 +65,7 @@ class Piece:
 
     @property
     def key(self) -> str:
-        """What it has in common with the pieces that take as long: the id of its case, or what it is called."""
+        """The key of pieces that take equally long: the id of the case, or the name."""
         return self.of if isinstance(self.of, str) else self.of.case.case_id
 
     @property
@@ -78,9 +78,9 @@ class Piece:
 
 
 Work = Callable[[Channel, Piece], Entry]
-"""Has a piece of work done on a channel, and returns what came of it: what was found, or a `Failure` or `Skip`."""
+"""Does a piece of work on a channel, and returns its record, `Failure` or `Skip`."""
 Watch = Callable[[Piece, Entry | None], None]
-"""Told of each piece twice: before it is worked on (None) and after, before what was seen is stored."""
+"""Called twice for each piece: before the work (None) and after it, before the entry is stored."""
 
 
 def _key(study: Study[Any, Any], part: Any) -> tuple[Any, ...]:
@@ -88,9 +88,9 @@ def _key(study: Study[Any, Any], part: Any) -> tuple[Any, ...]:
 
 
 def lacking(study: Study[Any, Any], stored: StoredRun) -> list[Any]:
-    """Return the parts of what a run was asked for that it says nothing of; what ended a case ended all of its parts.
+    """Return the requested parts that a run has no entry for; the end of a case ends all of its parts.
 
-    Raises `UsageError` where it does not say what it was asked for.
+    Raises `UsageError` where the run has no request.
     """
     done = {_key(study, record) for record in stored.every(study.record)}
     cases = [case for case_id, case in stored.cases.items() if case_id not in stored.given_up]
@@ -99,7 +99,7 @@ def lacking(study: Study[Any, Any], stored: StoredRun) -> list[Any]:
 
 
 def pieces_of(study: Study[A, Any], session: Session[A]) -> list[Piece]:
-    """Return the pieces of work of what is planned, or those that the run begun before lacks, in their order."""
+    """Return the planned pieces of work, or the missing pieces of the run begun before, in their order."""
     planned = {entry.case.case_id: entry for entry in session.prepared.plan if not entry.skip}
     if session.begun is None:
         parts = study.parts(session.prepared, [entry.case for entry in planned.values()], session.asked)
@@ -113,7 +113,7 @@ def pieces_of(study: Study[A, Any], session: Session[A]) -> list[Piece]:
 def ask_worker(
     channel: Channel, of: PlannedCase | str, settings: Settings, task: Task[B, R], asked: B, *, fresh: bool = True
 ) -> R | Failure | Skip:
-    """Have a task of a case, or of a type of device, done on a channel, and return what came of it."""
+    """Do a task of a case, or of a type of device, on a channel, and return its result."""
     place = {"device": of} if isinstance(of, str) else {"source": of.source, "case": of.case}
     request = ask(
         task,
@@ -129,7 +129,7 @@ def ask_worker(
 
 
 def filled(channel: Channel, study: Study[A, Any], settings: Settings, asked: A, blank: R) -> R:
-    """Return a record of a device as a worker filled it, or as it is where nobody can."""
+    """Return a device's record filled by a worker, or unfilled where no worker can."""
     task, on = study.task, study.on_devices
     assert task is not None
     assert on is not None
@@ -152,11 +152,11 @@ def _work_of(study: Study[A, Any], session: Session[A]) -> Work:
 
 
 def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, writer: RunWriter, watch: Watch) -> str:
-    """Have each piece of work done by `work`, every entry to `writer` at once; return how it ended.
+    """Do each piece of work by `work`, with every entry to `writer` at once; return the kind of end.
 
-    Pieces of a case that failed or cannot run are passed over; a case of which something cannot be stored failed. A
-    server is opened for the first piece that asks one; what a killed worker leaves unanswered is asked once more, as
-    `Pool` does. An interruption ends the session with a footer that says so; nothing seen is lost.
+    Pieces of a case that failed or cannot run are skipped; a case with an unstorable entry failed. A server is opened
+    for the first piece that needs one; a killed worker's request is repeated once, as `Pool` does. An interruption ends
+    the session with a footer; no entry is lost.
     """
     ended = "interrupted"
     gone: set[str] = set()
@@ -185,7 +185,7 @@ def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, wr
 
 
 def _failure_of(piece: Piece, error: CannotBeError) -> Failure:
-    """Return the failure of the case of a piece of which something cannot be stored; raises `error` for one of none."""
+    """Return the failure of a piece's case whose entry cannot be stored; raises `error` for a piece without a case."""
     if isinstance(piece.of, str) or error.line not in LINES:
         raise error
     return error.failure(piece.key, stage_of(error.line))
@@ -211,7 +211,7 @@ def prepared(
     """
     selection, sources = _checked(study, selection, asked)
     preload = [*study.on_devices.preload] if study.on_devices else []
-    if study.selects is not None:  # what looks at ops is a dispatch mode, for which torch imports torch._dynamo
+    if study.selects is not None:  # tracing uses a dispatch mode, for which torch imports torch._dynamo
         preload += dict.fromkeys(["torch._dynamo", *preload_modules(selection, sources)])
     open_new = open_channel or (lambda: ServerChannel(preload=preload))
     with opened_first(open_new, settings.threads) as first:
@@ -237,9 +237,9 @@ def prepared(
 
 
 def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Selection, list[WorkloadSource]]:
-    """Return what is selected where nothing else is named, and its workloads, once all that needs no torch is checked.
+    """Return the selection with defaults, and its workloads, after all checks that need no torch.
 
-    Raises `UsageError` for what cannot be meant.
+    Raises `UsageError` for an invalid selection.
     """
     selects = study.selects
     if selects is None:
@@ -301,9 +301,9 @@ Watching = Callable[[Sequence[Piece]], AbstractContextManager[Watch]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worked:
-    """A session that ended: the `path` of its run and, where not all was seen or stored, the `problem`.
+    """A finished session: the `path` of its run and, if incomplete or not stored, the `problem`.
 
-    `seen` are the entries of this session. `unstored` is the run as it was seen, where the file could not take it.
+    `seen` are the entries of this session. `unstored` is the run where the file could not be written.
     """
 
     path: Path
@@ -313,7 +313,7 @@ class Worked:
 
     @property
     def empty(self) -> bool:
-        """Whether the run says nothing of any case or device."""
+        """Whether the run has no result of any case or device."""
         return not any(
             isinstance(entry, Failure) or (not isinstance(entry, Skip) and not LINES[line_of(type(entry))].beginning)
             for entry in self.seen
@@ -326,7 +326,7 @@ class Worked:
         return failures if len(failures) == sum(not isinstance(entry, Skip) for entry in self.seen) else []
 
     def stored(self) -> StoredRun:
-        """Return the run: as it was seen, else as the file has it."""
+        """Return the run: from memory if unstored, else from the file."""
         return self.unstored or store.read_run(self.path)
 
 
@@ -343,7 +343,7 @@ def begin(
     note: Callable[[str], object] = lambda _: None,
     open_channel: OpenChannel | None = None,
 ) -> Worked:
-    """Have a study work on what is selected into a new run file of the folder `results`.
+    """Run a study on its selection into a new run file of the folder `results`.
 
     `note` is told in sentences which precisions stand for others. Where the session ends before anything was seen, no
     run is left, and `KeyboardInterrupt`, or why no server could start, is raised.
@@ -368,7 +368,7 @@ def begin(
 def work_through(
     study: Study[A, Any], session: Session[A], header: Header, writer: RunWriter, watching: Watching
 ) -> tuple[Worked, str]:
-    """Have all that is planned worked on, into the file of `writer`; return what came of it, and how it ended."""
+    """Do all planned work into the file of `writer`; return the result and the kind of end."""
     plan = session.prepared.plan
     entries: list[Entry] = list(planned_skips(plan))
     try:
@@ -394,13 +394,13 @@ def require_eager(selection: Selection, verb: str) -> None:
     """Raise `UsageError` for any path but eager: in a compiled or traced network no module runs by itself."""
     others = [path for path in selection.paths if path != "eager"]
     if others:
-        raise UsageError(f"{verb} looks into the modules of the eager path, which a {others[0]} network does not run")
+        raise UsageError(f"{verb} needs the modules of the eager path: a {others[0]} network does not run them")
 
 
 def require_among(selection: Selection, allowed: Sequence[str], verb: str) -> None:
     """Raise `UsageError` unless all precisions selected are `allowed` for a verb.
 
-    Those that may be a user's own are passed over, here as in what follows: `refuse_own` knows them.
+    Possible precisions of a user are skipped here and below: `refuse_own` knows them.
     """
     for row in built_in_rows(selection):
         if row.same_ops in allowed:
@@ -410,14 +410,14 @@ def require_among(selection: Selection, allowed: Sequence[str], verb: str) -> No
 
 
 def require_own_ops(selection: Selection) -> None:
-    """Raise `UsageError` for a precision whose ops are those of another, which is the one to ask about."""
+    """Raise `UsageError` for a precision with the ops of another precision, which the error names."""
     for row in built_in_rows(selection):
         if row.same_ops:
             raise UsageError(f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that")
 
 
 def built_in_rows(selection: Selection) -> list[Precision]:
-    """Return the rows of those precisions selected that are ampbench's own.
+    """Return the rows of the selected precisions that are ampbench's own.
 
     Which names are a user's own is not known before his file is read, once `check_selection` let them pass.
     """
@@ -429,11 +429,11 @@ def built_in_rows(selection: Selection) -> list[Precision]:
 
 
 def refuse_own(selection: Selection) -> None:
-    """Raise `UsageError` for a precision that is a user's own, or nobody's, now that all of them are known."""
+    """Raise `UsageError` for a user's own or an unknown precision, now that all of them are known."""
     for row in map(find_precision, selection.precisions):
         if row.name not in BUILT_IN:
             raise UsageError(
-                f"{row.name} is a precision of your own, which `ampbench run` measures: this asks about ampbench's own"
+                f"{row.name} is your own precision: measure it with `ampbench run`; this verb takes ampbench's own"
             )
 
 

@@ -1,1 +1,1 @@
-"""Why a precision costs and errs what it does: casts, op by op. Torch side."""
+"""Traces that explain a precision's cost and error: casts, op by op. Torch side."""

@@ -1,10 +1,10 @@
-"""What a trace knows of an op beside its dtypes: who called it, from which line, on which tensors, in which pass.
+"""Facts of an op beyond its dtypes: its caller, source line, tensors and pass.
 
-Values are followed by their storage: what a tensor is, what it is called, which cast made it. A dispatch mode runs
-below autocast and cannot ask: inside it, autocast always looks switched off; so a mode above follows which Python
-function is running, and what autocast does meanwhile. Nodes of an autograd graph are numbered as they are made, just
-before their forward op runs; so the number that was given last finds the forward op of a node, its module and its cast,
-without a hook on any tensor. Together these tell who asked for a cast: autocast, the user's code, or an op's own code.
+Values are followed by their storage: kind, name and the cast that made them. A dispatch mode runs below autocast, where
+autocast always looks switched off; so a mode above it follows the running Python function and the state of autocast.
+Autograd numbers its nodes just before their forward op runs; so the latest number leads from a node to its forward op,
+module and cast, without a hook on any tensor. Together these show who asked for a cast: autocast, the user's code, or
+an op's own code.
 """
 
 import functools
@@ -44,7 +44,7 @@ class OpRow(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class CastRow:
-    """One cast as recorded; `operation` is known once the copy is used, `value` is what was cast, made in `call`.
+    """One recorded cast of `value`, made in `call`; `operation` is known once the copy is used.
 
     `read` and `elements` are the elements read and written.
     """
@@ -80,10 +80,10 @@ class PromotionRow(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """What is known of one storage's content: what it is, its name, and the cast that made it, if one did.
+    """The known content of one storage: its kind, its name, and the cast that made it, if any.
 
-    `call` is the Python call it was made in, `op` the op that made it, `alive` a reference to a tensor that came from
-    outside (None: made here), `uses` the forward ops that took it as it is, casts of it included.
+    `call` is the Python call that made it, `op` the op that made it, `alive` a reference to a tensor from outside
+    (None: made here), `uses` the forward ops that read it unchanged, its casts included.
     """
 
     what: str
@@ -98,7 +98,7 @@ class Value:
 
 
 class Values:
-    """What is `known` of values, by the key of their storage; `owner` names a parameter that is not known."""
+    """The `known` values by the key of their storage; `owner` names a parameter that is not known."""
 
     def __init__(self, owner: Callable[[torch.Tensor], str]):
         self.known: dict[int, Value] = {}
@@ -115,7 +115,7 @@ class Values:
                 self.known[key] = Value(role, name, alive=weakref.ref(tensor))
 
     def find(self, tensor: torch.Tensor, key: int, phase: str) -> Value:
-        """Return what is known of a tensor; one never seen came from outside."""
+        """Return the known facts of a tensor; an unknown tensor came from outside."""
         known = self.known.get(key)
         if known is not None and lives(known):
             return known
@@ -130,7 +130,7 @@ class Values:
         return known
 
     def written(self, op: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Forget what was known of the content of what `op` wrote into; a parameter stays that parameter."""
+        """Forget the content of tensors that `op` wrote into; a parameter stays a parameter."""
         for tensor in tensors:
             value = self.known.get(storage_key(tensor))
             if value is not None:
@@ -141,7 +141,7 @@ class Values:
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Return what all views of one storage share; a tensor without a storage (sparse) stands for itself."""
+    """Return the key that all views of one storage share; a tensor without a storage (sparse) is its own key."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
@@ -165,7 +165,7 @@ def op_tensors(values: Any) -> list[torch.Tensor]:
 
 
 def copied(args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return which tensors `copy_` and `_foreach_copy_` write in which of another floating dtype, all the same way."""
+    """Return the tensors that `copy_` and `_foreach_copy_` convert, in pairs, all between the same two dtypes."""
     pairs = [
         (source, target)
         for target, source in zip(op_tensors(args[:1]), op_tensors(args[1:2]), strict=False)
@@ -175,7 +175,7 @@ def copied(args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def promoted(args: Any) -> list[tuple[torch.Tensor, torch.dtype]]:
-    """Return which floating tensors an op that computes element by element converts, and to which dtype.
+    """Return the floating tensors that an element-wise op converts, and the target dtype.
 
     Tensors without dimensions widen no others.
     """
@@ -214,7 +214,7 @@ UPCASTING = frozenset({"scaled_dot_product_attention", "_scaled_dot_product_atte
 BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
 _OPENED = (*BACKWARD, torch.nn.functional.multi_head_attention_forward)
-"""Functions whose insides are watched, too: what they call is what a reader wants to know."""
+"""Functions whose inner calls are watched, too: a reader wants to know these."""
 
 _OWN = (torch.Tensor, torch.nn.Parameter)
 
@@ -227,7 +227,7 @@ _push: Callable[[Any], None] = overrides._push_mode
 
 _OURS = Path(ampbench.__file__).parent
 INSIDE = (str(Path(torch.__file__).parent), str(_OURS))
-"""Where the code of torch and of this package lies, which is not the program's own."""
+"""Folders of torch and of this package, whose code is not the program's own."""
 
 _WORKLOADS = str(_OURS / "workloads")
 
@@ -360,7 +360,7 @@ def _unguarded(function: types.FunctionType) -> Callable[..., Any]:
 
 
 def _has_kernel(function: Any, args: Any, kwargs: Any) -> bool:
-    """Tell whether the device of the fake tensors `function` is given has one kernel for it, where they have none."""
+    """Return whether `function` is one kernel on the device that its fake tensors stand for."""
     row = WHOLE.get(getattr(function, "__name__", ""))
     tensor = next((leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)), None)
     return (

@@ -1,4 +1,4 @@
-"""The graphs of torch.compile: the ops and casts that inductor is given, and what it decides to make of each cast.
+"""The graphs of torch.compile: the ops and casts that inductor receives, and the fate of each cast.
 
 Inductor's own graphs have each op split into parts, which compute in fp32 whatever they are given. The parts of one op
 keep its name and its number in the autograd graph, so that they can be put together again; and a part that converts is
@@ -78,7 +78,7 @@ def ops_of(nodes: list[Node], modules: Modules, *, backward: bool, start: int) -
 
 
 def cast_names(nodes: list[Node], names: Mapping[str, Stored], modules: Modules) -> dict[int, str]:
-    """Return what a forward graph casts, by its number in the autograd graph; see `casts_of` for `names`."""
+    """Return the names of values that a forward graph casts, by autograd number; see `casts_of` for `names`."""
     casts: dict[int, str] = {}
     for node in nodes:
         if is_cast(node) and not _born_backward(node, False):  # what needs no gradient has the number of the one before
@@ -127,7 +127,7 @@ def is_cast(node: Node) -> bool:
 
 
 def _source(node: Node) -> Node:
-    """Return what a cast reads."""
+    """Return the input of a cast."""
     return node.all_input_nodes[-1 if target_name(node) == COPY else 0]
 
 
@@ -169,7 +169,7 @@ def _operation(index: int, parts: list[Node], modules: Modules, *, backward: boo
 
 
 def _origin(node: Node, names: Mapping[str, Stored], modules: Modules) -> tuple[str, str]:
-    """Return what the value of a node is and what it is called."""
+    """Return the kind and the name of a node's value."""
     while node.op == "call_function" and is_view(target_name(node)):
         node = node.all_input_nodes[0]
     if node.name in names:
@@ -178,7 +178,7 @@ def _origin(node: Node, names: Mapping[str, Stored], modules: Modules) -> tuple[
 
 
 def _path(node: Node, modules: Modules) -> str:
-    """Return the path of the innermost module that a node belongs to, or "" if none of the model's is known."""
+    """Return the path of a node's innermost module in the model, "" if unknown."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     by_id, paths = modules
     for key, (text, _) in reversed(stack.items()):
@@ -228,7 +228,7 @@ class Lowered:
 
 @dataclass(slots=True)
 class _Backend:
-    """A backend for torch.compile that runs inductor up to its fused kernels and keeps what it saw."""
+    """A backend for torch.compile that runs inductor up to its fused kernels and keeps their graphs."""
 
     stored: dict[int, Stored]
     graphs: list[Lowered] = field(default_factory=list)
@@ -276,7 +276,7 @@ class _Backend:
         return make_boxed_func(kept.forward)
 
     def fused(self, kernels: Iterable[Any]) -> Any:
-        """Keep which nodes each kernel computes, and end the compilation; what inductor calls after fusion."""
+        """Keep the nodes of each kernel and end the compilation; inductor calls this after fusion."""
         self.graphs[-1].kernels = [_computed(kernel) for kernel in kernels]
         raise _FusedError("the fused kernels are read")
 
@@ -308,7 +308,7 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
                 stack.enter_context(functorch_config.patch(enable_autograd_cache=False))
             step(torch.compile(model, backend=backend))
             breaks = list(_breaks() - before)
-    except Exception as error:  # noqa: BLE001 - whatever keeps a graph from being made is what there is to say
+    except Exception as error:  # noqa: BLE001 - the error is the answer
         return GraphTrace(graph=COMPILED, error=first_line(error))
     finally:
         torch.compiler.reset()
@@ -318,7 +318,7 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
 
 
 def _given(name: str, tensor: Any) -> Stored:
-    """Return what dynamo's placeholder stands for: an input of the model, or what came before a break in the graph."""
+    """Return the value behind dynamo's placeholder: an input of the model, or a value from before a graph break."""
     match = re.fullmatch(r"[lL]_(.+)_", name)
     plain = match[1] if match else name
     return Stored(ACTIVATION, "", tensor) if plain.startswith("stack") else Stored(INPUT, plain, tensor)
@@ -345,7 +345,7 @@ def _computed(kernel: Any) -> dict[str, str]:
 
 
 def _fate(name: str, lowered: Lowered) -> str | None:
-    """Return what became of a cast: kept, fused, or None if no kernel computes it."""
+    """Return the fate of a cast: kept, fused, or None if no kernel computes it."""
     if lowered.kernels is None:
         return KEPT
     computing = [kernel for kernel in lowered.kernels if name in kernel]
@@ -388,7 +388,7 @@ def _trace(model: torch.nn.Module, backend: _Backend, breaks: list[str], *, hook
             f"the model breaks{why}: {counted(backend.frames, 'graph')} of it; the rest of it runs as in eager mode"
         )
     if not hooked:
-        notes.append("this torch does not show what inductor fuses: each cast counts as kept")
+        notes.append("this torch does not show inductor's fusion: each cast counts as kept")
     mistakes = Counter(lowered.mistake for lowered in backend.graphs if lowered.mistake)
-    notes += [f"what inductor fuses was not read in {n} of the graphs: {mistake}" for mistake, n in mistakes.items()]
+    notes += [f"inductor's fusion is unknown for {n} of the graphs: {mistake}" for mistake, n in mistakes.items()]
     return GraphTrace(graph=COMPILED, ops=ops, casts=casts, notes=notes)

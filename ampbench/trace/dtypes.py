@@ -1,4 +1,4 @@
-"""What dtypes, devices and ops are to autocast: short names, which devices are here, what an op's schema says.
+"""Dtypes, devices and ops as autocast sees them: short names, present devices, facts from op schemas.
 
 Where a device is absent, fake tensors and autocast's own switches stand in for it. Every timed step imports this; so it
 imports little but torch.
@@ -21,7 +21,7 @@ from ampbench.trace.modules import ModuleRun, watch_runs
 
 
 class Dtypes:
-    """What `watch_dtypes` has seen so far, by module: of each call the dtypes of its floating inputs, and of outputs.
+    """The dtypes that `watch_dtypes` has seen so far, by module: floating inputs and outputs of each call.
 
     `given[path]` has a tuple for each call, of the positional inputs in order and then of those by keyword.
     """
@@ -79,7 +79,7 @@ def stood_in(device: str) -> Iterator[None]:
         yield
         return
     silent = _FAKE_LOGGER.disabled
-    _FAKE_LOGGER.disabled = True  # it prints a traceback for each op that refuses its inputs, which is what we ask
+    _FAKE_LOGGER.disabled = True  # it prints a traceback for each op that refuses its inputs
     try:
         with FakeTensorMode(allow_fallback_kernels=False):
             yield
@@ -88,7 +88,7 @@ def stood_in(device: str) -> Iterator[None]:
 
 
 def autocast_of(row: Precision, device: str, *, absent: bool = False) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what enters autocast as `row` says, anew at each call; with `absent`, on a device that is not here."""
+    """Return a function that enters autocast as `row` demands; with `absent`, on an absent device."""
     if row.autocast is None:
         return contextlib.nullcontext
     region = autocast_to if absent else torch.autocast
@@ -164,7 +164,7 @@ class Kind(NamedTuple):
     promotes: bool = False
 
     def decomposes(self, args: Any, kwargs: Any) -> bool:
-        """Tell whether the op, called with these arguments, is nothing but other ops, which a mode sees one by one."""
+        """Return whether the op, with these arguments, consists of other ops, which a mode sees one by one."""
         if not self.composite or not self.kernels:
             return self.composite
         leaves = (*args, *kwargs.values())
@@ -173,7 +173,7 @@ class Kind(NamedTuple):
 
 @functools.cache
 def op_kind(func: Any) -> Kind:
-    """Return what the op `func`, an overload, is."""
+    """Return the kind of the op `func`, an overload."""
     if not hasattr(func, "_schema"):  # a higher-order operator
         return Kind(f"higher_order.{func}")
     qualified = func.name()
@@ -213,7 +213,7 @@ def take_apart(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def resolving() -> AbstractContextManager[Any]:
-    """Return what makes kernels that run in a mode's code see a tensor conjugated by name as they do outside of it."""
+    """Return a context in which kernels in a mode's code see lazily conjugated tensors as outside of it."""
     exclude = torch._C._dispatch_tls_local_exclude_set()
     for key in _LAZY:
         exclude = exclude.remove(key)

@@ -27,7 +27,7 @@ _FP32 = find_precision(BASELINE)
 
 @dataclass(slots=True)
 class _Sum:
-    """What has been compared of one module: squares of errors and of what they are relative to, and counts."""
+    """Sums over one module: squared errors, squared reference values, and counts."""
 
     kind: str
     error: float = 0.0
@@ -38,7 +38,7 @@ class _Sum:
 
 @dataclass(slots=True)
 class _Before:
-    """What a call can change, as it was before: inputs, buffers, states of the random generators by device type.
+    """The state before a call that the call can change: inputs, buffers, random generators by device type.
 
     `args` are copies of `given`, and `versions` None, or where nothing was copied, the tensors' versions.
     """
@@ -82,11 +82,11 @@ def watch_errors(
 
     `shadow` is a row of `ampbench.core.precisions` or its name: with autocast, the module runs on the fp32 inputs and
     weights below autocast, else its weights, buffers and floating inputs are rounded to the storage dtype. With
-    `given`, the dtypes that `watch_dtypes` saw in a run below autocast, inputs are rounded to these; a module's own
-    error is that against itself in fp32 on the rounded inputs. What overflows or flushes is counted against fp32 on the
-    inputs as they were. Compared are the modules in which no other module of `model` ran, and that `keep_fp32` does not
-    keep. Results stay the same, bit by bit: whatever the shadow changes is put back. Where a module cannot run in the
-    precision, or not be repeated, its record says so. Raises `UsageError` for modules compiled by torch.compile.
+    `dtypes_given`, the dtypes that `watch_dtypes` saw in a run below autocast, inputs are rounded to these; a module's
+    own error is that against itself in fp32 on the rounded inputs. What overflows or flushes is counted against fp32 on
+    the inputs as they were. Compared are the modules in which no other module of `model` ran, and that `keep_fp32` does
+    not keep. Results stay the same, bit by bit: whatever the shadow changes is put back. Where a module cannot run in
+    the precision, or not be repeated, its record says so. Raises `UsageError` for modules compiled by torch.compile.
     """
     row = find_precision(shadow) if isinstance(shadow, str) else shadow
     if row.autocast is None and row.storage == "float32":
@@ -100,7 +100,7 @@ def watch_errors(
 
 
 def _remember(run: ModuleRun) -> None:
-    """Keep what the call may change; inputs only of modules without children, which are what writes into them."""
+    """Keep the state that the call may change; inputs only of modules without children, which may overwrite them."""
     devices = {tensor.device.type for tensor in tensors_in(run.args)} | {"cpu"}
     alone = not run.module._modules
     run.kept = _Before(
@@ -115,7 +115,7 @@ def _remember(run: ModuleRun) -> None:
 def _compare(
     run: ModuleRun, row: Precision, sums: dict[str, _Sum], dtypes_given: tuple[torch.dtype, ...] | None
 ) -> None:
-    """Run a module again as it was called, in a precision, and add what it errs; `given`: its inputs' dtypes there."""
+    """Repeat a module's call in a precision and add its errors; `dtypes_given` are its inputs' dtypes there."""
     outputs = floating_stored(run.returned)
     if not run.leaf or not outputs or any(is_kept(module) for module in (*run.within, run.module)):
         return
@@ -210,7 +210,7 @@ def _lowered(leaf: Any, storage: torch.dtype) -> Any:
 
 
 def _in_dtype_of(leaf: Any, like: Any) -> Any:
-    """Return a copy of a tensor in the dtype of `other`, anything else as it is."""
+    """Return a copy of a tensor in the dtype of `like`, anything else unchanged."""
     return leaf.detach().to(like.dtype, copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
 

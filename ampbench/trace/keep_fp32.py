@@ -199,7 +199,7 @@ def _keep_class(target: type, cast_back: bool) -> type:
 
 
 def _leaving_fused(init: Callable[..., None]) -> Callable[..., None]:
-    """Return what makes a module, or fills a copy, so that the module has the hook of what is kept, too."""
+    """Return `__init__` or `__setstate__` wrapped so that each new module gets the hook of a kept module."""
 
     @functools.wraps(init)
     def make(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -210,16 +210,16 @@ def _leaving_fused(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _leave_fused(module: torch.nn.Module) -> None:
-    """Have the module around leave its fused path, which calls no module within: torch does for one with a hook."""
+    """Make the enclosing module leave its fused path, which calls no inner module: torch does so for a hook."""
     module._forward_hooks[_HOOK] = _nothing
 
 
 def _nothing(module: torch.nn.Module, args: Any, output: Any) -> None:
-    """Leave an output as it is."""
+    """Do nothing with an output."""
 
 
 def _forget(module: torch.nn.Module) -> None:
-    """Take from a module what is left in it of having been kept."""
+    """Remove the traces of keeping from a module."""
     module._forward_hooks.pop(_HOOK, None)
     module.__dict__.pop(_AROUND, None)
 
@@ -234,7 +234,7 @@ def _instances(target: type) -> list[Any]:
 
 
 def _restore(module: torch.nn.Module) -> None:
-    """Bring weights and buffers that are in half back to fp32, and remember which half."""
+    """Return half weights and buffers to fp32, and remember their half dtype."""
     around = next(
         (tensor.dtype for tensor in (*module.parameters(), *module.buffers()) if tensor.dtype in HALVES), None
     )
@@ -249,7 +249,7 @@ def _apply_kept(
     function: Callable[[torch.Tensor], torch.Tensor],
     recurse: bool,
 ) -> torch.nn.Module:
-    """Move a module's tensors as `function` would, but for a move to half, which is only remembered."""
+    """Move a module's tensors as `function` would; a move to half is only remembered."""
     around = module.__dict__.get(_AROUND)
     if around is not None and function(torch.empty(0, dtype=around)).dtype is not around:
         del module.__dict__[_AROUND]
@@ -298,7 +298,7 @@ def _all_up(inputs: Any) -> Any:
 
 
 def _up(leaf: Any) -> Any:
-    """Return a half tensor in fp32, anything else as it is."""
+    """Return a half tensor in fp32, anything else unchanged."""
     return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES else leaf
 
 

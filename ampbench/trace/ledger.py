@@ -126,7 +126,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.corrections = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the op and record it, or what a tensor subclass makes of it."""
+        """Run the op and record it, or the ops of a tensor subclass."""
         kwargs = kwargs or {}
         kind = op_kind(func)
         if any(map(_has_own_ops, types)):
@@ -226,7 +226,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 torch.set_autocast_enabled(device, False)
 
     def _hand_on(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
-        """Run an op of a tensor subclass and record what that runs in its place, or the op where nothing is seen."""
+        """Run an op of a tensor subclass and record the ops that replace it, or the op itself where none is visible."""
         if self._handing_on:
             self._handing_on = False
             return NotImplemented
@@ -254,7 +254,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._lowered = before
 
     def _lower(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Cast as autocast does what goes into a kernel of the low dtype."""
+        """Cast the inputs of a low-dtype kernel as autocast does."""
         device = tensor.device.type
         lowered = device in self._calls.autocast and tensor.dtype is torch.float32
         return tensor.to(torch.get_autocast_dtype(device)) if lowered else tensor
@@ -387,7 +387,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind: Kind,
         copy_row: CastRow | None,
     ) -> None:
-        """Note what an op that computes did with casts' copies, weights and inputs."""
+        """Record how a computing op used copies from casts, weights and inputs."""
         number, forward = call.number if call else -index - 1, place.phase == "forward"
         use = partial(self._use, number=number, index=index, module=place.module)
         for tensor, key in zip(sources, keys, strict=True):
@@ -420,7 +420,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _averaged(source: torch.Tensor, out: torch.Tensor) -> list[tuple[torch.Tensor, torch.dtype]]:
-    """Return what a mean of a half converts inside."""
+    """Return the promotion inside a mean of a half tensor."""
     halves = source.dtype in HALVES and out.dtype in HALVES
     return [(source, torch.float32), (out, torch.float32)] if halves else []
 
@@ -480,7 +480,7 @@ class CastLedger:
         return cache_bytes(self.trace)
 
     def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
-        """Return the name of a tensor that was there before the block, "" where no module was given it by one.
+        """Return the name of a tensor from before the block, "" where no module received it under one.
 
         Beside it stand the forward ops that took it in the dtype it has, by their `index`: those that cast it, too.
         """
@@ -517,7 +517,7 @@ def trace_casts(
 
 @contextmanager
 def recording(recorder: Recorder, calls: CallMode) -> Iterator[None]:
-    """Let a recorder see the block, in which nothing is compiled."""
+    """Have a recorder watch the block, in which nothing is compiled."""
 
     def starts(*_: Any) -> None:
         recorder.optimizes()

@@ -1,4 +1,4 @@
-"""The modules of a network: which one is running, what its tensors are called, and what goes in and out of it.
+"""The modules of a network: the running one, the names of its tensors, its inputs and outputs.
 
 Calls are seen as they happen, from hooks that no module can see. The hooks are torch's global ones: a
 module that carries hooks of its own leaves its fused path (TransformerEncoder).
@@ -32,10 +32,10 @@ ModuleKey = tuple[str, str, tuple[torch.dtype, ...], tuple[torch.dtype, ...], tu
 class ModuleStack:
     """The modules now running, innermost last, kept by hooks on every module's call while `hooked`.
 
-    `name(tensor, what, name)` is told the parameters, buffers and inputs of each outermost module; those given by
-    keyword once it is done, for torch shows them only then. `look()` is called before each module, `entered()` and
-    `left()` around those whose inference takes a fused path, `returned()` after the model, or after each outermost
-    module if no model was given.
+    `name(tensor, what, name)` receives the parameters, buffers and inputs of each outermost module; keyword inputs once
+    it is done, as torch shows them only then. `look()` is called before each module, `entered()` and `left()` around
+    those whose inference takes a fused path, `returned()` after the model, or after each outermost module if no model
+    was given.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ def named_tensors_in(tree: object, name: str = "") -> Iterator[tuple[str, torch.
 
 
 def floating_stored(tree: object) -> list[torch.Tensor]:
-    """Return the floating tensors in `tree`, of nested ones (padded sequences in an encoder) what they store."""
+    """Return the floating tensors in `tree`; for nested tensors (padded sequences in an encoder), their storage."""
     floating = (tensor for tensor in tensors_in(tree) if tensor.is_floating_point())
     return [tensor.values() if tensor.is_nested else tensor for tensor in floating]
 
@@ -245,7 +245,7 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 class _Uncompiled(torch.nn.Module):
-    """A wrapper that torch.compile has made, which calls what it wraps as it is without."""
+    """A wrapper by torch.compile that calls the uncompiled original."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._orig_mod(*args, **kwargs)
@@ -256,7 +256,7 @@ class _Uncompiled(torch.nn.Module):
 
 
 def uncompile(network: torch.nn.Module) -> None:
-    """Have the modules of a network that torch.compile has compiled run as they are without, so that all are seen."""
+    """Run modules compiled by torch.compile uncompiled, so that all are seen."""
     for module in filter(is_compiled, list(network.modules())):
         module._compiled_call_impl = None
         if type(module).__name__ == "OptimizedModule":
@@ -296,8 +296,8 @@ def module_paths(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
     for module, path in paths.items():
         if is_compiled(module):
             raise UsageError(
-                f"{path or 'the model'} is compiled by torch.compile, inside which no module can be watched; give the "
-                "model as it was before torch.compile"
+                f"{path or 'the model'} is compiled by torch.compile, so its modules cannot be watched; give the "
+                "model from before torch.compile"
             )
     return paths
 
@@ -308,10 +308,10 @@ def watch_runs(
     after: Callable[[ModuleRun], None],
     before: Callable[[ModuleRun], None] | None = None,
 ) -> Iterator[None]:
-    """Tell `after` of every call of a module of `model` that returned, and `before` when it begins.
+    """Call `before` when a module of `model` begins, and `after` when it returns.
 
-    A shared module has the first of its names. Modules that `after` calls are not told of. The hooks of the program's
-    own modules stay as they are: those that change a module's output do so after `after`.
+    A shared module has the first of its names. Modules that `after` calls are not reported. The program's own hooks
+    stay: hooks that change a module's output do so after `after`.
     """
     paths = module_paths(model)
     stack: list[ModuleRun] = []

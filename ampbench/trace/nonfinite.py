@@ -1,4 +1,4 @@
-"""`find_nonfinite`: the first op that makes a value that is not finite, and where it is."""
+"""`find_nonfinite`: the first op that makes a NaN or infinity, with its place."""
 
 import linecache
 import math
@@ -22,7 +22,7 @@ FRAMES = 5
 _LOGARITHMS = frozenset({"aten.log", "aten.log2", "aten.log10", "aten.log1p", "aten.log_", "aten.special_xlogy"})
 
 _HANDED = ("aten.empty", "aten.new_empty", "aten.resize", "aten.set_")
-"""Ops that hand out memory as it is, whatever lies in it."""
+"""Ops that return uninitialised memory."""
 
 _OVERWRITES = frozenset(
     {"aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_", "aten._foreach_copy_"}
@@ -64,7 +64,7 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
 
 
 class _Finder(Recorder):  # type: ignore[no-untyped-call]
-    """A recorder, which knows where each op is, that looks at the values, too, until it has found."""
+    """A recorder that also looks at values until it has found the op."""
 
     def __init__(self, calls: CallMode, model: torch.nn.Module):
         super().__init__(calls, model, time=False)
@@ -114,7 +114,7 @@ class _Finder(Recorder):  # type: ignore[no-untyped-call]
         )
 
     def _parameter(self, outputs: list[torch.Tensor]) -> str:
-        """Return the parameter whose gradient is among what an op of the backward pass returned, or ""."""
+        """Return the parameter whose gradient an op of the backward pass returned, or ""."""
         shapes = [tensor.shape for tensor in outputs if _state([tensor]).kinds]
         shapes += [shape[::-1] for shape in shapes]  # a Linear's weight is transposed on the way
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
@@ -152,7 +152,7 @@ def _numbers(inputs: tuple[Any, ...]) -> set[str]:
 
 
 def _meant(kind: Kind, read: list[torch.Tensor]) -> set[str]:
-    """Return the kinds an op may make although it was given none."""
+    """Return the kinds of non-finite values that an op may make from finite inputs."""
     if kind.name in _LOGARITHMS:
         return {_MINUS}
     if kind.casts and read[0].is_floating_point():

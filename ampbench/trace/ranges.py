@@ -1,7 +1,7 @@
 """`watch_ranges`: how large the values of a network are while anyone's fp32 code runs it, module by module.
 
-Magnitudes are histograms by binary exponent, exact, in two passes over the bits. Of what normalisations treat as one,
-the channel or row of which they take the statistics, the largest is counted (`count_together`).
+Magnitudes are exact histograms by binary exponent, in two passes over the bits. For each channel or row that a
+normalisation takes statistics over, the largest magnitude is counted (`count_together`).
 """
 
 import weakref
@@ -23,7 +23,7 @@ _SPREAD = 3
 incremented again at once waits for its own last write."""
 
 _FEW = 1 << 12
-"""Up to so many elements, putting counters together costs more than the waiting."""
+"""Up to this number of elements, merging counters costs more than the waiting."""
 
 _CHUNK = {"cpu": 1 << 18}
 """Elements counted at a time, so that the copies stay in the cache; on other devices `_LARGE`, to save launches."""
@@ -109,7 +109,7 @@ def in_chunks(values: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in one dimension, in the order of memory, without a copy where they lie densely."""
+    """Return the elements in one dimension, in memory order, without a copy where they are dense."""
     if tensor.is_nested:
         return tensor.values()
     if tensor.layout is not torch.strided:
@@ -166,26 +166,26 @@ def _fields(bits: torch.Tensor, layout: _Layout, spread: int) -> Any:
 
 
 def _shows_power(values: torch.Tensor, layout: _Layout) -> bool:
-    """Return whether a small normal power of two is among every so many of the values."""
+    """Return whether an evenly spaced sample of the values has a small normal power of two."""
     bits = _magnitude_bits(values[:: -(-len(values) // _LOOK)], layout)
     least, most = 1 << layout.mantissa, (SMALL + layout.bias) << layout.mantissa
     return bool(((bits & (least - 1) == 0) & (bits >= least) & (bits <= most)).any())
 
 
 def _magnitude_bits(values: torch.Tensor, layout: _Layout) -> torch.Tensor:
-    """Return the bits of |x|, which are ordered as the values are."""
+    """Return the bits of |x|, in the same order as the values."""
     return values.view(layout.integer) & torch.iinfo(layout.integer).max
 
 
 def normalises_together(module: torch.nn.Module) -> bool:
-    """Return whether a module of torch's subtracts the mean of what it is given, not one that it remembers."""
+    """Return whether a torch module subtracts the mean of its input, not a running mean."""
     if isinstance(module, torch.nn.modules.batchnorm._NormBase):
         return module.training or module.running_mean is None
     return isinstance(module, torch.nn.LayerNorm | torch.nn.GroupNorm)
 
 
 def count_together(module: torch.nn.Module, tensor: torch.Tensor) -> Counter[int]:
-    """Return how many values lie in a channel or row whose largest magnitude has an exponent up to `SMALL`.
+    """Return by exponent the number of values in channels or rows whose largest exponent is at most `SMALL`.
 
     By that exponent; those that hold nothing but zeros are left out. `tensor` is what `module`, one that
     `normalises_together`, is given.
@@ -220,7 +220,7 @@ _Key = tuple[str, str, str]
 
 
 class Ranges:
-    """What `watch_ranges` has seen so far, readable at any time.
+    """The magnitudes that `watch_ranges` has seen so far, readable at any time.
 
     `nonfinite_in_fp32` is the path of the module that first had a value that is not finite (None: none had). `unread`
     are the parameters, and modules, whose values are in tensors of their own, as those of quantized weights, and are
@@ -291,7 +291,7 @@ def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
 
 
 class _Watcher(Ranges):
-    """Hears of runs, gradients and steps, and counts them."""
+    """Counts the values of runs, gradients and steps."""
 
     def __init__(self, model: torch.nn.Module):
         super().__init__(model)
@@ -351,7 +351,7 @@ class _Watcher(Ranges):
             self.count(module, GRADIENT, name, gradient)
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Keep the parameters as they are, in memory that every step uses again."""
+        """Keep a copy of the parameters, in memory that every step reuses."""
         for parameter in (member for group in optimizer.param_groups for member in group["params"]):
             name = self._names.get(id(parameter))
             if name is None or name in self.unread or parameter.grad is None or not parameter.is_floating_point():
@@ -362,7 +362,7 @@ class _Watcher(Ranges):
             self._before[name] = (parameter.detach(), self._room[name])
 
     def after_step(self, *_: Any) -> None:
-        """Count what was added to each of them, and what of it each low dtype would not show."""
+        """Count the update of each parameter, and the part that each low dtype would lose."""
         while self._before:
             name, (after, before) = self._before.popitem()
             visible = [0] * len(LOW_DTYPES)
@@ -391,14 +391,14 @@ class _Watcher(Ranges):
                 together.update(count_together(run.module, tensor))
 
     def _remember(self, tensor: torch.Tensor, counts: Counts) -> None:
-        """Keep what one module returned for the next, which is given it, unless it is changed in between."""
+        """Keep a module's output for the next module, unless it changes in between."""
         since = version(tensor)
         if since is not None:
             self._known[id(tensor)] = (weakref.ref(tensor), since, counts)
 
 
 def _differences(before: torch.Tensor, after: torch.Tensor, visible: list[int]) -> Iterator[torch.Tensor]:
-    """Yield what a step added in parts; put to `shown` how many elements it changes that are stored in `LOW_DTYPES`.
+    """Yield a step's update in parts; add to `visible` the number of elements it changes in each of `LOW_DTYPES`.
 
     A stored weight lies on the grid of its dtype, where half a unit decides; the fp32 weights that it was rounded from
     lie anywhere between two of its numbers, so that some of them cross over however little is added.
@@ -412,7 +412,7 @@ def _differences(before: torch.Tensor, after: torch.Tensor, visible: list[int]) 
 
 
 def _differing(first: torch.Tensor, second: torch.Tensor) -> int:
-    """Return how many elements of two half tensors differ; by their bits, which is twice as fast as by their values."""
+    """Return the number of elements in which two half tensors differ, by bits, which is twice as fast as by values."""
     left, right = first.view(torch.int16), second.view(torch.int16)
     bits = left ^ right
     count = int(torch.count_nonzero(bits))

@@ -1,8 +1,8 @@
-"""Autocast's rules: as documents say them, as the dispatcher has them, and as an op under autocast shows them.
+"""Autocast's rules: documented, registered in the dispatcher, and observed.
 
-The documents are the vendor's older XPU reference and PyTorch's own page, as data files beside: these hold names as
-printed, which here become ops of the dispatcher. The dispatcher's table of which ops have a rule at all is the same on
-every build of a torch version. What autocast does to an op is seen by running it with and without, below autocast.
+The documents are the vendor's older XPU reference and PyTorch's own page, as data files; their printed names become ops
+of the dispatcher here. The dispatcher's table of which ops have a rule at all is the same on every build of a torch
+version. What autocast does to an op is seen by running it with and without, below autocast.
 
 A device that is absent is stood in for by fake tensors, whose ops pass through the same dispatcher; nothing computes.
 Variants are the calls that documents call not eligible: fp64 and integer inputs, in-place, `out=`, an
@@ -126,7 +126,7 @@ _REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"
 
 @dataclass(slots=True)
 class _Way:
-    """What a call does, while it does it; `as_call` is what is kept of it."""
+    """The record of a running call; `as_call` is its stored form."""
 
     inputs: list[str] = field(default_factory=list)
     computed: set[str] = field(default_factory=set)
@@ -139,7 +139,7 @@ class _Way:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every op below autocast before it runs, so that what reached a kernel is known even if it then fails."""
+    """Notes every op below autocast before it runs, so that dtypes at a kernel are known even if it fails."""
 
     def __init__(self, way: _Way, probed: object):
         super().__init__()  # type: ignore[no-untyped-call]
@@ -175,7 +175,7 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def find_op(name: str) -> Callable[..., Any] | None:
-    """Return what a sample's name stands for; None where this torch has no such op."""
+    """Return the op of a sample's name; None where this torch has none."""
     if not name.startswith("aten::"):
         owner: Any = torch
         for part in name.split("."):
@@ -187,7 +187,7 @@ def find_op(name: str) -> Callable[..., Any] | None:
 
 
 def run_trial(op: Callable[..., Any], make: Callable[[], Sample], device: str, dtype: torch.dtype) -> RuleTrial:
-    """Return what `op` does with fresh arguments of `make`, under autocast to `dtype` and without."""
+    """Return the behaviour of `op` on fresh arguments of `make`, with autocast to `dtype` and without."""
     under = _walk(op, make, device, dtype, enabled=True)
     plain = _walk(op, make, device, dtype, enabled=False)
     return RuleTrial(inputs=under.inputs, autocast=under.as_call(), plain=plain.as_call())
@@ -207,7 +207,7 @@ def _walk(
                 result = op(*sample.args, **sample.kwargs)
             leaves = pytree.tree_leaves(result)
             way.outputs = [_short(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        except Exception as error:  # noqa: BLE001 - whatever an op raises is what is to be recorded
+        except Exception as error:  # noqa: BLE001 - an op's error is recorded
             way.error = first_line(error)[:200]
     return way
 
@@ -293,7 +293,7 @@ def _parts(dtypes: list[str]) -> set[str]:
 
 
 def outcome(trial: RuleTrial) -> str | None:
-    """Return what autocast made of a call: "unchanged", "changed" or "refused"; None where the op refuses it anyway.
+    """Return autocast's effect on a call: "unchanged", "changed" or "refused"; None where the op refuses it anyway.
 
     The same error with and without autocast, from a kernel that got the same dtypes, is "unchanged": not helped.
     """
@@ -307,7 +307,7 @@ def outcome(trial: RuleTrial) -> str | None:
 def run_variants(
     op: Callable[..., Any], sample: Sample, device: str, dtype: torch.dtype, observed: str | None
 ) -> dict[str, str]:
-    """Return for each variant that `op` has and that can be run what autocast made of it (`observed.outcome`).
+    """Return autocast's effect on each variant of `op` that runs (`outcome`).
 
     In-place and out= calls get the floating inputs that the op's rule would change, going by its category `observed`:
     the autocast dtype where the rule is fp32, mixed ones where it is the widest input, fp32 otherwise.
@@ -362,7 +362,7 @@ def _telling_inputs(observed: str | None, dtype: torch.dtype) -> Callable[[int],
     if observed == FLOAT32:
         return lambda _: dtype
     if observed == WIDEST:
-        return lambda position: dtype if position else torch.float32  # what is written to can hold the result
+        return lambda position: dtype if position else torch.float32  # the output can hold the result
     return lambda _: torch.float32
 
 

@@ -1,7 +1,7 @@
-"""The graph of torch.jit.trace: its ops, modules and casts, and whose tensors they read; and the casts of autograd's.
+"""The graph of torch.jit.trace: its ops, modules, casts and tensors; and the casts of the autograd graph.
 
-A trace is made here for whoever runs it, and run once to see which dtypes come out of each of its nodes and what is
-cast inside them. The autograd graph, what a backward pass will do, is read from the `grad_fn` chain before it runs.
+A trace is run once here to see the dtypes and inner casts of its nodes. The autograd graph, the plan of a backward
+pass, is read from the `grad_fn` chain before it runs.
 """
 
 import inspect
@@ -71,7 +71,7 @@ class Seen:
 def observe(
     model: torch.nn.Module, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region
 ) -> Seen:
-    """Run `graph` once inside `region`, and return what was seen; a frozen graph itself forgets its types.
+    """Run `graph` once inside `region` and return its dtypes; a frozen graph itself forgets its types.
 
     A copy of the graph is run that returns the dtypes of all its tensors in the place of its own results. Each dtype
     is asked of an alias: an op that does nothing, but shows up in the ledger and says how far the graph has run.
@@ -83,7 +83,7 @@ def observe(
     inputs = list(copy.inputs())
     if inputs and inputs[0].type().kind() == "ClassType":
         if inputs[0].uses():
-            raise RuntimeError("freezing left attributes in the graph, which cannot be run without its module then")
+            raise RuntimeError("freezing left attributes in the graph, so it cannot run without its module")
         copy.eraseInput(0)
     while list(copy.outputs()):
         copy.eraseOutput(0)
@@ -153,11 +153,11 @@ def _tensors(graph: Any) -> Iterable[Any]:
     for node in graph.nodes():
         if node.kind() != "prim::Constant":
             outputs = [value for value in node.outputs() if value.type().kind() == "TensorType"]
-            yield from (value for value in outputs if value.uses())  # what nobody reads may not even be made
+            yield from (value for value in outputs if value.uses())  # an unread value may not exist
 
 
 def _dtypes_by_number() -> dict[int, torch.dtype]:
-    """Return torch's dtypes by the numbers TorchScript has for them, as TorchScript itself tells them."""
+    """Return torch's dtypes by TorchScript's numbers for them."""
     graph = torch._C.parse_ir("graph(%x : Tensor):\n  %d : int = prim::dtype(%x)\n  return (%d)")
     ask = torch._C._create_function_from_graph("number", graph)
     ordinary = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -169,7 +169,7 @@ _ADDED = frozenset({"aten::_autocast_to_reduced_precision", "aten::_autocast_to_
 """Kinds of nodes that TorchScript's own autocast adds when a graph is frozen."""
 
 _CASTS = _ADDED | {"aten::to", "aten::type_as"}
-"""Kinds of nodes that cast or, where the dtype is right already, do nothing."""
+"""Kinds of nodes that cast, or do nothing where the dtype is right already."""
 
 
 class FrozenGraph:
@@ -221,7 +221,7 @@ class FrozenGraph:
         return casts
 
     def inside(self, observed: list[tuple[str, Cast]]) -> list[GraphCast]:
-        """Return those of the casts seen at the making of a value that its node makes inside another op."""
+        """Return the observed casts that a node makes inside another op."""
         return [
             GraphCast(
                 what=cast.what,
@@ -255,7 +255,7 @@ class FrozenGraph:
                 yield from (part.dtype for part in parts if isinstance(part, torch.Tensor))
 
     def _origin(self, value: Any) -> tuple[str, str]:
-        """Return what a value is and what it is called."""
+        """Return the kind and the name of a value."""
         name = value.debugName()
         if name in self._inputs:
             return INPUT, name.partition(".")[0]
@@ -372,7 +372,7 @@ def autograd_graph(output: torch.Tensor, model: torch.nn.Module) -> GraphTrace:
 
 
 def _in_order(root: Any) -> list[Any]:
-    """Return the nodes as autograd's engine takes them: those that were made last come first."""
+    """Return the nodes in the order of autograd's engine: newest first."""
     nodes, known = [root], {root}
     for node in nodes:
         new = [following for following, _ in node.next_functions if following is not None and following not in known]

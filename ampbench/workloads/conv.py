@@ -176,7 +176,7 @@ def resnet_gains(module: nn.Module, within: str = "") -> tuple[dict[str, float],
     """
     gains: dict[str, float] = {f"{within}conv1": 1.0}
     shifts: dict[str, float] = {}
-    mean, variance = ACTIVE + 1.485, 0.357  # of the largest of nine normals, which is what max pooling leaves
+    mean, variance = ACTIVE + 1.485, 0.357  # of the largest of nine normals, the output of max pooling
     for stage in range(1, 5):
         for place, block in enumerate(module.get_submodule(f"{within}layer{stage}").children()):
             name = f"{within}layer{stage}.{place}"

@@ -1,4 +1,4 @@
-"""Networks that are really trained, on data that comes with a package: digits, and characters of a text.
+"""Networks trained on data from a package: digits, and characters of a text.
 
 Their inputs are lists of batches. The seed decides weights and the order of the examples, never which are held out.
 """
@@ -92,13 +92,13 @@ def _order(generator: Generator, count: int) -> Tensor:
 
 
 def _batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """Return `order` in whole batches; what is left over is not trained on."""
+    """Return `order` in whole batches; the remainder is dropped."""
     whole = len(order) // batch_size * batch_size
     return [order[at : at + batch_size] for at in range(0, whole, batch_size)]
 
 
 def _windows(tokens: Tensor, sequence_length: int) -> Tensor:
-    """Return `tokens` in rows of one more than `sequence_length`, each of which overlaps the next by one."""
+    """Return `tokens` in rows of `sequence_length` + 1, each overlapping the next by one."""
     return tokens.unfold(0, sequence_length + 1, sequence_length)
 
 

@@ -144,7 +144,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
              "sequence_length": (8, 256, 4096), "batch_size": (2, 1, 8)},
             phases=("inference",), multiples={"width": ("heads", 2)}, optional={"outliers": 0}),
         WorkloadSpec("decode", "language", "tokens",
-            "one token of the language model, after those in a cache of keys and values",
+            "one token of the language model, after a cache of keys and values",
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "context": (8, 512, 2048), "batch_size": (2, 1, 16)},
             phases=("inference",), multiples={"width": ("heads", 2)}, optional={"outliers": 0}),
@@ -188,7 +188,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             needs="torchvision", suite=("inference", "training"), limits={"image": (32, 8192)},
             multiples={"image": (16,), "width": (4,)}),
         WorkloadSpec("detector", "vision", "images",
-            "torchvision's FCOS, end to end with suppression; compared is what it says of every point",
+            "torchvision's FCOS, end to end with suppression; its outputs at every point are compared",
             {"width": (16, 64, 256), "depth": (1, 2, 3), "regions": (4, 8, 32), "classes": (10, 91, 91),
              "image": (128, 128, 1024), "batch_size": (1, 1, 16)},
             needs="torchvision", limits={"image": (128, 8192)}, multiples={"image": (128,), "width": (8,)}),
@@ -250,7 +250,7 @@ LIBRARIES: dict[str, Library] = {
         Library(name="transformers", extra="transformers"),
     )
 }
-"""What a name may begin with before a colon, beside a user's file or module."""
+"""Prefixes of a name before a colon, other than a user's file or module."""
 
 RANDOM = "random"
 """The value of the parameter `weights` of a library's network that has no file's: its library's initialisation."""
@@ -263,13 +263,13 @@ def library_source(library: Library, network: str) -> WorkloadSource:
 
 
 ENTRY_FAMILY = "precision"
-"""The family of a source that is no workload but the entry point of a precision."""
+"""The family of a source for the entry point of a precision."""
 OPTIMIZER_FAMILY = "optimizer"
-"""The family of a source that is no workload but a recipe, its name, whose optimizer is a class that is not torch's."""
+"""The family of a source for a recipe, by name, whose optimizer class is not torch's."""
 
 
 def own_source(name: str) -> WorkloadSource | None:
-    """Return where the entry point of a user's own precision is, None where there is none of this name."""
+    """Return the entry point of a user's own precision, None where there is none of this name."""
     if name in precisions.PRECISIONS:
         return None
     entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=precisions.ENTRY_POINTS)}
@@ -304,9 +304,9 @@ def resolve_parameters(
 ) -> dict[str, ParameterValue]:
     """Return every parameter of `spec`, the batch size last: `overrides` over the values of `preset`.
 
-    Optional ones are among them where they change something.
-    Raises `UnknownNameError` for a preset or a parameter it does not have, `UsageError` for a value that is no whole
-    number, outside its limits, or not the multiple it has to be.
+    Optional parameters are included where they have an effect. Raises `UnknownNameError` for a preset or a parameter it
+    does not have, `UsageError` for a value that is no whole number, outside its limits, or not the multiple it has to
+    be.
     """
     settled = {**spec.optional, **spec.preset(preset)}
     for name, value in (overrides or {}).items():
@@ -319,7 +319,7 @@ def resolve_parameters(
 
 
 def class_name(spec: WorkloadSpec) -> str:
-    """Return what the class of a workload is called in the suite for asv: CrossEntropyHead, of a version 2 MlpV2."""
+    """Return the class name of a workload in the asv suite: CrossEntropyHead; MlpV2 for version 2."""
     words = "".join(word.capitalize() for word in spec.name.split("_"))
     return words if spec.version == 1 else f"{words}V{spec.version}"
 

@@ -24,10 +24,10 @@ from ampbench.workloads.sequence import (
 from ampbench.workloads.weights import adamw, kernel
 
 ADAPTER_SCALE = 2.0
-"""Weight of what an adapter adds: alpha is twice the rank, as is usual."""
+"""Weight of an adapter's output: alpha is twice the rank, as usual."""
 
 ADAPTER_RMS = 0.1
-"""RMS of what an adapter adds: as some way into a fine-tuning, which starts at 0."""
+"""RMS of an adapter's output, as partway through a fine-tuning, which starts at 0."""
 
 
 class Prefill(Decoder):
@@ -90,8 +90,8 @@ class Router(nn.Linear):
 class MixtureBlock(CausalBlock):
     """A causal block in which a router sends each token to some of its experts.
 
-    No expert has a capacity: no token is dropped. What experts say of a token is added in their order, so that a step
-    repeats itself. Source: Jiang et al., "Mixtral of experts", 2024.
+    No expert has a capacity: no token is dropped. Outputs of experts are added in their order, so that a step repeats
+    exactly. Source: Jiang et al., "Mixtral of experts", 2024.
     """
 
     def __init__(self, width: int, heads: int, experts: int, active: int):
@@ -100,7 +100,7 @@ class MixtureBlock(CausalBlock):
         self.experts = nn.ModuleList(Expert(width, 8 * ((width + 2) // 3)) for _ in range(experts))
 
     def feed(self, x: Tensor) -> Tensor:
-        """Return what the experts of every token say, weighted by the router."""
+        """Return the outputs of every token's experts, weighted by the router."""
         tokens = x.flatten(0, -2)
         weights = self.router(tokens)
         total = torch.zeros_like(tokens)

@@ -1,14 +1,14 @@
-"""Networks that libraries have by name, as workloads: built from their definition, never downloaded, and made benign.
+"""Libraries' networks by name, as workloads: built from their definition, never downloaded, and made benign.
 
-A library's module says which names there are and, of each, how to make the network and what to feed it (`Named`); all
-that they have in common is here. Weights are the library's own initialisation under the seed, or those of a file.
-Untrained networks are not fit to be judged: a head that starts at zero gives outputs of zero, branches that start
-switched off (layer scale, the last normalisation of a block) leave most of the network out, and running statistics of
-zero and one let signals grow or fade with depth. So weights of layers that are (nearly) zero are drawn, such scales
-become `SCALE`, and running statistics are those of a batch. What a new batch normalisation gives to an activation is
-shifted by `ACTIVE`, as in `ampbench.workloads.weights`: else each ReLU amplifies rounding errors, and a ResNet-50 in
-bf16 is 30% off where a trained one is 1% off. All depends on nothing but library, parameters and seed: statistics are
-found in fp64 and rounded to `BITS`, so that digests are equal on every machine.
+A library's module lists its names and, for each, how to make and feed the network (`Named`); the common part is here.
+Weights are the library's own initialisation under the seed, or those of a file. Untrained networks are not fit to be
+judged: a head that starts at zero gives outputs of zero, branches that start switched off (layer scale, the last
+normalisation of a block) leave most of the network out, and running statistics of zero and one let signals grow or fade
+with depth. So weights of layers that are (nearly) zero are drawn, such scales become `SCALE`, and running statistics
+are those of a batch. What a new batch normalisation gives to an activation is shifted by `ACTIVE`, as in
+`ampbench.workloads.weights`: else each ReLU amplifies rounding errors, and a ResNet-50 in bf16 is 30% off where a
+trained one is 1% off. All depends on nothing but library, parameters and seed: statistics are found in fp64 and rounded
+to `BITS`, so that digests are equal on every machine.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from ampbench.workloads.index import LIMITS, RANDOM, check_parameter
 from ampbench.workloads.weights import ACTIVE, class_loss
 
 VERSION = 1
-"""Of all networks by name; bumped when what is made of a library's network changes."""
+"""The version of all networks by name; increased when the made networks change."""
 
 SCALE = 0.25
 """What a branch is scaled by that its library begins with (nearly) switched off: a trained one's order of magnitude."""
@@ -61,7 +61,7 @@ the worst is 42% off in bf16 autocast where 8 are allowed, 18% with 4, 4% with 2
 
 _MODULE = "module."
 _NESTED = ("state_dict", "model_state_dict", "model", "module", "network")
-"""Where programs put a state dict within what they save."""
+"""Keys under which programs save a state dict."""
 
 Parameters = Mapping[str, Any]
 
@@ -88,7 +88,7 @@ class Named:
 class Library:
     """The networks of the package `name`: `tasks` has all names with what each does, `find` one of them by a preset.
 
-    Where `find` is not `quick`, lists do without what it tells.
+    Where `find` is not `quick`, lists omit its details.
     """
 
     name: str
@@ -171,7 +171,7 @@ class Library:
         return Generator(f"{self.name}:{name}", VERSION, numbers, seed)
 
     def _settled(self, name: str, named: Named, values: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
-        """Return all parameters of a network: those `given` over its defaults, the batch size last."""
+        """Return all parameters of a network: `values` over its defaults, the batch size last."""
         called = f"{self.name}:{name}"
         settled: dict[str, ParameterValue] = {"weights": RANDOM, **named.defaults}
         for key, value in values.items():
@@ -189,11 +189,11 @@ class Library:
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Let no library fetch anything meanwhile: what is not on this machine raises at once."""
+    """Forbid libraries to download: a file missing on this machine raises at once."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))
-    hub = sys.modules.get("huggingface_hub.constants")  # which has read the variables, if it is there
+    hub = sys.modules.get("huggingface_hub.constants")  # which has read the variables, if imported
     switched = getattr(hub, "HF_HUB_OFFLINE", None)
     if hub is not None:
         hub.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
@@ -211,7 +211,7 @@ def offline() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what a library warns of as it builds a network: nothing that whoever named it can change."""
+    """Suppress a library's warnings while it builds a network: the user cannot change their cause."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -220,8 +220,8 @@ def quiet() -> Iterator[None]:
 def drop_nothing(module: nn.Module) -> None:
     """Set every probability of dropping something to zero: masks would differ between precisions.
 
-    That is dropout as a layer, and what modules keep as a number with "drop" in its name: of whole branches
-    (stochastic depth, drop path), in attention, between recurrent layers.
+    This covers dropout layers and module numbers with "drop" in their name: for whole branches (stochastic depth, drop
+    path), in attention, between recurrent layers.
     """
     for layer in module.modules():
         named_p = isinstance(layer, _DropoutNd) or type(layer).__name__ == "StochasticDepth"
@@ -231,7 +231,7 @@ def drop_nothing(module: nn.Module) -> None:
 
 
 def make_benign(module: nn.Module, generator: Generator, inputs: Callable[[], Any], key: str) -> None:
-    """Change of a new network what makes it unlike a trained one, as this module says; `inputs` are a small batch.
+    """Make a new network like a trained one, as this module describes; `inputs` are a small batch.
 
     Statistics are found once for all processes that are forked of this one's server, by the `key` of the network.
     """
@@ -324,7 +324,7 @@ network after the other. The largest networks have some hundred kilobytes; eight
 
 
 def kept_statistics(key: str) -> Any:
-    """Return what `keep_statistics` was last given, None for another key."""
+    """Return the statistics from the last `keep_statistics`, None for another key."""
     length = int.from_bytes(_KEPT[:8], "little")
     known, statistics = pickle.loads(_KEPT[8 : 8 + length]) if length else ("", None)
     return statistics if known == key else None
@@ -356,8 +356,8 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise WorkloadError(f'weights={file}: safetensors is missing: pip install "ampbench[transformers]"') from None
     except pickle.UnpicklingError:
         raise WorkloadError(
-            f"weights={file} holds pickled code, which is never run: save the network's state_dict() with torch.save, "
-            "or with safetensors"
+            f"weights={file} holds pickled code, and ampbench never runs it: save the network's state_dict() "
+            "with torch.save, or with safetensors"
         ) from None
     except Exception as error:
         raise WorkloadError(f"weights={file} cannot be read as a state dict: {first_line(error)}") from error
@@ -377,7 +377,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def fitting(called: str, module: nn.Module, held: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
-    """Return the tensors that a network takes of a file's; `WorkloadError` names what is missing, left or misshapen."""
+    """Return a file's tensors for a network; `WorkloadError` names missing, unexpected and misshapen ones."""
     needed = module.state_dict(keep_vars=True)
     shared: dict[int, list[str]] = {}
     for name, tensor in needed.items():
@@ -395,7 +395,7 @@ def fitting(called: str, module: nn.Module, held: Mapping[str, Tensor], file: Pa
     if missing:
         problems.append(f"{len(missing):,} missing ({few(missing)})")
     if unexpected:
-        problems.append(f"{len(unexpected):,} that it has not ({few(unexpected)})")
+        problems.append(f"{len(unexpected):,} unexpected ({few(unexpected)})")
     if misshapen:
         shapes = [f"{name} {tuple(held[name].shape)} for {tuple(needed[name].shape)}" for name in misshapen]
         problems.append(f"{len(misshapen):,} of another shape ({few(shapes)})")
@@ -405,14 +405,14 @@ def fitting(called: str, module: nn.Module, held: Mapping[str, Tensor], file: Pa
 
 
 def load_weights(called: str, module: nn.Module, file: Path) -> None:
-    """Give a network the weights and buffers of a file, in fp32; raises what `read_weights` and `fitting` raise."""
+    """Give a network the weights and buffers of a file, in fp32; raises as `read_weights` and `fitting`."""
     module.load_state_dict(fitting(called, module, read_weights(file), file), strict=False)
 
 
 def classified_images(
     generator: Generator, parameters: Parameters, channels: int = 3, **further: Any
 ) -> dict[str, Any]:
-    """Return what a classifier of images is fed: `image` pixels a side, a class each; with `further` fields."""
+    """Return the inputs and targets of an image classifier, `image` pixels a side, with `further` fields."""
     size = (parameters["batch_size"], channels, parameters["image"], parameters["image"])
     return {
         "inputs": generator.uniform("inputs", size),

@@ -40,10 +40,11 @@ OUTLIER = 20.0
 Source: Dettmers et al., "LLM.int8()", NeurIPS 2022: six channels or so of a trained language model."""
 
 MASSIVE = 1000.0
-"""So many times larger, in the same channels, is the first token of a sequence.
+"""The factor of the first token of a sequence, in the same channels.
 
 Source: Sun et al., "Massive activations in large language models", COLM 2024, which calls massive what is a thousand
-times the median."""
+times the median.
+"""
 
 
 SUBSAMPLED = 4
@@ -89,7 +90,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cosine: Tensor | None = None, sine: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """Return what each token attends to, (batch, tokens, width); with tables, positions are rotary.
+        """Return the attention output of each token, (batch, tokens, width); with tables, positions are rotary.
 
         The `cache` takes in the keys and values; where it holds some already, `x` is one token that follows them.
         """
@@ -127,7 +128,7 @@ class EncoderBlock(nn.Module):
 
 
 class CausalBlock(nn.Module):
-    """Causal attention with rotary positions and what `feed` does, each behind an RMS norm and added to the stream.
+    """Causal attention with rotary positions and `feed`, each behind an RMS norm and added to the stream.
 
     Source: Touvron et al., "LLaMA", 2023.
     """
@@ -144,7 +145,7 @@ class CausalBlock(nn.Module):
         return x + self.feed(self.feed_norm(x))
 
     def feed(self, x: Tensor) -> Tensor:
-        """Return what is added to the stream of every token by itself."""
+        """Return the addition to the stream of every token by itself."""
         raise NotImplementedError
 
 
@@ -397,7 +398,7 @@ def decoder_weights(
 
 
 def _outlier_signs(generator: Generator, width: int, outliers: int) -> Tensor | None:
-    """Return 1 or -1 in so many channels, which are drawn, and 0 in the others; None for no outliers."""
+    """Return 1 or -1 in this number of drawn channels, 0 elsewhere; None for no outliers."""
     if not outliers:
         return None
     channels = torch.argsort(generator.integers("outliers", (width,), 2**31), stable=True)[:outliers]
@@ -504,7 +505,7 @@ def speech_encoder(
 
 
 def _alignment_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return what ctc_loss gives for logits (batch, frames, classes); class 0 is the blank.
+    """Return the CTC loss of logits (batch, frames, classes); class 0 is the blank.
 
     It has no kernel in half, and only CPU's autocast casts for it: log-probabilities are taken in at least fp32, as in
     all recipes for speech.

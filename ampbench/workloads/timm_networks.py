@@ -23,7 +23,7 @@ _PATCH = re.compile(r"^(?:vit|deit|deit3|eva02|beit|beitv2|mixer)_.*patch(\d+)")
 
 @functools.cache
 def tasks() -> Mapping[str, str]:
-    """Return every name with what the network does."""
+    """Return every name with the network's task."""
     return {name: CLASSES if _configuration(name).num_classes else FEATURES for name in timm.list_models()}
 
 

@@ -27,7 +27,7 @@ _TASKS = {
     "optical_flow": FLOW,
     "quantization": "",  # the float twins of networks that have names of their own
 }
-"""What the networks of a sub-package of `torchvision.models` do; those of any other module classify images."""
+"""The tasks of sub-packages of `torchvision.models`; networks of other modules classify images."""
 
 AUXILIARY = 0.3
 """Weight of the loss of an auxiliary classifier (Szegedy et al., "Going deeper with convolutions", CVPR 2015)."""
@@ -40,14 +40,14 @@ _TINY = {"inception_v3": 299, "maxvit_t": 224, "mvit_v1_b": 224, "mvit_v2_s": 22
 _TINY_OF = {CLASSES: 64, SEGMENTATION: 64, DETECTION: 128, VIDEO: 64, FLOW: 128}
 _BATCH = {CLASSES: 64, SEGMENTATION: 8, DETECTION: 4, VIDEO: 8, FLOW: 4}
 _POOLED = ("deeplab", "ssdlite", "inception")
-"""What networks are called that normalise one number a sample, which takes two samples in training."""
+"""Names of networks that normalise one number a sample, so training needs two samples."""
 _OWN = {SEGMENTATION: 520, DETECTION: 800, VIDEO: 224, FLOW: 256}
 """The size of images where the library's transforms name none: those of its training references."""
 
 
 @functools.cache
 def tasks() -> Mapping[str, str]:
-    """Return every name with what the network does."""
+    """Return every name with the network's task."""
     return {name: task for name in models.list_models() if (task := _task(name))}
 
 
@@ -114,7 +114,7 @@ def _make(name: str, task: str, parameters: Parameters) -> nn.Module:
 
 
 def _detector(name: str, image: int) -> dict[str, Any]:
-    """Return what has a detector take images as they are, and keep the best boxes, however unsure it is of them."""
+    """Return arguments that make a detector take images unscaled and keep the best boxes at any score."""
     size = {} if name.startswith("ssd") else {"min_size": image, "max_size": image}
     return size | {"box_score_thresh" if "rcnn" in name else "score_thresh": 0.0}
 
@@ -125,7 +125,7 @@ def _classify(name: str, generator: Generator, parameters: Parameters) -> Mappin
 
 
 def _with_auxiliary(output: Any, targets: Tensor) -> Tensor:
-    """Return the loss of logits, and of those of auxiliary classifiers, which are there in training alone."""
+    """Return the loss of logits, plus auxiliary classifiers' logits in training."""
     every = [output] if isinstance(output, Tensor) else [part for part in output if part is not None]
     first, *others = [F.cross_entropy(logits, targets) for logits in every]
     return first + AUXILIARY * sum(others)

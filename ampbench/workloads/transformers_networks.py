@@ -42,7 +42,7 @@ LENGTHS = {"tiny": 16, "small": 128, "large": 512}
 WEIGHTS = 150e6
 """About as many parameters has a language model at most in the preset small, where its type's default has more."""
 EXPERTS, CHOSEN = 8, 2
-"""As many experts has a mixture in the presets tiny and small, and so many of them see a token."""
+"""Experts of a mixture in the presets tiny and small, and active experts a token."""
 ALIGNED = 16
 """What widths inside a narrower network are multiples of: products of groups want rows of whole words."""
 SPECIAL = 5
@@ -82,7 +82,7 @@ class _Meant(NamedTuple):
 
 @functools.cache
 def _known() -> Mapping[str, _Meant]:
-    """Return what each name stands for: first all types, then all architectures."""
+    """Return the meaning of each name: first all types, then all architectures."""
     meanings: dict[str, _Meant] = {}
     every = [_Meant(type, architecture, task) for task, held in _TASKS.items() for type, architecture in _each(held)]
     for meant in every:
@@ -99,7 +99,7 @@ def _each(held: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def tasks() -> Mapping[str, str]:
-    """Return every model type and architecture with what the network does."""
+    """Return every model type and architecture with the network's task."""
     return {name: meant.task for name, meant in _known().items()}
 
 
@@ -130,7 +130,7 @@ def find(name: str, preset: str) -> Named:
 
 
 LIBRARY = Library("transformers", tasks, find, quick=False)
-transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call] # what it says is for those who load weights
+transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call] # its messages are about loading weights
 
 
 def _text_part(configuration: Any) -> Any:
@@ -225,7 +225,7 @@ def _make(meant: _Meant, parameters: Parameters) -> nn.Module:
 
 
 def _changes(configuration: Any, parameters: Parameters, *, images: bool) -> dict[str, Any]:
-    """Return what of a configuration is other than its default: only what the parameters change."""
+    """Return the changes of a default configuration that the parameters need."""
     held = configuration.to_dict()
     changes: dict[str, Any] = {}
 
@@ -289,7 +289,7 @@ def _feed_pairs(generator: Generator, parameters: Parameters) -> Mapping[str, An
 def _feed_texts(end: int | None, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
     targets = generator.integers("targets", (parameters["batch_size"],), parameters["classes"])
     tokens = _tokens(generator, parameters)
-    if end is not None:  # which some look for to know what to classify
+    if end is not None:  # some networks classify at this token
         tokens[:, -1] = min(end, parameters["vocabulary"] - 1)
     return {"inputs": {"input_ids": tokens}, "targets": targets, "loss": _class_loss, "items_per_step": len(tokens)}
 

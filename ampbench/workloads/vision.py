@@ -157,7 +157,7 @@ class Found(NamedTuple):
 
 
 class Detected(NamedTuple):
-    """What the detector says of every point, by torchvision's names, and what it found in each image (in evaluation).
+    """The detector's output at every point, by torchvision's names, and its boxes in each image (in evaluation).
 
     Logits are (batch, points, classes), distances to the sides of a box (batch, points, 4), centredness (batch, points,
     1).
@@ -169,7 +169,7 @@ class Detected(NamedTuple):
     found: tuple[Found, ...] = ()
 
     def dense(self) -> dict[str, Tensor]:
-        """Return what is said of every point, in at least fp32."""
+        """Return the outputs of every point, in at least fp32."""
         values = {
             "cls_logits": self.cls_logits,
             "bbox_regression": self.bbox_regression,
@@ -211,7 +211,7 @@ class Detector(nn.Module):
         self.register_buffer("points", torch.empty((sum((image // stride) ** 2 for stride in STRIDES), 4)).long())
 
     def forward(self, images: Tensor) -> Detected:
-        """Return what is said of `images` (batch, 3, image, image) and, in evaluation, what was found in each.
+        """Return the outputs for `images` (batch, 3, image, image) and, in evaluation, the boxes found in each.
 
         That is after the threshold, the choice of the best and non-maximum suppression, all in at least fp32, as in
         Detectron2: a half precision rounds corners to whole pixels and more, and has no suppression on CPU.
@@ -240,8 +240,8 @@ def detector(
     """FCOS on images with `regions` objects each; focal loss, GIoU loss and binary cross entropy, SGD with momentum.
 
     Inputs are (batch_size, 3, image, image). Targets are boxes (batch_size, regions, 4), corners in whole pixels and
-    therefore exact in every precision, their labels, and for each point the box that it learns, -1 for none, as
-    found once when data is made. What is compared is said of every point.
+    therefore exact in every precision, their labels, and for each point the box that it learns, -1 for none, as found
+    once when data is made. The compared outputs are per point.
     """
     with device("meta"):
         module = Detector(width, depth, classes, image)
@@ -386,7 +386,7 @@ class ModulatedBlock(nn.Module):
 
 
 class DiffusionTransformer(nn.Module):
-    """Patches of a noisy latent image through modulated blocks, and back to an image: what is predicted of each pixel.
+    """Patches of a noisy latent image through modulated blocks, and back to a prediction for each pixel.
 
     Source: Peebles and Xie, "Scalable diffusion models with transformers", ICCV 2023, without the learned variance.
     """
@@ -436,7 +436,7 @@ def diffusion_transformer(
         "*modulation": MODULATION * SILU_VARIANCE**-0.5,
         "*.query_key_value": SHARPNESS,
         "*.down": GELU_VARIANCE**-0.5,
-        "head": 1.5,  # the RMS of what it is to predict
+        "head": 1.5,  # the RMS of its target
     }
     fill(generator, module, gains=gains, rules=rules)
     shape = (batch_size, LATENTS, image, image)
@@ -453,7 +453,7 @@ def diffusion_transformer(
 
 
 class TimedStage(nn.Module):
-    """A residual block that is told the time, between group norms and SiLU, and where wanted attention over pixels."""
+    """A residual block with the time as input, between group norms and SiLU, and optional attention over pixels."""
 
     def __init__(self, inputs: int, outputs: int, embedding: int, heads: int | None):
         super().__init__()

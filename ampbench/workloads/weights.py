@@ -58,7 +58,7 @@ Rule = Callable[[Generator, str, Tensor], Tensor] | Tensor | float
 Value = TypeVar("Value")
 
 ACTIVE = 1.0
-"""Mean of what normalisations give to an activation, at a standard deviation of one: 84% of it is above zero."""
+"""Mean of an activation's input behind a normalisation, at a standard deviation of one: 84% is above zero."""
 
 RELU_VARIANCE = 0.7517
 """Variance of max(x, 0), x normal with mean `ACTIVE` (`rectified` computes it)."""

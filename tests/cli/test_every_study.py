@@ -180,7 +180,7 @@ def test_a_run_of_another_kind_and_one_that_does_not_say_what_it_was_asked_for_a
         write_run(tmp_path / "other", [case], explains=kind)
         told = ampbench(*verb_of(kind).split(), "--resume", RUN, "--results", "other")
         assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
-        assert "does not say what it was asked for: begin a new one" in told.err
+        assert "has no record of its request: begin a new run" in told.err
 
 
 @pytest.mark.slow

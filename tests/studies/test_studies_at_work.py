@@ -87,7 +87,7 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
         with (
             pytest.raises(
                 UsageError,
-                match=r"^mine is a precision of your own, which `ampbench run` measures: ",
+                match=r"^mine is your own precision: measure it with `ampbench run`; ",
             ),
             prepare(users_own),
         ):

@@ -198,7 +198,7 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
     run = studied(tmp_path, channel)
     assert asked_for(channel) == [("fp32", 0, "")]
     assert [failure.message for failure in run.failures.values()] == [
-        "no fp32", *["fp32, which it is compared with, failed: no fp32"] * len(LOW)
+        "no fp32", *["its baseline fp32 failed: no fp32"] * len(LOW)
     ]  # fmt: skip
 
 

@@ -299,13 +299,13 @@ class TestWeights:
             built("torchvision:squeezenet1_1", weights=str(tmp_path / "w.pt"))
         assert str(refused.value) == (
             f"weights={tmp_path / 'w.pt'} do not fit torchvision:squeezenet1_1: 1 missing (classifier.1.bias); "
-            "1 that it has not (more); 1 of another shape (classifier.1.weight (3, 3) for (10, 512, 1, 1))"
+            "1 unexpected (more); 1 of another shape (classifier.1.weight (3, 3) for (10, 512, 1, 1))"
         )
 
     def test_that_are_pickled_code_are_refused(self, tmp_path: Path) -> None:
         torch.save(nn.Linear(2, 2), tmp_path / "whole.pt")
         with pytest.raises(
-            WorkloadError, match="holds pickled code, which is never run: save the network's state_dict"
+            WorkloadError, match="holds pickled code, and ampbench never runs it: save the network's state_dict"
         ):
             parameters("torchvision:squeezenet1_1", weights=str(tmp_path / "whole.pt"))
         with pytest.raises(WorkloadError, match="there is no such file"):
