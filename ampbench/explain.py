@@ -22,7 +22,7 @@ __all__ = ["casts", "headroom", "keep_fp32", "nonfinite", "origin", "rules"]
 def casts(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
     """Return every cast of a step with its tensor, op, bytes and time, and the casts that could be saved.
 
-    `sources`: find each op's line of code; `check`: make the changes that save casts, and measure what they save.
+    `sources`: find each op's line of code; `check`: make the changes that save casts, and measure the saving.
     """
     return studied(kinds.CASTS, model_or_workload, inputs, loss, options)
 

@@ -1,7 +1,7 @@
-"""The casts of a step: tensor, op, cost, those that could be saved, and those of other graphs.
+"""The casts of a step: tensor, op, cost, possible savings, and other graphs.
 
-One table holds the casts; per op and per origin are groups of its rows. Seconds of ops and casts are
-*traced*: tracing adds some microseconds to each op, so they never stand for those of the untraced step.
+One table holds the casts; per op and per origin are groups of its rows. Seconds of ops and casts are *traced*: tracing
+adds some microseconds to each op, so they never stand for the untraced step.
 """
 
 import dataclasses
@@ -128,7 +128,7 @@ def _info(code: Casts, subject: str = "", /, **facts: float | str | None) -> Sta
 
 
 def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
-    """Return the traced seconds of the casts, their share of those of all ops, and that share of the untraced `step`.
+    """Return the traced seconds of the casts, their share of all ops' seconds, and this share of the untraced `step`.
 
     The last is an estimate, None where tracing slows the step too much.
     """
@@ -271,7 +271,7 @@ def _seconds(trace: CastTrace, casts: Iterable[Any]) -> float | None:
 def by_weight(record: CastPass) -> list[Row]:
     """Return how each weight reached the ops that use it in the forward pass, in the order of first use.
 
-    That is how many uses by status, what its casts read and wrote, and what of it autocast's cache keeps alive.
+    A row has the uses by status, the bytes its casts read and wrote, and the bytes that autocast's cache keeps alive.
     """
     uses = Counter((use.name, use.status) for use in record.trace.weights)
     casts = grouped(record.trace.casts, lambda cast: (cast.what, cast.name))
@@ -327,15 +327,15 @@ DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
 def differences(record: CastPass) -> list[Row]:
     """Return the casts that only a graph or only the eager step makes.
 
-    A graph is compared in the phases it has; what eager does outside the model after it (the loss) is in none. A
-    constant costs nothing, however often it is used.
+    A graph is compared in the phases it has; eager ops after the model (the loss) are in none. A constant costs
+    nothing, however often it is used.
     """
     compared = [graph for graph in record.graphs if not graph.error and graph.graph != terms.AUTOGRAD]
     return [{"graph": graph.graph} | row for graph in compared for row in compare_graph(record.trace, graph)]
 
 
 def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Row]:
-    """Return the differences between a graph and the eager trace of the same step, those that change results first.
+    """Return the differences between a graph and the eager trace of the same step, changes of results first.
 
     That is casts that one side alone makes. In inference the last op of a module may give another dtype, too; that
     concerns no casts.

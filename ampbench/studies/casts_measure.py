@@ -51,7 +51,7 @@ def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     device, training = case.device, case.phase == "training"
     with stood_in(device):
         network = fake_network(_faked(workload, case), case)
-        # An optimizer changes weights that need gradients, inference mode decides what autocast's cache keeps.
+        # An optimizer changes weights that need gradients, inference mode decides the content of autocast's cache.
         region = torch.no_grad() if training else network.mode()
         try:
             with region, trace_casts(network.module, sources=tracing.sources) as ledger:

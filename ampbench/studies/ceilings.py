@@ -4,7 +4,7 @@ A ceiling is the fastest sample of the best size: other work on a machine only d
 from its fastest samples (`stats.round_value`), so both use the same measure.
 
 A step takes at least max(Σ FLOPs of an operation in a dtype / its ceiling, least bytes / bandwidth): a device does one
-operation after the other. FLOPs are those that no kernel can leave out, bytes those that any step must move
+operation after the other. FLOPs are the minimum of any kernel, bytes the minimum that any step must move
 (`records.measured.MemoryPass`), at the bandwidth of the cache that they fit (`bandwidth_of`).
 """
 
@@ -148,9 +148,9 @@ def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float 
     """Return the most bytes per second at which a step that moves `moved` bytes can do so, in whichever cache they fit.
 
     That is the highest of all copies and reads that touched as many bytes or more, beginning with the largest one that
-    touched no more than it: what fits a cache runs at that cache's speed, and a larger working set is no faster. None
-    where no read was measured, as a copy counts less than it moves where a line is read before it is overwritten, and
-    where the smallest touched more.
+    touched no more than it: a working set in a cache runs at its speed, and a larger one is no faster. None where no
+    read was measured, as a copy counts less than it moves where a line is read before it is overwritten, and where the
+    smallest touched more.
     """
     moving = [ceiling for ceiling in ceilings if ceiling.device == device and ceiling.operation in MOVING]
     if not any(ceiling.operation == READ and ceiling.attained for ceiling in moving):
@@ -198,7 +198,7 @@ DATASHEETS = tuple(Datasheet(*row) for row in (
     (r"\bB200$", 75, 1100, 2250, 2250, 7700),
     (r"Data Center GPU Max 1550$", 26, None, 416, 416, 1638.4),
 ))  # fmt: skip
-"""The devices of which a datasheet was checked, by the names that drivers give.
+"""The devices with a checked datasheet, by their names in drivers.
 
 Peaks of dense matrices, fp32 without tensor cores: where NVIDIA's datasheets have only rates with sparsity, half of
 these. RTX are those of the whitepapers of GA102 and Ada. Of a Max 1550 it is one of two stacks, as its driver shows it:
@@ -357,8 +357,8 @@ COLUMNS: Sequence[Column[Size]] = (
 def highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
     """Return the highest ceiling of each device, operation and dtype, of equals the last.
 
-    Whatever else runs on a machine only delays: the highest is the nearest to what it can do. Of copies and reads that
-    is one of the largest size, as smaller ones may be a cache's.
+    Whatever else runs on a machine only delays: the highest is the nearest to its peak. Of copies and reads that is one
+    of the largest size, as smaller ones may be a cache's.
     """
     best_so_far: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
     for ceiling in ceilings:
@@ -454,7 +454,8 @@ def ceilings_known(results: Path | str, environment: Environment) -> list[Ceilin
     """Return the highest ceiling of each device, operation and dtype in a results folder that holds in `environment`.
 
     All were measured on the same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Each
-    names its run; damaged runs have none. One that other work may have lowered is none: shares of it would be too high.
+    names its run; damaged runs have none. A ceiling that other work may have lowered does not count: shares of it would
+    be too high.
     """
     from ampbench import store
 

@@ -62,7 +62,7 @@ def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]
     """Return the tasks of an operation in a dtype on a type of device, each series from small to large.
 
     FLOPs are counted as `torch.utils.flop_counter` does, a multiplication and an addition as two; the bytes of a copy
-    are those read and those written. On a CPU, products of fp32 run in oneDNN, too, as inductor has them.
+    count reads and writes. On a CPU, products of fp32 run in oneDNN, too, as inductor has them.
     """
     kind = device if device in SQUARES else ""
     if operation == MATMUL:
@@ -138,18 +138,18 @@ def _copy(size: int, itemsize: int) -> Task:
         source = _filled(make, size // itemsize)
         return partial(torch.empty_like(source).copy_, source)
 
-    return Task(_bytes_said(size), 2 * size, build)
+    return Task(_bytes_text(size), 2 * size, build)
 
 
 def _read(size: int, itemsize: int) -> Task:
-    return Task(_bytes_said(size), size, lambda make: _filled(make, size // itemsize).amax)
+    return Task(_bytes_text(size), size, lambda make: _filled(make, size // itemsize).amax)
 
 
 def _filled(make: MakeTensor, count: int) -> torch.Tensor:
     return make(min(count, _TILE)).repeat(max(1, count // _TILE))
 
 
-def _bytes_said(size: int) -> str:
+def _bytes_text(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
@@ -162,7 +162,7 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
 
     These are divided between the sizes and do not include the warm-up of each; sizes that would take too long are left
     out, which a note says, but never the smallest. Torch's switches are as for the precision that has the dtype's name:
-    tf32 is fp32 with tf32 allowed. What the device cannot do is the `error`, as is what it raises at the smallest size.
+    tf32 is fp32 with tf32 allowed. `error` is an unsupported dtype or operation, or the error at the smallest size.
     """
     watch = FitnessWatch(device)
     attained: list[Attained] = []
@@ -207,7 +207,7 @@ def _grow(
             return attained, f"one run would take about {format_seconds(expected)}"
         try:
             samples = _samples(task.build(make), device, budget)
-        except Exception as error:  # noqa: BLE001 - whatever a device raises at what it does not support
+        except Exception as error:  # noqa: BLE001 - devices raise any error at unsupported operations
             device.release()
             return attained, said_of(error)
         attained.append(Attained(size=task.size, work=task.work, samples=samples))

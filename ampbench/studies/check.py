@@ -53,9 +53,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The outcome of the check named `check` on a device type: one of `OUTCOMES`.
 
     `how` it was seen: on the device, by fake tensors that stand in for it, or not at all. `expected` and `seen` are in
-    the program's own words, `said` what it wrote besides, `warned` the warnings that it raised, one line each. `why`
-    says why nothing could be shown, `cause` is that of the failure (`CAUSES`) where the worker broke. `program` is a
-    digest of its code: what others saw by other code is no change of torch. `seconds` is how long it took.
+    the program's own words, `said` its further output, `warned` its warnings, one line each. `why` is the reason where
+    nothing could be shown, `cause` the failure's (`CAUSES`) where the worker broke. `program` is a digest of its code:
+    results of other code do not show a change of torch. `seconds` is how long it took.
     """
 
     device: str
@@ -121,7 +121,7 @@ class Torch:
 
 
 def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
-    """Return the last result of each check with each torch, those of devices that are here first."""
+    """Return the last result of each check with each torch, present devices first."""
     by_torch: dict[str, list[StoredRun]] = {}
     for run in runs:
         if run.every(Checked):

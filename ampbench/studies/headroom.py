@@ -175,7 +175,7 @@ def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes
     """Return the records of each module that ran, in the order of running.
 
     The parameters and buffers of a part that did not run itself are put to the nearest module around it that did, as an
-    attention's are that uses its projection's: those of what nothing around it ran are left out.
+    attention's are that uses its projection's: they are left out where no such module ran.
     """
     every: dict[str, list[Magnitudes]] = {}
     for row in values:
@@ -275,7 +275,7 @@ class Scales:
 
 
 def usable_scales(values: Iterable[Magnitudes], dtype: str = "fp16") -> Scales | None:
-    """Return the loss scales to use for the gradients among `values`, those of outputs and of parameters.
+    """Return the loss scales for the gradients among `values`, of outputs and of parameters.
 
     From one fp32 run; later gradients may be larger. `lowest` is not below 1 where 1 will do, and no scale is beyond
     what fp32 holds, in which GradScaler keeps it. None where no gradient is finite and not zero, or no such scale will
@@ -449,7 +449,7 @@ class Headroom(StrEnum):
     SWALLOWED = "headroom-swallowed"
     RAISED = "headroom-raised"
     STORED = "headroom-stored"
-    """Weights overflow as they are stored."""
+    """Weights overflow when stored."""
     FIRST = "headroom-first"
     NONFINITE = "headroom-nonfinite"
     FINITE = "headroom-finite"
@@ -460,7 +460,7 @@ class Headroom(StrEnum):
 
 
 def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
-    """Yield what would overflow and flush in fp16 and bf16 and which loss scale serves, then each precision's outcome.
+    """Yield predicted overflow and flushing in fp16 and bf16 and the loss scale, then each precision's outcome.
 
     Then the arithmetic of the optimizer's settings.
     """
@@ -603,7 +603,7 @@ class Module(NamedTuple):
 
 
 def modules(record: RangePass) -> list[Module]:
-    """Return the modules with finite values, first those that would overflow in fp16, then those that would flush."""
+    """Return the modules with finite values: first overflowing ones in fp16, then flushing ones."""
     rows = []
     for name, values in by_running_module(record.magnitudes).items():
         if (worst := telling(values)) is not None:

@@ -80,7 +80,7 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
                 finite = check.look(turn, output, loss, gradients.values())
                 if finite and precisions:
                     nonzero.append({name: _mask(dense(gradient) != 0) for name, gradient in gradients.items()})
-                del output, loss, gradients  # of which another build may be made below
+                del output, loss, gradients  # another build may be made below
                 if not finite:
                     break
                 if isinstance(step, TrainingStep):
@@ -245,9 +245,7 @@ def _own_errors(
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, [], precision=PRECISIONS[BASELINE])
         rounds = -(-steps // len(step.data.batches))
-        dtypes_given = {
-            path: [*calls] * rounds for path, calls in dtypes_given.items()
-        }  # dtypes are those of the first round
+        dtypes_given = {path: [*calls] * rounds for path, calls in dtypes_given.items()}  # dtypes of the first round
         with step.mode(), unfused(), watch_errors(step.module, row, dtypes_given) as errors:
             for _ in range(steps - 1):
                 step.run()

@@ -46,8 +46,8 @@ class StoredInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     `stored_bytes` are those of all inputs of a batch, `copy_samples` the seconds that copying them from host to device
     takes (empty: they are one). `samples[b]` are seconds per step of build `b`, in turns with the other dtype. Errors
-    are against fp64 with the inputs as they were given in fp32; None: undefined. `error` is the first line of
-    what the step raised with such inputs; then nothing but the bytes is known.
+    are against fp64 with the inputs as they were given in fp32; None: undefined. `error` is the first line of the
+    step's error with such inputs; then nothing but the bytes is known.
     """
 
     dtype: str

@@ -50,8 +50,8 @@ def measure_storage(workload: Workload, case: Case, device: Device, seconds: flo
     """Compare a step of an autocast `case` with inputs in fp32 and with inputs in autocast's dtype.
 
     Steps are timed in turns for about `seconds`, as changes that save casts are (see `measure.changes`). Dropout is
-    switched off where numbers are compared, and on where the step is timed. Numbers are those of the first batch. A
-    step that raises only with inputs in half is found to. Raises what the network raises with inputs in fp32, and
+    switched off where numbers are compared, and on where the step is timed. Numbers come from the first batch. A step
+    that raises only with inputs in half is found to. Raises the network's errors with inputs in fp32, and
     `torch.OutOfMemoryError`. A workload without floating inputs is a `Skip`.
     """
     case = structs.replace(case, path="eager")

@@ -173,7 +173,7 @@ class KeepSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class TrialAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A request for the errors of a step with the modules `kept` in fp32 on the `batch` of this number, as in `Trial`.
 
-    With `updates`, what arrives of an optimizer's step, too. Another batch that there is not is a skip.
+    With `updates`, also the share of an optimizer's step that arrives. Another batch that there is not is a skip.
     """
 
     kept: list[str] = []
@@ -196,7 +196,7 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def searches(stored: "StoredRun") -> dict[str, Searched]:
-    """Return the searches of a run that ended, and those that broke off after a trial and may go on."""
+    """Return the finished searches of a run, and interrupted ones with a trial, which may continue."""
     spaces, trials, ended = stored.of(SearchSpace), stored.several_of(Trial), stored.of(KeepSearch)
     given_up = {*stored.failures, *stored.skips}
     return {
@@ -569,7 +569,7 @@ class Smallest:
                 failing = middle
 
     def _leave_out(self, units: Sequence[int]) -> None:
-        """Leave out of the set what the budget allows, all together or else by halves, the last first."""
+        """Remove units from the set within the budget, all together or else by halves, the last first."""
         assert self.kept is not None
         if not units or self._meets(self.kept.difference(units)) or len(units) == 1:
             return

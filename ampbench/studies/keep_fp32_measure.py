@@ -91,9 +91,9 @@ def try_kept(
 ) -> Trial:
     """Return the errors of a step of `case` with the modules `kept` in fp32 against the same step in fp64.
 
-    With `updates`, also what arrives of an optimizer's step, as `measure_update` says. What the network raises because
-    of what is kept becomes the trial's error, as does `OUT_OF_MEMORY`. On the device lies no more than one step at a
-    time. Raises `torch.OutOfMemoryError` where the fp64 reference does not fit.
+    With `updates`, also the share of an optimizer's step that arrives, from `measure_update`. An error of the network
+    with kept modules becomes the trial's error, as does `OUT_OF_MEMORY`. The device holds one step at a time. Raises
+    `torch.OutOfMemoryError` where the fp64 reference does not fit.
     """
     try:
         make = partial(trusted_reference, workload, case, device, updates=updates)
@@ -106,7 +106,7 @@ def try_kept(
         return _compared(workload, case, device, kept, reference)
     except Exception as error:  # noqa: BLE001 - whatever the network raises
         reason = said_of(error)
-    device.release()  # what the error held of the step
+    device.release()  # the error held tensors of the step
     return Trial(case_id=case.case_id, kept=list(kept), error=reason)
 
 

@@ -23,7 +23,7 @@ from ampbench.worker.timing import time_build
 from ampbench.workload import Workload
 
 TIMED_WIDTH, STORED_WIDTH = 1024, 2048
-"""Width and batch size of the network that is timed, and of the network whose tensors outweigh what libraries keep."""
+"""Width and batch size of the timed network, and of a network whose tensors outweigh libraries' memory."""
 TURNS, TURN_SECONDS = 6, 0.3
 LOOPS = 3
 """Loops a turn, each a third of its seconds; and products of a turn."""
@@ -51,7 +51,7 @@ def network(device: str, phase: str, width: int) -> tuple[Workload, Case]:
 
 
 def spread(seconds: list[float]) -> float:
-    """Return by what share the fastest of every second measurement differs from the fastest of the others."""
+    """Return the relative difference between the fastest even and the fastest odd measurement."""
     fastest = sorted((min(seconds[::2]), min(seconds[1::2])))
     return fastest[1] / fastest[0] - 1
 
@@ -147,7 +147,7 @@ def speed(device: Device) -> dict[str, float | str]:
 
 
 def main(type: str) -> None:
-    """Print what each question gave as JSON, with the reason under "error" where a question could not be asked."""
+    """Print the answer to each question as JSON, with the reason under "error" where there is no answer."""
     device = open_device(type)
     answers: dict[str, Mapping[str, object]] = {}
     for ask in (time, memory, precisions, speed):

@@ -336,13 +336,13 @@ def _meanings(torch: Torch) -> list[tuple[str, str]]:
 def every_op(torch: Torch) -> list[Alike]:
     """Return the facts of each op by name, equal ones of several devices together."""
     rows = alike(
-        (op.name, op.device, [op.dtype], (short_name(op.name), *map(_word, _documented(op)), *_seen(op)))
+        (op.name, op.device, [op.dtype], (short_name(op.name), *map(_word, _documented(op)), *_observed_words(op)))
         for op in torch.observations
     )
     return sorted(rows, key=lambda row: row.words[0])
 
 
-def _seen(op: RuleObservation) -> tuple[str, str, str]:
+def _observed_words(op: RuleObservation) -> tuple[str, str, str]:
     """Return the registered rule, the observation, and the calls that autocast affects."""
     calls = (f"{name} {outcome}" for name, outcome in op.variants.items() if outcome in (CHANGED, REFUSED))
     observed = worded(op.observed) if op.observed else f"{NOT_OBSERVED}: {op.reason}"

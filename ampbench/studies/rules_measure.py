@@ -33,9 +33,9 @@ NAMES = "an overload for named tensors, which cannot be called as an op nor stoo
 def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[str] | None = None) -> RuleProbe:
     """Return autocast's behaviour on `device` in each of `dtypes`, op by op in order of names.
 
-    The ops are those with a rule on *any* device type or in any document, so that probes of different devices have
-    the same rows; `ops` (names with overloads) selects among them. An absent device is stood in for by fake tensors.
-    No op raises out of this: what cannot be observed is marked, with the reason. Takes seconds.
+    The ops have a rule on *any* device type or in any document, so that probes of different devices have the same rows;
+    `ops` (names with overloads) selects among them. An absent device is stood in for by fake tensors. No op raises out
+    of this: an unobservable op is marked, with the reason. Takes seconds.
     """
     names = rule_ops() if ops is None else sorted(set(ops))
     with stood_in(device):

@@ -54,8 +54,8 @@ class Loop:
 
     Scopes of `PLAIN` are without autocast.
 
-    A step is forward, loss, backward, GradScaler's and the optimizer's step, and at last zero_grad, so that gradients
-    are not what is left after it. `run` takes all of them. Raises as `Step` does.
+    A step is forward, loss, backward, GradScaler's and the optimizer's step, and at last zero_grad, so that no
+    gradients are left after it. `run` takes all of them. Raises as `Step` does.
     """
 
     def __init__(self, workload: Workload, case: Case, device: Device, scope: str, steps: int):
@@ -125,7 +125,7 @@ class Loop:
 class Numbers:
     """The results of a loop in fp64: outputs and gradients of its first step, and each parameter's total change.
 
-    `loss` is that of the first step; `dtypes` as in `ScopeRun`.
+    `loss` is the first step's; `dtypes` as in `ScopeRun`.
     """
 
     outputs: list[torch.Tensor] = field(default_factory=list)
@@ -141,7 +141,7 @@ def loop_numbers(
 ) -> Numbers:
     """Return the numbers of a loop of `case`; `scope` as in `Loop`.
 
-    Dropout is switched off, which `notes` then say; what else is random draws from one seed.
+    Dropout is switched off, which `notes` then say; other random ops draw from one seed.
     """
     numbers, keep = Numbers(), fp64_device(device)
     with precision_flags(PLAIN.get(scope, PRECISIONS[case.precision])):

@@ -2,7 +2,7 @@
 
 A training is judged by its weights alone, evaluated in fp32: a loss that fp16 computes is too coarse to tell trainings
 apart. Where there is held-out data its decisions, or its loss, are the score; the loss on the training batches is
-judged beside it. Nothing is judged where fp32's own loss falls by no more than a few spacings of what is read.
+judged too. Nothing is judged where fp32's own loss falls by no more than a few spacings of its dtype.
 
 Stored trainings also count for measured cases: a whole training proves more than one step.
 
@@ -78,14 +78,13 @@ class GradientLook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One training of a case from the weights and batches of one `seed`.
 
-    `arm` is one of `ARMS`, a setting of GradScaler as it is typed, or "": the case's own.
-    `losses[i]` is the mean loss that steps `i * every` to `(i + 1) * every` computed, None where one is not finite;
-    there are fewer than `steps` of them where it ended early. `scores` are of held-out data (empty: there is none) and
-    `fits` of the training batches, both of the weights evaluated in fp32. `scales` holds steps and the loss scale from
-    each on (empty: no scaler).
+    `arm` is one of `ARMS`, a setting of GradScaler as it is typed, or "": the case's own. `losses[i]` is the mean loss
+    that steps `i * every` to `(i + 1) * every` computed, None where one is not finite; there are fewer than `steps` of
+    them where it ended early. `scores` are of held-out data (empty: there is none) and `fits` of the training batches,
+    both of the weights evaluated in fp32. `scales` holds steps and the loss scale from each on (empty: no scaler).
     `nonfinite` is in how many steps a parameter's gradient was not finite, `first_nonfinite` where the first value that
-    is not finite comes from. `ended_at` is the step from 0 after which it was given up, `error` the first line of what
-    a step raised.
+    is not finite comes from. `ended_at` is the step from 0 after which it was given up, `error` the first line of a
+    step's error.
     """
 
     case_id: str
@@ -166,7 +165,7 @@ class _Scaler(msgspec.Struct, kw_only=True, omit_defaults=True):
 def settings_of(typed: Iterable[str]) -> list[str]:
     """Return the settings of GradScaler that are typed: names, "all" of these, or parameters as "init_scale=1024".
 
-    Raises what `scaler_arguments` raises.
+    Raises as `scaler_arguments`.
     """
     settings = list(dict.fromkeys(name for text in typed for name in (SETTINGS if text == ALL else [text])))
     for setting in settings:
@@ -290,8 +289,8 @@ def _spread(
 ) -> tuple[float | None, float]:
     """Return the variance of one difference of a row and its degrees of freedom; None where unknown.
 
-    It is never below that of a difference of two numbers each rounded to `resolution`. Differences by rounding alone
-    have a mean that is known to be zero. Other rows count unless they vary far more than the rest.
+    It is at least the variance of a difference of two numbers each rounded to `resolution`. Differences by rounding
+    alone have a mean that is known to be zero. Other rows count unless they vary far more than the rest.
     """
     least = resolution**2 / 6
     alone = statistics.fmean(value**2 for value in rounding) if rounding else 0.0
@@ -928,7 +927,7 @@ def _work(session: Session[TrainingAsked]) -> "Work":
 def _with_baseline(
     selection: Selection, _: TrainingAsked, environment: Environment, channel: "Channel", settings: Settings
 ) -> "list[PlannedCase]":
-    """Return the cases of `selection`, and those of fp32, whatever is selected."""
+    """Return the cases of `selection`, always with the fp32 cases."""
     from ampbench.drive.planning import make_plan
     from ampbench.drive.session import describer
 

@@ -56,7 +56,7 @@ Tensors = Mapping[str, torch.Tensor]
 class Readout:
     """An fp32 network of its own, given the weights of a training: their losses, decisions and gradients in fp32.
 
-    A network that a user's own precision prepares may hold other weights: it is evaluated as it is.
+    A network that a user's own precision prepares may hold other weights: it is evaluated unchanged.
     """
 
     def __init__(self, workload: Workload, case: Case, device: Device, steps: int):

@@ -205,9 +205,8 @@ def prepared(
 
     Everything that can be wrong is raised here. With `begun`, the run to go on with, whose selection, settings and
     `asked` these must be, only the cases that it lacks are planned. Raises `UsageError` where no workload is named, for
-    a path or a precision that the study is not for, and for a run that was begun in another environment or gives
-    other cases now; and what `make_plan` raises. Of a study without cases, `UnknownNameError` for a device that
-    there is not.
+    a path or a precision that the study is not for, and for a run that was begun in another environment or gives other
+    cases now; and as `make_plan`. Of a study without cases, `UnknownNameError` for a device that there is not.
     """
     selection, sources = _checked(study, selection, asked)
     preload = [*study.on_devices.preload] if study.on_devices else []
@@ -345,7 +344,7 @@ def begin(
 ) -> Worked:
     """Run a study on its selection into a new run file of the folder `results`.
 
-    `note` is told in sentences which precisions stand for others. Where the session ends before anything was seen, no
+    `note` receives sentences about precisions that replace others. Where the session ends before anything was seen, no
     run is left, and `KeyboardInterrupt`, or why no server could start, is raised.
     """
     settings = structs.replace(settings, rounds=1, builds=1)
@@ -445,9 +444,9 @@ def plan_default_autocast(
     *,
     absent_devices: bool = False,
 ) -> list[PlannedCase]:
-    """Return the eager cases of `selection`; without precisions, those of autocast to each device's default dtype.
+    """Return the eager cases of `selection`; without precisions, autocast to each device's default dtype.
 
-    With `absent_devices`, that its device is absent skips no case. Raises what `make_plan` raises.
+    With `absent_devices`, that its device is absent skips no case. Raises as `make_plan`.
     """
     precisions = selection.precisions or AUTOCAST
     asked = structs.replace(selection, precisions=precisions, paths=[])

@@ -149,7 +149,7 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 
 def lives(value: Value) -> bool:
-    """Return whether a value can still be what its storage holds: an address is used again after a tensor is freed."""
+    """Return whether a value can still be the content of its storage; freed addresses are used again."""
     return value.alive is None or value.alive() is not None
 
 

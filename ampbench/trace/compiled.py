@@ -57,7 +57,7 @@ def target_name(node: Node) -> str:
 def ops_of(nodes: list[Node], modules: Modules, *, backward: bool, start: int) -> list[Operation]:
     """Return the ops of one graph, numbered from `start`, the parts of each put together.
 
-    An op's first output is its result; others are what else of it is used. In a backward graph, forward ops run again.
+    An op's first output is its result; others are its further used values. In a backward graph, forward ops run again.
     """
     groups: dict[Any, list[Node]] = {}
     for number, node in enumerate(nodes):
@@ -81,7 +81,9 @@ def cast_names(nodes: list[Node], names: Mapping[str, Stored], modules: Modules)
     """Return the names of values that a forward graph casts, by autograd number; see `casts_of` for `names`."""
     casts: dict[int, str] = {}
     for node in nodes:
-        if is_cast(node) and not _born_backward(node, False):  # what needs no gradient has the number of the one before
+        if is_cast(node) and not _born_backward(
+            node, False
+        ):  # a node without gradient has the number of the node before
             casts.setdefault(node.meta.get("seq_nr", -1), _origin(_source(node), names, modules)[1])
     return casts
 
@@ -91,8 +93,8 @@ def casts_of(
 ) -> Iterator[tuple[Node, GraphCast]]:
     """Yield the casts of one graph with their nodes; `names` are the stored tensors and the inputs by placeholder.
 
-    A gradient has the name of what the forward cast of its number cast: `undone`, from `cast_names`. A forward cast
-    that the backward graph does again has the phase "backward".
+    A gradient has the name of the value under the forward cast of its number: `undone`, from `cast_names`. A forward
+    cast that the backward graph does again has the phase "backward".
     """
     for node in nodes:
         if not is_cast(node):
@@ -254,7 +256,7 @@ class _Backend:
         return self
 
     def lower(self, graph: torch.fx.GraphModule, inputs: Any, names: dict[int, Stored], options: dict[str, Any]) -> Any:
-        """Read one graph and what inductor fuses of it; return the graph itself, ready to run."""
+        """Read one graph and its fusion by inductor; return the graph itself, ready to run."""
         from torch._functorch._aot_autograd.utils import make_boxed_func
         from torch._inductor.compile_fx import compile_fx_inner
 
@@ -262,7 +264,7 @@ class _Backend:
         backward = bool(options.get("is_backward"))
         places = [node.name for node in kept.graph.nodes if node.op == "placeholder"]
         by_name = {name: names[at] for at, name in enumerate(places) if at in names}
-        if backward:  # what a forward graph saves has the name it had there
+        if backward:  # values saved by a forward graph keep their names
             by_name = {
                 name: stored for earlier in self.graphs for name, stored in earlier.names.items() if name in places
             }
@@ -270,7 +272,7 @@ class _Backend:
         self.graphs.append(lowered)
         try:
             compile_fx_inner(graph, inputs, **options)
-        except Exception as error:  # noqa: BLE001 - inductor wraps what its passes raise in errors of its own
+        except Exception as error:  # noqa: BLE001 - inductor wraps errors of its passes in its own
             if lowered.kernels is None:
                 lowered.mistake = first_line(error)
         return make_boxed_func(kept.forward)
@@ -284,10 +286,10 @@ class _Backend:
 def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], Any]) -> GraphTrace:
     """Return the graphs that torch.compile makes of `model` while `step(compiled)` runs one step, in order.
 
-    `step` runs forward, loss and, in training, backward with what it is given in the place of the model; what it does
-    outside the model is no part of the graphs. Ops are those of ATen before inductor splits them up. A cast is fused
-    where it became part of a kernel that does other work, kept where its kernel does nothing else. `error` is the first
-    line of what compiling raised.
+    `step` runs forward, loss and, in training, backward with its argument as the model; code outside the model is not
+    in the graphs. Ops are those of ATen before inductor splits them up. A cast is fused where it became part of a
+    kernel that does other work, kept where its kernel does nothing else. `error` is the first line of a compilation
+    error.
     """
     from torch._functorch import config as functorch_config
     from torch._inductor import config as inductor_config

@@ -145,7 +145,7 @@ def _compare(
         low = _run_again(run, inputs, before.buffers, row, device)
         _set_random_states(before.random)
         exact = outputs if held is None else floating_stored(_run_again(run, held, before.buffers, _FP32, device))
-    except (RuntimeError, TypeError, ValueError) as error:  # what kernels and a module's own checks raise
+    except (RuntimeError, TypeError, ValueError) as error:  # errors of kernels and of a module's own checks
         total.note = f"it does not run in {row.name}: {bounded(text_of(error).partition(chr(10))[0])}"
         return
     finally:
@@ -162,7 +162,7 @@ def _compare(
 
 
 def _handed(args: Any, kwargs: Any, dtypes: tuple[torch.dtype, ...] | None) -> tuple[Any, Any]:
-    """Return the inputs of a call with the floating ones in `dtypes`; as they are, where these are not known."""
+    """Return the inputs of a call with the floating ones in `dtypes`; unchanged, where `dtypes` are unknown."""
     if dtypes is None or len(dtypes) != len(floating_dtypes((args, kwargs))):
         return args, kwargs
     wanted = iter(dtypes)

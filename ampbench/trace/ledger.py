@@ -1,7 +1,7 @@
-"""`trace_casts`: every op and every cast of a block of anyone's code, as it runs, without changing what it computes.
+"""`trace_casts`: every op and every cast of a running block of code, without changing its results.
 
-The dispatch mode behind a ledger sees every op, follows values by their storage, and notes what is cast. Rows are
-tuples until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
+The dispatch mode behind a ledger sees every op, follows values by their storage, and records casts. Rows are tuples
+until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
 """
 
 import sys
@@ -205,7 +205,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.corrections += 1
 
     def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
-        """Return the name of a tensor from outside, and the ops that took it as it is, casts of it included."""
+        """Return the name of a tensor from outside, and the ops that read it unchanged, its casts included."""
         with torch._C.DisableTorchFunction():
             value = self._values.known.get(storage_key(tensor))
         return ("", []) if value is None or not lives(value) else (value.name, value.uses)
@@ -501,12 +501,12 @@ def trace_casts(
 ) -> Iterator[CastLedger]:
     """Record every op and every cast of the block into the `CastLedger` it yields.
 
-    `model` gives modules and parameters their names, as its `named_modules` does; without it each outermost module
-    that is called gives them, below the name of its class. `sources` adds the caller's line to each op, `time` its
-    seconds (an accelerator is waited for around each op). Enter it outside the autocast region: copies of weights that
-    a region made before the block are not known as such. Results are those of the untraced program, bit by bit.
-    Traces nest; what runs in other threads the block starts is not seen. Compiled modules and functions run uncompiled
-    while a trace is on, because torch does not run compiled code under a dispatch mode.
+    `model` gives modules and parameters their names, as its `named_modules` does; without it each outermost module that
+    is called gives them, below the name of its class. `sources` adds the caller's line to each op, `time` its seconds
+    (an accelerator is waited for around each op). Enter it outside the autocast region: copies of weights that a region
+    made before the block are not known as such. Results equal the untraced program's, bit by bit. Traces nest; what
+    runs in other threads the block starts is not seen. Compiled modules and functions run uncompiled while a trace is
+    on, because torch does not run compiled code under a dispatch mode.
     """
     calls = CallMode(autocast_devices(), sources=sources)
     recorder = Recorder(calls, model, time=time)

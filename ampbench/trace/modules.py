@@ -142,11 +142,11 @@ class ModuleStack:
         kept = self._children.get(key)
         if kept is not None and kept[0]() is module:
             return kept[1]
-        path = self._found(module, parent[0] if parent else None, above)
+        path = self._path_within(module, parent[0] if parent else None, above)
         self._children[key] = (weakref.ref(module), path)
         return path
 
-    def _found(self, module: torch.nn.Module, parent: torch.nn.Module | None, above: str) -> str:
+    def _path_within(self, module: torch.nn.Module, parent: torch.nn.Module | None, above: str) -> str:
         """Return where `module` sits: below its caller if it is there, else where the root has it, else its class."""
         if parent is not None:
             for name, child in parent._modules.items():
@@ -165,7 +165,7 @@ class ModuleStack:
 
 
 def hook_calls(before: Callable[..., None], after: Callable[..., None] | None = None) -> ExitStack:
-    """Have functions called around the calls of all modules, as torch's global hooks are, until what is returned ends.
+    """Call functions around the calls of all modules, like torch's global hooks, until the returned handle ends.
 
     `after` is given keywords, too, and called after exceptions. Neither is where torch.compile reads the code, as that
     of branches and loops is (`torch.cond`), which may change nothing around it.

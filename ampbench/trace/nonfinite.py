@@ -54,8 +54,8 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
     logarithm of zero, which is exact, and the lowest number of a wider dtype, as masks use it, cast to a narrower one.
     An infinity of that kind whose sign is turned (the loss -log 0) is found there.
 
-    Gradients that overflow below `torch.amp.GradScaler` are found, too. Results stay those of the program, bit by bit;
-    rows of all ops are kept, so a block should hold steps, and programs are refused as by `trace_casts`.
+    Gradients that overflow below `torch.amp.GradScaler` are found, too. Results equal the program's, bit by bit; rows
+    of all ops are kept, so a block should hold steps, and programs are refused as by `trace_casts`.
     """
     calls = CallMode(autocast_devices(), sources=False)
     finder = _Finder(calls, model)
@@ -78,7 +78,7 @@ class _Finder(Recorder):  # type: ignore[no-untyped-call]
             self._step += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the op, record it, and look at what it returns."""
+        """Run the op, record it, and look at its results."""
         kwargs = kwargs or {}
         kind = op_kind(func)
         if self.first is not None or kind.silent or kind.decomposes(args, kwargs):

@@ -48,7 +48,7 @@ class _Layout:
 
     @property
     def infinity(self) -> int:
-        """The bits of +inf; those of a NaN are larger."""
+        """The bits of +inf; a NaN has larger ones."""
         return (2 * self.bias + 1) << self.mantissa
 
 
@@ -187,8 +187,8 @@ def normalises_together(module: torch.nn.Module) -> bool:
 def count_together(module: torch.nn.Module, tensor: torch.Tensor) -> Counter[int]:
     """Return by exponent the number of values in channels or rows whose largest exponent is at most `SMALL`.
 
-    By that exponent; those that hold nothing but zeros are left out. `tensor` is what `module`, one that
-    `normalises_together`, is given.
+    By that exponent; all-zero channels and rows are left out. `tensor` is the input of `module`, which
+    `normalises_together`.
     """
     largest = _largest(module, tensor.detach())
     counts = count_magnitudes(largest)
@@ -223,8 +223,8 @@ class Ranges:
     """The magnitudes that `watch_ranges` has seen so far, readable at any time.
 
     `nonfinite_in_fp32` is the path of the module that first had a value that is not finite (None: none had). `unread`
-    are the parameters, and modules, whose values are in tensors of their own, as those of quantized weights, and are
-    not counted.
+    are the parameters, and modules, whose values are in separate tensors, such as quantized weights, and are not
+    counted.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -324,7 +324,7 @@ class _Watcher(Ranges):
         self._counts.setdefault((module, role, name), Counts()).add(counts)
 
     def before(self, run: ModuleRun) -> None:
-        """Count the inputs, except those of modules that have others run within them."""
+        """Count the inputs of modules without modules running inside."""
         self._ran.setdefault(run.path)
         if not run.module._modules:
             run.kept = True

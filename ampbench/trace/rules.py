@@ -1,12 +1,12 @@
 """Autocast's rules: documented, registered in the dispatcher, and observed.
 
 The documents are the vendor's older XPU reference and PyTorch's own page, as data files; their printed names become ops
-of the dispatcher here. The dispatcher's table of which ops have a rule at all is the same on every build of a torch
-version. What autocast does to an op is seen by running it with and without, below autocast.
+of the dispatcher here. The dispatcher's table of ops with a rule is the same on every build of a torch version. What
+autocast does to an op is seen by running it with and without, below autocast.
 
 A device that is absent is stood in for by fake tensors, whose ops pass through the same dispatcher; nothing computes.
-Variants are the calls that documents call not eligible: fp64 and integer inputs, in-place, `out=`, an
-explicit `dtype=`. They are found in the dispatcher's schemas, so that every torch version is asked for those it has.
+Variants are the calls that documents call not eligible: fp64 and integer inputs, in-place, `out=`, an explicit
+`dtype=`. They come from the dispatcher's schemas, so each torch version is tested on its own variants.
 """
 
 import json
@@ -72,7 +72,7 @@ _LISTS = {
 
 @cache
 def document(source: str) -> Mapping[str, Any]:
-    """Return the data file of a document, as it is."""
+    """Return the parsed data file of a document."""
     text = files(__package__).joinpath(SOURCES[source]).read_text(encoding="utf-8")
     return json.loads(text)  # type: ignore[no-any-return]
 

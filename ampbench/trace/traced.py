@@ -146,7 +146,7 @@ def _inside(ledger: CastLedger, markers: list[str | None]) -> list[tuple[str, Ca
 
 
 def _tensors(graph: Any) -> Iterable[Any]:
-    """Yield the tensors that come in and those that top-level nodes make, constants apart."""
+    """Yield the input tensors and the results of top-level nodes, without constants."""
     for value in graph.inputs():
         if value.type().kind() == "TensorType":
             yield value
@@ -342,7 +342,7 @@ _HIDE = ("CheckpointFunction", "CompiledFunction")
 def autograd_graph(output: torch.Tensor, model: torch.nn.Module) -> GraphTrace:
     """Return the casts in the autograd graph of `output`, in the order in which autograd will run them.
 
-    A cast's `name` is that of the weight whose gradient it casts, "" for the gradient of an activation.
+    A cast's `name` is the weight whose gradient it casts, "" for the gradient of an activation.
     """
     root = output.grad_fn
     if root is None:
@@ -410,15 +410,15 @@ def traced_graph(
 ) -> GraphTrace:
     """Return the graph of `model` traced inside `region` and frozen, with the casts it had before it was frozen.
 
-    Ops are those of the frozen graph, which is run once, inside `region`, to learn their dtypes. A cast of a weight
-    that freezing has done once and for all is folded. A model in training mode cannot be frozen: that is the `error`.
+    Ops come from the frozen graph, which runs once, inside `region`, to learn their dtypes. A cast of a weight that
+    freezing has done once and for all is folded. A model in training mode cannot be frozen: that is the `error`.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             traced, frozen = trace_frozen(model, args, kwargs, region)
             return _read(model, traced.inlined_graph, frozen.graph, args, kwargs, region)
-    except Exception as error:  # noqa: BLE001 - whatever keeps a graph from being made is what there is to say
+    except Exception as error:  # noqa: BLE001 - the error is the answer
         return GraphTrace(graph=TRACED, error=first_line(error))
 
 

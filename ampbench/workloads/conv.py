@@ -121,7 +121,7 @@ def unet(generator: Generator, *, width: int, classes: int, image: int, batch_si
     gains = {
         "down.0.0": 1.0,
         "down.*.0": 0.491**-0.5,  # the variance of the maximum of four rectified normals
-        "up.*.0": ((RELU_VARIANCE + 1) / 2) ** -0.5,  # half of what it reads is a skip, half has just risen
+        "up.*.0": ((RELU_VARIANCE + 1) / 2) ** -0.5,  # half of its input is a skip, half has just risen
         "*.3": AFTER_RELU,
         "rise.*": AFTER_RELU,
     }

@@ -62,9 +62,9 @@ def digits(generator: Generator, *, width: int, batch_size: int) -> Workload:
 def characters(generator: Generator, *, batch_size: int, **sizes: int) -> Workload:
     """The causal language model of `decoder_lm` on the characters of Python's own help texts; AdamW with lr 0.003.
 
-    Inputs are at most 100 batches of tokens (batch_size, sequence_length), outputs logits
-    (batch_size, sequence_length, 97). Windows of the last tenth of the text are held out. The text is that of
-    `pydoc_data.topics`, which differs from one Python version to the next.
+    Inputs are at most 100 batches of tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length,
+    97). Windows of the last tenth of the text are held out. The text comes from `pydoc_data.topics`, which differs
+    between Python versions.
     """
     sizes["vocabulary"], sequence_length = VOCABULARY, sizes["sequence_length"]
     with device("meta"):

@@ -114,8 +114,8 @@ class MixtureBlock(CausalBlock):
 class LowRank(nn.Linear):
     """A linear layer whose weights stay in bf16 and are not trained, and an adapter of low rank, which is.
 
-    The weights are used in the dtype in which the layer computes: what autocast casts to, else that of its input.
-    Source: Hu et al., "LoRA", ICLR 2022; Dettmers et al., "QLoRA", NeurIPS 2023, for adapters on all linear layers.
+    The weights are used in the dtype in which the layer computes: autocast's, else its input's. Source: Hu et al.,
+    "LoRA", ICLR 2022; Dettmers et al., "QLoRA", NeurIPS 2023, for adapters on all linear layers.
     """
 
     def __init__(self, inputs: int, outputs: int, rank: int):
@@ -153,7 +153,7 @@ def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
     sizes["sequence_length"] = context + 1
     with device("meta"):
         module = Decode(sizes)
-    # Of n keys whose scores vary by v, a token attends to n / e**v: what it sees is an average of so many values.
+    # Of n keys whose scores vary by v, a token attends to n / e**v: it sees an average of that number of values.
     spread = math.exp(SHARPNESS**4)
     attended = round(SHARPNESS * math.sqrt(min(1.0, spread / context)), 6)
     decoder_weights(generator, module, sizes, attended=attended)

@@ -5,7 +5,7 @@ Weights are the library's own initialisation under the seed, or those of a file.
 judged: a head that starts at zero gives outputs of zero, branches that start switched off (layer scale, the last
 normalisation of a block) leave most of the network out, and running statistics of zero and one let signals grow or fade
 with depth. So weights of layers that are (nearly) zero are drawn, such scales become `SCALE`, and running statistics
-are those of a batch. What a new batch normalisation gives to an activation is shifted by `ACTIVE`, as in
+come from a batch. What a new batch normalisation gives to an activation is shifted by `ACTIVE`, as in
 `ampbench.workloads.weights`: else each ReLU amplifies rounding errors, and a ResNet-50 in bf16 is 30% off where a
 trained one is 1% off. All depends on nothing but library, parameters and seed: statistics are found in fp64 and rounded
 to `BITS`, so that digests are equal on every machine.
@@ -86,7 +86,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The networks of the package `name`: `tasks` has all names with what each does, `find` one of them by a preset.
+    """The networks of the package `name`: `tasks` has all names with their tasks, `find` one of them by a preset.
 
     Where `find` is not `quick`, lists omit its details.
     """
@@ -105,7 +105,7 @@ class Library:
         """
         tasks = self.tasks()
         names = fnmatch.filter(tasks, asked)
-        if not names and asked.partition(".")[0] in tasks:  # timm tells weights apart by what follows a point
+        if not names and asked.partition(".")[0] in tasks:  # timm separates weights by the suffix after a point
             names = [asked]
         if not names:
             lists = f"ampbench list workloads {self.name}: lists them"
@@ -115,7 +115,7 @@ class Library:
             NamedNetwork(
                 name=name,
                 task=tasks[name.partition(".")[0]],
-                parameters=dict(self._found(name, preset).defaults) if sized else None,
+                parameters=dict(self._network(name, preset).defaults) if sized else None,
             )
             for name in names
         )
@@ -124,7 +124,7 @@ class Library:
         )
         if names != [asked]:
             return nothing
-        named = self._found(asked, preset)
+        named = self._network(asked, preset)
         if named.unavailable:
             return structs.replace(nothing, unavailable=named.unavailable)
         settled = self._settled(asked, named, parameters)
@@ -136,7 +136,7 @@ class Library:
 
     def build(self, name: str, parameters: Parameters, seed: int) -> Workload:
         """Return the workload of a network with all its parameters; `WorkloadError` where it cannot be built."""
-        named = self._found(name, "")
+        named = self._network(name, "")
         called = f"{self.name}:{name}"
         generator = self._generator(name, parameters, seed)
         seed_all(seed)
@@ -159,10 +159,10 @@ class Library:
 
     def batch(self, name: str, parameters: Parameters, seed: int) -> tuple[Any, Any]:
         """Return the inputs and targets that `build` gives a network, which is not built."""
-        fed = self._found(name, "").feed(self._generator(name, parameters, seed), parameters)
+        fed = self._network(name, "").feed(self._generator(name, parameters, seed), parameters)
         return fed["inputs"], fed.get("targets")
 
-    def _found(self, name: str, preset: str) -> Named:
+    def _network(self, name: str, preset: str) -> Named:
         with offline(), quiet():
             return self.find(name, preset or "small")
 
@@ -331,7 +331,7 @@ def kept_statistics(key: str) -> Any:
 
 
 def keep_statistics(key: str, statistics: Any) -> None:
-    """Keep the statistics of a network in place of those of the one before, unless they are larger than the memory."""
+    """Keep the statistics of a network in place of the network before, unless they are larger than the memory."""
     record = pickle.dumps((key, statistics))
     _KEPT[:8] = bytes(8)
     if 8 + len(record) <= len(_KEPT):

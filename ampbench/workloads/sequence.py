@@ -29,7 +29,7 @@ SHARPNESS = 1.3
 """Gain of queries and keys: attention scores vary by its square, 1.7, so that a token attends to a few others."""
 
 EMBEDDING_RMS = 0.5
-"""RMS of embeddings, and of what all residual branches of the language model add to them, halved."""
+"""RMS of embeddings, and of the sum of all residual branches of the language model, halved."""
 
 HEAD_GAIN = 0.1
 """Gain of the last norm: it keeps logits, sums over the width, at the size they have in trained models."""
@@ -42,8 +42,8 @@ Source: Dettmers et al., "LLM.int8()", NeurIPS 2022: six channels or so of a tra
 MASSIVE = 1000.0
 """The factor of the first token of a sequence, in the same channels.
 
-Source: Sun et al., "Massive activations in large language models", COLM 2024, which calls massive what is a thousand
-times the median.
+Source: Sun et al., "Massive activations in large language models", COLM 2024, which calls a thousand times the median
+massive.
 """
 
 
@@ -356,7 +356,7 @@ def language_model(
 
 
 def next_tokens(generator: Generator, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """Return tokens (batch_size, sequence_length) and those that follow each of them.
+    """Return tokens (batch_size, sequence_length) and their successors.
 
     With `outliers`, every sequence starts with token 0, whose embedding `decoder_weights` makes massive.
     """
@@ -488,7 +488,7 @@ def speech_encoder(
         "embed": behind_relu,
         "*.query_key_value": SHARPNESS,
         "*.project": 0.7,
-        "*.down": SILU_VARIANCE**-0.5,  # of which half is added
+        "*.down": SILU_VARIANCE**-0.5,  # half is added
         "*.depthwise": GLU_VARIANCE**-0.5,
         "*.narrow": 0.5 * SILU_VARIANCE**-0.5,
     }

@@ -1,6 +1,6 @@
 """timm's networks by name: classifiers of images, and networks without a head, which give features.
 
-Sizes are those of the library's own weights, as their configurations have them, which come with the package.
+Sizes are as for the library's own weights, from their configurations in the package.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from ampbench.workloads.named import Library, Named, Parameters, classified_imag
 
 CLASSES, FEATURES = "image classification", "features of images"
 TINY, PATCHES = 96, 4
-"""The smallest side of images: of networks that take any, and in patches, of those that take a multiple of a patch."""
+"""The smallest side of images, and its number of patches for networks that need a multiple of a patch."""
 _PATCH = re.compile(r"^(?:vit|deit|deit3|eva02|beit|beitv2|mixer)_.*patch(\d+)")
 
 

@@ -1,6 +1,6 @@
 """Torchvision's networks by name: classifiers, segmentation, detection, video and optical flow.
 
-Sizes are those of the library's own weights, as its transforms have them; losses are those of its training references.
+Sizes are as for the library's own weights, from its transforms; losses are from its training references.
 """
 
 import functools
@@ -42,7 +42,7 @@ _BATCH = {CLASSES: 64, SEGMENTATION: 8, DETECTION: 4, VIDEO: 8, FLOW: 4}
 _POOLED = ("deeplab", "ssdlite", "inception")
 """Names of networks that normalise one number a sample, so training needs two samples."""
 _OWN = {SEGMENTATION: 520, DETECTION: 800, VIDEO: 224, FLOW: 256}
-"""The size of images where the library's transforms name none: those of its training references."""
+"""The size of images where the library's transforms name none: from its training references."""
 
 
 @functools.cache

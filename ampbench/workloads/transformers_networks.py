@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import transformers
-import transformers.modeling_utils  # what any architecture imports first, and takes longest
+import transformers.modeling_utils  # the first and slowest import of any architecture
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.auto import modeling_auto
@@ -84,7 +84,11 @@ class _Meant(NamedTuple):
 def _known() -> Mapping[str, _Meant]:
     """Return the meaning of each name: first all types, then all architectures."""
     meanings: dict[str, _Meant] = {}
-    every = [_Meant(type, architecture, task) for task, held in _TASKS.items() for type, architecture in _each(held)]
+    every = [
+        _Meant(type, architecture, task)
+        for task, held in _TASKS.items()
+        for type, architecture in _types_with_architectures(held)
+    ]
     for meant in every:
         meanings.setdefault(meant.type, meant)
     for meant in every:
@@ -92,7 +96,7 @@ def _known() -> Mapping[str, _Meant]:
     return meanings
 
 
-def _each(held: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _types_with_architectures(held: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for type, architectures in held.items():
         for architecture in architectures if isinstance(architectures, tuple) else (architectures,):
             yield type, architecture
@@ -114,7 +118,7 @@ def find(name: str, preset: str) -> Named:
         defaults = (
             _of_images(configuration, preset) if meant.task == IMAGES else _of_text(_text_part(configuration), preset)
         )
-    except Exception as error:  # noqa: BLE001 - composite configurations raise what they like
+    except Exception as error:  # noqa: BLE001 - composite configurations raise any error
         reason = first_line(error).partition(". ")[0]
         why = f"transformers makes no default configuration of {meant.type} that says its size ({reason})"
         return Named(task=meant.task, defaults={}, make=nn.Module, feed=feed, unavailable=why)

@@ -108,7 +108,7 @@ class RegionHead(nn.Module):
 
         `boxes` (batch, regions, 4) are corners in pixels. They are never cast to less than fp32: fp16 holds no odd
         number above 2048 and no fraction above 1024, bf16 neither above 256 and 128. RoIAlign wants one dtype, so that
-        its features are cast to theirs and what it pooled is cast back.
+        its features are cast to theirs and its output is cast back.
         """
         features = self.backbone(images)
         with torch.autocast(images.device.type, enabled=False):

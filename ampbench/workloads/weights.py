@@ -116,8 +116,7 @@ def transposed_kernel(gain: float = 1.0) -> Rule:
 def depthwise_kernel(gain: float = 1.0) -> Rule:
     """Make the rule for depthwise weights: centred, and each channel's of the norm `gain` exactly.
 
-    Nine weights are too few for chance to give each channel the same size, and what one layer loses no later one
-    mends.
+    Nine weights are too few for chance to give each channel the same size, and no later layer repairs a loss.
     """
 
     def rule(generator: Generator, name: str, tensor: Tensor) -> Tensor:
