@@ -342,10 +342,8 @@ def _remade(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Callab
 
     def make(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         copies = list(parameters)
-        remade_groups = [
-            {**copy.deepcopy(settings), "params": [copies[place] for place in at]} for settings, at in groups
-        ]
-        remade: torch.optim.Optimizer = kind(remade_groups, **defaults)
+        rows = [{**copy.deepcopy(settings), "params": [copies[place] for place in at]} for settings, at in groups]
+        remade: torch.optim.Optimizer = kind(rows, **defaults)
         return remade
 
     return make

@@ -219,7 +219,7 @@ def left_out(arms: Iterable[ArmRequest]) -> str:
     changes = f"your uncommitted changes ({counted(changed, 'file')})"
     if len(refs) == 1:
         return f"git:{refs[0]} does not have {changes}"
-    return f"neither arm has {changes}: {HERE} is the files as they are"
+    return f"neither arm has {changes}: {HERE} has the current files"
 
 
 def _interpreter(option: str, text: str) -> str:

@@ -331,17 +331,10 @@ def regressed_cases(findings: Sequence[Change], kinds: Collection[str]) -> list[
 
     Findings are sorted by importance. A case that fails now cannot be traced and is left out.
     """
-    gone = {
-        finding.case.case_id
-        for finding in findings
-        if finding.kind == OUTCOME and finding.status is ChangeStatus.REGRESSED
-    }
-    worse = (
-        finding.case.case_id
-        for finding in findings
-        if finding.status is ChangeStatus.REGRESSED and finding.kind in kinds
-    )
-    return [case_id for case_id in dict.fromkeys(worse) if case_id not in gone]
+    worse = [finding for finding in findings if finding.status is ChangeStatus.REGRESSED]
+    gone = {finding.case.case_id for finding in worse if finding.kind == OUTCOME}
+    ids = dict.fromkeys(finding.case.case_id for finding in worse if finding.kind in kinds)
+    return [case_id for case_id in ids if case_id not in gone]
 
 
 def explain_sides(

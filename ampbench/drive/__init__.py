@@ -1,1 +1,1 @@
-"""The driver: what is measured when, by which server."""
+"""The driver: plans, turns and servers of a run."""

@@ -96,7 +96,7 @@ def _machine_findings(root: Path, now: Watched) -> Iterator[Spoiler]:
     cpu_count = max(cpu_info.count("processor\t"), 1)
     if now.busy > BUSY_SHARE:
         yield Spoiler(
-            "other processes", now.busy_words, "they take processor time and cache from what is timed, unevenly",
+            "other processes", now.busy_words, "they take processor time and cache from the measurement, unevenly",
             "end them, or measure when they are done",
         )  # fmt: skip
     if now.steal > SPREADING_STEAL:
@@ -150,7 +150,7 @@ def device_findings(environment: Environment) -> list[Spoiler]:
             findings.append(
                 Spoiler(
                     f"{name} processes", f"others use {name}: {', '.join(state.processes)}",
-                    "they take time, memory and power from what is timed, unevenly",
+                    "they take time, memory and power from the measurement, unevenly",
                     "end them, or choose another device (CUDA_VISIBLE_DEVICES, ZE_AFFINITY_MASK)",
                 )
             )  # fmt: skip

@@ -63,7 +63,7 @@ FEATURES_ALONE = "it has no head: it returns features, not classes, so that ther
 WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
 """The reasons why a user's workload, and a library's network, is not trained."""
 NOT_TRAINED = "training by default takes a loss and an optimizer, which a function that returns ampbench.Workload gives"
-NO_RECIPE = "--optimizer is what trains a network: --phase inference has none"
+NO_RECIPE = "--optimizer is for training: --phase inference has none"
 INFERENCE_ALONE = "{} is a step of inference, and has no loss"
 
 
@@ -120,11 +120,7 @@ def make_plan(
     value.
     """
     sources = _distinct(
-        [
-            network_source
-            for source in check_selection(selection)
-            for network_source in _named_by(source, environment, describe)
-        ]
+        [named for source in check_selection(selection) for named in _named_by(source, environment, describe)]
     )
     of_cases, selection = _of_cases(selection), _of_networks(selection)
     _check_overrides(selection, sources)
@@ -289,12 +285,8 @@ def _named_by(source: WorkloadSource, environment: Environment, describe: Descri
     library = LIBRARIES.get(source.family)
     if library is None or library.name in environment.unavailable:
         return [source]
-    description = describe(source, {})
-    return (
-        [source]
-        if description.unavailable
-        else [library_source(library, network.name) for network in description.networks]
-    )
+    reply = describe(source, {})
+    return [source] if reply.unavailable else [library_source(library, row.name) for row in reply.networks]
 
 
 def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Describe) -> None:

@@ -1,1 +1,1 @@
-"""torch: what a worker does with a case."""
+"""The torch side: a worker's tasks."""

@@ -118,10 +118,8 @@ def peaks_with(
 ) -> list[int | None]:
     """Return the peak of a step of `case` unchanged, then with each change, as `settled_peaks` does."""
     alone = one_batch(workload, case)
-    builds = [
-        partial(build_step, alone, case, device),
-        *(partial(change.build, alone, case, device) for change in changes),
-    ]
+    makers = [partial(build_step, alone), *(partial(change.build, alone) for change in changes)]
+    builds = [partial(make, case, device) for make in makers]
     return settled_peaks(builds, [settled] * len(builds), device, notes)
 
 

@@ -250,10 +250,7 @@ def differing(tree: Any, original: Any) -> list[str]:
 
 def differs(tensor: torch.Tensor, original: torch.Tensor) -> bool:
     """Return whether `tensor`, a copy of `original` that may have another dtype, has other values; NaN equals NaN."""
-    if any(
-        checked.layout is not torch.strided or checked.is_nested or is_wrapper(checked)
-        for checked in (tensor, original)
-    ):
+    if any(side.layout is not torch.strided or side.is_nested or is_wrapper(side) for side in (tensor, original)):
         return False
     value, expected = tensor.detach(), original.detach().to(tensor.device, tensor.dtype)
     return not torch.equal(value, expected) and (
@@ -375,7 +372,7 @@ def inputs_digest(workload: Workload) -> str:
     return digest((str(place), leaf) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
 
 
-SAME_INPUTS = "the workload has no further batch, and its inputs are the same whatever the seed"
+SAME_INPUTS = "the workload has no further batch, and its inputs do not depend on the seed"
 
 Batch = tuple[Any, Any]
 """Inputs and targets."""

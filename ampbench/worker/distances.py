@@ -33,7 +33,7 @@ a batch normalisation has a true gradient of zero, and an infinite relative erro
 
 
 COUNTS = ("elements", "nonfinite", "nan", "reference_nonfinite", "reference_nan", "unlike")
-LEFT_OUT = "{} infinite, as in {}: the error is that of the others"
+LEFT_OUT = "{} infinite, as in {}: the error leaves them out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,9 +370,7 @@ def outputs_in(value: Any) -> Iterator[torch.Tensor]:
 
 def named_outputs(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the floating and complex tensors in a network's output by name, as `named_tensors_in`."""
-    return (
-        (name, tensor) for name, tensor in named_tensors_in(value) if tensor.is_floating_point() or tensor.is_complex()
-    )
+    return ((name, leaf) for name, leaf in named_tensors_in(value) if leaf.is_floating_point() or leaf.is_complex())
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -409,8 +407,8 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
-MEANT = "the outputs hold infinities that are meant, as masks are"
-UNKNOWN = "the outputs hold infinities; whether they are meant is not known, as no op could be watched: {}"
+MEANT = "the outputs hold intended infinities, as masks do"
+UNKNOWN = "the outputs hold infinities, intended or not: no op could be watched: {}"
 
 
 def is_finite(tensors: Iterable[torch.Tensor | None]) -> bool:
@@ -475,7 +473,7 @@ class Fp32Check:
         else:
             holder = f"; {where} is the first module to hold one" if where else ""
             place = f"no op makes them of finite values{_held(workload)}"
-            place = f"{f'what makes them is not known: {unwatched}' if unwatched else place}{holder}"
+            place = f"{f'their origin is unknown: {unwatched}' if unwatched else place}{holder}"
         raise WorkloadError(f"values are not finite in fp32 already: {place}; half precision cannot be judged")
 
 

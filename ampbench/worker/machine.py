@@ -450,7 +450,7 @@ def unheeded(case: Case, attention: Mapping[str, int] | None) -> str:
         return ""
     if others := sorted(attention.keys() - {case.sdpa, NATIVE}):
         ran = " and ".join(others)
-        return f"--set sdpa={case.sdpa} is not what ran, but {ran}: the network itself says so (torch.nn.attention)"
+        return f"--set sdpa={case.sdpa} was not used: the network itself selects {ran} (torch.nn.attention)"
     if case.sdpa in attention:
         return ""
     if attention:

@@ -313,12 +313,7 @@ def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
                 of_calls[begun - 1][thread].append(event)
     recorded = []
     for parts in of_calls:
-        changes = [
-            event.cpu_memory_usage()
-            for thread_events in parts
-            for event in thread_events
-            if str(event.kind()) == "memory_alloc"
-        ]
+        changes = [event.cpu_memory_usage() for part in parts for event in part if str(event.kind()) == "memory_alloc"]
         recorded.append(Recorded(peak_of(changes), sum(changes), kernels_in(parts)))
     return recorded
 

@@ -324,10 +324,8 @@ def _place_inputs(workload: Workload, place: Callable[..., Any], dtype: torch.dt
 
     def place_each(batch: Any) -> Any:
         named = batch.items() if isinstance(batch, dict) else enumerate(called_with(batch)[0])
-        placed_inputs = {
-            name: place(tensor, storage=computed if name in workload.cached else dtype) for name, tensor in named
-        }
-        return placed_inputs if isinstance(batch, dict) else tuple(placed_inputs.values())
+        inputs = {name: place(part, storage=computed if name in workload.cached else dtype) for name, part in named}
+        return inputs if isinstance(batch, dict) else tuple(inputs.values())
 
     return place_each
 

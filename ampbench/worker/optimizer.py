@@ -55,7 +55,7 @@ def in_blocks(sizes: Mapping[Key, int]) -> list[list[Key]]:
     return blocks
 
 
-def optimizer_of(recipe: TrainingRecipe, workload_optimizer: MakeOptimizer) -> MakeOptimizer:
+def optimizer_of(recipe: TrainingRecipe, default: MakeOptimizer) -> MakeOptimizer:
     """Return the function that makes a recipe's optimizer: a named one, or the workload's with changed settings.
 
     That function raises `WorkloadError` where the workload's optimizer lacks a setting. A named class that cannot be
@@ -66,11 +66,7 @@ def optimizer_of(recipe: TrainingRecipe, workload_optimizer: MakeOptimizer) -> M
         return lambda parameters: kind(parameters, **_arguments(kind, recipe))
     if recipe.optimizer:
         return lambda parameters: _of_torch(recipe, parameters)
-    return (
-        (lambda parameters: with_settings(workload_optimizer(parameters), recipe))
-        if recipe.settings
-        else workload_optimizer
-    )
+    return (lambda parameters: with_settings(default(parameters), recipe)) if recipe.settings else default
 
 
 class _Clip:
@@ -325,27 +321,25 @@ def misses(recipe: Recipe, optimizer: torch.optim.Optimizer, stored: Mapping[str
     return structs.replace(recipe, missed=missed, foreign=foreign, trained=len(trained))
 
 
-def _group(kind: str, settings: Mapping[str, Any]) -> OptimizerGroup:
+def _group(kind: str, row: Mapping[str, Any]) -> OptimizerGroup:
     """Return the settings of a group of torch's optimizer `kind` ("": another library's)."""
-    elements = sum(parameter.numel() for parameter in settings["params"] if not torch.nn.parameter.is_lazy(parameter))
+    elements = sum(parameter.numel() for parameter in row["params"] if not torch.nn.parameter.is_lazy(parameter))
     if not kind:
-        return OptimizerGroup(elements=elements, lr=_number(settings.get("lr")))
-    mean = settings.get("alpha") if kind == "RMSprop" and not settings.get("centered") else None
-    beta1, beta2 = settings.get("betas", (None, mean))
+        return OptimizerGroup(elements=elements, lr=_number(row.get("lr")))
+    mean = row.get("alpha") if kind == "RMSprop" and not row.get("centered") else None
+    beta1, beta2 = row.get("betas", (None, mean))
     return OptimizerGroup(
         elements=elements,
-        lr=_number(settings.get("lr")),
-        weight_decay=_number(settings.get("weight_decay")),
-        decoupled=_flag(settings.get("decoupled_weight_decay", kind == "AdamW"))
-        if "weight_decay" in settings
-        else None,
+        lr=_number(row.get("lr")),
+        weight_decay=_number(row.get("weight_decay")),
+        decoupled=_flag(row.get("decoupled_weight_decay", kind == "AdamW")) if "weight_decay" in row else None,
         beta1=_number(beta1),
         beta2=_number(beta2),
-        eps=_number(settings.get("eps")),
-        momentum=_number(settings.get("momentum")),
-        foreach=_flag(settings.get("foreach")),
-        fused=_flag(settings.get("fused")),
-        capturable=_flag(settings.get("capturable") or settings.get("differentiable")),
+        eps=_number(row.get("eps")),
+        momentum=_number(row.get("momentum")),
+        foreach=_flag(row.get("foreach")),
+        fused=_flag(row.get("fused")),
+        capturable=_flag(row.get("capturable") or row.get("differentiable")),
     )
 
 

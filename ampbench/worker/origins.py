@@ -153,14 +153,9 @@ def _first_nonfinite(workload: Workload, case: Case, device: Device, notes: list
     """Run the forward pass again and return the op with the first value that is not finite."""
     try:
         step = seeded_step(workload, case, device, notes)
-        with (
-            precision_flags(PRECISIONS[case.precision]),
-            step.mode(),
-            unfused(),
-            find_nonfinite(step.module) as watched,
-        ):
+        with precision_flags(PRECISIONS[case.precision]), step.mode(), unfused(), find_nonfinite(step.module) as watch:
             step.network.forward_and_loss()
     except UsageError as refused:
         notes.append(str(refused))
         return None
-    return watched.first
+    return watch.first

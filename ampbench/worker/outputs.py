@@ -72,9 +72,7 @@ def compared_outputs(workload: Workload, output: Any) -> Any:
     named = dict(named_outputs(output))
     selected: dict[str, torch.Tensor] = {}
     for name in [wanted] if isinstance(wanted, str) else wanted:
-        below = {
-            key: tensor for key, tensor in named.items() if key == name or key.startswith((f"{name}.", f"{name}["))
-        }
+        below = {key: named[key] for key in named if key == name or key.startswith((f"{name}.", f"{name}["))}
         if not below:
             has = few(key or "one tensor without a name" for key in named) or "no floating tensor"
             raise WorkloadError(f"the workload's outputs names {name!r}, and the network returns {has}")
@@ -83,15 +81,11 @@ def compared_outputs(workload: Workload, output: Any) -> Any:
 
 
 def decisions_of(
-    workload: Workload,
-    names: Sequence[str],
-    outputs: Sequence[torch.Tensor],
-    targets: Any,
-    from_loss: Sequence[Decisions],
+    workload: Workload, names: Sequence[str], outputs: Sequence[torch.Tensor], targets: Any, loss: Sequence[Decisions]
 ) -> list[Decisions]:
     """Return the dimensions of `outputs` that hold a classifier's classes, [] for any other network.
 
-    `Workload.classes_dim` decides, else integer `targets` (`class_dimension`), else those seen `from_loss`.
+    `Workload.classes_dim` decides, else integer `targets` (`class_dimension`), else those seen in its `loss`.
     Raises `WorkloadError` for a `classes_dim` that no output has.
     """
     classes_dim = workload.classes_dim
@@ -101,7 +95,7 @@ def decisions_of(
     dimension = class_dimension(outputs[0], targets) if outputs else None
     if dimension is not None:
         return [Decisions(0, outputs[0].shape, dimension)]
-    return list({decisions.place: decisions for decisions in from_loss}.values())
+    return list({decisions.place: decisions for decisions in loss}.values())
 
 
 def _in_dimension(name: str, dimension: int, names: Sequence[str], outputs: Sequence[torch.Tensor]) -> Decisions:
@@ -148,10 +142,9 @@ class Compared:
         self.decided = [decisions for decisions in decided if decisions.shape[decisions.dimension] > 1]
         single = [decisions.place for decisions in decided if decisions.shape[decisions.dimension] == 1]
         self.notes = [ONE_CLASS.format(names[place] or "the output") for place in single]
-        self._kinds = {decisions.place: row_kind(references[decisions.place], decisions) for decisions in self.decided}
-        self._centred = {
-            decisions.place: decisions for decisions in self.decided if self._kinds[decisions.place] == LOGITS
-        }
+        by_place = {decisions.place: decisions for decisions in self.decided}
+        self._kinds = {place: row_kind(references[place], decisions) for place, decisions in by_place.items()}
+        self._centred = {place: by_place[place] for place, kind in self._kinds.items() if kind == LOGITS}
         self._targets = tensors_of(targets)
         self._floors: dict[torch.dtype, tuple[Distance, list[Distance]]] = {}
 
@@ -253,7 +246,7 @@ def sample_errors(value: torch.Tensor, reference: torch.Tensor, samples: int | N
     out, and so are samples that are zero in the reference alone.
     """
     if samples is None:
-        return SampleErrors("the inputs tell no batch size")
+        return SampleErrors("the batch size is unknown")
     if not reference.ndim or len(reference) != samples:
         first = "it is one number" if not reference.ndim else f"its first dimension is {len(reference):,}"
         return SampleErrors(f"{first}, and the batch has {counted(samples, 'sample')}")
@@ -326,11 +319,9 @@ def divergences(logs: torch.Tensor, reference_logs: torch.Tensor) -> torch.Tenso
     return parts.clamp_min(0).sum(-1)
 
 
-def _rows(
-    value: torch.Tensor, reference: torch.Tensor, decisions: Decisions
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _rows(value: torch.Tensor, reference: torch.Tensor, by: Decisions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield a classifier's value and reference as rows over classes, some at a time."""
-    pair = [tensor.reshape(decisions.shape).movedim(decisions.dimension, -1) for tensor in (value, reference)]
+    pair = [tensor.reshape(by.shape).movedim(by.dimension, -1) for tensor in (value, reference)]
     flat = [rows.reshape(-1, rows.shape[-1]) for rows in pair]
     step = max(1, ROWS_AT_ONCE // flat[0].shape[-1])
     for start in range(0, len(flat[0]), step):
@@ -344,7 +335,7 @@ def _no_divergence(rows: "np.ndarray[Any, Any]") -> str:
     if broken := int(np.isnan(rows).sum()):
         return f"{broken:,} of {len(rows):,} rows are not finite"
     if endless := int(np.isinf(rows).sum()):
-        return f"{endless:,} of {len(rows):,} rows give a probability of 0 to what has one in the reference"
+        return f"{endless:,} of {len(rows):,} rows give a probability of 0 where the reference does not"
     return ""
 
 

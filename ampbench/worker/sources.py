@@ -169,11 +169,7 @@ def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
     precisions = [value for value in values if isinstance(value, Precision)]
     if named and not precisions:
         raise WorkloadError(f"precision {source.name}: {source.module}:{source.function} is no ampbench.Precision")
-    users = [
-        precision
-        for precision in dict.fromkeys(precisions)
-        if not (precision.name in BUILT_IN and precision is PRECISIONS[precision.name])
-    ]
+    users = [row for row in dict.fromkeys(precisions) if not (row.name in BUILT_IN and row is PRECISIONS[row.name])]
     for precision in users:
         meet(precision)
     return tuple(map(OwnPrecision.of, users))
@@ -453,9 +449,7 @@ def _needed(function: Callable[..., Any] | None) -> int | None:
         return None
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return None
-    return sum(
-        parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters
-    )
+    return sum(entry.default is entry.empty and entry.kind is not entry.VAR_KEYWORD for entry in parameters)
 
 
 def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
@@ -466,9 +460,7 @@ def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
         return
     if not isinstance(batch, tuple) or any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return
-    taken = sum(
-        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
-    )
+    taken = sum(entry.kind in (entry.POSITIONAL_ONLY, entry.POSITIONAL_OR_KEYWORD) for entry in parameters)
     if len(batch) > taken:
         raise _wrong(
             name,

@@ -56,9 +56,7 @@ def build_training(
     scaler = torch.amp.GradScaler(device.type) if row.scaler and case.scaler else None
     masters = Masters(network.module, workload.module) if row.master else None
     copies = masters.by_name if masters is not None else {}
-    optimizer = network.make_optimizer(
-        copies.get(name, parameter) for name, parameter in network.module.named_parameters()
-    )
+    optimizer = network.make_optimizer(copies.get(name, weight) for name, weight in network.module.named_parameters())
     if workload.step is not None:
         if why := no_own_step(row):
             raise WorkloadError(why)
@@ -408,10 +406,8 @@ class OwnStep(TrainingStep):
         before = 0.0 if self.scaler is None else self.scaler.get_scale()
         assert self.network.own_step is not None
         with self.network.autocast():
-            returned = self.network.own_step(
-                self.network.forward, self.network.next_batch(), self.optimizer, self.scaler
-            )
-        output, loss = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, returned)
+            pair = self.network.own_step(self.network.forward, self.network.next_batch(), self.optimizer, self.scaler)
+        output, loss = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, pair)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise WorkloadError(
                 f"the workload's step returned {type(loss).__name__}; expected the loss, or (output, loss)"

@@ -71,17 +71,15 @@ class Which:
 
 def which(type: str) -> Which:
     """Return the identity of this process's device of a type."""
-    properties = torch.get_device_module(type).get_device_properties()
+    card = torch.get_device_module(type).get_device_properties()
     address = [
-        getattr(properties, f"pci_{part}_id")
-        for part in ("domain", "bus", "device")
-        if hasattr(properties, f"pci_{part}_id")
+        getattr(card, f"pci_{part}_id") for part in ("domain", "bus", "device") if hasattr(card, f"pci_{part}_id")
     ]
     return Which(
-        uuid=str(getattr(properties, "uuid", "") or ""),
+        uuid=str(getattr(card, "uuid", "") or ""),
         pci="{:08x}:{:02x}:{:02x}.0".format(*address) if len(address) == 3 else "",
-        device_id=getattr(properties, "device_id", None),
-        capability=(properties.major, properties.minor) if hasattr(properties, "major") else None,
+        device_id=getattr(card, "device_id", None),
+        capability=(card.major, card.minor) if hasattr(card, "major") else None,
         rocm=torch.version.hip is not None,
     )
 
@@ -447,9 +445,8 @@ class Watched:
         every, within = list(self.sampler.readings), self._within(windows)
         powers = [reading.power_watts for reading in within if reading.power_watts is not None]
         limited = {word for reading in within for word in reading.limits}
-        hottest = max(
-            (reading.temperature_celsius for reading in within if reading.temperature_celsius is not None), default=None
-        )
+        temperatures = (reading.temperature_celsius for reading in within)
+        hottest = max((degrees for degrees in temperatures if degrees is not None), default=None)
         first, last = (self.clock_hz(windows[place]) for place in (0, -1)) if windows else (None, None)
         reasons = [*self.source.lacks, *([self.sampler.ended] if self.sampler.ended else [])]
         others = None if self.sampler.ended else self.source.others()

@@ -397,11 +397,9 @@ def settled_peaks(
 
     peaks: list[int | None] = []
     try:
-        for step_and_peak in peaks_of(
-            [partial(ready, *arguments) for arguments in zip(builds, settled, strict=True)], device
-        ):
-            peaks.append(step_and_peak[1].peak)
-            del step_and_peak
+        for pair in peaks_of([partial(ready, *both) for both in zip(builds, settled, strict=True)], device):
+            peaks.append(pair[1].peak)
+            del pair
     except Exception as error:
         if not is_out_of_memory(error):
             raise

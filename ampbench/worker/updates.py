@@ -370,9 +370,7 @@ def _blocks(make: Make, stored: Mapping[str, torch.dtype], snapshot: Snapshot, w
     """Return the names of the weights that move together: some where an optimizer `steps_alone`, else all."""
     parameters = _parameters(stored, {}, snapshot, where.type)
     alone = steps_alone(make(iter(parameters.values())))
-    return (
-        in_blocks({name: parameter.numel() for name, parameter in parameters.items()}) if alone else [list(parameters)]
-    )
+    return in_blocks({name: weight.numel() for name, weight in parameters.items()}) if alone else [list(parameters)]
 
 
 def _storage(stored: Mapping[str, torch.dtype], intended: Intended) -> torch.dtype:

@@ -398,9 +398,7 @@ def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
     steady = [timing.steady for timing in timings if timing.steady is not None]
     return {
         "windows": windows,
-        "burst_seconds": min(
-            (timing.burst_seconds for timing in timings if timing.burst_seconds is not None), default=None
-        ),
+        "burst_seconds": min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
         "warm_seconds": sum(timing.warm_seconds for timing in timings),
         "steady": all(steady) if steady else None,
     }
@@ -424,10 +422,8 @@ def failure_of(case_id: str, stage: str, error: BaseException) -> Failure:
     The innermost line of the user's own code is in the text, and among the frames however deep in torch it ended.
     """
     out_of_memory = is_out_of_memory(error)
-    ampbench_folders = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "studies"))
-    every = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ampbench_folders)
-    ]
+    folders = tuple(str(Path(ampbench.__file__).parent / part) for part in ("worker", "trace", "studies"))
+    every = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(folders)]
     frames = every[-FRAMES:]
     if (users := own_frames(error)) and users[-1] not in frames:
         frames = [users[-1], *frames[1:]]

@@ -129,7 +129,7 @@ def test_the_current_commit_can_be_compared_with_the_files_as_they_are(repositor
 @pytest.mark.parametrize(
     ("refs", "said"),
     [
-        (("git:first", "git:main"), "neither arm has your uncommitted changes (1 file): here is the files as they are"),
+        (("git:first", "git:main"), "neither arm has your uncommitted changes (1 file): here has the current files"),
         (
             ("git:main", "git:main"),
             "git:main does not have your uncommitted changes (1 file)",

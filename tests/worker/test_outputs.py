@@ -216,7 +216,7 @@ def test_a_ruined_sample_of_many_is_seen_where_the_norm_stays_small() -> None:
 @pytest.mark.parametrize(
     ("shape", "samples", "lost", "said"),
     [
-        ((8, 4), None, 0.0, "the inputs tell no batch size"),
+        ((8, 4), None, 0.0, "the batch size is unknown"),
         ((3, 8), 8, 0.0, "its first dimension is 3, and the batch has 8 samples"),
         ((), 8, 0.0, "it is one number, and the batch has 8 samples"),
         ((8,), 8, 0.0, "a sample has fewer than 4 free numbers"),
@@ -294,7 +294,7 @@ def test_a_probability_of_zero_for_what_has_one_leaves_no_divergence() -> None:
     _, compared = errors_of(value, reference, Decisions(0, torch.Size((2, 3)), 1))
     found = compared.predictions([torch.from_numpy(value)])
     assert found.kl_mean is None
-    assert found.kl_undefined == "1 of 2 rows give a probability of 0 to what has one in the reference"
+    assert found.kl_undefined == "1 of 2 rows give a probability of 0 where the reference does not"
 
 
 def test_masked_logits_take_no_part() -> None:
