@@ -49,7 +49,7 @@ class Prepared:
 class Scheduled(Prepared):
     """A session ready to measure by a `schedule`; its first server has the number `first_server`.
 
-    `begun` are the first servers, where several started together. Unless it is None, the plan is that of the `shard`.
+    `begun` are the first servers, where several started together. With a `shard`, the plan is only its cases.
     """
 
     schedule: Schedule

@@ -67,7 +67,7 @@ def build_training(
 def inference_call(network: Network) -> Callable[[], Any]:
     """Return a function that calls the network on its batches in turn, inside autocast where the precision has it.
 
-    It adds nothing to the call, so its time is that of a user's loop.
+    It adds nothing to the call, so it takes as long as in a user's loop.
     """
     autocast, call = network.autocast, network.calls[0]
     if len(network.calls) > 1:
