@@ -1,8 +1,8 @@
-"""What each precision costs and buys, for asv: `MyModel = suite("model.py:make")` in a benchmark file (docs/asv.md).
+"""The cost and gain of each precision, for asv: `MyModel = suite("model.py:make")` in a benchmark file (docs/asv.md).
 
-The parameters of such a class are phase and precision, its methods the metrics, lower is better in each. The device is
-that of the environment variable AMPBENCH_DEVICE, the size of built-in workloads the preset for it. `version` changes
-when the numbers mean something else, never for the code around them.
+The parameters of a suite are phase and precision, its methods the metrics, lower is better in each. The environment
+variable AMPBENCH_DEVICE names the device, whose preset sizes built-in workloads. `version` changes only with the
+meaning of the numbers.
 """
 
 import atexit
@@ -39,7 +39,7 @@ DEVICE = os.environ.get("AMPBENCH_DEVICE", "")
 NAMES = [
     row.name for row in PRECISIONS.values() if may_have_accelerator() or ("cpu" in row.default_on and not row.tf32)
 ]
-"""The precisions: some are measured on accelerators alone where none is named."""
+"""The default precisions; some are only measured on accelerators."""
 DIGITS = 4
 """Significant digits of an error that results keep: further digits are noise."""
 
@@ -51,7 +51,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _with(**attributes: Any) -> Callable[[_F], _F]:
-    """Set attributes of a function, by which asv finds settings of a benchmark."""
+    """Set attributes of a function, asv's settings of a benchmark."""
 
     def mark(function: _F) -> _F:
         function.__dict__.update(attributes)
@@ -61,7 +61,7 @@ def _with(**attributes: Any) -> Callable[[_F], _F]:
 
 
 def keep_passes() -> None:
-    """Make asv run the benchmarks that have this as their setup_cache in one folder, where passes are kept."""
+    """Make asv run the benchmarks with this setup_cache in one folder, which keeps the passes."""
 
 
 class _Named(type):
@@ -80,10 +80,10 @@ class _Named(type):
 
 
 def suite(workload: str | Callable[..., Any]) -> type:
-    """Return the benchmarks of a workload, a class; asv calls it as the variable that it is assigned to.
+    """Return the class of a workload's benchmarks; asv names it after its variable.
 
-    `workload` is a name as `ampbench run` takes it, or a function of a module. A file is looked for in the repository,
-    which under asv is its checkout of the commit that is measured, then beside the benchmark file.
+    `workload` is a name as for `ampbench run`, or a function of a module. Its file is searched in the repository (under
+    asv the checkout of the measured commit), then in the folder of the benchmark file.
     """
     variables = sys._getframe(1).f_globals
     name = (
@@ -149,13 +149,13 @@ def suite(workload: str | Callable[..., Any]) -> type:
 
 
 class Environment:
-    """What was measured, for results that name no requirements (`-E existing:PYTHON`): import it beside `suite`."""
+    """Records torch and device for results without requirements (`-E existing:PYTHON`): import it with `suite`."""
 
     version = "1"
 
     @_with(unit="version")
     def track_torch_version(self) -> int:
-        """Return 2015001 for torch 2.15.1 and what came before it (2.15.1rc1, 2.15.1a0+git)."""
+        """Return 2015001 for torch 2.15.1 and its pre-releases (2.15.1rc1, 2.15.1a0+git)."""
         major, minor, patch = map(int, re.findall(r"\d+", torch.__version__)[:3])
         return major * 1_000_000 + minor * 1_000 + patch
 
@@ -174,7 +174,7 @@ def divergence(planned: PlannedCase) -> Divergence:
 
 
 def _located(workload: str, variables: Mapping[str, Any]) -> str:
-    """Return a workload's name with the path of its file, if it is a file's that is found; the name as it is if not."""
+    """Return a workload's name with the path of its file, unchanged where no file is found."""
     file, _, function = workload.rpartition(":")
     beside = Path(variables.get("__file__", "")).absolute().parent
     checkout = os.environ.get("ASV_ENV_DIR")  # asv's ASV_BUILD_DIR is not set where the commit was installed already
@@ -185,10 +185,10 @@ def _located(workload: str, variables: Mapping[str, Any]) -> str:
 
 
 def _preload(workload: str) -> None:
-    """Import and find out now what the cells of a workload will need, for a process that forks before it opens them.
+    """Import a workload's modules and read the environment now, before asv forks.
 
-    The environment is not read where there may be an accelerator: reading touches it, and a process that has must not
-    fork. What is no workload fails when it is to be measured.
+    With an accelerator the environment is not read: a process that touched the accelerator must not fork. An unknown
+    workload fails when it is measured.
     """
     selection = Selection(workloads=[workload])
     with contextlib.suppress(AmpbenchError):
@@ -203,7 +203,7 @@ def _preload(workload: str) -> None:
 
 
 def _plan(workload: str, phase: str, precision: str) -> PlannedCase:
-    """Return the case; raise what asv takes for skipped where it cannot run here."""
+    """Return the case; raise `NotImplementedError`, which asv takes for skipped, where it cannot run here."""
     selection = Selection(
         workloads=[workload], phases=[phase], precisions=[precision], devices=[DEVICE] if DEVICE else []
     )
@@ -214,11 +214,11 @@ def _plan(workload: str, phase: str, precision: str) -> PlannedCase:
 
 
 def _check_finite(count: int, noun: str, why: str) -> None:
-    """Fail where a number became infinite or NaN: for asv, NaN is a case that was skipped."""
+    """Fail where numbers are infinite or NaN: asv would take NaN for a skipped case."""
     if count:
         raise ArithmeticError(why or f"{count} {noun} elements are not finite where the reference's are")
 
 
 def _rounded(value: float | None, digits: int = DIGITS) -> float:
-    """Return a number with the digits that say something; NaN for none."""
+    """Return a number with its significant digits; NaN for None."""
     return math.nan if value is None else float(f"{value:.{digits}g}")

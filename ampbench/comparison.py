@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Comparison(Printed):
     """Two runs compared under a `policy` of thresholds and kinds, of the cases that match `keyword`.
 
-    Printing shows what `ampbench compare` does. Raises as `ampbench.compare`.
+    Printing shows the output of `ampbench compare`. Raises as `ampbench.compare`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Comparison(Printed):
 
     @property
     def base(self) -> StoredRun:
-        """The run that is compared with."""
+        """The run to compare with."""
         return _stored(self._base)
 
     @property
@@ -56,7 +56,7 @@ class Comparison(Printed):
 
     @cached_property
     def compared(self) -> Compared:
-        """The changes of the kinds that the policy asks for, and everything a reader needs to weigh them.
+        """The changes of the policy's kinds, with everything a reader needs to weigh them.
 
         Raises `NothingToRunError` where no case matches, or neither run has a number or an explanation.
         """
@@ -78,7 +78,7 @@ class Comparison(Printed):
 
     @property
     def statements(self) -> list[Statement]:
-        """What the controls say, and how the runs were measured, as codes with facts."""
+        """The result of the controls and the caveats, as codes with facts."""
         control = self.compared.control
         severity = Severity.PROBLEM if control.fired else Severity.INFO
         verdict = state(control.code, "", severity, cells=control.cells, **control.facts)
@@ -86,7 +86,7 @@ class Comparison(Printed):
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """A row for each change, with the columns that `ampbench compare --format csv` prints."""
+        """A row for each change, with the columns of `ampbench compare --format csv`."""
         import pandas as pd
 
         return pd.DataFrame(records(show.finding_columns({}), self.compared.findings))
@@ -96,12 +96,12 @@ class Comparison(Printed):
         return judge(self.whole, self._policy)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `ampbench compare --json` prints, None for undefined numbers."""
+        """Return the data of `ampbench compare --json`, None for undefined numbers."""
         data: dict[str, Any] = self._document().data()
         return data
 
     def lines(self) -> "Iterator[Text]":
-        """Return what `ampbench compare` prints, in styled lines."""
+        """Return the output of `ampbench compare` in styled lines."""
         return document_lines(self._document(), WIDTH)
 
     def _document(self) -> Document:
@@ -121,12 +121,12 @@ def compare(
     only: Sequence[str] = (),
     threshold: float | None = None,
 ) -> Comparison:
-    """Return what became slower, bigger or less accurate from `base` to `candidate`, and whether that is certain.
+    """Return the changes of speed, memory and accuracy from `base` to `candidate`, and whether they are certain.
 
     A run is a result, or named as on the command line: its id, the beginning or end of it, "latest", or a path.
     `keyword` chooses cases as -k does, `only` kinds (time, memory, accuracy, rules); `threshold` is the largest
     relative change of a time that counts as none (0.05: 5%). Raises `NothingComparableError` where the runs have no
-    case in common, `UnknownNameError` for a run that is not there, `StoreError` for a damaged file.
+    case in common, `UnknownNameError` for an unknown run, `StoreError` for a damaged file.
     """
     policy = Policy(only=check_kinds(only), thresholds={} if threshold is None else {"time": threshold})
 

@@ -1,4 +1,4 @@
-"""A run as an object: its tables, verdicts, statements and data. What the command line prints comes from it."""
+"""A run as an object: its tables, verdicts, statements and data, which the command line prints."""
 
 import json
 import re
@@ -54,10 +54,10 @@ class Plot:
 
 
 def speed_against_error(rows: Sequence[Row], tables: Sequence[str], limit: float) -> Plot:
-    """Return the chart of each precision's speed, with its interval, against its error; a cross marks what is not ok.
+    """Return the chart of each precision's speed, with its interval, against its error; a cross marks cases not ok.
 
     `rows`, with their verdicts, and `tables`, the name of each row's table, go together; `limit` is the largest error.
-    The colours are a page's, whose CSS variables a notebook does not have.
+    The colours are a page's, without CSS variables, which a notebook lacks.
     """
     points = speed_points(zip(tables, rows, strict=True))
     header = {"labelOrient": "top", "labelAnchor": "start"}
@@ -75,14 +75,14 @@ def speed_against_error(rows: Sequence[Row], tables: Sequence[str], limit: float
 
 @cache
 def _colours() -> dict[str, str]:
-    """Return a page's colours on white by the names of their variables; of each, the sheets have that first."""
+    """Return a page's colours on white by the names of their variables, which come first in the style sheets."""
     sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
     return dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))
 
 
 @dataclass(frozen=True, eq=False)
 class Shown(Printed):
-    """A run as a program has it: it prints, saves and shows itself."""
+    """A run in a program, which prints and saves itself."""
 
     stored: StoredRun
 
@@ -112,7 +112,7 @@ class Result(Shown):
 
     @cached_property
     def rows(self) -> list[Row]:
-        """A row for each case, a column for each metric and for the verdict: what `--json` prints."""
+        """A row for each case, a column for each metric and for the verdict, as `--json` prints."""
         groups = grouped(with_verdicts(frame.run_rows(self.stored), self._verdicts))
         return [row for rows in groups.values() for row in rows]
 
@@ -128,7 +128,7 @@ class Result(Shown):
 
     @property
     def take(self) -> Verdict | list[Verdict | None] | None:
-        """The verdict on the precision to take, None where there is none; a list where there are several tables."""
+        """The verdict on the precision to take, None without advice; a list for several tables."""
         taken = [take.taken for take in self.takes.values()]
         return taken if len(taken) > 1 else next(iter(taken), None)
 
@@ -145,7 +145,7 @@ class Result(Shown):
         return [*across_tables(self.stored, self.takes), *swept, *on_run, *notes.skips(rows)]
 
     def screen(self, rows: Sequence[Row] | None = None, rest: str = "") -> Screen:
-        """Return what is shown of some of the rows (None: all); `rest` is the command that shows everything."""
+        """Return the screen of some of the rows (None: all); `rest` is the command that shows everything."""
         chosen = self.rows if rows is None else rows
         header, cases = self.stored.header, self.stored.cases
         pointers = study_words.lines(check.pointers(self.stored))
@@ -196,19 +196,19 @@ class Result(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Findings(Shown):
-    """What a study found. The functions of `ampbench.explain` and `ampbench.study` return it, and `ampbench.open`.
+    """The findings of a study. The functions of `ampbench.explain`, `ampbench.study` and `ampbench.open` return them.
 
-    Printing shows what the verb of the same name prints.
+    Printing shows the output of the verb of the same name.
     """
 
     @property
     def study(self) -> Study[Any, Any]:
-        """The study of which this is a run."""
+        """The study of this run."""
         return study_of(self.stored.header.explains)
 
     @cached_property
     def statements(self) -> list[Statement]:
-        """What follows, as codes with facts: of one case after the other, the most important first."""
+        """The conclusions as codes with facts: case by case, the most important first."""
         return [
             statement for subject in self._subjects for statement in self.study.conclusions(subject.case, subject.found)
         ]
@@ -230,7 +230,7 @@ class Findings(Shown):
         return next(iter(self.tables.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `--format json` prints, None for undefined numbers."""
+        """Return the data of `--format json`, None for undefined numbers."""
         plain: dict[str, Any] = finite(self._document().data())
         return plain
 

@@ -76,7 +76,7 @@ def command(
     The worst 10 cases that regressed are then traced in both arms, to list the dtypes, casts and rules of autocast that
     changed; --budget does not count that.
 
-    Arms that are the same tell what this machine can detect, and its false alarms.
+    Equal arms show the smallest change that this machine detects, and its false alarms.
 
     An arm is a Python executable (another torch, with ampbench installed), git:REF (a commit of this repository), here
     (nothing changed), or NAME=VALUE settings: an environment variable in upper case, threads,
@@ -87,7 +87,7 @@ def command(
       ampbench ab --baseline ~/torch-2.13/bin/python --candidate here resnet18 --budget 5m
       ampbench ab --baseline git:main --candidate here model.py:make --gate
       ampbench ab --baseline precision=fp32 --candidate precision=bf16_autocast mlp
-      ampbench ab mlp                        what this machine can tell apart, and its false alarms
+      ampbench ab mlp                        smallest change detected here, and false alarms
     """
     itself = (baseline or [HERE]) == (candidate or [HERE])
     if itself and gate:
@@ -136,9 +136,9 @@ def _reported(
     format: OutputFormat,
     again: str,
 ) -> int:
-    """Print what the session found, and that `again` shows its verdicts again; return the exit code.
+    """Print the verdicts of the session and the command `again` that shows them; return the exit code.
 
-    Time that was over before anything could be compared is no success.
+    Running out of time before any comparison is an error.
     """
     from ampbench.comparison import Comparison
     from ampbench.judge.compare import judge_self

@@ -1,4 +1,4 @@
-"""`ampbench compare`, `gate` and `trend`: two stored runs or many, and what became of every metric of every case."""
+"""`ampbench compare`, `gate` and `trend`: the changes between two stored runs, or over many."""
 
 import shlex
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """How two runs are judged: by a policy's file, and the kinds of metrics that an option chooses in its place."""
+    """The policy of a comparison: a file, and the kinds of metrics that an option chooses instead."""
 
     policy: Annotated[
         str,
@@ -40,7 +40,7 @@ class Judging:
     def read(self, default: bool = True) -> "Policy":
         """Return the policy in the file named, else (if `default`) in ampbench-gate.toml of the current folder.
 
-        Where there is none, it is the default one. Raises `UsageError` for a wrong file or kind of metric.
+        Without a file it is the default one. Raises `UsageError` for a wrong file or kind of metric.
         """
         from msgspec import structs
 
@@ -52,7 +52,7 @@ class Judging:
 
     @property
     def words(self) -> str:
-        """The options that have stored runs judged like this, each after a space."""
+        """The options of this policy on a command line, each after a space."""
         values = {"--metric": ",".join(self.metric or ()), "--policy": self.policy}
         return "".join(f" {option} {shlex.quote(value)}" for option, value in values.items() if value)
 
@@ -72,7 +72,7 @@ def command(
     The exit code does not depend on the result: `ampbench gate` judges.
 
     A change is candidate / baseline - 1; of an error, its growth relative to the baseline's or, if larger, to the error
-    of rounding to the dtype. Traces that both runs hold of a case, as after `ampbench ab`, explain its changes.
+    of rounding to the dtype. Traces of a case in both runs, as after `ampbench ab`, explain its changes.
 
     \b
     Examples:
@@ -124,14 +124,14 @@ def gate(
 
 
 def _refuse(doubt: str) -> None:
-    """Raise `UsageError` where it is in doubt which run is the latest: a gate judges none that was not meant."""
+    """Raise `UsageError` where it is unclear which run is the latest."""
     raise UsageError(f"{doubt}; name the run that is meant")
 
 
 def print_comparison(
     comparison: "Comparison", format: OutputFormat, verbose: bool = False, gate: "GateResult | None" = None
 ) -> int:
-    """Print a comparison on stdout in `format`, with what a `gate` says of it; return the gate's exit code.
+    """Print a comparison on stdout in `format`, with the result of a `gate`; return its exit code.
 
     With a machine's format the gate's lines go to stderr; JSON has its verdict as "gate".
     """
@@ -170,7 +170,7 @@ def trend(
     results: Results = DEFAULT_RESULTS,
     format: Format,
 ) -> int:
-    """Follow time, memory and errors over many runs, and say where they changed and what else did.
+    """Follow time, memory and errors over many runs; show where they changed, and what else did.
 
     \b
     Examples:

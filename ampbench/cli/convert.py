@@ -1,4 +1,4 @@
-"""`ampbench convert` and `merge`: runs in other programs' formats and from them, and shards put together."""
+"""`ampbench convert` and `merge`: runs to and from other programs' formats, and shards joined to runs."""
 
 import sys
 from collections import Counter
@@ -28,7 +28,7 @@ PARQUET = "parquet"
 NATIVE = "native"
 """ampbench's own format: results of other programs are converted to it."""
 NAMED_RUNS = 5
-"""This many of the files written are named; the results folder has them all."""
+"""The most written files that are named; the results folder has all."""
 
 
 def command(
@@ -96,7 +96,7 @@ def known_formats() -> list[str]:
 
 
 def _text(run: str, to: str, baseline: str, results: Path) -> str:
-    """Return a run, or its comparison with a `baseline`, in the format `to`, and note which cases that leaves out."""
+    """Return a run, or its comparison with a `baseline`, in the format `to`; note the cases left out."""
     stored = _read(run, results)
     if baseline:
         from ampbench.comparison import Comparison
@@ -122,7 +122,7 @@ def _read(run: str, results: Path) -> "StoredRun":
 
 
 def _parquet(runs: Sequence[str], results: Path) -> bytes:
-    """Return the cases of all runs, as `ampbench.load` has them and with columns of their runs."""
+    """Return the cases of all runs with the columns of `ampbench.load` and of their runs."""
     from ampbench import store
     from ampbench.convert.formats import cases_of, parquet
 
@@ -137,7 +137,7 @@ def _parquet(runs: Sequence[str], results: Path) -> bytes:
 
 
 def _import(sources: Sequence[str], results: Path) -> None:
-    """Read and check each source as a whole, then write its runs; print what was written and what was left out."""
+    """Read and check each whole source, then write its runs; print the files written and the omissions."""
     from ampbench.convert import read_source, write_runs
 
     for source in dict.fromkeys(sources):
@@ -158,9 +158,9 @@ Shards = Annotated[
 
 
 def merge(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
-    """Put the shards of a run together: one run for each machine, as if that had measured them all by itself.
+    """Join the shards of a run to one run for each machine.
 
-    Shards are of one machine where nothing but its name differs. All must be there, of one plan, commit and
+    Machines that differ only in their name count as one. All shards must be present, of one plan, commit and
     environment. The run is written into the results folder; the shards stay as they are.
 
     \b
@@ -187,7 +187,7 @@ def merge(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
 
 
 def _files(name: str, results: Path) -> Sequence[Path]:
-    """Return the files of the shards that `name` names, a folder's all; `StoreError` for a folder without any."""
+    """Return the file of the shard `name`, or all shards of a folder; `StoreError` for a folder without any."""
     from ampbench import store
 
     folder = Path(name).expanduser()

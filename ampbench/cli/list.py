@@ -1,4 +1,4 @@
-"""`ampbench list`: what there is to name on a command line."""
+"""`ampbench list`: the names that a command line can use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What can be listed: its `rows` for machines, and of these the `columns` of a table, some as people are `shown`.
+    """A list: its `rows` for machines, the `columns` of its table, and the cells of a row as `shown` to people.
 
-    A column in which all values are `usual` is left out of the table.
+    A column with only `usual` values is left out of the table.
     """
 
     rows: Callable[[Path], Rows]
@@ -81,7 +81,7 @@ def command(
 
 
 def _list_networks(which: str, format: OutputFormat) -> int:
-    """Print the networks of a library that a pattern names, or whose names have a part in them; a server is asked."""
+    """Print the networks of a library that match a pattern, or whose names contain a part; ask a server for them."""
     from ampbench.drive.planning import default_preset
     from ampbench.drive.servers import ONLY, Pool, ServerChannel, ask_environment
     from ampbench.drive.session import describer
@@ -107,7 +107,7 @@ def _list_networks(which: str, format: OutputFormat) -> int:
 
 
 def _program(name: str) -> str:
-    """Return the program of a check, to paste; `UnknownNameError` for a name of none."""
+    """Return the program of a check, to paste; raise `UnknownNameError` for an unknown name."""
     from ampbench.defects.catalogue import CHECKS, program_of
 
     if name not in CHECKS:
@@ -198,7 +198,7 @@ def recipes(results: Path) -> Rows:  # noqa: ARG001
 
 
 def runs(results: Path) -> Rows:
-    """Return the stored runs of a results folder, the oldest first; a damaged one says what is wrong with it."""
+    """Return the stored runs of a results folder, the oldest first; a damaged run has its defect as outcome."""
     from ampbench import store
 
     store.check_folder(results)
@@ -206,7 +206,7 @@ def runs(results: Path) -> Rows:
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
-    """Return what a run measured and what came of it; of one that explains, its outcome says both."""
+    """Return the networks and the outcome of a run; an explaining run's outcome has both."""
     names = [] if row["explains"] else row["workloads"] or []
     workloads = few(names, len(names) if len(names) <= _NAMED else 1)
     return ": ".join(filter(None, [workloads, row["outcome"].replace(f"{row['path']}, ", "")]))
@@ -247,7 +247,7 @@ def _run(path: Path) -> dict[str, Any]:
 
 
 def _explained(stored: "StoredRun") -> str:
-    """Return what a run explains, and of which cases; "" for one that measured."""
+    """Return the study of a run, and its cases; "" for a run that measured."""
     cases = stored.cases.values()
     traits = [few(getattr(case, trait) for case in cases) for trait in ("workload", "precision", "phase")]
     kind = stored.header.explains
@@ -255,7 +255,7 @@ def _explained(stored: "StoredRun") -> str:
 
 
 _NAMED = 2
-"""As many workloads of a run are named in a table, of more only the first."""
+"""The most workloads of a run in a table; of more, only the first."""
 
 LISTINGS: Mapping[str, Listing] = {
     "workloads": Listing(workloads, ("workload", "family", "summary"), lambda row: {"summary": _about(row)}),

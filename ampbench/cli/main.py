@@ -1,8 +1,8 @@
-"""The entry point: verbs, settings, and the one place where errors become a line on stderr and an exit code.
+"""The entry point: verbs, settings, and errors as a line on stderr with an exit code.
 
-A verb is the function `command` of a module of this package, or one of `ELSEWHERE`, which returns its exit code (None:
-0); those of `GROUPS` are made of studies. Only the verb in use is imported, and no verb's module imports anything slow
-(torch, pandas, scipy, rich) at its top.
+A verb is the function `command` of a module of this package, or a function of `ELSEWHERE`, and returns its exit code
+(None: 0); studies make the verbs of `GROUPS`. Only the verb in use is imported, and no verb's module imports torch,
+pandas, scipy or rich at its top.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ VERBS = {
     "convert": "Stored runs in other formats: JUnit, Bencher, Parquet and others.",
     "doctor": "What this machine can do, and what spoils measurements.",
 }
-"""The verbs in the order of a user's day; each is a kind of run or the module of the same name, but for these."""
+"""The verbs in the order of a user's day; each is a kind of run, a module of that name, or in `ELSEWHERE`."""
 ELSEWHERE = {
     "gate": "ampbench.cli.compare:gate",
     "trend": "ampbench.cli.compare:trend",
@@ -79,10 +79,10 @@ Examples:
   ampbench study ceilings
 """,
 }
-"""Verbs with verbs of their own, the kinds of runs that `KINDS` has of each; and their help."""
+"""The help of verbs that group the kinds of runs (`KINDS`)."""
 
 BROKEN_PIPE = 141
-"""128 + SIGPIPE: what a shell reports for a program whose reader went away."""
+"""128 + SIGPIPE: a shell's exit code for a broken pipe."""
 
 EPILOG = """\b
 First steps:
@@ -101,7 +101,7 @@ Exit codes:
   130  interrupted
   141  broken pipe
 """
-"""The end of the first help; docs/gate.md says which exit code of a gate comes first where several hold."""
+"""The end of the first help; docs/gate.md has the order of a gate's exit codes."""
 
 _LONGEST_NAME = 60
 """The most characters shown of a file's name."""
@@ -112,11 +112,11 @@ _ENVIRONMENT = frozenset(
         errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EFBIG, errno.EBADF,
     }
 )  # fmt: skip
-"""Errors of the system that are no fault of ampbench's, whichever file they are of."""
+"""Errors of the system, not of ampbench, whatever the file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (default: the process' own) and return the exit code; never raises for what can go wrong."""
+    """Run the command line (default: the process' own) and return the exit code; errors never escape."""
     words, flags = _take_out(sys.argv[1:] if arguments is None else arguments)
     _open_streams()
     try:
@@ -139,9 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let a cancelled job (SIGTERM) and a closed terminal (SIGHUP) end the program as Ctrl-C does, leaving nothing.
+    """Make SIGTERM (a cancelled job) and SIGHUP (a closed terminal) end the program like Ctrl-C.
 
-    Where one is ignored, as under nohup, it stays so.
+    An ignored signal, as under nohup, stays ignored.
     """
     ours = threading.current_thread() is threading.main_thread()
     ending = [
@@ -157,9 +157,9 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _open_streams() -> None:
-    """Put the null device in place of standard streams that are closed, and let the others say whatever they can.
+    """Replace closed standard streams by the null device, and unprintable characters by "?".
 
-    A file opened later would take a closed stream's place otherwise, and have what is printed written into it.
+    Otherwise a file opened later could take a closed stream's number and receive the output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -174,7 +174,7 @@ def _open_streams() -> None:
 
 
 class Verbs(click.Group):
-    """Verbs with their `summaries`; a verb is made when it is used."""
+    """Verbs with their `summaries`; `make` returns a verb when it is used."""
 
     def __init__(self, name: str, summaries: Mapping[str, str], make: Callable[[str], click.Command], **options: Any):
         super().__init__(name, no_args_is_help=False, **options)
@@ -185,7 +185,7 @@ class Verbs(click.Group):
         return [*self._summaries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the verb of this name; `UnknownNameError` where there is none, None for an option."""
+        """Return the verb of this name, None for an option; raise `UnknownNameError` for an unknown one."""
         if cmd_name in self._summaries:
             return self._make(cmd_name)
         if cmd_name.startswith("-"):
@@ -259,7 +259,7 @@ def _dispatch(words: list[str], version: bool) -> int:
 
 
 def said_plainly(error: click.UsageError) -> str:
-    """Return click's message as one line of ours, with where the value came from and where help is."""
+    """Return click's message in ampbench's form, with the source of the value and of help."""
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message[:1].lower() + message[1:]
     parameter, context = getattr(error, "param", None), error.ctx
@@ -298,7 +298,7 @@ def _take_out(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def _interrupted() -> int:
-    """Say that the program was interrupted, and return the exit code of that."""
+    """Print that the program was interrupted, and return its exit code."""
     print_note("ampbench: interrupted")
     return INTERRUPTED
 
@@ -306,7 +306,7 @@ def _interrupted() -> int:
 def _failed(error: Exception, debug: bool) -> int:
     """Print an error as one line, under `debug` after its traceback, and return its exit code.
 
-    A reader of the output that went away is none; what the system refuses is no fault of ampbench's.
+    A broken pipe prints nothing; a refusal by the system counts as a usage error.
     """
     if isinstance(error, BrokenPipeError):
         _give_up(sys.stdout)
@@ -317,7 +317,7 @@ def _failed(error: Exception, debug: bool) -> int:
         with contextlib.suppress(OSError):
             traceback.print_exception(error)
     if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
-        # what fails without a name is a write, and whoever writes a file says itself which
+        # an error without a name is a failed write of the output
         name = "" if error.filename is None else bounded(os.fsdecode(error.filename), _LONGEST_NAME)
         error = UsageError(f"cannot {f'use {name}' if name else 'write the output'}: {error.strerror}")
     if isinstance(error, AmpbenchError):
@@ -330,6 +330,6 @@ def _failed(error: Exception, debug: bool) -> int:
 
 
 def _give_up(stream: Any) -> None:
-    """Keep the interpreter from complaining of `stream` when it flushes it at exit, and from a code of its own."""
+    """Keep the interpreter from failing when it flushes `stream` at exit."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a file descriptor, as in tests
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,7 +1,6 @@
-"""What verbs print and write: people's text and machines' on stdout, notes on stderr, files that were asked for.
+"""The output of verbs: text for people and machines on stdout, notes on stderr, and files.
 
-Flat rows of names and facts are as `list` and `doctor` print them. Of files that a user asked for, all are written or
-none, and never half of one.
+Of requested files, all are written or none, and each whole.
 """
 
 import errno
@@ -39,13 +38,13 @@ class OutputFormat(StrEnum):
 
 
 def print_text(text: str) -> None:
-    """Print machine output on stdout, ended by one newline: as it is, but on a terminal without what commands one."""
+    """Print machine output on stdout, ended by one newline; on a terminal, control characters are written out."""
     visible = written_out(text, LAYOUT) if sys.stdout.isatty() else text
     sys.stdout.write(visible if visible.endswith("\n") else f"{visible}\n")
 
 
 def print_note(text: str) -> None:
-    """Print what is not the data on stderr, if anyone reads that; a terminal has it wrapped between words."""
+    """Print a note on stderr, wrapped between words on a terminal."""
     visible = written_out(text, LAYOUT)
     with suppress(OSError):
         wrapped = filled(visible, shutil.get_terminal_size().columns) if sys.stderr.isatty() else visible
@@ -83,7 +82,7 @@ def print_listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], for
 
 
 def written(value: Any) -> str:
-    """Return a value as a person writes it: "yes" and "no", nothing for None, `name value` pairs for a mapping."""
+    """Return a value in plain text: "yes" and "no", nothing for None, `name value` pairs for a mapping."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -96,7 +95,7 @@ def written(value: Any) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `StoreError` where a file at `path` could not be written, before the work that is to fill it."""
+    """Raise `StoreError` where a file at `path` cannot be written, before the work for it."""
     folder = path.resolve().parent
     if path.is_dir():
         problem = os.strerror(errno.EISDIR)
@@ -114,7 +113,7 @@ def write_files(
 ) -> None:
     """Write all files or none: each under another name first, then renamed.
 
-    A file that is a link is written where it leads, but without `links`, which is for names that nobody typed, refused.
+    Without `links` a link is refused, for file names that nobody typed; else its target is written.
     Raises `StoreError` where a file cannot be written; `hint` ends its message.
     """
     written: list[tuple[Path, Path]] = []

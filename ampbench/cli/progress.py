@@ -1,4 +1,4 @@
-"""How far a run is: a line with the time left, drawn anew on a terminal above the tables so far."""
+"""The progress of a run: a line with the time left, on a terminal above the tables so far."""
 
 import math
 import os
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     Begun = Callable[[], StoredRun]
 
 LINE_SECONDS = 10.0
-"""Without a terminal, a line at most this often."""
+"""The least seconds between lines without a terminal."""
 LIVE_SECONDS = 0.1
-"""The line on a terminal is set anew this often at most: a thousand lanes report more."""
+"""The least seconds between updates on a terminal: a thousand lanes report more often."""
 
 
 class Pace:
-    """How long pieces of work take, each of a kind and a case: like the last of both, else of the kind, else of all."""
+    """Estimates the time of pieces of work: the last of a kind and case, else the mean of the kind, else of all."""
 
     def __init__(self) -> None:
         self.took: dict[tuple[str, str], float] = {}
 
     def total(self, pieces: Iterable[tuple[str, str]], least: Mapping[str, float] = MappingProxyType({})) -> float:
-        """Return the seconds that `pieces` take; those of a kind that none was of take the `least` of their kind."""
+        """Return the seconds that `pieces` take, at least `least` of their kind where no such piece was measured."""
         kinds: dict[str, list[float]] = defaultdict(list)
         for (kind, _), seconds in self.took.items():
             kinds[kind].append(seconds)
@@ -105,8 +105,8 @@ def _kind(turn: Turn) -> tuple[str, str]:
 def progress(schedule: Schedule, settings: Settings, begun: "Begun | None" = None) -> Iterator[Watch]:
     """Yield a watcher that shows progress on stderr while the block runs.
 
-    On a terminal that can be drawn on anew, it shows a line and the table so far of the run that has `begun`. It draws
-    between two turns alone: while a step is timed, nothing else is done.
+    On a terminal that can redraw, it shows a line and the table so far of the run that has `begun`. It draws only
+    between two turns, never while a step is timed.
     """
     left = TimeLeft(schedule, settings)
     console = make_console(stderr=True)
@@ -144,7 +144,7 @@ def _table(console: "Console", begun: "Begun | None") -> Iterator[Callable[[str,
 
 @contextmanager
 def _line(*, live: bool) -> Iterator[Callable[[str, Entry | None], None]]:
-    """Yield a function that shows a text, and a failure: in one line of a `live` terminal, else now and then a line."""
+    """Yield a function that shows a text, and a failure: in one line of a `live` terminal, else on new lines."""
     from rich.markup import escape
 
     last = [0.0 if live else time.monotonic()]
@@ -234,7 +234,7 @@ def block_progress() -> "Iterator[Callable[[Stage], None]]":
 
 @contextmanager
 def fleet_progress() -> "Iterator[Callable[[FleetStep], None]]":
-    """Yield a watcher that shows on stderr what the lanes do and how long that will take."""
+    """Yield a watcher that shows the state of the lanes and the time left on stderr."""
     from ampbench.fleet.session import IDLE, LOST, OPENING
 
     noted: set[tuple[str, str]] = set()

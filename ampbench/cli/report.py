@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ampbench.report.material import Material
 
 REPORTS = "reports"
-"""The folder of --results that reports are written to where -o does not say otherwise."""
+"""The folder in --results for reports without -o."""
 EXTRA = ("jinja2", "markupsafe", "vl_convert")
 """The modules that the extra `report` brings."""
 
@@ -83,7 +83,7 @@ def command(
 
 
 def check_installed() -> None:
-    """Raise `UsageError` where what reports are made with is not installed."""
+    """Raise `UsageError` where the extra `report` is not installed."""
     if any(find_spec(name) is None for name in EXTRA):
         raise UsageError("a report needs its extra: pip install 'ampbench[report]'")
 
@@ -91,7 +91,7 @@ def check_installed() -> None:
 def _name(material: "Material") -> str:
     """Return the name of a page's file: the newest run on it, how many others, the baseline.
 
-    Runs that explain those that measured do not count.
+    Runs that explain shown ones do not count.
     """
     runs = [run.stored for run in material.shown] or material.explanations
     others = len(runs) - 1
@@ -101,9 +101,9 @@ def _name(material: "Material") -> str:
 
 
 def _write_site(folder: Path, runs: list[str], results: Path, baseline: str, budget: "Budget") -> int:
-    """Write the pages as they are made, the index last, and print its path; exit code 3 where a file was damaged.
+    """Write the pages one by one, the index last, and print its path; return 3 where a file was damaged.
 
-    Pages of earlier sites stay, those of the same runs are replaced.
+    Earlier pages stay, unless their run has a new one.
     """
     from ampbench.report.page import make_site
 
@@ -118,7 +118,7 @@ def _write_site(folder: Path, runs: list[str], results: Path, baseline: str, bud
 
 
 def _folder(folder: Path) -> Path:
-    """Return `folder`, made where it was not; raises `StoreError` where that cannot be."""
+    """Return `folder`, created if needed; raise `StoreError` where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

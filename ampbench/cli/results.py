@@ -1,4 +1,4 @@
-"""A run on stdout, as people or machines read it; and its tables while it is measured."""
+"""Prints a run on stdout for people or machines, and its tables during the measurement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,10 +25,10 @@ from ampbench.store import StoredRun, gathered
 def print_result(
     result: Result, rows: Sequence[Row], format: OutputFormat, show: str, rest: str, *, verbose: bool = False
 ) -> None:
-    """Print some of a result's rows on stdout; what to take is that of all.
+    """Print some of a result's rows on stdout, with the advice of all.
 
-    Of many tables a line each is printed, unless it is to be `verbose`. `show` is the command that shows the run, and
-    `rest` what shows all of it.
+    Many tables have a line each, unless `verbose`. `show` is the command that shows the run, `rest` the one that shows
+    all of it.
     """
     if format is OutputFormat.JSON:
         print_text(json_text(rows))
@@ -40,7 +40,7 @@ def print_result(
 
 
 def _print_read(result: Result, rows: Sequence[Row], in_markdown: bool, show: str, rest: str, *, verbose: bool) -> None:
-    """Print tables and notes and, last, a line for each of several networks; of many tables these lines alone."""
+    """Print tables and notes, then a line for each of several networks; for many tables only these lines."""
     groups = grouped(rows)
     whole = [row for row in result.rows if group_of(row) in groups]
     measured = networks.networks_of(whole, result.takes, result.stored.cases)
@@ -65,7 +65,7 @@ def _print_read(result: Result, rows: Sequence[Row], in_markdown: bool, show: st
 
 @dataclass(slots=True)
 class _Seen:
-    """A table so far: its run, its measured entries and rounds, and its rows (None: to be made)."""
+    """A table so far: its run, its entries and rounds, and its rows (None: out of date)."""
 
     run: StoredRun
     entries: list[Entry] = field(default_factory=list)
@@ -74,9 +74,9 @@ class _Seen:
 
 
 class LiveTable:
-    """The rows of a run that is being measured, refined by every entry: those of `begun`, and what is `add`ed.
+    """The tables of a run during its measurement, from the entries of `begun` and the ones that `add` adds.
 
-    The values are those that the table at the end has. Cases that are skipped have no row, as there.
+    Values are as in the final table; skipped cases have no row.
     """
 
     def __init__(self, begun: StoredRun):
@@ -95,7 +95,7 @@ class LiveTable:
         self._latest = [table for table, content in self._tables.items() if content.rounds]
 
     def add(self, entry: Entry) -> None:
-        """Take in what has just been measured."""
+        """Add an entry that was just measured."""
         table = self._table_of.get(getattr(entry, "case_id", ""))
         if table is None:
             return
@@ -109,7 +109,7 @@ class LiveTable:
             self._latest = [*(other_table for other_table in self._latest if other_table != table), table]
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """Return the tables that have a round, in `height` lines at most: where there is no room, the latest."""
+        """Return the tables that have a round, in at most `height` lines: where room is short, the latest."""
         blocks = {table: self._block(table, width) for table in self._latest}
         visible: list[Table] = []
         left = height - 1  # what is left out needs a line

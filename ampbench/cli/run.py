@@ -51,16 +51,16 @@ if TYPE_CHECKING:
     from ampbench.store import RunWriter, StoredRun
 
 WITH_RESUME = frozenset({"resume", "results", "yes", "ray", "dry_run", "format", "json"})
-"""What a command line may say beside --resume; all else is the run's own."""
+"""The parameters that a command line may give with --resume; the run has all others."""
 
 LONG_SECONDS, ASK_SECONDS = 120.0, 600.0
-"""From when on a run says how long it will take, and from when on it asks whether to begin."""
+"""The seconds from which a run prints its estimate, and from which it asks whether to begin."""
 NO_RAY = 'ampbench run --ray needs Ray: pip install "ampbench[ray]"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A Ray cluster as it is typed, and which of its machines measure what."""
+    """A Ray cluster as typed, and the distribution of cases to its machines."""
 
     ray: Annotated[
         str, Option(metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port.")
@@ -74,7 +74,7 @@ class Cluster:
     ] = ""
 
     def fleet(self) -> Fleet | None:
-        """Return the fleet that is asked for, None for none; raises `UsageError` for what cannot be meant."""
+        """Return the requested fleet, None without one; raise `UsageError` for an invalid request."""
         if not self.ray:
             if self.on:
                 raise UsageError("--on is of a fleet: name its cluster, as in --ray auto")
@@ -179,9 +179,9 @@ def command(
 
 
 def _in_rounds(settings: Settings, rounds: int | None, budget: str, shared_by: str) -> Settings:
-    """Return `settings` with the rounds that are asked for or, where none are, a budget for each network.
+    """Return `settings` with the requested rounds or, without any, a budget for each network.
 
-    What machines share (`shared_by` an option) has as many rounds on each.
+    A run that machines share (`shared_by` an option) has equal rounds on each.
     """
     from ampbench.drive.rounds import MOST_ROUNDS
 
@@ -240,7 +240,7 @@ def _run(
             stack.enter_context(writer)
             if other_code := not_the_commits(store.read_header(writer.path)):
                 print_note(other_code)
-        if resumed is None or not resumed.every(Ceiling):  # so that the run file tells by itself how far they are off
+        if resumed is None or not resumed.every(Ceiling):  # so that the run file has its ceilings
             writer.append(*ceilings_known(results, prepared.environment))
         if resumed is not None:
             skips = session.planned_skips(prepared.plan)
@@ -258,13 +258,13 @@ def _run(
 
 
 def _resumed(stack: ExitStack, file: Path, dry_run: bool) -> "tuple[StoredRun, RunWriter | None]":
-    """Return a run to go on with, and its writer until `stack` ends; none for a plan alone."""
+    """Return a run to resume, and its writer until `stack` ends; None for a dry run."""
     from ampbench import store
 
     writer = None
     if dry_run:
         resumed = store.read_run(file)
-    else:  # locked before it is planned what it lacks: no one else may be measuring just that
+    else:  # locked before planning: no other process may measure the same cases
         writer, resumed = store.RunWriter.reopen(file)
         stack.enter_context(writer)
         if resumed.cut:
@@ -282,7 +282,7 @@ def _resumed(stack: ExitStack, file: Path, dry_run: bool) -> "tuple[StoredRun, R
 
 
 def _may_begin(prepared: "Scheduled") -> bool:
-    """Say how long what is scheduled takes, where that is long; return False for a no on the terminal."""
+    """Print the estimate of a long schedule; return False for a no on the terminal."""
     from ampbench.drive.rounds import estimate
 
     _, seconds = estimate(prepared.schedule, prepared.settings)
@@ -313,12 +313,12 @@ def _how_long(prepared: "Scheduled") -> str:
 
 
 def _import_the_rest() -> None:
-    """Import what shows results: NumPy and SciPy, a second that would come after the last round."""
+    """Import NumPy and SciPy for the results before the last round ends: they take a second."""
     import ampbench.cli.results  # noqa: F401
 
 
 def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:
-    """Print the result, say what is missing and how to go on, and return the exit code; raise what ended it at last."""
+    """Print the result and how to resume it, and return the exit code; raise the `problem` that ended it last."""
     from ampbench.cli.results import print_result
     from ampbench.result import Result
 
@@ -348,12 +348,12 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
 
 
 def _print_plan(prepared: "Scheduled", format: OutputFormat) -> None:
-    """Print the planned cases, what is skipped and why, and the estimated time."""
+    """Print the planned cases, the reasons of skipped ones, and the estimated time."""
     from ampbench.judge.notes import skipped
     from ampbench.show.wording import words
 
     ids = [planned.case.case_id for planned in prepared.plan if not planned.skip]
-    if format is OutputFormat.TABLE:  # what is searched and copied is not folded
+    if format is OutputFormat.TABLE:  # ids to search and copy are never wrapped
         print_text("\n".join(["case", *ids]))
     else:
         rows = [{"case_id": planned.case.case_id, "skip": planned.skip} for planned in prepared.plan]
@@ -376,7 +376,7 @@ def _run_fleet(
     label: str,
     earlier: "Sequence[StoredRun]",
 ) -> int:
-    """Measure what no lane has yet, say what became of each lane, and show all of them side by side."""
+    """Measure the missing cases, print the state of each lane, and show all lanes side by side."""
     from ampbench import store
     from ampbench.cli.progress import fleet_progress
     from ampbench.drive.planning import check_selection
@@ -427,7 +427,7 @@ def _run_fleet(
 
 
 def _below_here(name: str) -> str:
-    """Return a workload's name as the nodes read it, who are given the current folder; `UsageError` for one outside."""
+    """Return a workload's name relative to the current folder, which nodes receive; `UsageError` for one outside."""
     file, colon, function = name.rpartition(":")
     if not file.endswith(".py"):
         return name

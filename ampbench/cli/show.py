@@ -45,7 +45,7 @@ def command(
     Examples:
       ampbench show
       ampbench show 20260131T120000Z -k "resnet and training"
-      ampbench show -v -k CASE_ID                    all that is known of one case
+      ampbench show -v -k CASE_ID                    everything about one case
       ampbench show latest --json > rows.json
       ampbench show 1f9a3c -v                        a run of ampbench explain casts
       ampbench show cpu.jsonl gpu.jsonl              machines side by side
@@ -86,7 +86,7 @@ def command(
 
 
 def _beside(files: "Sequence[Path]", keyword: str, budget: Budget, format: OutputFormat, *, everything: bool) -> None:
-    """Print what runs on several machines tell side by side, of the cases that match."""
+    """Print the matching cases of runs on several machines side by side."""
     from ampbench import store
     from ampbench.judge.machines import document
     from ampbench.records.case import matches
@@ -110,7 +110,7 @@ def _print(
     words: str,
     verbose: bool,
 ) -> None:
-    """Print what a run measured; `words` name it to `show`."""
+    """Print a run's measurements; `words` name it to `show`."""
     from ampbench.cli.results import print_result
     from ampbench.result import Result
     from ampbench.show.results import case_lines

@@ -1,6 +1,6 @@
-"""The verbs of `ampbench explain` and `ampbench study`, each made of what its study asks and selects.
+"""The verbs of `ampbench explain` and `ampbench study`, each from its study's options.
 
-Once its options are read, each plans, works, stores, tells and ends cleanly, or goes on with a run that broke off.
+Each plans, works, stores and shows a new run, or resumes an interrupted one.
 """
 
 import sys
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def command(kind: str) -> Callable[..., int | None]:
-    """Return the verb that makes runs of a kind, as `cli.options.Verb` takes it."""
+    """Return the function of the verb that makes runs of a kind, for `cli.options.Verb`."""
     from ampbench.studies.study import study_of
 
     study = study_of(kind)
@@ -79,7 +79,7 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
 
 
 def _selecting(selects: "Selects") -> list[Parameter]:
-    """Return the parameters that select cases for a study, with what its help says of them."""
+    """Return the parameters that select cases for a study, with its help texts."""
     parameters = parameters_of(make_selection)
     for name in ("sweep", *(() if selects.recipes else ("optimizer",))):
         del parameters[name]
@@ -94,7 +94,7 @@ def _selecting(selects: "Selects") -> list[Parameter]:
 
 
 def _annotation(option: "studies.Option") -> Any:
-    """Return an option as `cli.options.Verb` takes it."""
+    """Return an option's annotation for `cli.options.Verb`."""
     flag = f"--{option.name.replace('_', '-')}"
     if option.argument:
         info: Option = Argument(metavar=option.metavar, help=option.help)
@@ -115,7 +115,7 @@ def _annotation(option: "studies.Option") -> Any:
 
 
 def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, Any]) -> int:
-    """Begin a run of what the options of a verb give, or go on with one, tell of it, and return the exit code.
+    """Make a run from a verb's options, or resume one, show it, and return the exit code.
 
     Results are printed even if storing them failed; that error is raised afterwards. An empty run file is removed.
     """
@@ -147,7 +147,7 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
 
 
 def _called(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:
-    """Return what a function makes of those of `values` that it has a parameter for."""
+    """Return the result of a function on the `values` of its parameters."""
     return make(**{name: values[name] for name in parameters_of(make) if name in values})
 
 
@@ -158,11 +158,11 @@ def _typed(option: "studies.Option", value: Any) -> Any:
 
 
 Tell = Callable[["StoredRun"], None]
-"""Prints what is in a run."""
+"""Prints a run."""
 
 
 def told_as(format: OutputFormat, *, everything: bool) -> Tell:
-    """Return what prints all of a run, as its study tells of it with `options`, and then its failures."""
+    """Return a function that prints a run by its study, then its failures."""
     from ampbench.show import studies, study_words
     from ampbench.studies.check import pointers
     from ampbench.studies.study import study_of
@@ -172,14 +172,14 @@ def told_as(format: OutputFormat, *, everything: bool) -> Tell:
         print_document(studies.document(study, stored, list(stored.cases), everything=everything), format)
         for line in study_words.lines(pointers(stored)):
             print_note(line)
-        for failure in stored.failures.values() if format is OutputFormat.CSV else ():  # which has no place for them
+        for failure in stored.failures.values() if format is OutputFormat.CSV else ():  # CSV has no place for them
             print_note(f"failed: {failure.case_id}: {failure.said}")
 
     return tell
 
 
 def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> int:
-    """Go on with the run that `resume` names, one of the study's, and return the exit code.
+    """Resume the study's run that `resume` names, and return the exit code.
 
     A complete run is printed as it is. Raises `UsageError` for a run of another kind.
     """
@@ -226,10 +226,7 @@ def _watching(study: "Study[Any, Any]") -> "Watching":
 
 
 def _finished(study: "Study[Any, Any]", done: "Worked", tell: Tell, results: Path) -> int:
-    """Tell what is in a run, where it is and how to go on with what is left, and return the exit code.
-
-    Raises the problem there was with seeing or storing it.
-    """
+    """Print a run, its file and how to resume it, and return the exit code; raise the problem of measuring it."""
     if isinstance(done.problem, StoreError):
         tell(done.stored())
         raise done.problem
@@ -247,7 +244,7 @@ def _finished(study: "Study[Any, Any]", done: "Worked", tell: Tell, results: Pat
 
 
 def _tell_left(study: "Study[Any, Any]", stored: "StoredRun", results: Path) -> None:
-    """Say how much of a run is left and how to go on with it, where that can be done."""
+    """Print how many pieces of a run are left and how to resume it, where that is possible."""
     from ampbench.studies.work import lacking
 
     undone = len(lacking(study, stored)) if KINDS[study.kind].resumed else 0

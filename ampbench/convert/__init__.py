@@ -1,6 +1,6 @@
-"""Stored runs as other programs' formats, each a function from a run and its rows to text, and the way back.
+"""Converts stored runs to other programs' formats, each a function from a run and its rows to text, and back.
 
-docs/convert.md says what each format keeps and loses.
+docs/convert.md lists the fields that each format keeps.
 """
 
 from collections import Counter
@@ -83,7 +83,7 @@ def recognise(source: Path) -> str:
 
 
 def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
-    """Yield the runs that one of `PROGRAMS` left in `source`; `remarks` counts what was left out or assumed.
+    """Yield the runs that one of `PROGRAMS` left in `source`; `remarks` counts omissions and assumptions.
 
     Raises `StoreError` for the first file that cannot be read or holds nothing of ampbench, and as `recognise` does.
     """
@@ -95,10 +95,9 @@ def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
 
 
 def write_runs(runs: Iterable[StoredRun], results: Path) -> tuple[list[Path], int]:
-    """Write each run as `runs/<id>.jsonl` in the folder `results` unless it is there; all of them or, on errors, none.
+    """Write each new run as `runs/<id>.jsonl` in `results`, or none on errors; return the files and the others' count.
 
-    Return the files written and the number of those that had been there. Raises `StoreError` where they cannot be
-    written.
+    Raises `StoreError` where they cannot be written.
     """
     by_id = {stored.header.run: stored for stored in runs}
     new = [stored for run, stored in by_id.items() if not (results / "runs" / f"{run}.jsonl").exists()]

@@ -1,8 +1,7 @@
 """asv's results of suites of `ampbench.asv_suite` as runs: each value of a case becomes a reading.
 
-Of its run a result file tells when, where, on what device and with which installation it was. Readings are no rounds:
-asv's value is a median over samples that it need not keep, ampbench's the fastest sample of each round, so that one
-series of both would show steps where nothing changed.
+A result file has the time, machine, device and installation of its run. Readings are no rounds: asv's value is a
+median over samples, ampbench's the fastest sample of each round, so a series of both would show false steps.
 
 Source of the result files, format 2: asv 0.6.6, `results.Results.save` (a row per benchmark under `result_columns`, its
 trailing nulls cut off; a list of nulls is one null), `results.iter_results_paths` (a machine's folder holds
@@ -39,13 +38,13 @@ MACHINE_FILE = "machine.json"
 BENCHMARKS_FILE = "benchmarks.json"
 
 DEVICE_VARIABLE = "AMPBENCH_DEVICE"
-"""The environment variable that tells the suite its device; asv keeps it in its results."""
+"""The environment variable with the device of the suite; asv keeps it in its results."""
 TORCH_VERSION = ".Environment.track_torch_version"
 """Its one value is major * 10^6 + minor * 10^3 + patch: 2015001 is torch 2.15.1."""
 DEVICE = ".Environment.track_device"
 """Its one value is the place of the device of all cases in `DEVICES`."""
 UNTOLD_DEVICE = "cpu"
-"""The device of results that tell none."""
+"""The device of results that name none."""
 VERSION = "1"
 """The version of the suite's benchmarks whose values are understood."""
 METHODS: Mapping[str, tuple[str, str]] = {
@@ -55,13 +54,13 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "track_output_error": ("divergence", "output_floor_ratio"),
     "track_gradient_error": ("divergence", "grad_rel_l2"),
 }
-"""Where measuring fails, and the metric of the values, by method of the suite's classes, one of each workload
+"""The stage of a failure and the metric of the values, by method of the suite's classes, one for each workload
 (`workloads.index.class_name`); their parameters are phase and precision."""
 NOT_READ = "track_fp64_result"
 """The method whose values are for asv alone: no column has them."""
 SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
 SMALLEST = 1e-300
-"""A time, or a number of bytes, is more than this: 0 is no measurement."""
+"""The smallest time or number of bytes: 0 is no measurement."""
 _OWN_FILE = "precisions."
 _ID_DIGITS = 8
 _Kind = TypeVar("_Kind")
@@ -137,7 +136,7 @@ class ResultFile:
         return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
     def required(self, package: str) -> str:
-        """Return the version of a package that the environment was built with, "" where that is not told.
+        """Return the version of a package in the environment's requirements, "" without one.
 
         A requirement may name the installer ("pip+torch") or leave the version open.
         """
@@ -187,7 +186,7 @@ def read_result_file(path: Path) -> ResultFile:
 
 
 def time_of(milliseconds: float | None) -> datetime | None:
-    """Return a time of asv's; raises `StoreError` for one that is none."""
+    """Return a time of asv's; raise `StoreError` for an invalid one."""
     try:
         return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -195,7 +194,7 @@ def time_of(milliseconds: float | None) -> datetime | None:
 
 
 def _checked(path: Path, document: Any, noun: str, kind: type[_Kind]) -> _Kind:
-    """Return `document` as a `kind`; `StoreError` where it is another thing or of another version of the format."""
+    """Return `document` as a `kind`; `StoreError` for another type or version of the format."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -219,9 +218,9 @@ def _benchmark(path: Path, name: str, columns: Sequence[str], row: Sequence[Any]
 
 @functools.cache
 def meaning_of(name: str) -> Meaning | None:
-    """Return what a benchmark of a suite measures, None for any other.
+    """Return the meaning of a suite's benchmark, None for any other.
 
-    A class is known by its name; those of files other than the one of this repository's suite by their file's, too.
+    A class is known by its name, outside of this repository's suite also by its file's name.
     """
     owner, _, method = name.rpartition(".")
     if method not in METHODS:
@@ -233,7 +232,7 @@ def meaning_of(name: str) -> Meaning | None:
 
 
 def _workload(owner: str) -> tuple[str, int]:
-    """Return name and version of the workload of a class of the suite: 2 of MlpV2, 0 of a user's, called as it is."""
+    """Return name and version of the workload of a suite's class: version 2 of MlpV2, 0 of a user's class."""
     for name, spec in WORKLOADS.items():
         if class_name(spec) == owner:
             return name, spec.version
@@ -245,7 +244,7 @@ def _workload(owner: str) -> tuple[str, int]:
 def read_results(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
     """Yield a run for each result file of `source`: asv's results_dir, the folder of a machine in it, or one file.
 
-    `remarks` counts the files per remark on what was left out or assumed. A run's id is made from the time,
+    `remarks` counts the files per remark on an omission or an assumption. A run's id is made from the time,
     the machine and the file's contents, so that it is the same whenever the same file is read.
 
     Raises `StoreError`, naming the file, where one is damaged, of another format or version, or holds nothing of the
@@ -294,7 +293,7 @@ def _run(file: ResultFile, remarks: Counter[str]) -> StoredRun:
 
 
 def _device(file: ResultFile, remarks: Counter[str]) -> str:
-    """Return the device that asv's environment names, else the one that the suite recorded, else `UNTOLD_DEVICE`."""
+    """Return the device of asv's environment, else the device that the suite recorded, else `UNTOLD_DEVICE`."""
     variable, recorded = file.results.env_vars.get(DEVICE_VARIABLE, ""), file.value(DEVICE)
     if variable and variable not in DEVICES:
         raise StoreError(f"{DEVICE_VARIABLE} is {variable!r}, which is no device: {', '.join(DEVICES)}")
@@ -337,7 +336,7 @@ def _newest(results: Mapping[str, BenchmarkResult], remarks: Counter[str]) -> di
 
 
 def _numbers(name: str, meaning: Meaning, value: Any, low: float | None, high: float | None) -> dict[str, float]:
-    """Return the numbers by column that a value and its interval are; none for a value that is none."""
+    """Return the numbers of a value and its interval by column; none for an invalid value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise StoreError(f"{name} is no number: {value!r}")
     positive = meaning.metric in ("seconds_median", "peak_memory_bytes")
@@ -396,7 +395,7 @@ def _environment(file: ResultFile) -> Environment:
 
 
 def _count(written: str | int) -> int | None:
-    """Return a whole number; None for what a person typed into machine.json instead ("16GB")."""
+    """Return a whole number; None for other text that a person typed into machine.json ("16GB")."""
     return int(written) if str(written).isdecimal() else None
 
 
@@ -410,7 +409,7 @@ def _torch_version(file: ResultFile) -> str:
 
 
 def _parameters(result: BenchmarkResult) -> list[list[str]]:
-    """Return phases and precisions of a benchmark, "" for a value that is no text ("'mlp'" is)."""
+    """Return phases and precisions of a benchmark, "" for a value that is not quoted text."""
     return [[text[1:-1] if text[:1] == text[-1:] == "'" else "" for text in values] for values in result.parameters]
 
 

@@ -49,7 +49,7 @@ def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float
 
 
 def bencher(_: StoredRun, rows: Sequence[Row]) -> str:
-    """Return measured cases; the bounds of `seconds_median` are those of its interval (95%; of asv's 99%)."""
+    """Return measured cases; `seconds_median` has the bounds of its interval (95%; asv's 99%)."""
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for row in rows:
         measures = {column.name: {"value": value} for column, value in defined(row, MEASURES)}
@@ -97,7 +97,7 @@ class JunitTest(NamedTuple):
 
 
 def junit(stored: StoredRun, rows: Sequence[Row]) -> str:
-    """Return a run: a case that failed is an error, one that was skipped is skipped, `time` is what measuring took."""
+    """Return a run: a failed case is an error, a skipped case skipped, `time` the seconds of its rounds."""
     header, environment = stored.header, stored.header.environment
     seconds: dict[str, float] = {}
     for timing in stored.rounds:
@@ -131,8 +131,8 @@ def junit(stored: StoredRun, rows: Sequence[Row]) -> str:
 def junit_of_comparison(comparison: Comparison) -> str:
     """Return a comparison, a test case per case and metric.
 
-    A regression is a failure, a case that was ok and fails now an error; what is inconclusive or incomparable is
-    skipped with the reason, as is a case that one side does not have.
+    A regression is a failure, a case that fails now an error; inconclusive and incomparable changes, and cases of one
+    side only, are skipped with the reason.
     """
     baseline, candidate = comparison.baseline, comparison.candidate
     tests = [_test_of(change) for change in comparison.findings]
@@ -205,7 +205,7 @@ def _add(parent: ElementTree.Element, tag: str, text: str = "", /, **attributes:
 
 
 def _printable(text: str) -> str:
-    r"""Return `text` with each character that XML does not have as Python writes it: `\x1b`, `\ufffe`."""
+    r"""Return `text` with characters that XML lacks escaped as in Python: `\x1b`, `\ufffe`."""
     return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -225,7 +225,7 @@ def read_json(path: Path, program: str) -> tuple[bytes, Any]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names separated by commas, cut where there are too many; "none" where there is none."""
+    """Return names separated by commas, cut at `LONGEST` characters; "none" without any."""
     text = ", ".join(names) or "none"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 

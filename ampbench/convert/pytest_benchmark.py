@@ -2,9 +2,9 @@
 
 Source: pytest-benchmark 5.3 (`plugin.pytest_benchmark_generate_json`, `stats.Stats`, `stats.Metadata`,
 `utils.get_commit_info`). `pytest-benchmark compare` and github-action-benchmark's tool `pytest` read it: one of its
-rounds is one of ampbench's, and `data` holds the values of the rounds in seconds per step, so `iterations` is 1. What
-is read back was written so, or by ampbench's plug-in for pytest: each benchmark's `extra_info` then holds the lines of
-a run file that tell of its case.
+rounds is one of ampbench's, and `data` holds the values of the rounds in seconds per step, so `iterations` is 1. Only
+files written here or by ampbench's plug-in for pytest can be read: each benchmark's `extra_info` has the lines of a run
+file on its case.
 """
 
 import hashlib
@@ -50,13 +50,13 @@ FORMAT_VERSION = "5.3.1"
 """The version of pytest-benchmark whose format this is."""
 UNVERSIONED = "unversioned"
 KEY = "ampbench"
-"""Under which name ampbench keeps its own records in `extra_info` and `machine_info`."""
+"""The key of ampbench's records in `extra_info` and `machine_info`."""
 
 
 def read_run_json(path: Path, remarks: Counter[str] | None = None) -> StoredRun:
     """Return the run in the JSON file at `path`, with or without the benchmarks' `data`.
 
-    `remarks` counts the files per remark on what was left out. The run's id is made from the time, the host
+    `remarks` counts the files per remark on omissions. The run's id is made from the time, the host
     and the file's contents. Raises `StoreError`, naming the file, where it is damaged, not pytest-benchmark's, holds no
     benchmark of ampbench's, or was written by a newer ampbench.
     """
@@ -112,7 +112,7 @@ def _run(path: Path, data: bytes, document: _Document, remarks: Counter[str]) ->
 
 
 def _entries(benchmark: _Benchmark) -> list[Any]:
-    """Return what a benchmark says of its case, which comes first."""
+    """Return the records of a benchmark, its case first."""
     name = benchmark.fullname
     try:
         written = msgspec.convert(benchmark.extra_info[KEY], dict[str, Any])["lines"]
@@ -195,9 +195,9 @@ def run_json(stored: StoredRun, rows: Sequence[Row]) -> str:
 def case_info(
     case: Case, records: Iterable[Entry | None], notes: Sequence[str], metrics: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the whole `extra_info` of a benchmark: `metrics` by their columns' names, and what `read_run_json` needs.
+    """Return the whole `extra_info` of a benchmark: `metrics` by column name, and the lines for `read_run_json`.
 
-    `records` are those that a run file has of the case. Numbers that are not finite become None.
+    `records` are the case's records of a run file. Numbers that are not finite become None.
     """
     entries = [case, *(record for record in records if record is not None)]
     kept = {"lines": [json.loads(lines.encode(entry)) for entry in entries], "notes": list(notes)}
@@ -205,7 +205,7 @@ def case_info(
 
 
 def machine_info(environment: Environment) -> dict[str, Any]:
-    """Return pytest-benchmark's `machine_info`: what its own tables show, and the environment whole."""
+    """Return pytest-benchmark's `machine_info`: the fields of its tables, and the whole environment."""
     return {
         "node": environment.host,
         "processor": environment.cpu,

@@ -65,7 +65,7 @@ def meant(kind: str, value: Any) -> Any:
 def wanted(node: pytest.Item, config: pytest.Config) -> Wanted:
     """Return the cases of the test `node`; markers nearer to the function win over those of its class and module.
 
-    Raises `UsageError` for a marker that cannot be meant.
+    Raises `UsageError` for an invalid marker.
     """
     marked: dict[str, Any] = {}
     for marker in node.iter_markers("amp"):

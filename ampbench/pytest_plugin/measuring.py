@@ -55,7 +55,7 @@ TIMED = frozenset({"s", "items/s", "FLOP/s"})
 
 
 class Measured:
-    """The cases of a session: `entries` holds the records of each by its id, `compared` what --amp-compare shows."""
+    """The cases of a session: `entries` holds the records of each by its id, `compared` the result of --amp-compare."""
 
     def __init__(self) -> None:
         settings = Settings(isolation=False, rounds=1)
@@ -79,7 +79,7 @@ class Measured:
     def compare(self, file: str) -> bool:
         """Compare memory and errors with the run in `file`; return whether some compare and none is worse.
 
-        Times are not compared: those of one process tell a change from luck no better than pytest-benchmark does.
+        Times are not compared: within one process that is no more certain than pytest-benchmark's own comparison.
         """
         try:
             self.compared = Comparison(read_baseline(file), self.run(), Policy(only=("memory", "accuracy")))
@@ -146,7 +146,7 @@ class AmpBenchmark:
     ) -> Result:
         """Measure `workload` and return its `ampbench.Result`, a table of one case; without one, the marker's.
 
-        `workload` is what `ampbench.measure` takes: a network with `inputs`, `loss`, `targets` and `optimizer`, an
+        `workload` is as for `ampbench.measure`: a network with `inputs`, `loss`, `targets` and `optimizer`, an
         `ampbench.Workload`, a function that returns one (its keyword `parameters` can be set), or a name. Skips the
         test where the machine or the workload cannot do it, fails it with one line for no workload and for an output
         error that is too large, and raises the workload's own errors.
@@ -190,8 +190,7 @@ class AmpBenchmark:
     def _planned(self, selection: Selection, parameters: Mapping[str, Any]) -> PlannedCase:
         """Return the case of a workload with some parameters.
 
-        Raises `UsageError` for a parameter or value that cannot be meant and for a second workload of the same name,
-        `WorkloadError` where it cannot be built, and for several.
+        Raises `UsageError` for an invalid parameter or value, `WorkloadError` for a broken workload and for several.
         """
         for parameter, value in parameters.items():
             if not isinstance(value, bool | int | float | str):
@@ -250,7 +249,7 @@ class AmpBenchmark:
         if planned.case.device != "cpu":
             return cells.measure_memory(planned)
         if source is None:
-            notes.append("memory was not measured: on a CPU another process does that, which cannot import this")
+            notes.append("memory was not measured: a CPU needs another process, which cannot import this workload")
             return None
         settings = Settings(threads=torch.get_num_threads(), memory_limit_bytes=default_memory_limit())
         turn = Turn(MEMORY, dataclasses.replace(planned, source=source))

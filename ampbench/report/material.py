@@ -1,6 +1,6 @@
-"""What a report is about: the runs shown, what they are compared with, what became of them over time.
+"""The material of a report: its runs, their baseline and their trends.
 
-It is found among run files: those that measured, and those that only explain.
+Its run files measured, or only explain.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from ampbench.trend.series import Tracked, Trend, tracked
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Run files by content, each once: `measured` are shown as tables, `explaining` tell why.
+    """Run files by content, each once: `measured` are shown as tables, `explaining` as explanations.
 
     Files in `listed` come from a folder that was named: a damaged one is left out. `doubts` name files that may be
     meant as well.
@@ -44,8 +44,8 @@ class Sources:
 def find_sources(sources: Sequence[str], results: Path) -> Sources:
     """Return the run files that `sources` name: ids, prefixes, `latest`, paths of files or of folders.
 
-    Without any it is the latest run of `results` that measured, and the runs there that explain it. Where none has
-    measured, it is the newest that explains, and those of its host and torch version.
+    Default: the latest run of `results` that measured, and the runs there that explain it. Where none measured: the
+    newest run that explains, and the others of its host and torch version.
 
     Raises `StoreError` for a folder without run files, `UsageError` for a name of no run.
     """
@@ -68,7 +68,7 @@ def find_sources(sources: Sequence[str], results: Path) -> Sources:
 
 
 def explain(measured: Header, explaining: Header) -> bool:
-    """Return whether a run explains one that measured: same host, same torch version, and not older than it."""
+    """Return whether a run explains a measured one: same host and torch version, and not older."""
     return _place(measured) == _place(explaining) and moment(explaining.started_at) >= moment(measured.started_at)
 
 
@@ -124,7 +124,7 @@ AXES = ("torch_version", "commit")
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A run on the page, with the `rows` of its cases but for tables that a newer run on the page measured again."""
+    """A run on the page, with its `rows` except for tables that a newer run on the page measured again."""
 
     result: Result
     rows: Sequence[Row]
@@ -147,12 +147,11 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """All that a page is made of: the runs `shown`, the lowest version of torch first and the oldest of each, and
-    `trends` over all runs that were named.
+    """The material of a page: the runs `shown`, the lowest version of torch first and the oldest of each, and
+    `trends` over all named runs.
 
-    `explanations` are the runs that measured nothing and tell why, the oldest first. `comparisons` are with the
-    baseline, of the runs that did as it did. `remarks` name files and runs that could not be read, compared or
-    followed.
+    `explanations` are the runs that only explain, the oldest first. `comparisons` are with the baseline, of the runs of
+    its kind. `remarks` name files and runs that could not be read, compared or followed.
     """
 
     shown: Sequence[Shown] = ()
@@ -175,7 +174,7 @@ class Material:
 
     @cached_property
     def networks(self) -> list[Network]:
-        """The networks of all runs shown; one that several runs have measured has the run's name behind its own."""
+        """The networks of all runs shown; a network of several runs has the run's name behind its own."""
 
         def key(network: Network) -> tuple[str, ...]:
             row = network.rows[0]
@@ -249,9 +248,9 @@ def material_of(
 ) -> Material:
     """Return the material for `runs` that measured and `explanations` that did not, without trends.
 
-    Of several runs of one machine, a table (the precisions of a workload, with all else equal) is shown as the newest
-    of those with the highest version of torch has it; another run's is shown too where it has a case that no later
-    run has in that table. Tables are never mixed of several runs: their cases were measured in turns.
+    A table (the precisions of a workload, all else equal) is shown from the machine's newest run with the highest
+    version of torch; an earlier run's table is shown too where it has a case that no later table has. Tables never mix
+    runs, as the cases of a run were measured in turns.
     """
     budget = budget or Budget()
     ordered = sorted(_by_age(runs), key=lambda run: public_version(run.header.environment.torch_version))
@@ -295,7 +294,7 @@ def _by_age(runs: Iterable[StoredRun]) -> list[StoredRun]:
 
 
 def find_trends(sources: Sequence[str], results: Path) -> tuple[list[Trend], list[str]]:
-    """Return the trends over what `sources` name, where that is more than one run, and notes on files left out."""
+    """Return the trends over the runs of `sources`, if there are several, and notes on files left out."""
     metrics = tracked()
     try:
         read = read_runs(sources, results, metrics)

@@ -1,7 +1,6 @@
-"""One HTML file of a run's views that needs nothing else, and a site: an index of many runs and a page of each.
+"""A self-contained HTML page of a run's views, and a site: an index of many runs and a page of each.
 
-Charts are drawn as SVG by vl-convert, with their values under the pointer. Only tables have a script: they sort and
-search.
+vl-convert draws charts as SVG, with their values under the pointer. Only tables have a script, to sort and search.
 """
 
 import base64
@@ -224,9 +223,8 @@ def make_site(
 ) -> Iterator[tuple[str, str]]:
     """Yield the name and the HTML of a page for each run that `sources` name (none: all of `results`), then an index.
 
-    A run that only explains stands on the page of the run that it explains (`material.assigned`). Each run is compared
-    with the one called `baseline` where they have cases in common. A damaged file has no page: `problem` is called with
-    a line on it.
+    A run that only explains is on the page of the run that it explains (`material.assigned`). Each run is compared with
+    the run `baseline` where they have cases in common. A damaged file has no page; `problem` receives a line on it.
 
     Raises `UsageError` for a name of no run, `StoreError` for a folder without runs, for a damaged baseline and where
     every run is damaged.

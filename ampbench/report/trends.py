@@ -1,4 +1,4 @@
-"""The section of a history: what `ampbench trend` prints, and a chart of each metric that changed."""
+"""The section of trends: the output of `ampbench trend`, and a chart of each metric that changed."""
 
 import math
 from collections import Counter
@@ -27,7 +27,7 @@ _KINDS = {
     "regressed": ("triangle-up", "var(--regressed)"),
     "improved": ("triangle-down", "var(--improved)"),
 }
-"""The shape and colour of a point by what it is."""
+"""The shape and colour of a point by its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Curve:
 
 
 def trends(material: Material) -> View | None:
-    """Return what changed over each axis; None without trends."""
+    """Return the changes over each axis; None without trends."""
     if not material.trends:
         return None
     return View(id="trends", title="Trends", parts=[_part(trend) for trend in material.trends])
@@ -71,7 +71,7 @@ def _part(trend: Trend) -> Part:
 
 
 def _blocks(section: Section) -> list[Block]:
-    """Return a section as blocks of the page: its title is a sentence, or that of a table without one."""
+    """Return a section as blocks of the page: its title is a sentence, or the title of an untitled first table."""
     titled = bool(section.blocks) and not section.blocks[0].title
     blocks = [replace(section.blocks[0], title=section.title), *section.blocks[1:]] if titled else section.blocks
     listed = [*([] if titled else [Block(section.title)]), *blocks]

@@ -1,4 +1,4 @@
-"""The sections of a page: the answer, why, then numbers; tables and sentences are those of the terminal."""
+"""The sections of a page: the answer, why, then numbers; with the tables and sentences of the terminal."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ FURTHER = (
 class View:
     """A section of the page, called `title` in the navigation: its `warnings`, then its `parts`.
 
-    One with a `heading` leads the page. Rows that are called `sortable` ("cases") can be sorted and searched.
+    A view with a `heading` leads the page. The rows called `sortable` ("cases") can be sorted and searched.
     """
 
     id: str
@@ -86,7 +86,7 @@ class View:
 
 
 def result(material: Material) -> View:
-    """Return the answer: what to take or what changed, what weakens it, and the cases without a result."""
+    """Return the answer: the precisions to take or the changes, its weaknesses, and the cases without a result."""
     sections = map(comparison_section, material.comparisons)
     parts = [
         Part(id=f"comparison-{place}", title=section.title, blocks=list(map(cut, section.blocks)))
@@ -99,7 +99,7 @@ def result(material: Material) -> View:
 
 
 def _heading(material: Material) -> str:
-    """Return the answer in a line: what changed, what to take, or the first finding of a study."""
+    """Return the answer in a line: the changes, the precisions to take, or the first finding of a study."""
     if material.comparisons:
         return as_sentence(verdict(*material.comparisons)).removesuffix(".")
     if networks := material.networks:
@@ -121,7 +121,7 @@ def _heading(material: Material) -> str:
 
 
 def _warnings(material: Material) -> list[str]:
-    """Return notes that change what to do, each once and, where there are several runs, with the runs' names."""
+    """Return notes that change a decision, each once and, with several runs, behind the runs' names."""
     rows = material.rows
     failed = sum(row["outcome"] == "failed" for row in rows)
     texts = [f"{failed:,} of {counted(len(rows), 'case')} failed"] if failed else []
@@ -147,7 +147,7 @@ def _warnings(material: Material) -> list[str]:
 
 
 def networks(material: Material) -> View | None:
-    """Return what to take of each network and why, and what each precision brought; None where nothing was measured."""
+    """Return the precision to take of each network and why, and each precision's gain; None without a measurement."""
     measured = material.networks
     if not measured:
         return None
@@ -173,7 +173,7 @@ def _name(network: Network) -> str:
 
 
 def _why(network: Network) -> str:
-    """Return in sentences what to take of a network, why, and what helps."""
+    """Return in sentences which precision of a network to take, why, and the remedies."""
     return "; ".join([answer(network.take.statement), *map(words, network.take.hints)])
 
 
@@ -185,7 +185,7 @@ def _folding(block: Block) -> list[Block]:
 
 
 def explanation(material: Material) -> View | None:
-    """Return what studies tell of the runs; None without any."""
+    """Return the studies of the runs; None without any."""
     parts = study_parts(material)
     return View(id="explanation", title="Why", parts=parts) if parts else None
 
@@ -222,7 +222,7 @@ def cases(material: Material) -> View | None:
 
 
 def _cell(column: Column, row: Row) -> str:
-    """Return what a table has of a row that was measured: "1.77x (1.73–1.80)"."""
+    """Return the cell of a measured row: "1.77x (1.73–1.80)"."""
     if row["outcome"] != "ok":
         return ""
     text, behind = column.cell(row)
@@ -310,7 +310,7 @@ def study_parts(material: Material) -> list[Part]:
 
 
 def _held(material: Material, kind: Kind) -> Held[Any]:
-    """Return the findings that the page holds for the study of a kind of runs."""
+    """Return the page's findings of the study of a kind of runs."""
     passes = _passes(material, kind) if kind.of_cases else []
     labels = case_labels(run.cases[case_id] for run, case_id, _ in passes)
     names = names_apart([labels[case_id] for _, case_id, _ in passes], (run_name(run) for run, _, _ in passes))
@@ -351,7 +351,7 @@ def contents(material: Material) -> list[str]:
 
 
 def _passes(material: Material, kind: Kind) -> list[tuple[StoredRun, str, Any]]:
-    """Return the findings on the cases of the page: of several of one case, host and torch version the newest."""
+    """Return the findings on the cases of the page, the newest of each case, host and torch version."""
     case_ids = {id(run.stored): {row["case_id"] for row in run.rows} for run in material.shown}
     newest: dict[tuple[str, str, str], tuple[StoredRun, str, Any]] = {}
     for run in material.runs:

@@ -26,10 +26,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One part of a chart's data that a reader may choose: the `value` of the field, and what it is called.
+    """A part of a chart's data that a reader may choose: the `value` of the field, and its `label`.
 
-    `alt` says in words what the chart shows when it is chosen. `marks` are the names that its legends then list, of
-    those that the chart has; (): all.
+    `alt` describes the chart of this choice. `marks` are the names in its legends; (): all.
     """
 
     value: str
@@ -42,10 +41,9 @@ class Choice:
 class Chart:
     """A chart: a Vega-Lite `spec` without data, size and theme, which whoever draws it adds.
 
-    `id` is unique on the page, `alt` says in words what the chart shows and its main finding, for those who cannot see
-    it; of a chart with `choices` it says what holds whatever is chosen. `dataset` names rows among `Part.datasets`.
-    Where `choose` names a field, each of `choices` is drawn by itself, from the rows with its value. `height` is in
-    pixels.
+    `id` is unique on the page. `alt` describes the chart and its main finding for readers who cannot see it; with
+    `choices` it holds for every choice. `dataset` names rows among `Part.datasets`. Where `choose` names a field, each
+    of `choices` is drawn from the rows with its value. `height` is in pixels.
     """
 
     id: str
@@ -80,8 +78,8 @@ LOOKS: Mapping[str, tuple[str, str, str]] = {
 }
 """Each precision's colour on light and on dark pages, and its shape in Vega.
 
-From the Okabe-Ito palette, which colour-blind readers can tell apart, shaded where it stands out too little from the
-page (WCAG 2.2, 1.4.11: 3 to 1).
+From the Okabe-Ito palette, which colour-blind readers can tell apart, shaded where the contrast with the page
+is below 3 to 1 (WCAG 2.2, 1.4.11).
 """
 _FURTHER = tuple(
     (f"--series-{place}", shape)
@@ -105,7 +103,7 @@ def colour_variables(dark: bool = False) -> str:
 
 
 def colour_rules() -> str:
-    """Return the CSS rules that give what is marked with a precision (`data-precision`) its colour, as `--c`."""
+    """Return the CSS rules that set the colour `--c` of elements with a `data-precision`."""
     return "\n".join(f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name in LOOKS)
 
 
@@ -132,7 +130,7 @@ def quantity(field: str, title: str, scale: Mapping[str, Any], axis: Mapping[str
 
 
 DASHED: Mapping[str, Any] = MappingProxyType({"type": "rule", "strokeDash": [4, 3]})
-"""The mark of a line that is no data: a limit, a change, what others are compared with."""
+"""The mark of a line that is no data: a limit, a change or a baseline."""
 
 _LABELS: Mapping[str, str] = MappingProxyType(
     {
@@ -152,7 +150,7 @@ def label_expression(unit: str) -> str:
 
 
 def tooltip(**titles: str) -> list[dict[str, str]]:
-    """Return the tooltip that tells the fields `titles` as they stand in the data, each under its title."""
+    """Return the tooltip of the fields in `titles`, each under its title."""
     return [{"field": field, "type": "nominal", "title": title} for field, title in titles.items()]
 
 
@@ -164,7 +162,7 @@ SPANNED = 200
 
 
 def speed_points(rows: Iterable[tuple[str, Row]]) -> list[dict[str, Any]]:
-    """Return what is drawn of rows with their verdicts, each given with its table: those with a speed and an error."""
+    """Return the points of pairs of table and row (with its verdict) that have a speed and an error."""
     points = []
     for table, row in rows:
         error, speed = judged_error(row), number(row["speedup_vs_fp32"])
@@ -211,11 +209,11 @@ def _budget_layers(y: Mapping[str, Any], limit: float) -> list[dict[str, Any]]:
 
 
 POINTS = 100
-"""So many points has a curve at most; of more, neighbours are put together as their mean."""
+"""The most points of a curve; further neighbours are averaged."""
 MARKED = 8
-"""So many points of a curve carry its shape, which tells it from others without colour."""
+"""The points of a curve with a shape, which distinguishes curves without colour."""
 _WIDE = 20.0
-"""Values that are all positive, the largest so many times the smallest, stand on a log axis."""
+"""Positive values with a larger ratio of maximum to minimum have a log axis."""
 
 
 def thinned_curve(values: Sequence[float | None]) -> list[tuple[float, float | None]]:
@@ -234,7 +232,7 @@ def thinned_curve(values: Sequence[float | None]) -> list[tuple[float, float | N
 
 
 def marked(rows: Iterable[dict[str, Any]]) -> None:
-    """Say in rows, those of one series after the other, which points carry its shape: not the same ones in each."""
+    """Set in rows, ordered by series, which points have a shape: different steps in each series."""
     series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         series.setdefault(row["series"], []).append(row)
@@ -305,11 +303,10 @@ N = TypeVar("N", bound=Named)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing(Generic[N]):
-    """A chart in the making: its id and its data are called `name`, the other fields are as in `Chart`.
+    """A chart before it has data: `name` is its id and that of its dataset, other fields are as in `Chart`.
 
-    `rows` returns what is drawn of a case, for each choice by what it is called after the case's name ("": nothing);
-    without rows it has no place in the chart. `spec` returns the chart's specification for the rows of all cases. The
-    fields `marked` of rows are what the legend lists.
+    `rows` returns the rows of a case for each choice, by the suffix of its name ("": none); a case without rows is not
+    drawn. `spec` returns the specification for the rows of all cases. The legend lists the fields `marked` of rows.
     """
 
     name: str
@@ -324,9 +321,9 @@ class Drawing(Generic[N]):
 def drawn(
     cases: Sequence[N], first_lines: Sequence[str], *drawings: Drawing[N]
 ) -> tuple[list[Chart], dict[str, Rows], list[str]]:
-    """Return the charts of cases, their data, and which of very many cases have a place in them.
+    """Return the charts of cases, their datasets, and a note where only the first cases are drawn.
 
-    `said` is the first thing to know of each case, which each of its charts shows.
+    Each chart of a case shows its line of `first_lines`.
     """
     charts: list[Chart] = []
     datasets: dict[str, Rows] = {}

@@ -181,7 +181,7 @@ def _mean(details: Mapping[str, float]) -> str:
 
 
 def metric_label(metric: str) -> str:
-    """Return what a metric is called in tables."""
+    """Return the name of a metric in tables."""
     column = COLUMNS.get(metric) or COMPARED.get(metric)
     return column.label if column else metric
 
@@ -219,7 +219,7 @@ def remarks(change: Change) -> list[str]:
 
 
 def control_line(control: ControlVerdict) -> str:
-    """Return what the controls of a comparison show, in a line."""
+    """Return the result of a comparison's controls in a line."""
     of_mean = " in the mean of all samples" if "of_mean" in control.facts else ""
     return spelled(CONTROLS[control.code], {**control.facts, "cells": control.cells, "of_mean": of_mean})
 
@@ -301,7 +301,7 @@ CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 WORST_FIRST = (*CHANGED, ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE, ChangeStatus.UNCHANGED)
 NOT_IN_TURNS = "not measured in turns: a drift of the machine looks like a change of time; ampbench ab decides"
 LISTED = 3
-"""The most cases named among those that one side lacks."""
+"""The most cases named that one side lacks."""
 SHOWN, SHOWN_OF_GATE, REASONS, DIFFERING, RULES_LISTED = 10, 5, 6, 5, 20
 """The most changes, reasons, differing lines of a trace and changed rules on a screen; -v lists the rest."""
 ROWS = 100
@@ -370,7 +370,7 @@ def difference_line(difference: Difference) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what a reader should know of how the runs were measured."""
+    """Return the notes on how the runs were measured."""
     caveats = caveat_lines(comparison.caveats, case_names(comparison))
     return [*([NOT_IN_TURNS] if comparison.apart else []), *caveats]
 
@@ -391,7 +391,7 @@ def _alone(side: str, case_ids: Sequence[str]) -> list[str]:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """Return what a reader of the verdicts must not miss."""
+    """Return the warnings on a comparison: a fired control, notes, differences that matter, missing cases."""
     fired = [control_line(comparison.control)] if comparison.control.fired else []
     differences = [difference_line(difference) for difference in comparison.differences if difference.matters]
     return [*fired, *notes(comparison), *differences, *_alone("baseline", comparison.only_baseline)]
@@ -493,7 +493,7 @@ def _first(lines: Sequence[str], most: int | None) -> list[str]:
 
 
 def _first_traced(comparison: Comparison) -> list[str]:
-    """Return the cases whose traces are shown first: the one that changed most; without findings, all."""
+    """Return the case that changed most of those with traces; without findings, all."""
     changed = dict.fromkeys(change.case.case_id for change in comparison.findings if change.status in CHANGED)
     worst = [case_id for case_id in changed if case_id in comparison.explained][:1]
     return worst if comparison.findings else list(comparison.explained)
@@ -627,7 +627,7 @@ def gated_change(change: Change) -> str:
 
 
 def _ignored_text(ignored: Ignored) -> str:
-    """Return what an ignore left out."""
+    """Return the finding that an ignore left out."""
     if ignored.rule is not None:
         return rule_line(ignored.rule)
     if ignored.change is None:

@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """One column of tables whose rows are `T`: what it holds of a row, and how that is called and written.
+    """A column of tables with rows of type `T`: `of` returns its value of a row.
 
-    `key` is its name for machines, `head` its heading for people; one without either is not for them. `unit` is a key
-    of `ampbench.core.units.FORMATS`, "": text. `said` is what stands in a cell instead of the value in its unit. One
-    that is `rare` is left out of a table whose rows have nothing in it.
+    `key` is its name for machines, `head` its heading for people; "" leaves the column out for them. `unit` is a key of
+    `ampbench.core.units.FORMATS` ("": text). `said` returns the text of a cell instead of the value in its unit. A
+    `rare` column is left out where all its cells are empty.
     """
 
     key: str
@@ -39,7 +39,7 @@ class Column(Generic[T]):
     whole: bool = False
 
     def cell(self, row: T) -> str:
-        """Return what people read of a row; "–" where there is no value."""
+        """Return the text of a row's cell; "–" where there is no value."""
         if self.said is not None:
             return self.said(row)
         value = self.of(row)
@@ -49,7 +49,7 @@ class Column(Generic[T]):
 
 
 def picked(columns: Sequence[Column[T]], *keys: str) -> list[Column[T]]:
-    """Return those columns that have these keys, in this order."""
+    """Return the columns with these keys, in this order."""
     known = {column.key: column for column in columns}
     return [known[key] for key in keys]
 
@@ -61,10 +61,10 @@ def records(columns: Sequence[Column[T]], rows: Sequence[T]) -> list[dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A table set in text, with a title; without rows, the title is all there is to say. `note` explains the title.
+    """A table set in text, with a title; without rows, the title is a sentence. `note` explains the title.
 
-    Columns whose headers are among `numbers` stand to the right and stay on one line, as those among `whole` do. One
-    that is `folded` is unfolded by its title, where that is possible.
+    Columns with headers in `numbers` are right-aligned and, like the columns in `whole`, never wrapped. A `folded`
+    block opens by its title where the medium can do that.
     """
 
     title: str
@@ -85,7 +85,7 @@ def table(
     most: int | None = None,
     folded: bool = False,
 ) -> Block:
-    """Return a table of the columns that have a heading, those with a unit as numbers.
+    """Return a table of the columns with a heading; columns with a unit are numbers.
 
     With more than `most` rows (None: all) the note counts them.
     """
@@ -121,11 +121,11 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What is known of something, in each form that someone asks for; a form is made when it is asked for.
+    """A result in every output format; each format is made on demand.
 
-    People read `sections`, then the lines of what is `missing`, then `code`. The `answer` sums them up: Markdown begins
-    with it, a terminal ends with it, in green or red where it is `good` or bad. Machines read `data`, nested, or
-    `rows`, flat, each with a value for every one of `columns`.
+    People read `sections`, then the lines of `missing`, then `code`. Markdown begins and a terminal ends with `answer`,
+    in green or red where it is `good` or bad. Machines read nested `data`, or flat `rows` with a value for each of
+    `columns`.
     """
 
     sections: Callable[[], Sequence[Section]]
@@ -162,9 +162,9 @@ def cut(block: Block, most: int = ROWS, hint: str = "") -> Block:
 
 
 def written_out(text: str, keep: str = "") -> str:
-    """Return `text` with every character that has no shape spelled as in Python, `\\x1b`, but for those to `keep`.
+    """Return `text` with unprintable characters, unless in `keep`, escaped as in Python (`\\x1b`).
 
-    These are control characters, which command a terminal, and those that turn the direction of writing.
+    Control characters command a terminal, others turn the direction of writing.
     """
     if text.isprintable():
         return text
@@ -187,10 +187,9 @@ _MENTION = re.compile(r"(?<!\w)@(?=\w)")
 
 
 def escaped(text: str) -> str:
-    """Return `text` as one line of Markdown that shows it as it is, cut at `LONGEST` characters.
+    """Return `text` escaped as one line of Markdown, cut at `LONGEST` characters.
 
-    Characters without a shape (control characters, those that turn the direction of writing) are written out, and
-    nobody is notified of a name behind an @.
+    Unprintable characters are written out, and a name behind an @ notifies nobody.
     """
     line = " ".join(text.split())
     if len(line) > LONGEST:
@@ -200,7 +199,7 @@ def escaped(text: str) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> str:
-    """Return a Markdown table, a line per row; the first column and those named in `left` stand left, others right."""
+    """Return a Markdown table, a line per row; the first column and those of `left` are left-aligned."""
     rule = [":--" if place == 0 or name in left else "--:" for place, name in enumerate(headers)]
     head, *cells = ([escaped(cell) for cell in row] for row in (headers, *rows))
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *cells))
@@ -225,7 +224,7 @@ def markdown(
     code: Iterable[Code] = (),
     answer: str = "",
 ) -> str:
-    """Return the `answer` and `sections` as Markdown, with titles from `level` on, then what is `missing`, `code`."""
+    """Return `answer`, `sections` with titles from `level` on, `missing` and `code` as Markdown."""
     parts = [f"**{escaped(answer)}**"] if answer else []
     for section in sections:
         parts.append(_heading(section.title, level))

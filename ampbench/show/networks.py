@@ -1,6 +1,6 @@
-"""Networks in one table, a row each: what to take, what that gains, and why nothing faster or smaller is taken.
+"""Networks in one table, a row each: the precision to take, its gain, and why nothing faster or smaller is taken.
 
-Of several machines, a row is of a network on a machine. Nothing is decided here.
+With several machines, each network has a row for each machine. Nothing is decided here.
 """
 
 import math
@@ -46,10 +46,10 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What was measured of a network: the `rows` of its precisions, and which of them to `take`.
+    """A measured network: the `rows` of its precisions, and which of them to `take`.
 
-    `name` tells it from others. Of several machines, `machine` measured it, and `standing` is the rank there of the
-    precision to take: "best", "tied", "alone" or "".
+    `name` is unique among the networks shown. With several machines, `machine` measured it, and `standing` is the rank
+    there of the precision to take: "best", "tied", "alone" or "".
     """
 
     name: str
@@ -108,7 +108,7 @@ def network_names(cases: Sequence[Case]) -> list[str]:
 
 
 def networks_of(rows: Iterable[Row], takes: Mapping[Group, Take], cases: Mapping[str, Case]) -> list[Network]:
-    """Return the networks of a run of which anything was measured, in the order of `in_order`."""
+    """Return the networks of a run with any measurement, in the order of `in_order`."""
     known = {group: members for group, members in grouped(rows).items() if group in takes}
     names = network_names([cases[members[0]["case_id"]] for members in known.values()])
     return in_order(
@@ -118,7 +118,7 @@ def networks_of(rows: Iterable[Row], takes: Mapping[Group, Take], cases: Mapping
 
 
 def in_order(networks: Iterable[Network]) -> list[Network]:
-    """Return networks by phase, device and path; of each the largest gain first, then the largest that is not taken."""
+    """Return networks by phase, device and path; in each the largest gain first, then the largest gain not taken."""
     listed = list(networks)
     parts = list(dict.fromkeys(map(_part, listed)))
 
@@ -165,7 +165,7 @@ def _line(network: Network, row: Row | None) -> Line:
 
 
 def columns(*, machines: bool = False, everything: bool = False) -> list[Column[Line]]:
-    """Return the columns of lines; those of several `machines` have the machine and its standing, too."""
+    """Return the columns of lines; with several `machines`, the machine and its standing, too."""
     known: dict[str, Column[Line]] = {
         name: Column(name, itemgetter(name))
         for name in ("network", "phase", "path", "device", "machine", "precision", "standing", *NUMBERS, "error")
@@ -200,7 +200,7 @@ def _ratio(value: float | None, low: float | None = None, high: float | None = N
 def tables(
     networks: Iterable[Network], chosen: Sequence[Column[Line]] | None = None, *, everything: bool = False
 ) -> list[Block]:
-    """Return the table of networks, whose title counts what to take; one for each phase, device and path."""
+    """Return a table of networks for each phase, device and path; its title counts the precisions to take."""
     parts: dict[tuple[str, ...], list[Network]] = {}
     for network in networks:
         phase, device, path = _part(network)
@@ -231,7 +231,7 @@ def heading(networks: Sequence[Network]) -> str:
 
 
 def brought(networks: Sequence[Network]) -> Block:
-    """Return what each precision brought to the networks, in geometric means."""
+    """Return the gain of each precision over the networks, in geometric means."""
     groups: dict[tuple[int, str], list[Row]] = {}
     for row in (row for network in networks for row in network.rows):
         if row["outcome"] == "ok" and row["precision"] != BASELINE:
@@ -266,7 +266,7 @@ def _brought(rows: Sequence[Row]) -> tuple[str, ...]:
 def missing(rows: Iterable[Row]) -> Block:
     """Return the cases that failed or were skipped by reason, the commonest first.
 
-    Reasons that differ in numbers and in the network's own name alone are one; the first is shown.
+    Reasons that differ only in numbers and in the network's name are joined; the first is shown.
     """
     reasons: dict[tuple[str, str], list[Row]] = {}
     every = list(rows)
@@ -290,7 +290,7 @@ def missing(rows: Iterable[Row]) -> Block:
 
 
 def _general(reason: str, workload: str) -> str:
-    """Return a reason without the names and numbers that are a network's own."""
+    """Return a reason without the network's names and numbers."""
     for name in sorted({workload, workload.rpartition(":")[2]}, key=len, reverse=True):
         reason = reason.replace(name, "…")
     return _NUMBER.sub("#", reason)
@@ -327,7 +327,7 @@ def side_by_side(
     *,
     everything: bool = False,
 ) -> Document:
-    """Return what several machines measured: the machines, the cases without a result, then a row a network on each.
+    """Return the results of several machines: the machines, the cases without a result, a row for each network on each.
 
     `rows` are all rows of the machines.
     """

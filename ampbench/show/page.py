@@ -44,9 +44,9 @@ def breakable(text: str) -> "Markup":
 
 
 def drawable(text: str) -> str:
-    """Return `text` fit for a chart, whose labels are cut between two halves of a character: those have none left.
+    """Return `text` fit for a chart, with characters of two UTF-16 units written out.
 
-    Vega counts in units of UTF-16, so every character that takes two of them is written out ("\\U0001f680").
+    Vega counts UTF-16 units, and would cut a label between the two ("\\U0001f680").
     """
     if not text.isascii():
         text = _TWO_UNITS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
@@ -67,14 +67,14 @@ def fitted(value: Any, change: Callable[[str], str] = fit) -> Any:
 
 
 LISTED = 200
-"""The most cases of a part, the worst or the first; a page of 10,000 cases need not repeat them all."""
+"""The most cases of a part, the worst or the first; a page of 10,000 cases does not repeat them all."""
 DETAILED = 20
-"""The number of cases that a part has tables of, the worst or the first; others have a line each."""
+"""The most cases of a part with tables, the worst or the first; others have a line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(Generic[T]):
-    """A case that a run explains, and what it `found` of it.
+    """A case that a run explains, with its record `found`.
 
     `name` is its short name, with its run where others share it.
     """
@@ -97,12 +97,11 @@ class Untold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held(Generic[T]):
-    """What a page holds that a study makes its part of.
+    """The material of a study's part of a page.
 
-    `told` are the cases in which runs of the study's kind found something, of several runs of one case, host and
-    torch version the newest, the oldest first; `untold` are those in which they did not. `elsewhere` says with which
-    torch on which host they ran where nothing on the page was measured. `runs` are all runs on the page, the oldest
-    first.
+    `told` are the cases with a record, the oldest first: the newest of each case, host and torch version. `untold` are
+    the cases without one. `elsewhere` names torch versions and hosts with which nothing on the page was measured.
+    `runs` are all runs on the page, the oldest first.
     """
 
     told: Sequence[Told[T]] = ()
@@ -112,7 +111,7 @@ class Held(Generic[T]):
 
 
 def run_name(run: StoredRun) -> str:
-    """Return what a run is called on a page: its label, else its id."""
+    """Return the name of a run on a page: its label, else its id."""
     return run.header.label or run.header.run
 
 
@@ -124,7 +123,7 @@ def place_of(run: StoredRun) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What a page shows of one case: its line, sentences and tables, folded blocks by title, and `code` unchanged."""
+    """The details of a case on a page: its line, sentences and tables, folded blocks by title, and `code` unchanged."""
 
     name: str
     said: str
@@ -138,7 +137,7 @@ class Part:
     """A part of a section, `id` is unique: findings in sentences (`said`), charts, `blocks`, and `details` of cases.
 
     `untold` are the cases without a result, headed by `without`. `left_out` counts the cases that are not listed.
-    `finding` is the first thing to know of all cases, in a line; "": nothing.
+    `finding` is the most important conclusion on all cases, in a line; "": none.
     """
 
     id: str
@@ -165,9 +164,9 @@ def told_part(
     code: Callable[[N], str] | None = None,
     finding: Callable[[N], str] | None = None,
 ) -> Part | None:
-    """Return the part of the cases that were `found`, each by its `section`; None where there is nothing to tell.
+    """Return the part of a page on `cases`, each by its `section`; None without any case.
 
-    `code` is Python to paste, `finding` the first thing to know of a case ("": nothing).
+    `code` returns Python to paste, `finding` the most important conclusion on a case ("": none).
     """
     if not (cases or held.untold):
         return None
@@ -195,7 +194,7 @@ def told_part(
 
 
 def _detail(name: str, section: Section, code: str) -> Detail:
-    """Return what a section says of a case: its first line behind the name, its tables cut, some folded."""
+    """Return the details of a case from its section: its first line behind the name, its tables cut, some folded."""
     lines = _lines_of(section)
     tables = [cut(block) for block in section.blocks if block.headers]
     hidden = [block for block in tables if block.folded]

@@ -1,6 +1,6 @@
-"""A run's result as people read it: a table for each network, phase, device and path, what to take of it, and notes.
+"""A run's result for people: a table for each network, phase, device and path, the precision to take, and notes.
 
-`result_lines(screen, width)` is what `ampbench run` and `show`, pytest's summary and `str(Result)` print;
+`ampbench run` and `show`, pytest's summary and `str(Result)` print `result_lines(screen, width)`;
 `result_markdown(screen)` is the same in Markdown. `Result.screen()` makes the `Screen`; nothing is decided here.
 """
 
@@ -33,14 +33,14 @@ from ampbench.show.terminal import block_lines, wrapped
 from ampbench.show.wording import answer, lines, verdict_words, words
 
 LEAST_ROOM = 20
-"""Columns within which a verdict folds; with fewer its reason stands below."""
+"""The least columns in which a verdict wraps; with fewer its reason is below."""
 EVIDENCE: Mapping[str, str] = {
     Evidence.TRAINED: "trainings to their end",
     Evidence.STEPS: "one step after others in fp32",
     Evidence.ONE_STEP: "one step at the first weights",
     Evidence.INPUTS: "one batch of inputs",
 }
-"""What the verdicts on a table rest on."""
+"""The evidence of the verdicts on a table."""
 
 
 EXPLAINS: Mapping[StrEnum | None, tuple[str, str, float]] = {
@@ -49,14 +49,14 @@ EXPLAINS: Mapping[StrEnum | None, tuple[str, str, float]] = {
     Refusal.ERROR: ("keep-fp32", "--max-error", Budget.output_rel_l2),
     Refusal.GRADIENT_ERROR: ("keep-fp32", "--max-gradient-error", Budget.grad_rel_l2),
 }
-"""What explains a refused case or finds its remedy, its option of the limit, and the default of that."""
+"""The verb that explains a refusal or finds its remedy, the option of its limit, and the default of that option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """What is shown of a run: `rows` with their verdicts, what to take of each table, `notes` on both.
+    """The content shown of a run: `rows` with their verdicts, the precision to take of each table, `notes` on both.
 
-    `pointers` name other verbs for what befell cases; `rest` is the command that shows all ("": there is none).
+    `pointers` name other verbs for problems of cases; `rest` is the command that shows everything ("": none).
     """
 
     header: Header
@@ -83,7 +83,7 @@ def written(row: Row, metric: str) -> str:
 
 
 def _error(row: Row) -> str:
-    """Return the error that is judged; where it is undefined "nan" or "inf" if these are why, "ref" of a reference."""
+    """Return the judged error; where it is undefined "nan" or "inf" if these are the cause, "ref" for a reference."""
     value = judged_error(row)
     if value is not None:
         return format_error(value)
@@ -141,7 +141,7 @@ def result_lines(screen: Screen, width: int, *, verbose: bool = False) -> list[T
 
 
 def result_markdown(screen: Screen) -> str:
-    """Return a run's result as Markdown: a heading, a table and what to take for each table, then the notes."""
+    """Return a run's result as Markdown: heading, rows and precision to take of each table, then the notes."""
     blocks = []
     for group, rows in _tables(screen.rows).items():
         title, *traits = heading(group, rows, screen)
@@ -155,7 +155,7 @@ def result_markdown(screen: Screen) -> str:
 
 
 def _tables(rows: Iterable[Row]) -> dict[Group, list[Row]]:
-    """Return the rows of each table without those that were skipped, which notes name."""
+    """Return the rows of each table without skipped ones, which notes name."""
     return grouped(row for row in rows if row["outcome"] != "skipped")
 
 
@@ -168,7 +168,7 @@ def _without_numbers(row: Row, size: int = 0) -> str:
 
 
 def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
-    """Return what a table is of: network, phase, batch, optimizer, machine, torch; what differs from the usual."""
+    """Return the traits of a table: network, phase, batch, optimizer, machine, torch, and unusual settings."""
     alike = [
         other_group.parameters.split(",")
         for other_group in grouped(screen.rows)
@@ -188,7 +188,7 @@ def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool 
 
 
 def machine(header: Header, device: str) -> list[str]:
-    """Return the device that numbers of a run are of, and the torch: `["AMD EPYC, 2 threads", "torch 2.15.0"]`."""
+    """Return the device and the torch of a run's numbers: `["AMD EPYC, 2 threads", "torch 2.15.0"]`."""
     environment, threads = header.environment, header.settings.threads or header.environment.threads
     known = environment.device(device)
     name = (known.name if known else "") or (environment.cpu if device == "cpu" else "") or device
@@ -198,7 +198,7 @@ def machine(header: Header, device: str) -> list[str]:
 
 
 class Layout:
-    """How a table of `rows` is set within `width`; its last column, `head` and `last`, folds."""
+    """The layout of a table of `rows` in `width` columns; its last column, `head` and `last`, wraps."""
 
     def __init__(
         self, rows: Sequence[Row], width: int, head: str = "verdict", last: Callable[[Row], str] = verdict_words
@@ -211,7 +211,7 @@ class Layout:
         self._gap = "  " if width - cell_len(self._line([("", "")] * len(self._sizes), "  ")) >= LEAST_ROOM else " "
 
     def lines(self, rows: Sequence[Row], taken: str | None = None) -> list[Text]:
-        """Return the header and the rows of a table, that of the case `taken` in bold."""
+        """Return the header and the rows of a table, the case `taken` in bold."""
         texts = []
         if any(row["outcome"] == "ok" for row in rows):
             heads = [(column.head, "") for column in COLUMNS[:-1]]
@@ -254,7 +254,7 @@ def _right(text: str, width: int) -> str:
 
 
 def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: bool = False) -> Iterator[str]:
-    """Yield what to take of a table and why, on what that rests, and hints; nothing where nothing was measured."""
+    """Yield which precision of a table to take and why, the evidence, and hints; nothing without a measurement."""
     if take is None:
         return
     yield f"→ {_capital(answer(take.statement))}"
@@ -274,7 +274,7 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
 
 
 def _next(take: Take, header: Header) -> Iterator[str]:
-    """Yield the command that tells more of a refused case that is faster or smaller, by the limit that it is over."""
+    """Yield the command that explains a refused case that is faster or smaller, by the exceeded limit."""
     passed, selection = take.passed, header.selection
     if (
         passed
@@ -293,13 +293,13 @@ def _capital(text: str) -> str:
 
 
 def notes_of(screen: Screen, *, verbose: bool = False) -> list[str]:
-    """Return the notes below all tables; unless `verbose`, those that change what to do."""
+    """Return the notes below all tables; unless `verbose`, only notes that change a decision."""
     texts = lines(screen.notes, screen.cases, everything=verbose)
     return list(dict.fromkeys([*texts, *(screen.pointers if verbose else ())]))
 
 
 def _every_metric(rows: Sequence[Row], width: int) -> Iterator[Text]:
-    """Yield the metrics that any of `rows` has, a line each and a column for each precision, as many as fit at once."""
+    """Yield the metrics that any of `rows` has, a line each, with as many columns of precisions as fit."""
     measured = [row for row in rows if row["outcome"] == "ok"]
     defined = [name for name in METRICS if any(number(row[name]) is not None for row in measured)]
     labels = max((len(METRICS[name].label) for name in defined), default=0)

@@ -1,4 +1,4 @@
-"""Rows of a run's frame: what they hold, how they are grouped and named."""
+"""Rows of a run's frame: their values, groups and names."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ Row = Mapping[str, Any]
 """One row of the frame: its columns by name, None or NaN where undefined."""
 
 TODAYS = (BASELINE, DEFAULT)
-"""The precisions of one who changes nothing."""
+"""The precisions of a program without any change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What one table and one line of advice speak of: everything of a case but its precision."""
+    """The subject of one table and one line of advice: all traits of a case but its precision."""
 
     workload: str
     parameters: str
@@ -33,11 +33,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """What is to be taken of a table, and why: a statement that has an `Answer` or a `Flaw` as its code.
+    """The case to take of a table, and why: a statement with an `Answer` or a `Flaw` as its code.
 
-    `verdicts` are those on its cases, in the order of the precisions. `taken` is the one to take (None: none can be
-    named), which may be today's, and `passed` the one that is faster or smaller and is not ok (None: there is none).
-    `hints` are to be known beside it.
+    `verdicts` are on its cases, in the order of the precisions. `taken` is the case to take, possibly today's (None: no
+    advice), `passed` a faster or smaller case that is not ok (None: there is none). `hints` are further advice.
     """
 
     group: Group
@@ -49,7 +48,7 @@ class Take:
 
     @property
     def precision(self) -> str | None:
-        """The precision to take; None where none can be named."""
+        """The precision to take; None without advice."""
         return self.taken.precision if self.taken else None
 
     @property
@@ -59,12 +58,12 @@ class Take:
 
     @property
     def stays(self) -> bool:
-        """Whether what is to be taken is what one runs who changes nothing."""
+        """Whether the precision to take is the one that runs without any change."""
         return self.precision in TODAYS
 
     @property
     def certain(self) -> bool:
-        """Whether a quieter machine and more rounds would change nothing."""
+        """Whether more rounds or a quieter machine cannot change the answer."""
         return self.statement.code is not Answer.UNCERTAIN and "looks" not in self.statement.facts
 
 
@@ -79,7 +78,7 @@ def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
 
 
 def group_of(row: Row) -> Group:
-    """Return the group that a row is of."""
+    """Return the group of a row."""
     batch_size = number(row["batch_size"])
     return Group(
         workload=row["workload"],
@@ -105,14 +104,14 @@ def is_wrong(row: Row) -> bool:
 
 
 def taken_of(rows: Iterable[Row]) -> Row | None:
-    """Return the row of a table that is to be taken; None where there is none."""
+    """Return the row of a table to take; None without advice."""
     return next((row for row in rows if row.get("taken")), None)
 
 
 def passed_over(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of a table that are refused or undecided though faster or smaller than what is to be taken.
+    """Return the refused or undecided rows of a table that are faster or smaller than the taken row, fastest first.
 
-    Without anything to take they are held against what a user runs today. The fastest come first.
+    Without advice, rows are compared with today's precision.
     """
     today = sorted(
         (row for row in rows if row.get("verdict") == Status.BASELINE), key=lambda row: row["precision"] != DEFAULT
@@ -131,7 +130,7 @@ def passed_over(rows: Sequence[Row]) -> list[Row]:
 
 
 def described(group: Group, place: bool = True) -> str:
-    """Return what a group is beside its workload: `batch 8 · inference · cpu · eager · classes=1000 image=224`.
+    """Return the traits of a group without its workload: `batch 8 · inference · cpu · eager · classes=1000 image=224`.
 
     Without its `place` phase, device and path are left out.
     """
@@ -155,9 +154,9 @@ def number(value: Any) -> float | None:
 
 
 def judged_error(row: Row, measure: Literal["rel_l2", "floor_ratio"] = "rel_l2") -> float | None:
-    """Return the error that a row is judged by, of its worst output where outputs are known one by one.
+    """Return the judged error of a row: of its worst output, where outputs were measured one by one.
 
-    With "floor_ratio" it is how many times what merely rounding makes that error is.
+    "floor_ratio" is the error divided by the unavoidable rounding error.
     """
     worst = number(row.get(f"output_worst_{measure}"))
     return number(row[f"output_{measure}"]) if worst is None else worst
@@ -166,7 +165,7 @@ def judged_error(row: Row, measure: Literal["rel_l2", "floor_ratio"] = "rel_l2")
 def precision_label(row: Row) -> str:
     """Return a row's precision as people read it: "fp16_autocast (no scaler)" where GradScaler was taken out.
 
-    No column says so; the case's id does.
+    Only the case's id shows that.
     """
     name: str = row["precision"]
     return f"{name} (no scaler)" if row["case_id"].endswith("/no-scaler") else name

@@ -1,4 +1,4 @@
-"""What is shown of a run that explains or studies: document and part of a page, made of what a `Study` holds."""
+"""The document and the part of a page of a run that explains or studies, by its `Study`."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ampbench.studies.study import Study, Table, View
 
 Found = TypeVar("Found")
-"""What was seen of a case."""
+"""The type of a case's record."""
 SCREEN, WIDTH = 36, 80
 """The lines of a screen and their width; the notes that follow make it 40 lines."""
 ROWS, FEWEST = 10, 3
@@ -58,7 +58,7 @@ def found_of(study: "Study[Any, Found]", stored: StoredRun) -> Mapping[str, Foun
 def subjects_of(
     study: "Study[Any, Any]", stored: StoredRun, case_ids: Collection[str] | None = None
 ) -> list[Subject[Any]]:
-    """Return the subjects of a run of a study, those of the cases `case_ids` (None: all)."""
+    """Return the subjects of a study's run, of the cases `case_ids` (None: all)."""
     if study.subjects is not None:
         named = study.subjects([stored], case_ids if KINDS[study.kind].of_cases else None)
         return [Subject(subject.name, subject) for subject in named]
@@ -134,13 +134,13 @@ def _missing(stored: StoredRun, outcomes: Iterable[tuple[str, str, str]]) -> lis
 
 
 def rows_of(table: "Table[Found, Any]", subject: Subject[Found]) -> list[dict[str, Any]]:
-    """Return the rows of a subject as machines have them, with the id of its case."""
+    """Return the rows of a subject for machines, with the id of its case."""
     rows = records(table.columns, table.rows(subject.found))
     return [{"case_id": subject.case.case_id, **row} for row in rows] if subject.case else rows
 
 
 def _concluded(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str, Any]:
-    """Return the conclusions and tables of a case as JSON has them."""
+    """Return the conclusions and tables of a case for JSON."""
     assert subject.case is not None
     statements = list(study.conclusions(subject.case, subject.found))
     code = study.code(subject.case, subject.found)
@@ -153,7 +153,7 @@ def _concluded(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str,
 
 
 def _by_name(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> dict[str, Any]:
-    """Return the conclusions and tables of subjects that are no cases, as JSON has them."""
+    """Return the conclusions and tables of subjects by name, for JSON."""
     statements = {subject.name: list(study.conclusions(None, subject.found)) for subject in subjects}
     return {
         "sentences": {name: study_words.lines(concluded) for name, concluded in statements.items()},
@@ -176,7 +176,7 @@ def _listed(data: Any) -> list[Any]:
 
 
 def _codes(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> Iterator[Code]:
-    """Yield the code to paste of each case that has some."""
+    """Yield the code to paste of each case with code."""
     for subject in subjects:
         if subject.case and (text := study.code(subject.case, subject.found)):
             yield Code("To paste" if len(subjects) == 1 else f"To paste for {subject.name}", text)
@@ -206,10 +206,7 @@ def _block(shape: "Table[Found, Any]", view: "View[Any]", record: Found) -> Bloc
 
 
 def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -> Section:
-    """Return the section of a subject in `room` lines: the first rows of its tables, without folded ones.
-
-    All is shown where all fits.
-    """
+    """Return the section of a subject in `room` lines: its tables' first rows, folded ones only where all fits."""
     whole = section(study, subject.case, subject.found)
     room -= len(wrapped(whole.title, WIDTH)) + 2
     if sum(len(block.rows) for block in whole.blocks) < room and sum(map(_lines, whole.blocks)) <= room:
@@ -234,9 +231,9 @@ def _lines(block: Block) -> int:
 
 
 def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: int) -> Section:
-    """Return a table with a row for each of several subjects, those with the most problems first, in `room` lines.
+    """Return a table with a row for each subject, the most problems first, in `room` lines.
 
-    A row holds the first conclusion and, as far as there is room, the first problem or else conclusion after it.
+    A row has the first conclusion and, where there is room, the next problem or conclusion.
     """
     cases = [subject.case for subject in subjects if subject.case]
     precisions = {case.precision for case in cases}
@@ -268,7 +265,7 @@ def problems(statements: Iterable[Statement]) -> int:
 
 
 def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
-    """Return the part of a page that a study has, the cases with the most problems first; None without any."""
+    """Return a study's part of a page, the cases with the most problems first; None without any."""
     subjects = [Subject(case.name, case.found, case.case) for case in held.told]
     if study.subjects is not None:
         subjects = [Subject(subject.name, subject) for subject in study.subjects(held.runs, None)]  # type: ignore[attr-defined]
@@ -300,7 +297,7 @@ def _outcomes(stored: StoredRun, case_ids: Iterable[str], known: Collection[str]
 
 
 def case_title(case: Case) -> str:
-    """Return what a case is, in one line."""
+    """Return the traits of a case in one line."""
     parts = [case.group, case.precision, case.phase, case.device, *([] if case.scaler else ["no scaler"])]
     if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
         parts.append(f"inputs in {case.input_dtype}")

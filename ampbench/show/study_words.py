@@ -1,4 +1,4 @@
-"""The words of what studies conclude: a plain line for each code, spelled as in `show.wording`."""
+"""The words of studies' conclusions: a plain line for each code, spelled as in `show.wording`."""
 
 from collections.abc import Iterable, Mapping
 
@@ -221,7 +221,7 @@ TEMPLATES: Mapping[str, str] = {
 
 
 def lines(statements: Iterable[Statement]) -> list[str]:
-    """Return statements in plain lines; those about the same subject, one after the other, share a line behind it."""
+    """Return statements in plain lines; consecutive statements on a subject share a line behind its name."""
     groups: list[tuple[str, list[str]]] = []
     for statement in statements:
         text = wording.spelled((TEMPLATES.get(statement.code) or wording.TEMPLATES[statement.code]), statement.facts)

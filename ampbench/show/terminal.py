@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 WIDTH_WITHOUT_TERMINAL = 100
 LAYOUT = "\n\t"
-"""The control characters of our own that are printed."""
+"""The control characters that are printed."""
 
 
 def make_console(stderr: bool = False, file: IO[str] | None = None, **options: Any) -> "Console":
     """Return rich's console on stdout, stderr or a `file`; no colour under NO_COLOR and where there is no terminal.
 
-    What networks, files and other people's runs say may hold escapes that command a terminal: whatever this console
-    renders has them written out. Its own styles and cursor movements are segments of their own.
+    Text of networks, files and other people's runs may contain escapes that command a terminal: this console writes
+    them out. Its own styles and cursor movements are separate segments.
     """
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
 
     class Border(Console):
-        """A console that writes out what has no shape."""
+        """A console that writes out unprintable characters."""
 
         def render(self, renderable: "RenderableType", options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
@@ -44,7 +44,7 @@ def make_console(stderr: bool = False, file: IO[str] | None = None, **options: A
 
 
 def print_lines(console: "Console", lines: Iterable["Text"]) -> None:
-    """Print lines that were set for the console's width; what is longer is cut or wrapped by a terminal only."""
+    """Print lines set for the console's width; only a terminal cuts or wraps longer ones."""
     for line in lines:
         console.print(line, soft_wrap=not console.is_terminal)
 
@@ -64,7 +64,7 @@ def wrapped(text: str, width: int, style: str = "") -> list["Text"]:
 GAP = 2
 """Blanks between columns."""
 MIN_WIDTH = 10
-"""The least room of a column that folds, if it needs as much."""
+"""The least width of a column that wraps, unless it needs less."""
 
 STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "incomparable": "magenta"}
 """How the statuses of changes are shown."""
@@ -86,9 +86,9 @@ def code_text(code: Code) -> str:
 
 
 def document_lines(document: Document, width: int) -> Iterator["Text"]:
-    """Yield sections in lines of at most `width`, then a line for each case that is missing, and last the answer.
+    """Yield sections in lines of at most `width`, then a line for each missing case, and last the answer.
 
-    What is folded away elsewhere is left out. Columns of text share the room that columns of numbers leave.
+    Folded blocks are left out. Columns of text share the room that columns of numbers leave.
     """
     from rich.text import Text
 
@@ -123,7 +123,7 @@ def section_lines(sections: Iterable[Section], width: int) -> Iterator["Text"]:
 def block_lines(block: Block, width: int, margin: int = 2) -> list["Text"]:
     """Return a block in lines of at most `width`: its title and note, its table, and which columns have no room.
 
-    The title stands behind `margin` blanks, a table behind twice as many.
+    The title is indented by `margin` blanks, a table by twice as many.
     """
     from rich.padding import Padding
     from rich.text import Text
@@ -169,10 +169,10 @@ def _folds(block: Block, name: str) -> bool:
 
 
 def _widths(block: Block, room: int) -> dict[int, int]:
-    """Return the widths of the columns that are shown, by their places: columns that fold share the room that is left.
+    """Return the widths of the visible columns by place: columns that wrap share the room left.
 
-    Where there is too little room, columns of numbers are left out, the last ones first, but for the first of all.
-    Names that are whole may be wider than the room.
+    Where room is short, columns of numbers are left out, the last first, all but the first. Columns in `whole` may
+    exceed the room.
     """
     from rich.cells import cell_len
 
@@ -217,14 +217,14 @@ def html_of(lines: Iterable["Text"]) -> str:
 
 
 WIDTH = 100
-"""Columns of what a program prints."""
+"""The width of a program's output in columns."""
 
 
 class Printed:
     """Prints itself as text, and in a notebook as HTML, from the same styled lines."""
 
     def lines(self) -> "Iterable[Text]":
-        """Return what is shown, in styled lines."""
+        """Return the output in styled lines."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The words of statements: one plain line for each code, whose facts are spelled by what stands behind their names."""
+"""The words of statements: a plain line for each code, with the spelling of each fact behind its name."""
 
 import math
 import string
@@ -137,8 +137,8 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.PENDING: "missing: {names}: {why} ({cases:counted;case})",
     Note.SWEEP: "by {parameter}, {table}: {values}",
 }
-"""A fact is spelled by `_SPELLED`, by a format specification, or not at all: `{fact:if|before|how|behind}` is "" where
-there is none of that name, `{fact:only|words}` where it is none or false, `{fact:else|words}` where it is any."""
+"""A fact is spelled by `_SPELLED` or a format specification. `{fact:if|before|how|behind}` is "" without the fact,
+`{fact:only|words}` without it or where it is false, `{fact:else|words}` with it."""
 
 OF_GATES: Mapping[StrEnum, str] = {
     GateCode.OTHER_FUNCTION: (
@@ -164,7 +164,7 @@ OF_GATES: Mapping[StrEnum, str] = {
     GateCode.IDLE_RULE: "rule {number} of the policy matches no case that is compared",
     GateCode.IDLE_IGNORE: "ignore {number} of the policy ({which}) matches no case: it may have done its work",
 }
-"""Those of the points of a gate."""
+"""The templates of a gate's points."""
 
 CAUSES: Mapping[str, str] = {
     Cause.UNKNOWN: "not measured",
@@ -204,7 +204,7 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     Refusal.SKIPPED: ("steps skipped", "count"),
     Refusal.TRAINS_WORSE: ("training", "worse"),
 }
-"""What a precision is refused by, and how its number and its limit are spelled; docs/advice.md explains each."""
+"""The reason of each refusal, and the spelling of its number and its limit; docs/advice.md explains each."""
 
 BRIEFLY: Mapping[str, str] = {
     **{code: brief for code, (brief, _) in REFUSALS.items()},
@@ -224,7 +224,7 @@ BRIEFLY: Mapping[str, str] = {
     Answer.NOTHING_LEFT: "fp32 failed",
     Answer.NOTHING_ELSE: "only fp32 measured",
 }
-"""What a verdict or an answer is by, in the two words that a table of many networks has room for."""
+"""Verdicts and answers in about two words, for tables of many networks."""
 
 _SPELLED: Mapping[str, Callable[..., str]] = MappingProxyType(
     {
@@ -275,13 +275,13 @@ def spelled(template: str, facts: Mapping[str, float | str]) -> str:
 
 
 def words(statement: Statement, **names: str) -> str:
-    """Return a statement in a plain line; `names` are those of its cases, tables and workloads."""
+    """Return a statement in a plain line; `names` are the names of its cases, tables and workloads."""
     templates = OF_GATES if isinstance(statement.code, GateCode) else TEMPLATES
     return spelled(templates[statement.code], {**names, **statement.facts})
 
 
 def briefly(code: str | None) -> str:
-    """Return the code of a verdict or an answer in two words or three; "" where there is none."""
+    """Return the code of a verdict or an answer in two or three words; "" for None."""
     return BRIEFLY.get(code, "network not finite") if code else ""
 
 
@@ -297,7 +297,7 @@ def verdict_words(row: Mapping[str, Any]) -> str:
 
 
 def against(code: str, number: float | None, limit: float | None, subject: str | None = "") -> str:
-    """Return what a precision is refused by, the number over its limit and where: "updates lost 4.2% > 2% in waves"."""
+    """Return the reason of a refusal with the number, its limit and the place: "updates lost 4.2% > 2% in waves"."""
     brief, unit = briefly(code), REFUSALS[code][1] if code in REFUSALS else ""
     if not unit or number is None or math.isnan(number):
         return brief
@@ -317,9 +317,9 @@ UNRUN = (Note.SKIPPED, Note.PENDING)
 
 
 def lines(statements: Iterable[Statement], cases: Mapping[str, Case], *, everything: bool = True) -> list[str]:
-    """Return statements about the `cases` of a run in plain lines: those that differ in their case alone are one.
+    """Return statements about the `cases` of a run in plain lines; those differing only in their case are joined.
 
-    Unless `everything` is wanted, what changes what to do, and not why.
+    Without `everything`, only statements that change a decision, and no causes.
     """
     alike: dict[tuple[object, ...], list[Statement]] = {}
     for statement in statements:
@@ -354,7 +354,7 @@ def answer(statement: Statement) -> str:
 
 
 def gains(statement: Statement) -> str:
-    """Return what taking a precision gains, "" where that is nothing or not known."""
+    """Return the gain of the precision to take, "" without a known gain."""
     facts: Mapping[str, Any] = statement.facts
     if statement.code not in (Answer.TAKE, Answer.SAVE):
         return ""
@@ -367,7 +367,7 @@ def gains(statement: Statement) -> str:
 
 
 def why(statement: Statement) -> str:
-    """Return the reasons of an answer: which precision is passed over, and why; "" where there is none."""
+    """Return the reasons of an answer, such as a precision that is passed over; "" without any."""
     facts: Mapping[str, Any] = statement.facts
     reasons = [words(statement)] if statement.code in TEMPLATES else []
     reasons += [spelled(CAUSES[facts["cause"]], facts)] if "cause" in facts else []
@@ -382,7 +382,7 @@ def why(statement: Statement) -> str:
 
 
 def _passed(facts: Mapping[str, Any]) -> str:
-    """Return what is faster or smaller and is not taken, why not, and what helps."""
+    """Return which faster or smaller precision is not taken, why, and the remedy."""
     code = facts["passed_code"]
     reason = words(Statement(code=code)) if code in TEMPLATES else f"refused ({briefly(code)})"
     remedy = f"; try {facts['remedy']}" if "remedy" in facts else ""

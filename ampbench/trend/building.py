@@ -1,4 +1,4 @@
-"""Runs become series: which are comparable, which x a run has on an axis, in which order, and what is at each."""
+"""Makes series of runs: comparable values, the x of each run on an axis, their order, and the point at each x."""
 
 import math
 from collections import Counter
@@ -29,7 +29,7 @@ from ampbench.trend.series import (
 )
 
 TORCH = "torch_version"
-"""The axis over which the commit is held fixed; over others the version of torch is."""
+"""The axis with a fixed commit; other axes have a fixed version of torch."""
 
 Key = tuple[Any, ...]
 Placement = list[tuple[Key, X] | None]
@@ -47,7 +47,7 @@ UNKNOWN = Version("0.dev0")
 
 
 def public_version(text: str) -> Version:
-    """Return a version of torch without its build, `UNKNOWN` for a text that is none."""
+    """Return a version of torch without its build, `UNKNOWN` for any other text."""
     try:
         return Version(Version(text).public)
     except InvalidVersion:
@@ -98,14 +98,14 @@ def by_date(headers: Sequence[Header]) -> Placement:
 AXES: Mapping[str, Callable[[Sequence[Header]], Placement]] = MappingProxyType(
     {TORCH: by_torch_version, "commit": by_commit, "date": by_date}
 )
-"""What a trend may run over."""
+"""The axes of trends."""
 
 
 OWN_PROGRAM = "ampbench"
 
 
 def place_of(header: Header, device: str, axis: str) -> Place:
-    """Return where and by what a run measured on `device`, for series over `axis`; the commit is left open."""
+    """Return the place of a run on `device` for series over `axis`, without the commit."""
     environment = header.environment
     described = environment.device(device)
     return Place(
@@ -218,7 +218,7 @@ def _series(track: _Track, axis: _Axis, columns: _Columns, metric: Tracked) -> I
 def _point(x: X, comparable: _Runs, runs: _Runs, case_id: str, metric: Tracked) -> Point:
     """Return the median of the comparable runs among the `runs` at `x`, or why there is none.
 
-    What is undefined is worse than any number. As comparisons do, it leaves out disturbed runs, where others are left.
+    An undefined value is worse than any number. As in comparisons, disturbed runs are left out unless all are.
     """
     column = metric.column.name
     if not comparable:
@@ -250,7 +250,7 @@ def _measured(run: RunValues, case_id: str, metric: Tracked) -> Measured:
 
 
 def _why_missing(runs: _Runs, case_id: str, column: str) -> Gap:
-    """Return why no comparable value of a case is among `runs`."""
+    """Return why `runs` have no comparable value of a case."""
     gaps = [run.missing[case_id] for run in runs if case_id in run.missing]
     if gaps:
         return gaps[-1]

@@ -1,7 +1,7 @@
-"""Where series change: `judge` between neighbours, asv's step detection in long series, and what runs differ in.
+"""Where series change: `judge` between neighbours, asv's step detection in long series, and differences of runs.
 
 asv's step detection is `asv.step_detect` (the Potts model; Friedrich et al., "Complexity penalized M-estimation",
-2008). The common change of all times of a run is set apart first.
+2008). The common change of all times of a run is separated first.
 """
 
 import math
@@ -24,9 +24,9 @@ from ampbench.trend.series import Change, Place, Rule, Series, Shift
 POINTS = 8
 """Series of times with at least this many points are for asv's step detection."""
 SHORTEST = 3
-"""A level has at least this many points: two slow runs in a row are no news on a shared machine."""
+"""The fewest points of a level: on a shared machine two slow runs in a row mean nothing."""
 MOST_RUNS = 4
-"""Of each of two neighbouring points this many runs, the newest, are compared, each with each."""
+"""The most runs, the newest, of each of two neighbouring points that are compared with each other."""
 CASES, WORKLOADS = 6, 3
 """A median over fewer cases, or over fewer networks, may be the change of one network."""
 ALIKE = 2 / 3
@@ -41,12 +41,12 @@ _CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 _JUDGED = {*_CHANGED, ChangeStatus.UNCHANGED}
 
 Runs = Sequence[Sequence[RunValues]]
-"""The runs behind each point of a series, those without a number last."""
+"""The runs at each point of a series, runs without a number last."""
 Direction = Literal["improved", "regressed"]
 
 
 class Judge:
-    """What is known of pairs of runs, each pair compared once."""
+    """The comparisons of pairs of runs, each made once."""
 
     def __init__(self) -> None:
         self.times = cache(lambda before, after: compare_times(before.measured, after.measured))
@@ -63,7 +63,7 @@ class Judge:
         runs: tuple[RunValues, RunValues],
         direction: Direction,
     ) -> Change:
-        """Return the change between two points of a series, with what the runs on both sides differ in."""
+        """Return the change between two points of a series, with the differences of the runs on both sides."""
         before, after = levels
         different = list(self.environment(*runs, series.case.device).found)
         different.sort(
@@ -95,7 +95,7 @@ def judged(series: Sequence[tuple[Series, Runs]]) -> tuple[list[Series], list[Sh
 
 
 def held(series: Series) -> list[int]:
-    """Return the places of the points that are judged: those with a value, of a time those that nothing disturbed."""
+    """Return the places of the judged points: points with a value that nothing disturbed."""
     return [place for place, point in enumerate(series.points) if point.value is not None and not point.disturbed]
 
 
@@ -133,7 +133,7 @@ Level = tuple[int, int]
 def find_steps(logs: stats.Floats, alone: stats.Floats, threshold: float) -> list[tuple[Level, Level]]:
     """Return asv's steps in the logarithms of a series, each as the level before it and the one after.
 
-    `own` are the logarithms without the changes of whole runs: asv looks at these, and both must move by more than
+    `alone` are the logarithms without the changes of whole runs, which asv searches; both must move by more than
     `threshold`. A level is compared with the one after the last step returned, so that small losses add up. Raises
     `ImportError` without asv.
     """
@@ -154,7 +154,7 @@ def find_steps(logs: stats.Floats, alone: stats.Floats, threshold: float) -> lis
 def _counts(moved: float, alone: float, threshold: float) -> bool:
     """Return whether a time moved beyond the threshold, in all and by itself.
 
-    Beside a change of the whole run a case must move by as much again: what doubles all times doubles none alike.
+    A case must also move by more than the whole run: whatever doubles all times doubles none exactly.
     """
     return moved * alone > 0 and abs(moved) > threshold and abs(alone) > max(threshold, abs(moved - alone))
 
@@ -207,8 +207,8 @@ def _counted(series: Series, runs: Runs, place: int) -> list[RunValues]:
 def _neighbour(series: Series, runs: Runs, points: tuple[int, int], moved: float, judge: Judge) -> list[Change]:
     """Return the change of a point from the one before it, where `judge` finds one in their runs; else nothing.
 
-    Of several pairs of runs one must be changed in the direction of `moved`, and none unchanged or changed in the
-    other. The interval holds those of all these pairs.
+    Of several pairs of runs at least one must have changed in the direction of `moved`, and none be unchanged or
+    changed in the other. The interval covers the intervals of all pairs.
     """
     sides = [_counted(series, runs, place) for place in points]
     verdicts = [
@@ -241,7 +241,7 @@ def _apart(series: Series, points: tuple[int, int], moved: float) -> bool:
 
 
 def _exact(series: Series, runs: Runs, judge: Judge) -> Series:
-    """Return a series of bytes or errors with its changes: what `judge` finds in two numbers without luck.
+    """Return a series of bytes or errors with the changes that `judge` finds in numbers without noise.
 
     A value is compared with its neighbour and with the first of its level, so that small losses add up.
     """

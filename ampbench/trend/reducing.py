@@ -1,4 +1,4 @@
-"""The runs that a user names, read and reduced to the numbers of a trend, each run once."""
+"""Reads the named runs and reduces each to the numbers of a trend, each run once."""
 
 import math
 from collections import Counter
@@ -31,8 +31,8 @@ _FUNCTION = attrgetter("output_norm", "output_sketch", "grad_sketch", "loss", "o
 class RunValues:
     """One run, reduced to numbers of the `cases` that are followed.
 
-    `values` are by column and case id, in base units, without unknown ones; `missing` says why cases are not ok,
-    `disturbed` what disturbed cases with too many unfit rounds.
+    `values` are by column and case id, in base units, without unknown ones; `missing` has the reasons why cases are
+    not ok, `disturbed` the causes of too many unfit rounds of cases.
     """
 
     cases: Mapping[str, Case]
@@ -51,7 +51,7 @@ class RunValues:
         return self.values[column].get(case_id)
 
     def numbers(self, metric: Tracked, case_id: str) -> str:
-        """Return what must be equal for values to be comparable: weights and inputs of errors, the counter of bytes."""
+        """Return the key of comparable values: the digests of weights and inputs for errors, the counter for bytes."""
         stored = self.measured.stored
         if metric.gate.kind == "memory" and (memory := stored.memory.get(case_id)):
             return memory.source
@@ -60,7 +60,7 @@ class RunValues:
         return ""
 
     def undefined(self, column: str, case_id: str) -> str:
-        """Return why a measured error is no number, "" where it is one or was not measured."""
+        """Return why a measured error is undefined, "" where it is defined or was not measured."""
         divergence = self.measured.stored.divergence.get(case_id)
         if divergence is None or case_id in self.missing or case_id in self.values[column]:
             return ""
@@ -74,12 +74,12 @@ class RunValues:
         )
 
     def function(self, case_id: str) -> object:
-        """Return what a case computed, equal to the last bit; None where that is not known."""
+        """Return the fp64 result of a case, for comparison to the last bit; None where it is unknown."""
         divergence = self.measured.stored.divergence.get(case_id)
         return _FUNCTION(divergence.reference) if divergence else None
 
     def may_vary(self, case_id: str) -> bool:
-        """Return whether a step's bits may differ when it is run again: seen, or not looked at on an accelerator."""
+        """Return whether a repeated step may differ in its bits: it did, or was not repeated on an accelerator."""
         divergence = self.measured.stored.divergence.get(case_id)
         repeatable = divergence.repeatable if divergence else None
         return repeatable is False or (repeatable is None and self.cases[case_id].device != "cpu")
@@ -115,7 +115,7 @@ def reduced(run: MeasuredRun, columns: Iterable[str], is_chosen: Callable[[str],
 
 
 def _disturbed(run: MeasuredRun) -> dict[str, str]:
-    """Return what disturbed the cases with more than `UNFIT_SHARE` of their rounds unfit, or asv's with other load."""
+    """Return the disturbances of cases with more than `UNFIT_SHARE` unfit rounds, or in asv with other load."""
     rounds, unfit = run.rounds, unfit_rounds(run)
     disturbed = {}
     for place, case_id in enumerate(run.stored.cases):
@@ -141,15 +141,15 @@ class RunsRead(NamedTuple):
 
 
 def read_runs(names: Sequence[str], results: Path, metrics: Iterable[Tracked], keyword: str = "") -> RunsRead:
-    """Return the runs that sources are the `names` of, with the `metrics` of the cases whose id matches `keyword`.
+    """Return the runs of the sources `names`, with the `metrics` of the cases whose id matches `keyword`.
 
     A source is a run file, a run's id, a prefix of one or `latest` (in the folder `results`), a folder of run files, a
-    results folder (its runs/ and its asv/), a folder of asv's results, or a file of pytest-benchmark. Without any: all
-    of `results`. A run that is named twice, or was imported and is there in its own format too, counts once; of a file
-    of asv's that grew since it was imported, the newest state counts.
+    results folder (its runs/ and its asv/), a folder of asv's results, or a file of pytest-benchmark. Default: all of
+    `results`. A run that is named twice, or also present in its own format, counts once; of a file of asv's that grew
+    since its import, the newest state counts.
 
-    Raises `NothingToRunError` where no run measured, `StoreError` for a damaged or foreign file, `UsageError` for a
-    name of nothing.
+    Raises `NothingToRunError` where no run measured, `StoreError` for a damaged or foreign file, `UsageError` for an
+    unknown name.
     """
     if not names:
         check_folder(results)
@@ -228,7 +228,7 @@ def _foreign(folder: Path, alone: bool) -> list[Path]:
 
 
 def _identity(run: MeasuredRun) -> object:
-    """Return what makes a run itself: its id; imports of one measurement are one run."""
+    """Return the identity of a run: its id; imports of one measurement are one run."""
     header = run.stored.header
     if header.imported is None:
         return header.run

@@ -1,6 +1,6 @@
 """A trend as data: series of one metric of one case over an axis, and the changes found in them.
 
-Tables, JSON and reports are made from these. The metrics that are followed stand here, by the names that people type.
+Tables, JSON and reports are made from it. The metrics that trends follow are here, by the names that people type.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class Tracked:
 
     @property
     def noisy(self) -> bool:
-        """Whether luck has a part in its values: times vary, bytes and errors of one environment do not."""
+        """Whether its values are noisy: times vary, bytes and errors of one environment do not."""
         return self.column.name == TIME
 
 
@@ -90,7 +90,7 @@ class Rule(StrEnum):
     NEIGHBOURS = "neighbours"
     """Each point against the one before it, as `ampbench compare` decides on their runs: a time, fewer points."""
     EXACT = "exact"
-    """Luck has no part in the metric: every difference beyond the gate's tolerance."""
+    """The metric has no noise: every difference beyond the gate's tolerance."""
     NONE = "none"
     """A series of one point."""
     NO_ASV = "no-asv"
@@ -103,12 +103,12 @@ JUDGED = (Rule.STEPS, Rule.NEIGHBOURS, Rule.EXACT)
 
 
 class LeftOut(StrEnum):
-    """Why a run is at no place of an axis."""
+    """Why a run has no place on an axis."""
 
     NO_VERSION = "no-readable-torch-version"
     NO_COMMIT = "no-commit"
     OTHER_COMMIT = "another-commit"
-    """Over versions of torch the commit is held fixed."""
+    """Over versions of torch the commit is fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +121,10 @@ class X:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where and by what a series was measured: what must be equal for its points to be comparable.
+    """The machine and program of a series, equal for all its points.
 
-    `program` is "ampbench" or that of an imported run. `cpu` and `device_name` are models. `torch_version` is empty
-    where that is the axis, `commit` where it is not. `settings` are those of the arm of an A/B session (NAME=VALUE).
+    `program` is "ampbench" or the program of an imported run. `cpu` and `device_name` are models. `torch_version` is
+    empty where it is the axis, `commit` where it is not. `settings` are an A/B session's arm (NAME=VALUE).
     """
 
     program: str
@@ -142,7 +142,7 @@ class Place:
 class Measured:
     """The `value` of one `run` at a point, with the interval from the run's own rounds or samples (95%, asv's 99%).
 
-    `disturbed` says what disturbed the machine while it was measured, "" where nothing did.
+    `disturbed` names the disturbance of the machine during the measurement, "" without any.
     """
 
     run: str
@@ -156,10 +156,9 @@ class Measured:
 class Point:
     """The value of a series at one x: the median over `runs` runs, in the unit of the metric.
 
-    Disturbed runs are left out of a time where others are not disturbed; else the point is not judged. `low` and `high`
-    are the 95% interval of the runs' values where there are three or more, that of the run where there is one, else
-    None. `each` has the runs one by one. A point without a `value` has a `gap`; it may have `runs` that measured a
-    number that is not finite.
+    Disturbed runs are left out of a time unless all are; then the point is not judged. `low` and `high` are the 95%
+    interval of the values of three or more runs, or of the single run, else None. `each` has the values of the runs. A
+    point without a `value` has a `gap`; its `runs` may have measured a number that is not finite.
     """
 
     x: X
@@ -173,12 +172,12 @@ class Point:
 
     @property
     def disturbed(self) -> str:
-        """What disturbed all of its runs, so that it is not judged; "" where one of them was quiet."""
+        """The disturbance of all its runs, so that it is not judged; "" where one of them was quiet."""
         return self.each[-1].disturbed if self.each and all(run.disturbed for run in self.each) else ""
 
     @property
     def undefined(self) -> bool:
-        """Whether the error was measured and is no number, because something is not finite."""
+        """Whether the error was measured and is undefined, because a value is not finite."""
         return self.gap is not None and self.gap.lack is Lack.UNDEFINED
 
 
@@ -188,8 +187,8 @@ class Change:
 
     `before` and `after` are the levels on both sides, in the unit of the metric, None where undefined. `ratio` is
     after / before, None where before is 0 or either is undefined; `low` and `high` are its 95% interval where
-    comparisons of runs have one. `moved` are the facts of an fp64 result that moved: errors on both sides are of
-    different functions, whatever their sizes. The runs on both sides differ in `differences`.
+    comparisons of runs have one. `moved` are the facts of an fp64 result that moved: errors on both sides belong to
+    different functions. The runs on both sides differ in `differences`.
     """
 
     x: X
@@ -238,9 +237,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """The common change of all times of a place from `last` to `x`: their median `ratio` over `cases` cases.
+    """The common change of all times at a place from `last` to `x`: the median `ratio` of `cases` cases.
 
-    `alike` of them moved that way. Each series is judged by the rest.
+    `alike` of them moved in its direction. Each series is judged without it.
     """
 
     place: Place

@@ -1,4 +1,4 @@
-"""A trend in words, and shown: the changes in one table, then what else decides."""
+"""A trend in words: the changes in one table, then notes on them."""
 
 import math
 from collections import Counter
@@ -19,15 +19,15 @@ from ampbench.trend.series import JUDGED, TRACKED, Change, Lack, Place, Point, R
 
 LONGEST_LIST = 3
 FACTOR = 10.0
-"""From this ratio on, a change is written as a factor: nobody reads five digits of per cent."""
+"""The ratio from which a change is written as a factor: five digits of per cent are unreadable."""
 _LONGEST_PART = 9
-"""This much is shown of a digest, and of the longest counter of memory ("allocator") all."""
+"""The characters shown of a digest; the longest counter of memory ("allocator") fits."""
 MOST = 10
-"""This many changes are listed unless all are asked for."""
+"""The most changes listed by default."""
 _LONGEST_VALUE = 40
-"""Values of a difference longer than this, such as lists of instructions, are not written out."""
+"""The most characters of a value of a difference; lists of instructions are longer."""
 COLUMNS_FOR_X = 5
-"""This many x stand side by side with their values; of more, the first and the last."""
+"""The most x with columns of their own; of more, only the first and the last."""
 _NOTES: Mapping[Rule, str] = {
     Rule.NO_ASV: 'not judged: series of this length need asv, which pip install "ampbench[asv]" adds',
     Rule.NO_NOISE: "not judged: neither rounds nor intervals show how noisy the points are",
@@ -40,10 +40,10 @@ Names = Mapping[tuple[Place, str, int, str, str], str]
 
 
 def series_names(trend: Trend) -> Names:
-    """Return a short name for each series by its key: the case's label, and the version and numbers that tell it apart.
+    """Return a short, unique name for each series by its key.
 
-    These are the version of the workload where there are several, and the digests, or the counter of memory, where the
-    series of one case, metric and place differ in nothing else.
+    To the case's label come the version of the workload where there are several, and the digests or the counter of
+    memory where the series of a case, metric and place differ in nothing else.
     """
     labels = case_labels(series.case for series in trend.series)
     versions = Counter(
@@ -61,7 +61,7 @@ def series_names(trend: Trend) -> Names:
 
 
 def what(change: Change) -> str:
-    """Return in one line what the runs on both sides of a change differ in: "torch 2.12.1 → 2.13.0; commit a1 → b2"."""
+    """Return the differences of the runs around a change: "torch 2.12.1 → 2.13.0; commit a1 → b2"."""
     parts = [f"computes something else: {drift_said(change.moved)}"] if change.moved else []
     return "; ".join([*parts, *map(_difference, change.differences)]) or "no difference is recorded"
 
@@ -104,7 +104,7 @@ _FIELDS: Mapping[str, Callable[[Any], str]] = {
     "commit": lambda commit: f"commit {short_commit(commit)}",
     "settings": lambda settings: " ".join(f"{name}={value}" for name, value in settings),
 }
-"""How the fields of a place are written, in their order."""
+"""The spelling of a place's fields, in their order."""
 
 
 def _parts(place: Place, fields: Iterable[str]) -> list[str]:
@@ -117,7 +117,7 @@ def place_name(place: Place) -> str:
 
 
 def where(trend: Trend, place: Place) -> str:
-    """Return what tells a place from the others of the trend in brackets behind a blank, "" where there is but one."""
+    """Return the traits that distinguish a place of the trend, in brackets after a blank; "" for a single place."""
     fields: list[str] = []
     for field in _FIELDS:
         apart = {tuple(getattr(known_place, known) for known in fields) for known_place in trend.runs}
@@ -128,7 +128,7 @@ def where(trend: Trend, place: Place) -> str:
 
 
 def changes_in_order(trend: Trend) -> list[tuple[Series, Change]]:
-    """Return all changes: place by place, x by x, those with one cause together, the largest first."""
+    """Return all changes by place, x and cause, the largest first."""
     ordered = []
     for group in trend.places.values():
         order = {point.x: number for number, point in enumerate(group[0].points)}
@@ -142,7 +142,7 @@ def _height(change: Change) -> float:
 
 
 def size(change: Change) -> str:
-    """Return how large a change is, as "+7.2% (6.1 to 8.4%)"; the interval where luck has part in it."""
+    """Return how large a change is, as "+7.2% (6.1 to 8.4%)"; the interval where the metric is noisy."""
     if change.moved:
         return "another function"
     if change.after is None:
@@ -170,7 +170,7 @@ def missing(point: Point) -> str:
 
 
 def failures(trend: Trend) -> list[str]:
-    """Return the cases that failed, and the errors that are no numbers, at the last x."""
+    """Return the failed cases and the undefined errors at the last x."""
     lines: dict[str, None] = {}
     labels = case_labels(series.case for series in trend.series)
     for series in trend.series:
@@ -195,7 +195,7 @@ def notes(trend: Trend) -> list[str]:
 
 
 def _shared_shifts(trend: Trend) -> list[str]:
-    """Return the common changes of all times of a run, which are no change of any case."""
+    """Return the common changes of all times of a run, which no single case explains."""
     lines = []
     for shift in trend.shifts:
         took = f"{relative(shift.ratio).lstrip('+-')} {'more' if shift.ratio > 1 else 'less'}"
@@ -261,7 +261,7 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
 
 
 def _span(trend: Trend) -> str:
-    """Return the ends of the axis of each place, those of one point only where no other ends there."""
+    """Return the ends of each place's axis; a single point only where no other axis ends there."""
     ends = [(group[0].points[0].x.label, group[0].points[-1].x.label) for group in trend.places.values()]
     known = {label for first, last in ends if first != last for label in (first, last)}
     spans = (" → ".join(dict.fromkeys(pair)) for pair in ends if pair[0] != pair[1] or pair[0] not in known)
@@ -303,7 +303,7 @@ _OF_POINT = ("value", "low", "high", "runs")
 
 
 def _rows(trend: Trend) -> list[dict[str, Any]]:
-    """Return the rows of CSV, one for each point of each series; `change` and `what` are of the change at it."""
+    """Return the rows of CSV, one for each point of each series; with the change at it in `change` and `what`."""
     rows = []
     for series in trend.series:
         changes = {change.x: change for change in series.changes}
