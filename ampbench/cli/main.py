@@ -52,6 +52,8 @@ VERBS = {
 }
 """The verbs in the order of a user's day; each is a kind of run, a module of that name, or in `ELSEWHERE`."""
 ELSEWHERE = {
+    "ab": "ampbench.cli.compare:ab",
+    "report": "ampbench.cli.show:report",
     "gate": "ampbench.cli.compare:gate",
     "trend": "ampbench.cli.compare:trend",
     "merge": "ampbench.cli.convert:merge",
