@@ -5,17 +5,17 @@ import torch
 from msgspec.structs import replace
 
 from ampbench.records.measured import Round
-from benchmarks.self import compare, importing, load, outcomes, trainings, trend, verdicts, walls
+from benchmarks.self import load, outcomes, startup, trainings, verdicts
 from benchmarks.self.__main__ import main
 from tests.stored_runs import make_case, make_round
 
 
 @pytest.mark.slow
 def test_the_stores_benchmarks_run() -> None:
-    assert importing.seconds(files=3) > 0
+    assert load.import_seconds(files=3) > 0
     assert load.measure(cases=20)["file bytes"] > 0
-    assert compare.seconds(cases=20, rounds=4) > 0
-    assert trend.seconds(runs=3, cases=20) > 0
+    assert load.compare_seconds(cases=20, rounds=4) > 0
+    assert load.trend_seconds(runs=3, cases=20) > 0
 
 
 def test_a_part_that_there_is_not_is_refused_before_anything_is_measured(
@@ -67,7 +67,7 @@ def test_what_lies_between_blocks_is_from_the_last_build_of_any_lane_to_the_firs
         return replace(found, seconds=seconds)
 
     rounds = [ended(0, 10, 1.0), ended(0, 12, 3.0), ended(1, 20, 2.0), ended(1, 21, 1.0), ended(3, 30, 4.0)]
-    assert walls.between_blocks(rounds) == [6.0, 5.0]
+    assert startup.between_blocks(rounds) == [6.0, 5.0]
 
 
 def test_a_machine_that_is_never_fit_decides_only_what_is_far_beyond_what_held_it_up() -> None:

@@ -6,17 +6,12 @@ from types import MappingProxyType
 
 from ampbench.core.units import format_bytes, format_seconds
 from benchmarks.self import (
-    compare,
-    headroom,
-    importing,
     load,
     report,
     startup,
     timing,
     tracing,
-    trend,
     verdicts,
-    walls,
 )
 
 Rows = Iterator[tuple[str, str, str]]
@@ -40,30 +35,30 @@ def _load() -> Rows:
 
 
 def _compare() -> Rows:
-    written = format_seconds(compare.seconds())
+    written = format_seconds(load.compare_seconds())
     yield "compare two runs of 10,000 cases of 10 rounds of 20 samples", written, "≤ 5 s"
 
 
 def _importing() -> Rows:
-    yield "import 1,000 result files of asv: read, check, write", format_seconds(importing.seconds()), "≤ 5 s"
+    yield "import 1,000 result files of asv: read, check, write", format_seconds(load.import_seconds()), "≤ 5 s"
 
 
 def _trend() -> Rows:
-    yield "trend over 200 runs of 200 cases of 4 rounds of 20 samples", format_seconds(trend.seconds()), "≤ 5 s"
+    yield "trend over 200 runs of 200 cases of 4 rounds of 20 samples", format_seconds(load.trend_seconds()), "≤ 5 s"
 
 
 PARTS: Mapping[str, Callable[[], Iterable[tuple[str, str, str]]]] = MappingProxyType(
     {
         "timing": _timing,
         "startup": startup.rows,
-        "walls": walls.rows,
+        "walls": startup.wall_rows,
         "load": _load,
         "compare": _compare,
         "importing": _importing,
         "trend": _trend,
         "report": report.rows,
         "tracing": tracing.rows,
-        "headroom": headroom.rows,
+        "headroom": tracing.headroom_rows,
     }
 )
 """What is measured, in the order of the table of `docs/performance.md`: each yields figures, and their goals."""

@@ -1,15 +1,19 @@
-"""How long the command line takes to start and to answer: what a user waits before anything is measured."""
+"""How long the command line takes to start and to answer, and a session beyond its rounds."""
 
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from ampbench.core.units import format_seconds
 from ampbench.errors import CASE_FAILED, UsageError
+from ampbench.records.measured import Round
+from ampbench.store import list_runs, read_run
 
 REPETITIONS = 7
 BARE, TORCH = ("-c", "pass"), ("-c", "import torch")
@@ -62,3 +66,48 @@ def measure_small_run(results: Path) -> None:
     """Leave a stored run of one workload in `results`, for `show` to read."""
     arguments = ["run", "mlp", "--preset", "tiny", "--min-run-time", "0.02", "--results", str(results)]
     subprocess.run([sys.executable, "-m", "ampbench", *arguments], check=True, capture_output=True)
+
+
+ONE_NETWORK = ("run", "mlp")
+DEFAULT = ("run", "--budget", "10")
+TWO_ARMS = ("ab", "mlp", "--phase", "inference", "--baseline", "here", "--candidate", "X=1", "--rounds", "5")
+
+
+def wall_rows() -> Iterator[tuple[str, str, str]]:
+    """Yield what was measured, how long it took, and the goal."""
+    began, _, rounds = _session(ONE_NETWORK)
+    first = max(_ended(timing) for timing in rounds if timing.round == 0) - began
+    yield "ampbench run mlp, 5 precisions, both phases: its first full table", format_seconds(first), "≤ 10 s"
+    _, wall, _ = _session(DEFAULT)
+    yield "ampbench run, the default suite (make demo): wall", format_seconds(wall), "≤ 90 s"
+    _, _, rounds = _session(TWO_ARMS)
+    between = statistics.median(between_blocks(rounds))
+    yield "ampbench ab, three lanes: from a block's last build to the next one's first", format_seconds(between), "–"
+
+
+def between_blocks(rounds: Iterable[Round]) -> list[float]:
+    """Return the seconds from the end of the last round of each block to the beginning of the next one's first.
+
+    A round of `ab` tells how long its builds took, not what lay between them: builds of other lanes in the first round
+    of a block count as before it, which is a fraction of a second.
+    """
+    ends: dict[int, tuple[float, float]] = {}
+    for timing in rounds:
+        first, last = ends.get(timing.round, (float("inf"), 0.0))
+        ends[timing.round] = min(first, _ended(timing) - timing.seconds), max(last, _ended(timing))
+    ordered = [ends[block] for block in sorted(ends)]
+    return [after[0] - before[1] for before, after in pairwise(ordered)]
+
+
+def _session(arguments: tuple[str, ...]) -> tuple[float, float, list[Round]]:
+    """Return when a session began (of the epoch), how long it took, and its rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.time()
+        command = [sys.executable, "-m", "ampbench", *arguments, "--results", folder]
+        subprocess.run(command, capture_output=True, check=False)
+        wall = time.time() - began
+        return began, wall, [timing for path in list_runs(Path(folder)) for timing in read_run(path).rounds]
+
+
+def _ended(timing: Round) -> float:
+    return datetime.fromisoformat(timing.finished_at).timestamp()
