@@ -1,8 +1,7 @@
 """The atlas: networks of three libraries in every precision of a CPU: `python -m benchmarks.atlas`, or `make atlas`.
 
-They are measured in runs of `TOGETHER` networks of a library in one phase. What `results/atlas` has of them is left as
-it is, what was broken off there goes on: a night may end at any time, and `make atlas` again measures the rest. Then
-`--page` writes docs/atlas.md, which says only what was measured.
+A run measures `TOGETHER` networks of a library in one phase. `make atlas` keeps complete runs in `results/atlas`,
+resumes interrupted ones and measures the rest. Then `--page` writes docs/atlas.md.
 """
 
 import argparse
@@ -43,28 +42,26 @@ TRANSFORMERS = (
     "albert", "bart", "bert", "bloom", "deberta-v2", "distilbert", "falcon", "fnet", "gemma", "gpt2", "gpt_neox",
     "llama", "mamba", "mistral", "modernbert", "opt", "phi", "qwen3", "t5", "xlnet",
 )  # fmt: skip
-"""Encoders, decoders and encoder-decoders: attention of every kind, and what does without."""
+"""Encoders, decoders and encoder-decoders, with attention of every kind or none."""
 PHASES = ("inference", "training")
 TRAINED = 3
-"""Every so manieth network is measured in training, too."""
+"""One network in this many is also measured in training."""
 TRAINED_IN = ("fp32", "bf16_autocast", "bf16_pure")
-"""In these precisions: fp16 is emulated by CPUs, 4 to 40 times slower in inference, and its training alone would take
-a night."""
+"""The precisions of trainings: CPUs emulate fp16, 4 to 40 times slower, and its training would take a night."""
 TOGETHER = 20
-"""So many networks are a run: a night that ends early leaves the runs before complete."""
+"""The networks of a run: after a night that ends early, the earlier runs are complete."""
 SETTINGS = (
     "--rounds", "3", "--min-run-time", "1s", "--memory-limit", "10GiB", "--threads", "2",
 )  # fmt: skip
-"""As few rounds as give an interval, each of a second, so that a step of a tenth of one is timed ten times."""
+"""The fewest rounds with an interval, each of a second, so that a step of 0.1 s is timed ten times."""
 OF_PHASE = {
     "inference": ("--timeout", "20"),
     "training": (*(word for name in TRAINED_IN for word in ("--precision", name)), "--timeout", "60"),
 }
-"""What takes over 20 s in inference, as large networks in emulated fp16 do, is a row: with a minute for each, these
-alone would fill the night."""
+"""Inference over 20 s, as of large networks in emulated fp16, times out: a minute each would fill the night."""
 
 MOST = 40
-"""So many networks of a phase are named, those that gain most; the report has all."""
+"""The most networks of a phase on the page, the largest gains; the report has all."""
 
 
 def networks() -> dict[str, tuple[str, ...]]:
@@ -101,9 +98,9 @@ def plan(names: Mapping[str, Sequence[str]], only: str = "*") -> list[Planned]:
 
 
 def command(planned: Planned, results: Path) -> list[str] | None:
-    """Return what measures a run, or what is missing of it, None where it is there complete.
+    """Return the command that measures or resumes a run, None for a complete one.
 
-    A run that is there under its label with other networks, of an earlier list, is measured anew.
+    A stored run with this label and other networks, of an earlier list, does not count.
     """
     ampbench = [sys.executable, "-m", "ampbench", "run"]
     for file in reversed(list_runs(results)):
@@ -120,7 +117,7 @@ def command(planned: Planned, results: Path) -> list[str] | None:
 
 
 def measure(planned: Sequence[Planned], results: Path) -> int:
-    """Measure what is missing; return 0, or the exit code of the run that could not be, and was not for a case."""
+    """Measure the missing runs; return 0, or the exit code of a run that failed, other than for its cases."""
     for place, run in enumerate(planned, 1):
         words = command(run, results)
         progress = f"{place} of {len(planned)}: {run.label}, {len(run.workloads)} networks"
@@ -176,7 +173,7 @@ def sections(results: Path) -> tuple[str, list[Section]]:
 
 
 def page(results: Path) -> str:
-    """Return docs/atlas.md, of what was measured."""
+    """Return docs/atlas.md from the stored runs."""
     where, listed = sections(results)
     return f"{HEAD.format(where=where)}\n\n{markdown(listed)}"
 

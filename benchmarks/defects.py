@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 PROBES = ROOT / "results" / "checks"
 PAGE = ROOT / "docs" / "defects.md"
 ABSENT = "–"
-"""Stands for a check that was not run with a torch, or by another program than today's."""
+"""Stands for a check that did not run with a torch, or ran by an older program."""
 
 HEAD = """\
 # Known defects of mixed precision
@@ -82,30 +82,30 @@ These were told of, too, and no check asks for them: what it takes to see them w
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What each check came to on a type of device, by torch; `versions` are the oldest first."""
+    """The outcome of each check on a type of device, by torch; `versions` are the oldest first."""
 
     device: str
     versions: Sequence[str]
     found: Sequence[dict[str, Checked]]
 
     def outcomes(self, check: str) -> list[str]:
-        """Return what a check came to with each torch."""
+        """Return the outcome of a check with each torch."""
         return [by_check[check].outcome if check in by_check else ABSENT for by_check in self.found]
 
     @property
     def checks(self) -> list[Check]:
-        """Those that can be asked of the device or, where none was there, of fake tensors."""
+        """The checks of the device or, without one, of fake tensors."""
         real = any(result.how == DEVICE for by_check in self.found for result in by_check.values())
         return [check for check in CHECKS.values() if self.device in check.devices and (real or check.fake)]
 
     @property
     def changed(self) -> list[Check]:
-        """Those that come to something else with some torch than with another, where both could show it."""
+        """The checks whose outcomes differ between torch versions that could show them."""
         return [check for check in self.checks if len(set(self.outcomes(check.name)) - {ABSENT, NOT_SHOWN}) > 1]
 
 
 def matrices(runs: Sequence[StoredRun]) -> list[Matrix]:
-    """Return a matrix for each device: of results that today's programs gave, of several runs of a torch the last."""
+    """Return a matrix for each device, from results of today's programs in each torch's last run."""
     versions = list(dict.fromkeys(map(version, runs)))
     asked = [latest(run for run in runs if version(run) == known) for known in versions]
     listed = []
@@ -178,7 +178,7 @@ def _changed(listed: Sequence[Matrix]) -> str:
 
 
 def _unseen(listed: Sequence[Matrix]) -> str:
-    """Return the checks that were asked and found all as it should be."""
+    """Return the checks that ran and found no defect."""
     asked = {name for matrix in listed for by_check in matrix.found for name in by_check}
     shown_defective = {
         check.name
@@ -212,7 +212,7 @@ def _newest(matrix: Matrix, newest: str) -> list[str]:
 
 
 def _all(matrix: Matrix) -> str:
-    """Return the outcomes of each check: those that are the same with every torch as lists of names."""
+    """Return the outcomes of each check; checks with equal outcomes in all versions as lists of names."""
     every = {check.name: matrix.outcomes(check.name) for check in matrix.checks}
     rows = [[name, *outcomes] for name, outcomes in every.items() if len(set(outcomes)) > 1]
     always = [(kind, [f"`{name}`" for name, outcomes in every.items() if {*outcomes} == {kind}]) for kind in MEANINGS]
@@ -222,7 +222,7 @@ def _all(matrix: Matrix) -> str:
 
 
 def _threads() -> str:
-    """Return a line for each check with links to the threads that told of it."""
+    """Return a line for each check with links to its threads."""
     return "\n".join(f"* `{name}`: {', '.join(map(_link, check.threads))}" for name, check in CHECKS.items())
 
 

@@ -1,11 +1,10 @@
-"""How large the project is, beside the bounds that are kept: `python -m benchmarks.size`, or `make size`.
+"""The size of the project and its bounds: `python -m benchmarks.size`, or `make size`.
 
-The bounds, in size.json, are what has been reached. `tests/test_size.py` fails where a measure exceeds its bound, so a
-commit that needs more room makes it elsewhere; `--lower` writes down the room that a commit has made. A bound is never
-raised by hand without a reason in CHANGELOG.md.
+size.json has the bounds. `tests/test_size.py` fails where a measure exceeds its bound, so a commit that needs room
+makes it elsewhere; `--lower` lowers the bounds to the present size. Raising one needs a reason in CHANGELOG.md.
 
-Only files that git tracks count, and a line is what `wc -l` counts. Code that moves to tests, benchmarks or data counts
-there. Of JavaScript, ampbench/ has its own alone: what others wrote comes from packages, so nothing is left out.
+Only files that git tracks count, by the lines of `wc -l`. Moved code counts where it moved to. All JavaScript in
+ampbench/ is its own.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 BOUNDS = Path(__file__).with_suffix(".json")
 DOCUMENTED = "public definitions with a docstring, share"
-"""Counted in hundredths, so that removing what has a docstring lowers nothing."""
+"""Counted in hundredths, so that removing a documented definition does not lower it."""
 DENSITY = "ampbench/, statements a line"
 DENSEST = 0.62
 """Statements a line at most: room is made by leaving things out, not by crowding. No commit lowers it."""
@@ -74,9 +73,9 @@ def of_code() -> dict[str, float]:
 
 
 def of_options() -> dict[str, float]:
-    """Return how many options there are: those of all verbs with `--help`, hidden ones too, by their long spelling.
+    """Return the numbers of options of all verbs, with `--help` and hidden ones, by their long spelling.
 
-    Distinct ones count those of the program itself, such as `--version`, as well.
+    Distinct ones include the options of the program itself, such as `--version`.
     """
     from ampbench.cli import main
 
@@ -124,7 +123,7 @@ def exceeded(now: dict[str, float], bound: dict[str, float]) -> list[str]:
 
 
 def lowered(now: dict[str, float], bound: dict[str, float]) -> dict[str, float]:
-    """Return the bounds with what is reached now where that is better."""
+    """Return the bounds, lowered to the present measures where these are better."""
     return {
         name: DENSEST if name == DENSITY else (max if name == DOCUMENTED else min)(value, bound.get(name, value))
         for name, value in now.items()

@@ -61,7 +61,7 @@ PARTS: Mapping[str, Callable[[], Iterable[tuple[str, str, str]]]] = MappingProxy
         "headroom": tracing.headroom_rows,
     }
 )
-"""What is measured, in the order of the table of `docs/performance.md`: each yields figures, and their goals."""
+"""The parts in the order of the table of `docs/performance.md`: each yields figures with their goals."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How often change points of simulated series are wrong, or wanting: the tables of docs/trends.md, in some minutes."""
+"""How often change points of simulated series are wrong or missing: the tables of docs/trends.md, in some minutes."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ AFTER = (3, 4, 6, 10)
 
 
 def steps_table(count: int = 200) -> Iterator[str]:
-    """Yield the lines of a Markdown table: a noise each, series flagged and steps found after so many points."""
+    """Yield the lines of a Markdown table: for each noise, the series flagged and the steps found after some points."""
     steps = ((0.01, 0.05), (0.03, 0.10))
     headers = [f"flagged, CV {spread:.0%}" for spread in SPREADS]
     headers += [f"{effect:.0%} at CV {spread:.0%} after {AFTER}" for spread, effect in steps]
@@ -23,7 +23,7 @@ def steps_table(count: int = 200) -> Iterator[str]:
 
 
 def histories_table(count: int = 60) -> Iterator[str]:
-    """Yield the same for whole histories of twelve cases, four rounds a run: what `ampbench trend` says in the end."""
+    """Yield the same for whole histories of twelve cases, four rounds a run, by the last result of `ampbench trend`."""
     yield "| noise of rounds, CV 1.5% | runs | false alarms, series | histories | 5% found | 10% | 20% | false beside |"
     yield "|---" * 8 + "|"
     for name in HISTORIES:

@@ -1,7 +1,7 @@
 """A fleet of many lanes: the real session, its dealing and its files, and lanes that answer from a script.
 
-The lanes live on a clock of their own, which the session reads, so that hours of measuring take minutes: what takes
-real time is what the driver does. `python -m benchmarks.self.fleet` prints the table of docs/fleet.md.
+The session reads the simulated clock of the lanes, so that hours of measuring take minutes: only the driver takes real
+time. `python -m benchmarks.self.fleet` prints the table of docs/fleet.md.
 """
 
 import heapq
@@ -31,15 +31,15 @@ from ampbench.store import lines
 from benchmarks.self.load import make_case, make_divergence, make_header, make_memory, make_round
 
 OPENING_SECONDS = 8.0
-"""What a lane takes from being free to its first turn: an actor, a session, a server."""
+"""The seconds from a free lane to its first turn: an actor, a session, a server."""
 SOURCE = WorkloadSource(name="linear_chain", family="linear", module="m", function="f", builtin=True)
 
 
 @dataclass(slots=True)
 class Machine:
-    """A machine of the script: how long a turn takes there, and when it appears, becomes free and dies.
+    """A machine of the script: the seconds of a turn, and when it appears, becomes free and dies.
 
-    `problem` is why it cannot be opened; cases that `fails` tells fail there.
+    `problem` is the reason why it cannot be opened; the cases in `fails` fail there.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Machine:
 
     @property
     def place(self) -> Place:
-        """Where it is: its name is its id, unless it is a machine of that name that came back."""
+        """Its place; its id is its name, unless a machine of this name came back."""
         return Place(self.id or self.name, self.name)
 
 
@@ -74,15 +74,15 @@ class ScriptedCluster:
         self._count = itertools.count()
 
     def clock(self) -> float:
-        """Return the time that it is for the machines."""
+        """Return the simulated time."""
         return self.now
 
     def places(self) -> list[Place]:
-        """Return the machines that are there now."""
+        """Return the present machines."""
         return [machine.place for machine in self.machines.values() if machine.appears <= self.now < machine.dies]
 
     def open(self, place: Place, order: bytes) -> None:
-        """Have a machine say what it is once it is free."""
+        """Let a machine send its header once it is free."""
         machine, asked = self.machines[place.id], msgspec.json.decode(order, type=Order)
         fields = {"environment": machine.environment, "selection": asked.selection, "settings": self.settings}
         header = replace(make_header(), schema=SCHEMA, **fields)
@@ -101,7 +101,7 @@ class ScriptedCluster:
         self._begin(machine, self._measured(machine, asked, self.now))
 
     def events(self, seconds: float) -> list[Event]:
-        """Go on to when the next machine says something, or for so many seconds; return what was said until then."""
+        """Advance to the next event, at most by `seconds`; return the events until then."""
         if not self._coming or self._coming[0][0] > self.now + seconds:
             self.now += seconds
             return []
@@ -114,11 +114,11 @@ class ScriptedCluster:
         return events
 
     def close(self) -> None:
-        """Take note of it."""
+        """Record that it was closed."""
         self.closed = True
 
     def _measured(self, machine: Machine, work: Work, begun: float) -> Iterator[tuple[float, bytes]]:
-        """Yield when a machine says what, of the turns that its own session would have of this work."""
+        """Yield the times and lines of a machine's turns on this work."""
         failed: set[str] = set()
         at, wanted = begun, [self.by_id[case_id] for case_id in work.cases]
         rounds = itertools.chain.from_iterable(make_schedule(wanted, self.settings, frozenset(work.done)))
@@ -157,7 +157,7 @@ def _entry(turn: Turn, server: int, seconds: float, *, broken: bool) -> Entry:
 
 
 def make_plan(cases: int) -> list[PlannedCase]:
-    """Return a plan of so many cases, in tables of four precisions."""
+    """Return a plan of `cases` cases, in tables of four precisions."""
     return [PlannedCase(case=make_case(number), source=SOURCE) for number in range(cases)]
 
 
@@ -202,7 +202,7 @@ def simulate(lanes: int, cases: int, rounds: int = 3) -> str:
 
 
 def main() -> None:
-    """Print what fleets of growing size cost their driver."""
+    """Print the driver's cost of fleets of growing size."""
     print("| lanes | cases | lanes that die | fleet's time | all work / lanes | memory |")
     print("|---" * 6 + "|")
     for lanes, cases in ((10, 1_000), (32, 1_000)):

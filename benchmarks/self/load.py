@@ -27,7 +27,7 @@ CASES = 100_000
 ROUNDS = 5
 SAMPLES = 20
 SETTLED = 2.1
-"""Of files that changed within the last two seconds nothing is kept."""
+"""Seconds after which readers may cache a file: they cache no file that changed within two seconds."""
 BUILDS = 3
 PRECISIONS = ("fp32", "fp16_autocast", "bf16_autocast", "bf16_pure")
 

@@ -42,7 +42,7 @@ def doubled_buffer(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
 
 
 class Head(nn.Module):
-    """A linear head and its softmax, in fp32 or, where `changed`, in what autocast left."""
+    """A linear head and its softmax, in fp32 or, where `changed`, in autocast's dtype."""
 
     def __init__(self, changed: int):
         super().__init__()

@@ -1,12 +1,10 @@
-"""Whether advice comes true: whole trainings in every precision, beside what one step said of each before.
+"""Whether advice comes true: whole trainings in every precision, compared with the advice after one step.
 
-`python -m benchmarks.self.outcomes FILE` trains four small networks by three recipes each from three seeds, asks
-`ampbench.judge.looks` for them after one step, and prints the tables of `docs/advice.md`; with `--held-out`,
-fourteen other trainings, by which nothing was chosen (`benchmarks.self.trainings`). Each training is a line
-of FILE as soon as it ends: what FILE holds is not trained again, so that an interrupted run goes on where it was. Steps
-are taken anew where the commit is another. `--only trainings` and `--only steps` do one of the two, `--workers N` says
-how many processes do it at a time. `--settled` then trains again what GradScaler's default scale is too large for, each
-from the scale that the step at the beginning settled at.
+`python -m benchmarks.self.outcomes FILE` trains four small networks by three recipes each from three seeds, judges
+them by `ampbench.judge.looks` after one step, and prints the tables of `docs/advice.md`; with `--held-out`, fourteen
+other trainings that chose nothing (`benchmarks.self.trainings`). Each ended training is a line of FILE and is not
+repeated; steps are repeated at another commit. `--only trainings` and `--only steps` do one of the two, with
+`--workers N` processes. `--settled` trains again from the settled scale where GradScaler's default scale is too large.
 """
 
 import argparse
@@ -61,11 +59,11 @@ from ampbench.workloads.index import WORKLOADS
 from benchmarks.self.trainings import HELD_OUT, NETWORKS, PROOF, RECIPES, Proof, Setting
 
 EARLY, LATE = PLACES = "early", "late"
-"""Where the one step is taken: from the first weights, or from those of fp32 after `LATE_SHARE` of the training."""
+"""The weights of the one step: the first ones, or fp32's after `LATE_SHARE` of the training."""
 NEVER = "1970-01-01T00:00:00+00:00"
 """The time of runs made of a proof's lines, which have none."""
 LATE_SHARE = 7 / 8
-"""The middle of the last quarter, which trainings are judged by."""
+"""The middle of the last quarter, whose loss judges a training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +83,11 @@ class Line:
 
 
 SYNTHETIC = ("mlp", "simple_conv", "resnet18", "decoder_lm")
-"""Built-in networks with synthetic weights that stand beside the trained ones."""
+"""Built-in networks with synthetic weights, for comparison with trained ones."""
 
 
 def main() -> None:
-    """Train and measure what the file named lacks, and print the tables."""
+    """Train and measure the missing lines of the file, and print the tables."""
     options = argparse.ArgumentParser(description="Whether advice comes true.")
     options.add_argument("file", type=Path)
     options.add_argument("--only", choices=("trainings", "steps"))
@@ -116,7 +114,7 @@ Key = tuple[str, str, str, int, str, str, float | None]
 
 
 def _worked(work: Sequence[Key], lines: list[Line], file: TextIO, proof: Proof, workers: int) -> list[Line]:
-    """Do what of `work` no line tells yet, write and add its lines, and return those that count for this commit."""
+    """Do the `work` without a line yet, write and add its lines, and return the lines valid for this commit."""
     commit = _commit()
     done = {_key(line, proof) for line in lines if line.training is not None or line.commit == commit}
     left = [key for key in work if key not in done]
@@ -139,9 +137,9 @@ def _key(line: Line, proof: Proof) -> Key:
 
 
 def _trainings(proof: Proof) -> Iterator[Key]:
-    """Yield what is trained, seed by seed, so that a run cut short has whole seeds.
+    """Yield the trainings, seed by seed, so that a run cut short has whole seeds.
 
-    What a CPU is slow at comes last, setting by setting.
+    Precisions that a CPU emulates come last, setting by setting.
     """
     names = available(proof.settings[0])
     pairs = list(itertools.product(proof.seeds, proof.settings))
@@ -159,7 +157,7 @@ def _steps(proof: Proof) -> Iterator[Key]:
 
 
 def settled_scales(lines: Iterable[Line]) -> dict[tuple[Setting, str], float]:
-    """Return what GradScaler's scale settled at in the step at the beginning, where advice says to begin there."""
+    """Return the settled scale of the first step, where advice recommends it."""
     return {
         (line.setting, line.precision): line.divergence.scaler_scale
         for line in lines
@@ -177,7 +175,7 @@ def _from_settled(lines: Iterable[Line], proof: Proof) -> list[Key]:
 
 
 def available(setting: Setting) -> list[str]:
-    """Return the precisions that this machine's CPU has; what torch ships is fp32 there."""
+    """Return the precisions of this machine's CPU, without torch's default, which is fp32 there."""
     described = next(device for device in read_environment().devices if device.type == "cpu")
     rows = [(name, row) for name, row in PRECISIONS.items() if name != DEFAULT]
     return [name for name, row in rows if not lack(described, case_of(setting, name), row)]
@@ -291,7 +289,7 @@ vain; and whether it trains as fp32 does is open."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a precision in a setting, and what one step said of it by place ("": no objection)."""
+    """The outcome of a precision in a setting, and one step's objection by place ("": none)."""
 
     setting: Setting
     precision: str
@@ -311,7 +309,7 @@ class Outcome:
 
 
 def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
-    """Return what became of every precision in every setting that was trained."""
+    """Return the outcome of every precision in every trained setting."""
     lines = list(lines)
     studies = {study.workload: study for study in learned(_trained_run(lines, len(proof.seeds)))}
     objected = {place: objections([line for line in lines if line.place == place]) for place in PLACES}
@@ -341,7 +339,7 @@ def _trained_run(lines: Iterable[Line], seeds: int) -> StoredRun:
 
 
 def objections(lines: Iterable[Line]) -> dict[str, str]:
-    """Return by case id what keeps it from being ok after one step, "" where nothing does, whatever the time."""
+    """Return the objection to each case after one step, by id; "" without one, whatever its time."""
     verdicts = verdicts_of(_stepped_run(lines), Budget())
     return {
         case_id: ""
@@ -408,11 +406,11 @@ def _commits(lines: Iterable[Line]) -> str:
 
 
 ASKED = MappingProxyType({"at the beginning": (EARLY,), "late": (LATE,), "at both": PLACES})
-"""Where the step is that advice is asked of."""
+"""The places of the steps that advice is based on."""
 
 
 def counts_table(listed: list[Outcome]) -> str:
-    """Return how often the advice of a step comes true, by where the step is."""
+    """Return how often the advice of a step comes true, by the step's place."""
     rows = []
     for place, places in ASKED.items():
         counts = Counter(outcome.cell(*places) for outcome in listed)
@@ -433,7 +431,7 @@ def precisions_table(listed: list[Outcome]) -> str:
 
 
 def settings_table(listed: list[Outcome]) -> str:
-    """Return what became of each precision in each training: training loss over fp32's, outcome, what was said."""
+    """Return each precision's training loss over fp32's, outcome and advice in each training."""
     names = list(dict.fromkeys(outcome.precision for outcome in listed))
     rows = []
     for setting in dict.fromkeys(outcome.setting for outcome in listed):
@@ -454,7 +452,7 @@ def _became(outcome: Outcome) -> str:
 
 
 def settled_table(lines: Iterable[Line], proof: Proof) -> str:
-    """Return what became of trainings begun at the scale that settled, beside those begun at GradScaler's default.
+    """Return the outcomes of trainings from the settled scale and from GradScaler's default.
 
     Training loss over fp32's, outcome, and the steps that GradScaler skipped, seed by seed.
     """
@@ -477,7 +475,7 @@ def settled_table(lines: Iterable[Line], proof: Proof) -> str:
 
 
 def reasons_table(listed: list[Outcome]) -> str:
-    """Return the objections to each precision that was refused, with where and how they came out."""
+    """Return the objections to each refused precision, with their place and outcome."""
     rows = [
         [outcome.setting.name, outcome.precision, place, outcome.objections[place], outcome.cell(place)]
         for outcome in listed
@@ -491,7 +489,7 @@ MEASURES = ("output_floor_ratio", "grad_rel_l2", "argmax_agreement", "update_kep
 
 
 def trained_table(lines: Iterable[Line]) -> str:
-    """Return trained networks beside synthetic ones, in bf16 autocast: errors, and how much of fp16 they reach."""
+    """Return errors in bf16 autocast and the reach of fp16, of trained and synthetic networks."""
     lines, rows = list(lines), []
     for setting in PROOF.settings:
         if setting.recipe != "usual rate":
@@ -525,7 +523,7 @@ def _errors(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _reach(workload: Workload, setting: Setting | None, case: Case | None = None) -> list[str]:
-    """Return the largest magnitude of activations and their gradients in one fp32 step over what fp16 holds."""
+    """Return the largest magnitude of activations and their gradients in one fp32 step over fp16's maximum."""
     case = case or case_of(setting or PROOF.settings[0], BASELINE)
     ranges = measure_ranges(workload, case, open_device("cpu"), 1, [])
     reaches = [fit(magnitudes, "fp16").reach for magnitudes in ranges.magnitudes]

@@ -41,13 +41,13 @@ _ANSWER = """
   requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - start), 0));
 })
 """
-"""Milliseconds from what a reader does to the end of the frame that shows it: layout and painting are in it."""
+"""Milliseconds from a reader's action to the end of the frame that shows it, with layout and painting."""
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Yield what is measured, the figure and the goal, as the table of docs/performance.md has them.
+    """Yield name, figure and goal of each row of the table of docs/performance.md.
 
-    Without a Chromium, what a reader waits for is left out.
+    Without a Chromium, a reader's waiting times are left out.
     """
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with tempfile.TemporaryDirectory() as folder:

@@ -19,11 +19,11 @@ REPETITIONS = 7
 BARE, TORCH = ("-c", "pass"), ("-c", "import torch")
 PROMPT, ANSWER = "≤ 0.15 s", "≤ 0.35 s"
 ANSWERED = (0, UsageError.exit_code, CASE_FAILED)
-"""A mistake is told, and a machine may be found unfit: both are answers."""
+"""The exit codes of an answer: an error message or an unfit machine counts."""
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Return what was measured, how long it took, also in times of bare Python's start, and the goal."""
+    """Return each command with its time, also relative to bare Python's start, and its goal."""
     with tempfile.TemporaryDirectory() as folder:
         measure_small_run(Path(folder))
         stored = ["--results", folder]
@@ -74,7 +74,7 @@ TWO_ARMS = ("ab", "mlp", "--phase", "inference", "--baseline", "here", "--candid
 
 
 def wall_rows() -> Iterator[tuple[str, str, str]]:
-    """Yield what was measured, how long it took, and the goal."""
+    """Yield each session's name, time and goal."""
     began, _, rounds = _session(ONE_NETWORK)
     first = max(_ended(timing) for timing in rounds if timing.round == 0) - began
     yield "ampbench run mlp, 5 precisions, both phases: its first full table", format_seconds(first), "≤ 10 s"
@@ -88,8 +88,8 @@ def wall_rows() -> Iterator[tuple[str, str, str]]:
 def between_blocks(rounds: Iterable[Round]) -> list[float]:
     """Return the seconds from the end of the last round of each block to the beginning of the next one's first.
 
-    A round of `ab` tells how long its builds took, not what lay between them: builds of other lanes in the first round
-    of a block count as before it, which is a fraction of a second.
+    A round of `ab` has the time of its builds, not of the gaps: builds of other lanes in the first round of a block
+    count as before it, which is a fraction of a second.
     """
     ends: dict[int, tuple[float, float]] = {}
     for timing in rounds:

@@ -1,4 +1,4 @@
-"""Does the harness time what a bare loop times, does it repeat, and what does a round cost beside its own work?"""
+"""Does the harness time what a bare loop times, does it repeat, and what does a round cost beyond its own work?"""
 
 import itertools
 import math
@@ -33,8 +33,8 @@ def _case(source: WorkloadSource, precision: str) -> Case:
 def against_bare_loop(repetitions: int = 600) -> dict[str, float]:
     """Return, for steps of about 20 us, 1 ms and 100 ms, the harness' time over a bare loop's, on the same build.
 
-    The bare loop is what a user writes: the network called under inference_mode between two readings of the clock.
-    Repetitions alternate, which comes first too; the median of the paired ratios is returned.
+    The bare loop calls the network under inference_mode between two readings of the clock. Repetitions and their order
+    alternate; the result is the median of the paired ratios.
     """
     torch.set_num_threads(1)
     shapes = {"20 us": (1, 96, 50), "1 ms": (64, 640, 1), "100 ms": (2048, 1024, 1)}
@@ -92,9 +92,9 @@ def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tup
 
 
 def round_overhead(rounds: int = 20) -> dict[str, float]:
-    """Return what a round of `linear_stack` (small, fp32) costs beyond its builds, warm-up and timing, in seconds.
+    """Return the cost of a round of `linear_stack` (small, fp32) beyond builds, warm-up and timing, in seconds.
 
-    That is the fork, the weights, the digest and the messages; the median and the worst of `rounds`.
+    It includes the fork, the weights, the digest and the messages; median and worst of `rounds`.
     """
     spec = WORKLOADS["linear_stack"]
     case = structs.replace(

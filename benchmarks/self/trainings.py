@@ -1,8 +1,8 @@
-"""The small networks that are trained whole, beside what one step said of each: the proof of advice, and a second set.
+"""The small networks of `outcomes`: the proof of advice, and a second set.
 
-`PROOF` is the one that the objections of `ampbench.judge.looks` were last chosen with. `HELD_OUT` has none of its
-networks, optimizers' settings, data or seeds in common and was fixed before anything but fp32 was trained of it:
-nothing may be chosen by it. Whoever changes an objection after it was seen needs a third.
+The objections of `ampbench.judge.looks` were last chosen with `PROOF`. `HELD_OUT` shares no networks, optimizer
+settings, data or seeds with it, was fixed before training anything but fp32, and must choose nothing. Changing an
+objection after seeing it needs a third set.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """What the setting is called in a table."""
+        """The name of the setting in a table."""
         return f"{self.network}, {self.recipe}"
 
 
@@ -124,7 +124,7 @@ Data = tuple[Tensor, Tensor]
 """Examples and their targets."""
 
 EVERY = 5
-"""Of every five examples of the second set the last is held out."""
+"""One in five examples of the second set is held out."""
 
 
 def _drawn(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
@@ -137,7 +137,7 @@ def _drawn(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
 def _workload(
     seed: int, module: nn.Module, data: Data, batch_size: int, loss: Callable[[Tensor, Tensor], Tensor] = class_loss
 ) -> Workload:
-    """Return a network with batches of `data` in the order of the seed; what is left over is not trained on."""
+    """Return a network with batches of `data` in the order of the seed; a rest without a full batch is left out."""
     inputs, targets = data
     held = torch.arange(len(inputs)) % EVERY == EVERY - 1
     order = torch.randperm(int((~held).sum()), generator=torch.Generator().manual_seed(seed))
@@ -216,9 +216,9 @@ def _oscillations() -> Data:
 MODULES = ("argparse", "_pydecimal", "pathlib", "typing", "subprocess", "turtle", "tarfile", "inspect")
 """Modules of Python's own library whose source is read."""
 CODES = 96
-"""Printable ASCII, whose last code stands for whatever is not, and for what is hidden."""
+"""Printable ASCII; the last code stands for other and hidden characters."""
 WINDOWS = 5000
-"""So many windows of a text at most."""
+"""The most windows of a text."""
 
 
 @functools.cache
@@ -242,7 +242,7 @@ def _next_characters() -> Data:
 
 @functools.cache
 def _hidden_characters(english: bool) -> Data:
-    """Return windows of source, or of what Python says of itself, in which a sixth is hidden and has to be guessed."""
+    """Return windows of source or of Python's documentation, with a sixth of the characters hidden, to guess."""
     text = torch.cat(_sources()[:4])
     if english:
         from pydoc_data.topics import topics

@@ -1,7 +1,6 @@
-"""How often verdicts on simulated time are wrong, or wanting, beside what other tools would say of the same values.
+"""How often verdicts on simulated times are wrong or missing, and other tools' verdicts on the same values.
 
-Beside it, what two other lines rest on: when a machine that is not fit decides nothing, and how far apart errors are by
-the order of sums alone.
+Two more tables: when an unfit machine decides nothing, and how far errors differ by the order of sums alone.
 """
 
 import sys
@@ -19,7 +18,7 @@ from tests.simulation.noise import NOISES
 from tests.simulation.suite import CELLS, run_gates, run_stored, run_tables, share_of_cells, share_of_gates
 
 WITHIN, BEYOND = (0.01, 0.02), (0.03, 0.05, 0.10, 0.20)
-"""True changes up to the threshold, which must not be called changed, and those beyond it, which should."""
+"""True changes up to the threshold, to call unchanged, and beyond it, to call changed."""
 LARGE = (0.05, 0.10, 0.20)
 SLOW_STEPS = 0.05
 """The share of the candidate's steps that takes three times as long where only the tail changes."""
@@ -86,10 +85,10 @@ def stored_table(names: Iterable[str] = NOISES, gates: int = 2000, slowed_gates:
 
 
 def advice_table(names: Iterable[str] = NOISES, tables: int = 2000) -> Iterator[str]:
-    """Yield the lines of a Markdown table: what a run of 4 and of 10 rounds says of a precision's speed, by noise.
+    """Yield the lines of a Markdown table: the advice of runs of 4 and of 10 rounds on a precision's speed, by noise.
 
-    Shares in %, of 4 / of 10 rounds: how often the interval holds the truth, how often one of two precisions that are
-    no faster is taken, how often nothing is said to be faster of one that is so by 5%, and how often a gain is taken.
+    Shares in %, of 4 / of 10 rounds: how often the interval covers the truth, how often one of two equally fast
+    precisions is taken, how often a gain of 5% is missed, and how often larger gains are taken.
     """
     heads = ["noise, a run's advice", "interval holds", "equal: taken", "5%: none said to be", "10% taken", "30% taken"]
     yield f"| {' | '.join(heads)} |"
@@ -105,10 +104,10 @@ def advice_table(names: Iterable[str] = NOISES, tables: int = 2000) -> Iterator[
 
 
 def unfit_table(cells: int = 500) -> Iterator[str]:
-    """Yield the lines of a Markdown table: what is called changed on a machine that was never fit.
+    """Yield the lines of a Markdown table: the changes reported on a machine that was never fit.
 
-    Every block of either arm takes 1 to 5 times as long, at random and whatever the other's does; code so many times as
-    slow is told only by a change beyond twice as long (`FAR`).
+    Every block of either arm takes independently 1 to 5 times as long; only a change beyond twice as long (`FAR`) is
+    reported.
     """
     yield f"| all blocks of either arm 1 to {HELD_UP:g} times as long: code | called changed |\n|---|---|"
     generator, looks, none = np.random.default_rng(0), LOOKS[-1], np.empty((1, 0))
@@ -128,11 +127,10 @@ def unfit_table(cells: int = 500) -> Iterator[str]:
 
 
 def orders_table(draws: int = 100) -> Iterator[str]:
-    """Yield the lines of a Markdown table: how far apart errors are that differ only in the order of sums.
+    """Yield the lines of a Markdown table: errors that differ only in the order of sums.
 
-    Of a stack of four linear layers of 256, whose every sum is permuted anew in each draw: its largest error over its
-    smallest, by how many outputs there are, and of all pairs of fp32's those of which one is twice the other, and those
-    that are further apart than `growth_by_order` allows.
+    For four linear layers of 256 with every sum permuted in each draw, by number of outputs: the largest error over the
+    smallest, and the share of fp32's pairs that differ by a factor of two, or by more than `growth_by_order` allows.
     """
     heads = ["outputs", "fp32: largest error / smallest", "pairs doubled", "pairs told", "bf16: largest / smallest"]
     yield f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|"
@@ -155,7 +153,7 @@ def orders_table(draws: int = 100) -> Iterator[str]:
 
 
 def _through(weights: Sequence[Tensor], values: Tensor, orders: Sequence[Tensor]) -> Tensor:
-    """Return what linear layers with ReLU between them make of `values`, in their dtype, each sum in an order."""
+    """Return `values` through linear layers with ReLU between them, in their dtype, each sum in an order."""
     for number, (weight, order) in enumerate(zip(weights, orders, strict=True)):
         values = values.relu() if number else values
         values = values[:, order] @ weight.T[order].to(values.dtype)
@@ -163,7 +161,7 @@ def _through(weights: Sequence[Tensor], values: Tensor, orders: Sequence[Tensor]
 
 
 def print_tables(gates: int = 2000, slowed_gates: int = 250) -> None:
-    """Print the tables of `docs/statistics.md`, which take some minutes; with fewer gates, rougher ones."""
+    """Print the tables of `docs/statistics.md` in some minutes; fewer gates make rougher ones."""
     print(f"\nGates of {CELLS} cells; shares with their 95% Wilson interval; † block SD over 1.5%")
     tables = (
         interleaved_table(gates=gates, slowed_gates=slowed_gates),
