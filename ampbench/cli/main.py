@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 VERBS = {
     "run": "Measure; ends with the table and the advice.",
     "merge": "Runs of ampbench run --shard, put together.",
-    "list": "What there is: workloads, precisions, devices, runs.",
+    "list": "What there is: workloads, precisions, recipes, checks, runs.",
     "show": "A stored run again: table and advice.",
     "compare": "Two stored runs: what became slower, bigger or less accurate.",
     "ab": "Two environments, commits or settings, measured in turns.",
