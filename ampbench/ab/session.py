@@ -188,7 +188,7 @@ def measure(
         except NothingToRunError as error:  # a server cannot start
             _end(writers, "interrupted")
             show = shlex.join(["ampbench", "compare", *(str(writer.path) for writer in writers)])
-            raise NothingToRunError(f"{error}; {show} shows what was measured") from error
+            raise NothingToRunError(f"{error}; see the measurements: {show}") from error
         footer = ended
         if not plan.itself and ended != "interrupted":
             try:

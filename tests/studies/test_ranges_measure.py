@@ -464,7 +464,7 @@ def test_infinite_outputs_of_what_cannot_be_watched_are_not_called_meant(
     monkeypatch.setattr(distances, "_first_nonfinite", refuse)
     found = measure(net(Function(lambda x: x.masked_fill(x < 0, -math.inf)), loss=None), case())
     assert found.notes == [UNKNOWN.format("no op of it can be watched")]
-    with pytest.raises(WorkloadError, match="not known: no op of it can be watched; 0 is the first module"):
+    with pytest.raises(WorkloadError, match="unknown: no op of it can be watched; 0 is the first module"):
         measure(net(nn.Linear(16, 4), inputs=torch.full((2, 16), math.nan)), case())
 
 
