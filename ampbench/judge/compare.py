@@ -15,13 +15,11 @@ import numpy as np
 
 from ampbench.core import stats
 from ampbench.core.metrics import MEAN
-from ampbench.core.precisions import rank as precision_rank
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import counted
 from ampbench.errors import NothingComparableError
 from ampbench.judge.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
 from ampbench.judge.exact import (
-    MEMORY,
     ThresholdOf,
     accuracy_findings,
     memory_finding,
@@ -41,7 +39,7 @@ from ampbench.judge.pairing import (
     pair_cases,
 )
 from ampbench.judge.rounds import OK, MeasuredRun
-from ampbench.judge.times import TIME, time_findings
+from ampbench.judge.times import time_findings
 from ampbench.judge.trace_changes import (
     bare_name,
     change_sentences,
@@ -62,7 +60,6 @@ from ampbench.records.changes import (
     ControlVerdict,
     Detectable,
     Explanation,
-    PrecisionMean,
     SelfComparison,
     Side,
     Traces,
@@ -192,7 +189,6 @@ def compare(
         differences=differences.found,
         control=control,
         findings=findings,
-        means=precision_means(findings),
         only_baseline=paired.only_baseline,
         only_candidate=paired.only_candidate,
         lost_cases=[case_id for case_id in paired.only_baseline if baseline.outcome(case_id).name == OK],
@@ -248,7 +244,6 @@ def narrowed(
     smaller = replace(
         comparison,
         findings=findings,
-        means=precision_means(findings),
         apart=comparison.apart and timed,
         control=comparison.control if timed else ControlVerdict(cells=0, fired=False, code=ControlCode.NO_TIMES),
         skipped={case_id: reason for case_id, reason in comparison.skipped.items() if wanted(case_id)},
@@ -258,37 +253,6 @@ def narrowed(
     if kinds is None or RULES in kinds:
         return smaller
     return replace(smaller, rule_changes=(), rule_devices=(), rule_devices_missing=(), rules_unobserved=())
-
-
-def precision_means(findings: Iterable[Change]) -> list[PrecisionMean]:
-    """Return the geometric mean changes of time and memory per precision and device.
-
-    Incomparable findings, and times after a fired control, are left out.
-    """
-    logs: dict[tuple[str, str, str], list[float]] = {}
-    for finding in findings:
-        untrusted = finding.status is ChangeStatus.INCOMPARABLE or finding.code is ChangeCode.CONTROL_FIRED
-        if finding.metric in (TIME, MEMORY) and finding.change is not None and not untrusted:
-            logs.setdefault((finding.metric, finding.case.device, finding.case.precision), []).append(
-                math.log1p(finding.change)
-            )
-    means = []
-    for (metric, device, precision), values in sorted(
-        logs.items(), key=lambda item: (item[0][0] != TIME, item[0][1], precision_rank(item[0][2]), item[0][2])
-    ):
-        interval = stats.log_t_interval([math.exp(value) for value in values])
-        means.append(
-            PrecisionMean(
-                precision=precision,
-                device=device,
-                metric=metric,
-                cases=len(values),
-                ratio=math.exp(math.fsum(values) / len(values)),
-                low=interval[0] if interval else None,
-                high=interval[1] if interval else None,
-            )
-        )
-    return means
 
 
 def _findings(

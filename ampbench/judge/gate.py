@@ -96,7 +96,7 @@ class Policy(
 ):
     """The changes that a gate allows.
 
-    `only` are the requested kinds, each of which must have numbers (empty: every kind with numbers). Outcomes always
+    `only` are the requested kinds, which must all have numbers (empty: every kind with numbers). Outcomes always
     count. `min_decided` is the share of findings of each metric kind that must be decided. The last rule that covers a
     case and names a metric comes before `thresholds`. The fp64 result and the mean of all samples have thresholds by
     their own names alone; the mean's default is at least the time's threshold. `path` is the policy's file ("": none).
@@ -128,7 +128,7 @@ class Policy(
         return next((ignore for ignore in self.ignores if ignore.covers(metric, case_id)), None)
 
     def idle(self, cases: Iterable[str], others: Iterable[str]) -> Iterator[GatePoint]:
-        """Yield rules that match none of the ids `cases`, and ignores that match none of `cases` and `others`.
+        """Yield rules that match no id in `cases`, and ignores that match no id in `cases` and `others`.
 
         `others` are the ids of changed rules, and of cases in only one run or skipped in both.
         """

@@ -10,8 +10,6 @@ from ampbench.core import stats
 from ampbench.core.metrics import GATED, MEAN
 from ampbench.core.statement import Statement, state
 from ampbench.judge.deciding import (
-    ALPHA,
-    LOOKS,
     Blocks,
     Decision,
     Fired,
@@ -388,16 +386,10 @@ def _control(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[D
 
 
 def facts_of(decision: Decision, units: str, fresh: int) -> dict[str, float | str]:
-    """Return the facts of a time's code: the counted `units`, the number of `fresh` ones, and further codes.
-
-    `certainly` is "slower" or "faster" if a change of any size is certain.
-    """
+    """Return the facts of a time's code: the counted `units`, the number of `fresh` ones, and further codes."""
     facts: dict[str, float | str] = {"of": units, "fresh": fresh, "code": decision.code}
     if decision.mean_code is not None:
         facts["mean_code"] = decision.mean_code
-    for p_value, word in ((decision.p_worse, "slower"), (decision.p_better, "faster")):
-        if p_value is not None and p_value <= ALPHA / len(LOOKS):
-            facts["certainly"] = word
     return facts
 
 

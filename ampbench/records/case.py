@@ -142,7 +142,7 @@ PATHS = ("eager", COMPILED, *(f"{COMPILED}-{mode}" for mode in COMPILE_MODES[1:]
 SDPA = ("math", "flash", "efficient", "cudnn", "overrideable")
 """torch's backends of scaled_dot_product_attention, as `torch.nn.attention.SDPBackend` calls them."""
 TORCHS_CHOICE = "auto"
-"""The setting for none of them: torch chooses by the inputs."""
+"""The setting under which torch chooses by the inputs."""
 
 ParameterValue = bool | int | float | str
 """The types of a workload's parameters: they can be typed on a command line and stored without loss."""

@@ -212,22 +212,6 @@ class ControlVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrecisionMean:
-    """The geometric mean of candidate / baseline of a metric over the cases of a precision on a device.
-
-    `low` and `high` are the 95% t interval over cases, None under three of them.
-    """
-
-    precision: str
-    device: str
-    metric: str
-    cases: int
-    ratio: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DefectChange:
     """A known defect that only one run's torch has on a device, with the outcome of its check in each run.
 
@@ -279,7 +263,7 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A comparison of two runs: `findings` by importance, `differences` of the environments, controls, means.
+    """A comparison of two runs: `findings` by importance, `differences` of the environments, controls.
 
     `interleaved`: both runs were measured in the same blocks (`ampbench ab`). `apart`: times are compared although they
     were measured one after the other. Case ids are the baseline's, except in `only_candidate` and `failed`.
@@ -298,7 +282,6 @@ class Comparison:
     differences: Sequence[Difference]
     control: ControlVerdict
     findings: Sequence[Change]
-    means: Sequence[PrecisionMean]
     only_baseline: Sequence[str] = ()
     only_candidate: Sequence[str] = ()
     lost_cases: Sequence[str] = ()

@@ -173,7 +173,7 @@ class KeepSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class TrialAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A request for the errors of a step with the modules `kept` in fp32 on the `batch` of this number, as in `Trial`.
 
-    With `updates`, also the share of an optimizer's step that arrives. Another batch that there is not is a skip.
+    With `updates`, also the share of an optimizer's step that arrives. A missing batch is a skip.
     """
 
     kept: list[str] = []

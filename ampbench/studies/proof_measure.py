@@ -26,7 +26,7 @@ TIMED_WIDTH, STORED_WIDTH = 1024, 2048
 """Width and batch size of the timed network, and of a network whose tensors outweigh libraries' memory."""
 TURNS, TURN_SECONDS = 6, 0.3
 LOOPS = 3
-"""Loops a turn, each a third of its seconds; and products of a turn."""
+"""Loops or samples of a turn, all of one length, as shorter ones have a faster minimum; and products of a turn."""
 EDGE = 1024
 """Edge of the matrices multiplied in each precision; kernels for smaller ones may not use tf32."""
 FASTEST = {"cpu": (torch.float32, 2048), "": (torch.float16, 8192)}
@@ -76,7 +76,7 @@ def time(device: Device) -> dict[str, float]:
             timer = Timer("loop()", globals={"loop": loop}, num_threads=torch.get_num_threads())
             ampbench, timers, clock = list[float](), list[float](), list[float]()
             for _ in range(TURNS):
-                timing = time_build(step.run, device, budget_seconds=TURN_SECONDS, max_samples=50, warm=True)
+                timing = time_build(step.run, device, budget_seconds=TURN_SECONDS, max_samples=LOOPS, warm=True)
                 ampbench.append(min(timing.samples))
                 timers.append(min(timer.timeit(1).times[0] for _ in range(LOOPS)) / count)
                 for _ in range(LOOPS):

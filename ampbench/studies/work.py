@@ -206,7 +206,7 @@ def prepared(
     Everything that can be wrong is raised here. With `begun`, the run to go on with, whose selection, settings and
     `asked` these must be, only the cases that it lacks are planned. Raises `UsageError` where no workload is named, for
     a path or a precision that the study is not for, and for a run that was begun in another environment or gives other
-    cases now; and as `make_plan`. Of a study without cases, `UnknownNameError` for a device that there is not.
+    cases now; and as `make_plan`. A study without cases raises `UnknownNameError` for an absent device.
     """
     selection, sources = _checked(study, selection, asked)
     preload = [*study.on_devices.preload] if study.on_devices else []

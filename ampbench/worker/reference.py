@@ -55,7 +55,7 @@ from ampbench.workload import Workload
 
 NOT_DECIDED = "decisions are not counted: the logits of the loss are not an output of the network"
 MATTERS = 1e-3
-"""Chance below this share of an error hides none of it."""
+"""Chance below this share of an error is negligible."""
 SAME = 1e-2
 """An error below this share of chance is not chance: both steps drew the same random numbers."""
 _FP32 = PRECISIONS[BASELINE]

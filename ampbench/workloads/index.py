@@ -269,7 +269,7 @@ OPTIMIZER_FAMILY = "optimizer"
 
 
 def own_source(name: str) -> WorkloadSource | None:
-    """Return the entry point of a user's own precision, None where there is none of this name."""
+    """Return the entry point of the user's precision with this name, or None."""
     if name in precisions.PRECISIONS:
         return None
     entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=precisions.ENTRY_POINTS)}

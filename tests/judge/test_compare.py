@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ampbench.core.statement import Note
 from ampbench.errors import NothingComparableError, StoreError
-from ampbench.judge.compare import block_seconds, compare, judge_self, precision_means
+from ampbench.judge.compare import block_seconds, compare, judge_self
 from ampbench.judge.notes import statements
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import DeviceDescription, WorkloadSource
@@ -89,29 +89,6 @@ def test_findings_come_in_the_order_of_what_matters_and_always_the_same():
     assert same in [one.case for one in comparison.findings[len(decided) :]]
 
 
-def test_means_are_geometric_over_the_cases_of_a_precision_and_have_an_interval_from_three_on():
-    cases = [make_case(parameters={"width": width}) for width in (1, 2, 3)]
-    ours = run(*((case, noisy(1e-3)) for case in cases), peak_bytes=1000)
-    theirs = run(
-        *((case, noisy(factor * 1e-3)) for case, factor in zip(cases, (1.0, 2.0, 4.0), strict=True)), peak_bytes=500
-    )
-    time, memory = compare(ours, theirs).means
-    assert (time.precision, time.device, time.metric, time.cases) == ("fp32", "cpu", "seconds_median", 3)
-    assert time.ratio == pytest.approx(2.0)
-    spread = 4.302653 * math.log(2) / math.sqrt(3)
-    assert (time.low, time.high) == (pytest.approx(2 * math.exp(-spread)), pytest.approx(2 * math.exp(spread)))
-    assert (memory.metric, memory.ratio) == ("peak_memory_bytes", 0.5)
-    two = precision_means(one for one in compare(ours, theirs).findings if one.case != cases[0])
-    assert (two[0].ratio, two[0].low, two[0].high) == (pytest.approx(math.sqrt(8)), None, None)
-
-
-def test_what_cannot_be_compared_takes_no_part_in_means():
-    header = make_header()
-    elsewhere = structs.replace(header, environment=structs.replace(header.environment, host="other"))
-    comparison = compare(run((FP32, noisy(1e-3))), run((FP32, noisy(1e-3)), header=elsewhere))
-    assert [one.metric for one in comparison.means] == ["peak_memory_bytes"]
-
-
 @pytest.mark.parametrize(
     "candidate", [arms()[1], make_header(arm=structs.replace(arms()[1].arm, session="another")), make_header()]
 )
@@ -171,7 +148,6 @@ def test_a_comparison_of_nothing_but_failures_has_outcomes_alone():
     stored.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
     comparison = compare(stored, stored)
     assert [one.code for one in comparison.findings] == [ChangeCode.NOT_RUN]
-    assert comparison.means == []
 
 
 def test_code_that_is_not_the_commits_is_named_in_the_run_and_in_the_comparison():

@@ -78,7 +78,6 @@ def compared(*findings: Change, **changes: Any) -> Comparison:
         "differences": [],
         "control": QUIET,
         "findings": findings,
-        "means": [],
         "other_numbers": [one.case.case_id for one in findings if one.code is ChangeCode.OTHER_WEIGHTS],
     }
     return Comparison(**fields | changes)

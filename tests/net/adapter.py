@@ -142,14 +142,12 @@ def _compared(found: Comparison) -> Tables:
         cells = {name: getattr(one, name) for name in ("kind", "code", *numbers)} | dict(one.details)
         cells["verdict"] = one.status
         findings.append((f"{one.case.case_id} {one.metric}", as_cells(cells)))
-    means = [(f"{one.precision} {one.device} {one.metric}", tokens(asdict(one))) for one in found.means]
     whole = {"interleaved": found.interleaved, "cells": found.control.cells, "fired": found.control.fired}
     listed = ("only_baseline", "only_candidate", "other_numbers", "rule_devices", "rule_devices_missing")
     ids = [(f"{name} {case_id}", {"there": True}) for name in listed for case_id in getattr(found, name)]
     ids += [(f"{name} {one}", {"there": True}) for name in ("skipped", "explained") for one in getattr(found, name)]
     return {
         "findings": findings,
-        "means": means,
         "comparison": [("whole", whole), *ids],
         "differences": [(one.name, {"matters": one.matters}) for one in found.differences],
         "rules": [_rule(one) for one in (*found.rule_changes, *found.rules_unobserved)],
