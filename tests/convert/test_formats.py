@@ -161,7 +161,6 @@ def comparison(*findings: Change, **changes: Any) -> Comparison:
         "differences": [Difference(name="torch", baseline="2.14.0", candidate="2.15.0")],
         "control": ControlVerdict(cells=1, fired=False, code=ControlCode.NONE),
         "findings": findings,
-        "means": [],
     }
     return Comparison(**fields | changes)
 

@@ -262,7 +262,7 @@ def test_changed_rules_are_listed_where_nothing_regressed_too():
 
 def test_what_is_no_rule_is_not_counted_among_the_rules_that_changed():
     other = replace(RULES[0], field="documented by pytorch_page")
-    only = replace(same(), findings=[], means=[], rule_changes=[*RULES, other], rule_devices=["cpu", "cuda", "xpu"])
+    only = replace(same(), findings=[], rule_changes=[*RULES, other], rule_devices=["cpu", "cuda", "xpu"])
     assert "rules of autocast changed (1):" in lines(only)
     assert printed(only).endswith("1 change of autocast's rules on cpu, cuda, xpu")
 
@@ -273,7 +273,7 @@ def test_a_comparison_of_explanations_shows_each_case_and_says_how_many_changed(
         BF16.case_id: CHANGED,
         "other": Explanation(Traces.NOT_TRACED, ["not traced in the baseline: x"]),
     }
-    only = replace(same(), findings=[], means=[], explained=explained, rule_devices=["cpu"])
+    only = replace(same(), findings=[], explained=explained, rule_devices=["cpu"])
     headings = [line for line in lines(only) if line.startswith("what differs in ")]
     assert headings == [f"what differs in {case_id}:" for case_id in explained]
     last = " ".join(printed(only).split("\n\n")[-1].split())
