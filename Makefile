@@ -40,7 +40,7 @@ FLOORS := .venv-floors
 test-floors:
 	$(PYTHON) -m venv --clear $(FLOORS)
 	sed '/^\[dependency-groups/,$$d' pyproject.toml | grep -oE '[a-z0-9-]+>=[0-9.]+' | sed 's/>=/==/' | sort -u > $(FLOORS)/floors
-	$(FLOORS)/bin/python -m pip install --quiet --constraint $(FLOORS)/floors --editable ".[torch,report,parquet,pytest]" hypothesis
+	$(FLOORS)/bin/python -m pip install --quiet --constraint $(FLOORS)/floors --editable ".[torch,vision,report,parquet,pytest]" hypothesis
 	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -q tests/test_settings.py tests/cli/test_values.py \
 		tests/cli/test_list.py tests/cli/test_show.py tests/convert/test_parquet.py tests/judge/test_times.py tests/test_live.py
 
