@@ -81,8 +81,9 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
     if meant := [candidate for candidate in _MEANT.get(name.lower(), ()) if candidate in known]:
         return meant
     longer = [candidate for candidate in known if name and candidate.startswith(name)]
-    if near := longer[:3] or get_close_matches(name, known, n=3, cutoff=0.5):
-        return near
+    similar = get_close_matches(name, known, n=6, cutoff=0.5)
+    if near := longer or [candidate for candidate in similar if candidate[0] == name[0]] or similar:
+        return near[:3]
     beginnings = get_close_matches(name, {candidate[: len(name)] for candidate in known} - {""}, n=1, cutoff=0.7)
     return [candidate for candidate in known if candidate.startswith(tuple(beginnings))][:3]
 

@@ -185,7 +185,7 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     stored = read_run(writer.path)
     failures = list(stored.failures.values())
     if failures and not stored.cases.keys() - stored.failures.keys() - stored.skips.keys():
-        raise WorkloadError(f"{stored.cases[failures[0].case_id].workload} cannot be measured: {failures[0].message}")
+        raise WorkloadError(f"{stored.cases[failures[0].case_id].workload} failed: {failures[0].message}")
     return _with_sources(stored)
 
 

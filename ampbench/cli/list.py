@@ -35,7 +35,7 @@ def command(
     *,
     kind: Annotated[
         str,
-        Argument(metavar="WHAT", help="workloads, precisions, recipes, checks or runs."),
+        Argument(metavar="[workloads|precisions|recipes|checks|runs]", help="What to list."),
     ],
     which: Annotated[
         str,

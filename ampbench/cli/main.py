@@ -260,6 +260,9 @@ def _dispatch(words: list[str], version: bool) -> int:
     return code if isinstance(code, int) else 0
 
 
+_BOUNDS = ((" of at least", "min"), (" and at most", "max"))
+
+
 def said_plainly(error: click.UsageError) -> str:
     """Return click's message in ampbench's form, with the source of the value and of help."""
     message = " ".join(error.format_message().split()).rstrip(".")
@@ -272,9 +275,9 @@ def said_plainly(error: click.UsageError) -> str:
         near = [f"--{name}" for name in nearest(error.option_name.lstrip("-"), options)]
         message = f"unknown option {error.option_name}" + (f": {did_you_mean(near)}" if near else "")
     elif isinstance(error, click.BadParameter) and parameter is not None and context is not None:
-        if isinstance(parameter.type, click.IntRange | click.FloatRange):
+        if isinstance(parameter.type, click.IntRange | click.types.FloatParamType):
             number = "a whole number" if isinstance(parameter.type, click.IntRange) else "a number"
-            bounds = ((" of at least", parameter.type.min), (" and at most", parameter.type.max))
+            bounds = [(words, getattr(parameter.type, end, None)) for words, end in _BOUNDS]
             message = f"{parameter.opts[-1]}: give {number}"
             message += "".join(f"{words} {bound:,}" for words, bound in bounds if bound is not None)
         elif getattr(parameter, "is_flag", False):

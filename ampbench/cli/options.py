@@ -80,7 +80,8 @@ def _click_parameter(parameter: Parameter) -> click.Parameter:
         return mark.read(value) if mark.read else value
 
     args: dict[str, Any] = {"callback": read, "metavar": mark.metavar}
-    args["type"] = {int: click.IntRange, float: click.FloatRange}.get(kind, lambda *_: str)(mark.min, mark.max)
+    bounded = {int: click.IntRange, float: click.FloatRange}.get(kind, lambda *_: str)
+    args["type"] = kind if kind is float and mark.min is mark.max is None else bounded(mark.min, mark.max)
     if parameter.default is not Parameter.empty:
         args["default"] = parameter.default
     if isinstance(mark, Argument):

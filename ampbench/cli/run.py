@@ -245,7 +245,7 @@ def _run(
         if resumed is not None:
             skips = session.planned_skips(prepared.plan)
             writer.append(*(skip for skip in skips if skip.case_id not in resumed.skips))
-        for note in [*meant(selection, prepared.plan), *filter(None, [fitness.busy_now(settings.threads)])]:
+        for note in [*meant(selection, prepared.plan), *filter(None, [fitness.busy_now(prepared.environment.threads)])]:
             print_note(note)
         ended, problem = "interrupted", None
         with progress(prepared.schedule, prepared.settings, lambda: store.read_run(writer.path)) as watch:

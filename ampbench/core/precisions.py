@@ -93,7 +93,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision(name="bf16_master", summary="network in bf16, fp32 master weights", storage="bfloat16", master=True,
                   same_ops="bf16_pure", default_on=("cuda", "xpu"), aliases=("bf16-master-weights",)),
         Precision(name="fp16_pure", summary="weights, inputs and compute in fp16", storage="float16",
-                  aliases=("fp16-true", "16-true")),
+                  aliases=("fp16-true", "16-true", "half")),
         Precision(name="bf16_pure", summary="weights, inputs and compute in bf16", storage="bfloat16",
                   aliases=("bf16-true",)),
     )
@@ -105,7 +105,6 @@ BUILT_IN = frozenset(PRECISIONS)
 _RANKS = {name: place for place, name in enumerate(PRECISIONS)}
 BY_DEVICE = {
     "amp": {"cpu": "bf16_autocast", "cuda": "fp16_autocast", "xpu": "fp16_autocast"},
-    "half": {"cpu": "bf16_pure", "cuda": "fp16_pure", "xpu": "fp16_pure"},
     "default": {"cpu": "fp32", "cuda": "default", "xpu": "fp32"},
 }
 """Names that mean another precision on each device: by its default dtype of autocast (`torch.get_autocast_dtype`), and

@@ -187,6 +187,7 @@ def parse_optimizer(text: str) -> TrainingRecipe:
             (name, _, kind), settings = name.rpartition("."), after
         recipe = TrainingRecipe(optimizer=_optimizer(f"{name}:{kind}"))
         return _with_settings(recipe, settings.split(",") if settings else [], (), where)
+    name = name.lower()
     if name not in RECIPES and name not in OPTIMIZERS:
         raise UnknownNameError("optimizer", name, (*RECIPES, *OPTIMIZERS))
     recipe = RECIPES.get(name) or TrainingRecipe(optimizer=name)

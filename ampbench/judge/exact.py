@@ -157,8 +157,8 @@ order of summation draws others, whose norm varies by 1 / sqrt(n) (docs/statisti
 
 
 def skipped_alike(before: Outcome, after: Outcome) -> bool:
-    """Return whether a case was skipped on both sides for the same reason."""
-    return before == after and before.name == SKIPPED and not before.pending
+    """Return whether a case was skipped on both sides; not reached in time does not count."""
+    return before.name == after.name == SKIPPED and not (before.pending or after.pending)
 
 
 def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Change | None:

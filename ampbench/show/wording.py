@@ -48,13 +48,13 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
     Undecided.NO_ERROR: "its error is undefined",
     Undecided.NO_GRADIENT_ERROR: "its gradient error is undefined",
-    Undecided.NO_OPTIMIZER: "it is not judged without an optimizer: --optimizer adamw:lr=3e-4",
+    Undecided.NO_OPTIMIZER: "training is judged only with an optimizer, such as adamw:lr=3e-4",
     Undecided.NO_UPDATE: "how much of an update its weights in half lose was not measured",
     Undecided.BY_CHANCE: (
         "its error means nothing: two fp64 steps differ, as the network draws random numbers or keeps state"
     ),
     Answer.STAY: "nothing is faster, at best {best} with {best_speed:times}",
-    Answer.UNCERTAIN: "no speedup is certain, at best {best} with {best_speed:times}",
+    Answer.UNCERTAIN: "nothing is certainly faster, at best {best} with {best_speed:times}",
     Answer.ALONE: "every other precision failed",
     Answer.ONLY: "fp32 failed, and this is the fastest within the error budget",
     Answer.NO_BASELINE: "fp32 was not measured here, and speedups are stated against it",

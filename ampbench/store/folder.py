@@ -107,7 +107,7 @@ def check_folder(results: Path | str) -> None:
     """Raise `UsageError` if there is no such results folder."""
     if not Path(results).is_dir():
         raise UsageError(
-            f"there is no results folder {results}: `ampbench run` makes one, --results (results=) names another"
+            f"there is no results folder {results}: `ampbench run` makes one, --results names another"
         )
 
 

@@ -232,9 +232,9 @@ def _function(source: WorkloadSource) -> Callable[..., Any]:
             for name, value in vars(module).items()
             if inspect.isfunction(value) and value.__module__ == module.__name__
         ]
-        raise WorkloadError(
-            f"{source.module} has no function {source.function!r}; its functions: {', '.join(known) or 'it has none'}"
-        )
+        near = nearest(source.function, known)
+        hint = did_you_mean(near) if near else f"its functions: {', '.join(known) or 'it has none'}"
+        raise WorkloadError(f"{source.module} has no function {source.function!r}; {hint}")
     if not callable(function):
         raise WorkloadError(
             f"{source.name} is {type(function).__name__}, not a function that returns a network and its inputs"
@@ -315,9 +315,12 @@ def _checked(name: str, returned: object) -> Workload:
         raise WorkloadError(
             f"workload {name} returned {_kind(returned)}; "
             "expected (module, inputs), (module, inputs, loss) or ampbench.Workload"
+            + ("; is a return missing?" if returned is None else "")
         )
     if not isinstance(returned.module, torch.nn.Module):
         raise _wrong(name, f"the module is {_kind(returned.module)}; expected a torch.nn.Module")
+    if isinstance(returned.loss, type):
+        raise _wrong(name, f"the loss is the class {returned.loss.__name__}; expected {returned.loss.__name__}()")
     if returned.loss is not None and not callable(returned.loss):
         raise _wrong(name, f"the loss is {_kind(returned.loss)}; expected a function or None")
     if returned.optimizer is not None and not callable(returned.optimizer):
@@ -340,13 +343,15 @@ def _checked(name: str, returned: object) -> Workload:
     if dimensions is not None and not all(map(_is_whole, _values(dimensions))):
         raise _wrong(name, f"classes_dim is {dimensions!r}; expected a whole number, or one by output's name")
     returned = _with_pairs_split(name, returned)
+    if _needed(returned.loss) == 2 and returned.targets is None:
+        raise _wrong(name, "the loss takes (output, targets); give targets, or a loss of the output alone")
     batches = batches_of(returned.inputs)
     if not batches:
         raise _wrong(name, "the list of batches is empty")
     for batch in batches:
         if not isinstance(batch, torch.Tensor | tuple | dict):
             hint = ": give its batches, list(loader)" if isinstance(batch, torch.utils.data.DataLoader) else ""
-            raise _wrong(name, f"an input is {_kind(batch)}{hint}; expected a tensor, a tuple or a dict of inputs")
+            raise _wrong(name, f"an input is {_kind(batch)}{hint}; expected a tensor, tuple, dict or a list of such")
         _check_arguments(name, returned.module, batch)
         _check_cached(name, returned.cached, batch)
     if isinstance(returned.inputs, list) and returned.targets is not None:

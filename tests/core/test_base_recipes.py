@@ -68,8 +68,8 @@ def test_the_settings_of_every_recipe_could_be_typed(name: str) -> None:
     ("typed", "said"),
     [
         ("finetun", "unknown optimizer 'finetun': did you mean finetune?"),
-        ("adamx", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
-        ("adamx:lr=1", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
+        ("adamx", "unknown optimizer 'adamx': did you mean adamax, adam or adamw?"),
+        ("adamx:lr=1", "unknown optimizer 'adamx': did you mean adamax, adam or adamw?"),
         ("adam:fusd", "unknown implementation of adam 'fusd': did you mean fused?"),
         ("nadam:fused", "torch has no fused nadam: it has for-loop or foreach"),
         ("adamw:lr=1,fused", "optimizer adamw:lr=1,fused: 'fused' is no setting: expected NAME=VALUE, as in lr=1e-4"),

@@ -100,7 +100,7 @@ PASSED = {"passed": "bf16_pure", "remedy": "bf16_master"} | LOST
         (
             Answer.UNCERTAIN,
             {"precision": "fp32", "best": "bf16_pure", "best_speed": 1.03, "cause": Cause.OPEN, "longer": "budget="},
-            "stay in fp32: no speedup is certain, at best bf16_pure with 1.03x; raise budget= to decide",
+            "stay in fp32: nothing is certainly faster, at best bf16_pure with 1.03x; raise budget= to decide",
         ),
         (
             Answer.REFUSED,

@@ -68,7 +68,7 @@ def test_items_default_to_the_length_of_the_first_input(tmp_path: Path) -> None:
             "f",
             r"cannot be imported: ModuleNotFoundError: No module named 'nosuchpackage' .*line 1",
         ),
-        ("def build(): ...\n", "biuld", r"no function 'biuld'; its functions: build"),
+        ("def build(): ...\n", "biuld", r"no function 'biuld'; did you mean build?"),
         ("f = 3\n", "f", r"is int, not a function"),
         (
             "def f():\n    raise ValueError('no weights')\n",
