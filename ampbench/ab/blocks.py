@@ -122,7 +122,9 @@ class BlockSession:
         untimed = [pair for pair in self._open if pair not in self._timed]
         if ended == "out of time" and untimed:
             of_all = f"{len(untimed)} of {counted(len(self._lanes[0].cases), 'case')}"
-            self._tell_user(f"no time of {of_all}: --budget was over before a first block; give more, or fewer cases")
+            self._tell_user(
+                f"without a time: {of_all}: --budget was over before a first block; give more, or fewer cases"
+            )
         self._measure_survivors()
         return ended
 

@@ -208,7 +208,7 @@ def trend(
 
 
 MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
-ARM = "A Python, git:REF, NAME=VALUE or here; repeat to combine."
+ARM = "A Python executable, git:REF, NAME=VALUE or here; repeat to combine."
 
 
 def ab(
@@ -223,7 +223,7 @@ def ab(
             metavar="N",
             min=1,
             max=MOST_BLOCKS,
-            help="The most blocks. Default: 32, the last at which cases are judged; of an arm against itself 16.",
+            help="Maximum number of blocks. Default: 32; 16 for an arm against itself.",
         ),
     ] = None,
     min_run_time: Annotated[
@@ -235,7 +235,7 @@ def ab(
         ),
     ] = "",
     budget: Annotated[
-        str, Option(metavar="SECONDS", help=f"Begin nothing more after this and let what runs end, {DURATION}.")
+        str, Option(metavar="SECONDS", help=f"Start no new block after this; running ones finish. {DURATION}.")
     ] = "",
     settings: Limited,
     results: Results = DEFAULT_RESULTS,

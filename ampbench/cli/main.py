@@ -60,7 +60,7 @@ ELSEWHERE = {
 }
 
 GROUPS = {
-    "explain": """Say why a precision costs and errs what it does.
+    "explain": """Explain the cost and the error of a precision.
 
 \b
 Examples:
@@ -98,7 +98,7 @@ Exit codes:
   2    bad name, option or file, or disk full
   3    a case failed, or a stored file is damaged
   4    two runs have no case in common, or a gate decided too little
-  5    nothing is stored, selected, or can run here in the time given
+  5    nothing to do: no run stored, no case selected, or none can run here in time
   70   an error of ampbench itself
   130  interrupted
   141  broken pipe

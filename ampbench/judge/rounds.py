@@ -565,5 +565,5 @@ def unquiet(stored: StoredRun) -> list[str]:
     held_up = sum(stats.all_inflated(measured.samples, measured.cpu_samples) for measured in stored.rounds)
     if held_up:
         rounds = f"{held_up} of {len(stored.rounds)} rounds"
-        causes.append(f"in {rounds} no sample ran at one go, and CPU time stands for theirs")
+        causes.append(f"in {rounds} every sample was interrupted, so CPU time is reported")
     return [cause for cause in causes if cause]

@@ -96,7 +96,7 @@ TEMPLATES: Mapping[str, str] = {
         "{nonfinite:if|; not finite in |,|}{parameters:if| of |counted;parameter|}"
     ),
     "origin-nothing": "nothing could be compared: no module gave a floating value",
-    "origin-output": "the output errs by {error:error} against {reference} (relative L2 error)",
+    "origin-output": "the output error is {error:error} against {reference} (relative L2)",
     "origin-undefined": "the output's error is undefined{strange:only|, as values are not finite}",
     "origin-overflows": (
         "{names} {count:verb;overflows by itself;overflow by themselves} ({count:,} of {modules:counted;module})"
@@ -112,7 +112,7 @@ TEMPLATES: Mapping[str, str] = {
     ),
     "origin-spread": "no module alone matters: {module}, the first to keep in fp32, takes {share:share} off the error",
     "origin-worst": "most by themselves err {names}, by up to {error:error}",
-    "origin-exact": "no module errs by itself",
+    "origin-exact": "no module has an error of its own",
     "origin-first": "in the whole run {first}",
     "origin-left-out": "{count:,} of {modules:counted;module} not compared: {reasons}",
     "keep-found": "keep {units:,} of {modules:counted;module} in fp32: {names}",

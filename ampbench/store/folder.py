@@ -106,9 +106,7 @@ def runs_with(files: Iterable[Path], wanted: Callable[[Header], bool]) -> Iterat
 def check_folder(results: Path | str) -> None:
     """Raise `UsageError` if there is no such results folder."""
     if not Path(results).is_dir():
-        raise UsageError(
-            f"there is no results folder {results}: `ampbench run` makes one, --results names another"
-        )
+        raise UsageError(f"there is no results folder {results}: `ampbench run` makes one, --results names another")
 
 
 def check_runs(results: Path | str) -> None:

@@ -320,7 +320,7 @@ SETS: Sequence[Column[KeptSet]] = (
     Column("update_kept", lambda row: row.trial.update_kept, "arrives", "kept", rare=True),
     Column("update_nonfinite", lambda row: row.trial.update_nonfinite),
     Column("meets_budget", lambda row: row.meets, "budget",
-           said=lambda row: "met" if row.meets else "missed elsewhere" if row.refuted else "missed"),
+           said=lambda row: "met" if row.meets else "missed on another batch" if row.refuted else "missed"),
     Column("seconds", lambda row: step_seconds(row.timed.samples), "step", "s", rare=True),
     Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio",
            lambda row: short_ratio(row.ratio) if row.ratio and row.trial.kept else UNDEFINED, rare=True),

@@ -166,7 +166,7 @@ Examples:
         among=LOW,
     ),
     title="Where errors begin",
-    heading=lambda record: counted(record.ablations, "ablation") if record.ablations else "",
+    heading=lambda record: counted(record.ablations, "module") + " tried" if record.ablations else "",
     tables=(
         shown(
             "modules",

@@ -129,7 +129,7 @@ def test_without_time_nothing_is_measured_which_is_told() -> None:
     assert found.session.measure_rounds() == "out of time"
     assert not any(script.opened for script in found.scripts.values())
     assert found.looks == []
-    assert told == ["no time of 2 of 2 cases: --budget was over before a first block; give more, or fewer cases"]
+    assert told == ["without a time: 2 of 2 cases: --budget was over before a first block; give more, or fewer cases"]
 
 
 def test_a_case_that_fails_in_one_arm_is_a_failure_of_that_arm_and_not_measured_again() -> None:

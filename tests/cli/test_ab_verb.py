@@ -182,7 +182,7 @@ def test_time_that_is_over_before_anything_can_be_compared_is_exit_5_and_how_to_
     measured = ("--precision", "fp32", "--phase", "inference", "--metric", "time")
     found = ampbench("ab", "mlp", "--preset", "tiny", judged, *measured, "--budget", "0")
     assert found.code == 5
-    assert "no time of 1 of 1 case: --budget was over before a first block" in found.err
+    assert "without a time: 1 of 1 case: --budget was over before a first block" in found.err
     said = re.search(r"out of time: both arms are stored; ampbench (compare .*) shows", found.err)
     assert said
     assert said[1].endswith(" --metric time")

@@ -51,7 +51,7 @@ def test_a_run_says_what_the_machine_did_beside_it(tmp_path):
     assert unquiet(stored) == [
         "other processes used 76% of the CPU in 2 of 3 rounds",
         "40% of the samples took over 1.1 times the fastest of their build, or their CPU time",
-        "in 2 of 3 rounds no sample ran at one go, and CPU time stands for theirs",
+        "in 2 of 3 rounds every sample was interrupted, so CPU time is reported",
     ]
     quiet = [replace(one, fitness=Fitness(other_share=0.01), samples=[[1.0]]) for one in rounds[:2]]
     assert unquiet(read_run(write_run(tmp_path / "quiet", [FP32], *quiet))) == []
