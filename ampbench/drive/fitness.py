@@ -74,7 +74,7 @@ def inspect(
 
 
 def busy_now(
-    threads: int, root: Path = Path("/"), seconds: float = 0.3, pause: Callable[[float], None] = time.sleep
+    threads: int | None, root: Path = Path("/"), seconds: float = 0.3, pause: Callable[[float], None] = time.sleep
 ) -> str:
     """Return a warning that times measured now are unreliable, with a remedy; "" on a quiet machine.
 
