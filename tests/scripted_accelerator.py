@@ -5,9 +5,10 @@ Nobody waits: time is a number that steps, readings and a host's work move on. A
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 from ampbench.records.case import DeviceDescription, DeviceState, Environment
-from ampbench.worker.telemetry import NoSourceError, Reading, Sampler, Watched
+from ampbench.worker.telemetry import NoSourceError, Nvml, Reading, Sampler
 
 FULL_HZ = 2e9
 _ALL = {"fp32": "native", "bf16": "native", "fp16": "native"}
@@ -54,7 +55,7 @@ class ScriptedAccelerator:
 
     def __init__(self, script: Script):
         self.script = script
-        self.sampler = Sampler(ScriptedSource(script), clock=lambda: script.now)
+        self.sampler = Sampler(cast("Nvml", ScriptedSource(script)), clock=lambda: script.now)
         self._next = 0.0
 
     def clock(self) -> float:
@@ -100,18 +101,16 @@ class ScriptedAccelerator:
     def release(self) -> None:
         self.script.now += 0.2  # a host's work between two builds
 
-    def watched(self) -> Watched:
-        """Return who watches it, without a thread."""
-        found = Watched(self.sampler._source, self.sampler)
+    def watched(self) -> Sampler:
+        """Return its sampler, without a thread."""
         self.sampler._thread.run = lambda: None  # type: ignore[method-assign]
-        return found
+        return self.sampler
 
 
 class ScriptedSource:
     """The sensors of a script."""
 
     name = "scripted"
-    power_error_watts: float | None = 5.0
     averaged_seconds = 1.0
 
     def __init__(self, script: Script):
@@ -122,7 +121,7 @@ class ScriptedSource:
         if at >= self._script.gone:
             raise NoSourceError("the GPU is lost")
         script = self._script
-        return Reading(at, script.clock_hz(at), script.power_watts(at), 60.0, script.limits(at))
+        return Reading(at, script.clock_hz(at), script.power_watts(at), script.limits(at))
 
     def state(self) -> DeviceState:
         return DeviceState(source=self.name, processes=self._script.others)

@@ -155,9 +155,7 @@ def device_findings(environment: Environment) -> list[Spoiler]:
                 )
             )  # fmt: skip
         if limited := limited_power(state):
-            remedy = "set power1_max of its hwmon folder to power1_rated_max"
-            if name == "cuda":
-                remedy = f"sudo nvidia-smi -pl {state.default_limit_watts:.0f}, or on battery plug it in"
+            remedy = f"sudo nvidia-smi -pl {state.default_limit_watts:.0f}, or on battery plug it in"
             findings.append(
                 Spoiler(
                     f"{name} power limit", f"{name} {limited}",

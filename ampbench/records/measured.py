@@ -119,7 +119,7 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     `steal_share` of CPU time went to other machines, `other_share` to other processes; for `waited_share` of the round
     its launching thread was ready and waited for a processor. `load` is the load average over the last minute,
-    `frequency_hz` the CPU's clock. The temperature and the other clock are the accelerator's.
+    `frequency_hz` the CPU's clock, `accelerator_clock_hz` a GPU's without telemetry.
     """
 
     steal_share: Share | None = None
@@ -127,20 +127,19 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     waited_share: Share | None = None
     load: Magnitude | None = None
     frequency_hz: Magnitude | None = None
-    temperature_celsius: Signed | None = None
     accelerator_clock_hz: Magnitude | None = None
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The readings of an accelerator's sensors in the windows of a round; None: unknown.
 
-    A thread read them from `source` ("NVML", "sysfs") every `period_seconds`, `readings` times in `window_seconds`.
+    A thread read them from `source` ("NVML") every `period_seconds`, `readings` times in `window_seconds`.
     `unavailable` says why sensors are missing. `clock_hz` of the cores is the median over all windows, `first_` and
     `last_` are of one window.
-    `limited` is the share of readings under each of `LIMITS`. `power_watts` is the integral of the readings over time;
-    they lie from `power_low_watts` to `power_high_watts`, are exact to `power_error_watts`, and each is a mean over
-    `averaged_seconds` (0: of an instant, or since the reading before). `temperature_celsius` is the highest.
-    `processes` are others with memory on the device, in words; they computed for `other_share` of the time.
+    `limited` is the share of readings under each limit of the clock. `power_watts` is the integral of the readings over
+    time: each from `power_low_watts` to `power_high_watts`, exact to `power_error_watts`, and a mean over
+    `averaged_seconds` (0: of an instant). `processes` are others with memory on the device, in words; they computed for
+    `other_share` of the time.
     """
 
     source: str = ""
@@ -157,14 +156,12 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     power_high_watts: Magnitude | None = None
     power_error_watts: Magnitude | None = None
     averaged_seconds: Seconds | None = None
-    temperature_celsius: Signed | None = None
     processes: list[str] = []
     other_share: Share | None = None
 
 
 POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE = "power limit", "heat", "hardware slowdown", "power brake"
-LIMITS = (POWER_CAP, HEAT, SLOWDOWN, POWER_BRAKE, "current limit", "sync boost", "set clocks")
-"""Limits of a clock. Under load a device is always at its power limit; a person sets the last two."""
+"""Limits of a clock. Under load a device is always at its power limit."""
 THROTTLES = frozenset({HEAT, SLOWDOWN, POWER_BRAKE})
 """Limits under which a round is unfit: heat, halved clocks, a power supply's brake."""
 
@@ -183,9 +180,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     refuses inference mode. `fp32_products` maps "matmul" and "conv" to the dtype that factors of fp32 products were
     rounded to (None: weights are in half).
 
-    On an accelerator a round warms up for `warm_seconds`, `steady` if time and clock came to rest; `windows[b]` are
-    over a second or more, and `samples[b]` are their parts. `burst_seconds` is the fastest sample, warming included.
-    `state_on_host`: what training restores before every sample did not fit on the device.
+    On an accelerator a round warms up, `steady` if time and clock came to rest; `windows[b]` are over a second or more,
+    and `samples[b]` are their parts. `burst_seconds` is the fastest sample, warming included.
     """
 
     case_id: str
@@ -208,12 +204,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fp32_products: dict[str, str] | None = None
     cpu_samples: list[list[Seconds]] | None = None
     fitness: Fitness = Fitness()
-    warm_seconds: Seconds | None = None
     steady: bool | None = None
     windows: list[list[StepSeconds]] | None = None
     burst_seconds: StepSeconds | None = None
     telemetry: Telemetry | None = None
-    state_on_host: bool = False
     seconds: Seconds
     finished_at: str
 
@@ -232,16 +226,15 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Peak memory of one step in bytes, and its work, from an untimed pass; None: unknown, or not in this phase.
 
     `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and everything else alive at the peak;
-    the parts are known after the step. `rss_bytes` is the resident set of the process, with Python and torch.
-    `flops` are algorithmic (a multiply-add is two), by dtype; `flops_by_operation`, by `MULTIPLYING` and dtype, leave
-    out masked attention. `least_bytes` is the least traffic of a step: weights, inputs and outputs once, in training
-    weights and optimizer state written once more, without gradients and activations. `attention` counts the kernels of
-    attention that ran, of `SDPA` and `NATIVE`. `master_bytes` of `parameter_bytes` are master weights.
+    the parts are known after the step. `flops` are algorithmic (a multiply-add is two), by dtype; `flops_by_operation`,
+    by `MULTIPLYING` and dtype, leave out masked attention. `least_bytes` is the least traffic of a step: weights, inputs
+    and outputs once, in training weights and optimizer state written once more, without gradients and activations.
+    `attention` counts the kernels of attention that ran, of `SDPA` and `NATIVE`. `master_bytes` of `parameter_bytes`
+    are master weights.
 
-    On an accelerator `reserved_bytes` is the most that the caching allocator held, `workspace_bytes` what a discarded
-    first step left allocated: libraries' workspaces, which the peak leaves out. The profiler counts `busy_seconds` of
-    computing and copying in a step, overlaps once (None for the reason `busy_undefined`). `graphs_left_aside` is why a
-    mode of `WITH_GRAPHS` recorded no graph, or not all.
+    On an accelerator `reserved_bytes` is the most that the caching allocator held. The profiler counts `busy_seconds`
+    of computing and copying in a step, overlaps once. `graphs_left_aside` is why a mode of `WITH_GRAPHS` recorded no
+    graph, or not all.
     """
 
     case_id: str
@@ -252,17 +245,14 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     input_bytes: Count
     gradient_bytes: Count | None = None
     optimizer_bytes: Count | None = None
-    rss_bytes: Count | None = None
     flops: dict[str, Count] | None = None
     flops_by_operation: dict[str, dict[str, Count]] | None = None
     least_bytes: Count | None = None
     attention: dict[str, Count] | None = None
     reserved_bytes: Count | None = None
-    workspace_bytes: Count | None = None
     parameter_count: Count | None = None
     master_bytes: Count | None = None
     busy_seconds: Seconds | None = None
-    busy_undefined: str = ""
     graphs_left_aside: list[str] = []
 
     @property
@@ -368,7 +358,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     undefined: str = ""
     storage: str = ""
     intended: str = "fp64"
-    rates: list[Signed] = []
     rel_l2: ErrorSize | None = None
     kept: KeptShare | None = None
     kept_error: ErrorSize | None = None
@@ -378,7 +367,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     swallowed_energy: Share | None = None
     worst_parameter: str | None = None
     worst_kept: KeptShare | None = None
-    worst_rel_l2: ErrorSize | None = None
     nonfinite: Count | None = None
     counted_state: str = ""
     gradient_rel_l2: ErrorSize | None = None
@@ -389,7 +377,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The error of one output tensor of a step; None: undefined, for the reason `undefined` or `sample_undefined`.
+    """The error of one output tensor of a step; None: undefined, for the reason `undefined`.
 
     `name` is its path in the network's output ("scores", "[1]"; "" for a lone tensor). `rel_l2` is the Euclidean norm
     of its error, relative to its norm in the reference, `floor_rel_l2` the error of merely rounding the reference to
@@ -397,7 +385,7 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     softmax ignores a shift. `over_spread` is the norm of the error relative to the norm of the spread between rows
     (first dimension) of the reference, or of its targets if the reference is zero (None: no spread). Rows are samples:
     `sample_p99_rel_l2` is the 99% quantile of their relative errors, linear between order statistics, and
-    `sample_worst_rel_l2` the largest of the `sample_count` defined ones.
+    `sample_worst_rel_l2` the largest.
     """
 
     name: str
@@ -407,10 +395,8 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     floor_rel_l2: ErrorSize | None = None
     over_spread: ErrorSize | None = None
     undefined: str = ""
-    sample_count: Count | None = None
     sample_p99_rel_l2: ErrorSize | None = None
     sample_worst_rel_l2: ErrorSize | None = None
-    sample_undefined: str = ""
 
 
 class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -418,17 +404,13 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Probabilities are the softmax of logits, or the output itself if the reference's rows are probabilities or their
     logarithms. `kl_mean` and `kl_p99` are mean and 99% quantile over rows of the Kullback-Leibler divergence from the
-    reference, in nats (None as `kl_undefined` says). A margin is the distance of a row's two largest probabilities in
-    the reference: its median over rows, and the largest of a row with another decision (None: no row).
+    reference, in nats (None: a row is not finite, or has a probability of 0 where the reference does not).
     """
 
     outputs: list[str]
     rows: Count
     kl_mean: ErrorSize | None = None
     kl_p99: ErrorSize | None = None
-    kl_undefined: str = ""
-    median_margin: Share | None = None
-    flipped_margin: Share | None = None
 
 
 ASKED_AGREEMENT = 0.99
@@ -544,7 +526,6 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     reference_nonfinite: Count | None = None
     reference_nan: Count | None = None
     worst_parameter: str | None = None
-    worst_rel_l2: ErrorSize | None = None
     tensor_parameter: str | None = None
     tensor_rel_l2: ErrorSize | None = None
     bias: ErrorSize | None = None

@@ -270,7 +270,6 @@ def _with_gradients(divergence: Divergence, numbers: StepNumbers, held: Referenc
         divergence.gradient,
         rel_l2=gradients.rel_l2,
         worst_parameter=worst[0] if worst else None,
-        worst_rel_l2=worst[1] if worst else None,
         flushed=None
         if itself
         else sum(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,7 +100,8 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
             step.settle_scaler()
         return step
 
-    workspaces = None if isinstance(device, Cpu) else _take_workspaces(workload, case, device)
+    if not isinstance(device, Cpu):
+        _take_workspaces(workload, case, device)
     has_graphs = not isinstance(device, Cpu) and compile_mode(case.path) in WITH_GRAPHS
     listening: AbstractContextManager[list[str]] = graphs_left_aside() if has_graphs else nullcontext([])
     with listening as left_aside:
@@ -119,20 +119,17 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         input_bytes=_input_bytes(step),
         gradient_bytes=_storage_bytes(gradients) if training else None,
         optimizer_bytes=_storage_bytes(_optimizer_tensors(step)) if training else None,
-        rss_bytes=rss_bytes(),
         flops=work.flops,
         flops_by_operation=work.flops_by_operation,
         least_bytes=_least_bytes(step, work),
         attention=None if compiled and not recorded.attention else recorded.attention,
         reserved_bytes=recorded.reserved,
-        workspace_bytes=workspaces,
         parameter_count=sum(parameter.numel() for parameter in step.module.parameters()),
         master_bytes=None if masters is None else _storage_bytes(masters.by_name.values()),
         graphs_left_aside=left_aside,
     )
     del gradients  # the steps below create new ones
-    busy, why_not = busy_of(partial(_run, step), device)
-    return structs.replace(memory_pass, busy_seconds=busy, busy_undefined=why_not)
+    return structs.replace(memory_pass, busy_seconds=busy_of(partial(_run, step), device))
 
 
 def one_batch(workload: Workload, case: Case) -> Workload:
@@ -272,21 +269,16 @@ def _least_bytes(step: Step, work: StepWork) -> int | None:
     return touched + 2 * _storage_bytes(kept)
 
 
-def _take_workspaces(workload: Workload, case: Case, device: Accelerator) -> int:
-    """Run a throw-away step, so that memory that libraries allocate once belongs to no case; return its bytes.
+def _take_workspaces(workload: Workload, case: Case, device: Accelerator) -> None:
+    """Run a throw-away step, so that memory that libraries allocate once belongs to no case.
 
     cuBLAS takes its workspaces from the caching allocator at a process's first matrix product, and at its backward. The
-    workspaces of an earlier case are freed first, so that the result belongs to this case's step.
+    workspaces of an earlier case are freed first.
     """
     device.drop_workspaces()
     device.release()
-    before = device.allocated_bytes()
-    step = build_step(workload, case, device)
-    with step.mode():
-        step.run()
-    del step
+    _run(build_step(workload, case, device))
     device.release()
-    return max(device.allocated_bytes() - before, 0)
 
 
 def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
@@ -339,16 +331,6 @@ def peak_of(changes: Iterable[int]) -> int:
     return peak
 
 
-def rss_bytes() -> int | None:
-    """Return this process's resident set in bytes; None where the kernel does not report it."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    line = next((line for line in status.splitlines() if line.startswith("VmRSS:")), None)
-    return int(line.split()[1]) * 1024 if line else None
-
-
 def _optimizer_tensors(step: Step) -> list[torch.Tensor]:
     states = step.optimizer.state.values() if isinstance(step, TrainingStep) else ()
     return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
@@ -364,30 +346,24 @@ PROFILED_STEPS = 5
 """Profiled steps: the times of kernels repeat, and launches do not count."""
 
 
-def busy_of(run: Callable[[], Any], device: Device) -> tuple[float | None, str]:
-    """Return the seconds in a call of `run` during which the device computes or copies, and the reason for None.
+def busy_of(run: Callable[[], Any], device: Device) -> float | None:
+    """Return the seconds in a call of `run` during which the device computes or copies; None on a CPU, or unknown.
 
     `run` must be warm. It is called several more times under torch's profiler, which records only the device. Parallel
-    streams count once. Undefined on a CPU: (None, ""). The profiler slows the process from then on: nothing may be
-    timed in it.
+    streams count once. The profiler slows the process from then on: nothing may be timed in it.
     """
-    if isinstance(device, Cpu):
-        return None, ""
-    activity = getattr(torch.profiler.ProfilerActivity, device.type.upper(), None)
+    activity = None if isinstance(device, Cpu) else getattr(torch.profiler.ProfilerActivity, device.type.upper(), None)
     if activity is None or activity not in torch.profiler.supported_activities():  # type: ignore[no-untyped-call]
-        return None, f"torch's profiler cannot record {device.type}"
+        return None
     try:
         with torch.profiler.profile(activities=[activity]) as profiled:
             for _ in range(PROFILED_STEPS):
                 run()
             device.synchronize()
         events = profiled.profiler.kineto_results.events()
-    except Exception as error:  # noqa: BLE001 - a failing profiler does not fail the case
-        return None, f"torch's profiler failed: {first_line(error)}"
-    busy = device_seconds(events)
-    if not busy:
-        return None, f"torch's profiler recorded no work on {device.type}"
-    return busy / PROFILED_STEPS, ""
+    except Exception:  # noqa: BLE001 - a failing profiler does not fail the case
+        return None
+    return device_seconds(events) / PROFILED_STEPS or None
 
 
 def device_seconds(events: Iterable[Any]) -> float:

@@ -8,7 +8,6 @@ until the agreement with the reference is proven or refuted.
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from time import perf_counter, process_time
 from typing import Any
 
@@ -17,7 +16,6 @@ import torch
 
 from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.core.stats import chance_of_at_most
-from ampbench.core.units import counted
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.labels import few
@@ -184,7 +182,7 @@ class Compared:
                 pair = [centred(tensor, decisions) for tensor in pair]
             lost = 0 if decisions is None else 1 / decisions.shape[decisions.dimension]
             undefined = distance.undefined or ("" if chance is None else f"chance alone makes it {chance:.1e}")
-            samples = SampleErrors(undefined) if undefined else sample_errors(pair[0], pair[1], self.samples, lost)
+            p99, worst = (None, None) if undefined else sample_errors(pair[0], pair[1], self.samples, lost)
             errors.append(
                 OutputError(
                     name=name,
@@ -194,10 +192,8 @@ class Compared:
                     floor_rel_l2=floors[place].rel_l2,
                     over_spread=over_spread(pair[0], pair[1], self._targets) if undefined in ("", ZERO) else None,
                     undefined=undefined,
-                    sample_count=samples.count,
-                    sample_p99_rel_l2=samples.p99,
-                    sample_worst_rel_l2=samples.worst,
-                    sample_undefined=samples.undefined,
+                    sample_p99_rel_l2=p99,
+                    sample_worst_rel_l2=worst,
                 )
             )
         return errors
@@ -206,52 +202,33 @@ class Compared:
         """Return the distance of a classifier's probabilities from the reference's; None for any other network."""
         if not self.decided:
             return None
-        kl, margins, flipped = [], [], []
+        parts = []
         for decisions in self.decided:
-            for value, reference in _rows(values[decisions.place], self.references[decisions.place], decisions):
-                logs = [log_probabilities(rows, self._kinds[decisions.place]) for rows in (value, reference)]
-                kl.append(divergences(*logs).cpu().numpy())
-                top = reference.argmax(-1)
-                best = logs[1].exp().topk(2, -1).values
-                margin = best[:, 0] - best[:, 1]
-                margins.append(margin.cpu().numpy())
-                flipped.append(margin[value.argmax(-1) != top].cpu().numpy())
-        kls, differing, every = (np.concatenate(parts) for parts in (kl, flipped, margins))
-        undefined = _no_divergence(kls)
+            for rows in _rows(values[decisions.place], self.references[decisions.place], decisions):
+                logs = [log_probabilities(side, self._kinds[decisions.place]) for side in rows]
+                parts.append(divergences(*logs).cpu().numpy())
+        kls = np.concatenate(parts)
+        known = len(kls) > 0 and bool(np.isfinite(kls).all())
         return Predictions(
             outputs=[self.names[decisions.place] for decisions in self.decided],
             rows=len(kls),
-            kl_mean=None if undefined else float(kls.mean()),
-            kl_p99=None if undefined else float(np.quantile(kls, 0.99)),
-            kl_undefined=undefined,
-            median_margin=_known(np.median(every)) if len(every) else None,
-            flipped_margin=_known(differing.max()) if len(differing) else None,
+            kl_mean=float(kls.mean()) if known else None,
+            kl_p99=float(np.quantile(kls, 0.99)) if known else None,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SampleErrors:
-    """The 99% quantile and largest of `count` samples' relative errors; `undefined` says why there are none."""
-
-    undefined: str = ""
-    count: int | None = None
-    p99: float | None = None
-    worst: float | None = None
-
-
-def sample_errors(value: torch.Tensor, reference: torch.Tensor, samples: int | None, lost: float = 0.0) -> SampleErrors:
-    """Return the errors |x - r| / |r| of an output's samples, which are its first dimension.
+def sample_errors(
+    value: torch.Tensor, reference: torch.Tensor, samples: int | None, lost: float = 0.0
+) -> tuple[float | None, float | None]:
+    """Return the 99% quantile and the largest of the errors |x - r| / |r| of an output's samples, its first dimension.
 
     `lost` is the share of a sample's numbers that are not free (a centred row loses one). Infinite elements are left
-    out, and so are samples that are zero in the reference alone.
+    out, and so are samples that are zero in the reference alone. (None, None): no samples, or too few free numbers.
     """
-    if samples is None:
-        return SampleErrors("the batch size is unknown")
-    if not reference.ndim or len(reference) != samples:
-        first = "it is one number" if not reference.ndim else f"its first dimension is {len(reference):,}"
-        return SampleErrors(f"{first}, and the batch has {counted(samples, 'sample')}")
-    if samples == 0 or reference[0].numel() * (1 - lost) < FEWEST_NUMBERS - 1e-9:
-        return SampleErrors(f"a sample has fewer than {FEWEST_NUMBERS} free numbers")
+    if not samples or not reference.ndim or len(reference) != samples:
+        return None, None
+    if reference[0].numel() * (1 - lost) < FEWEST_NUMBERS - 1e-9:
+        return None, None
     finite = torch.isfinite(reference)
     r, exponent = scaled(torch.where(finite, reference, 0.0))
     x = torch.where(finite, value, 0.0) * 2.0**-exponent
@@ -259,9 +236,7 @@ def sample_errors(value: torch.Tensor, reference: torch.Tensor, samples: int | N
     apart = (x - r).flatten(1).norm(dim=1)
     errors = torch.where(apart == 0, 0.0, apart / norm)
     known = errors[torch.isfinite(errors)].cpu().numpy()
-    if not len(known):
-        return SampleErrors("every sample of the reference is zero")
-    return SampleErrors(count=len(known), p99=float(np.quantile(known, 0.99)), worst=float(known.max()))
+    return (float(np.quantile(known, 0.99)), float(known.max())) if len(known) else (None, None)
 
 
 def over_spread(value: torch.Tensor, reference: torch.Tensor, targets: Sequence[torch.Tensor] = ()) -> float | None:
@@ -326,21 +301,6 @@ def _rows(value: torch.Tensor, reference: torch.Tensor, by: Decisions) -> Iterat
     step = max(1, ROWS_AT_ONCE // flat[0].shape[-1])
     for start in range(0, len(flat[0]), step):
         yield flat[0][start : start + step], flat[1][start : start + step]
-
-
-def _no_divergence(rows: "np.ndarray[Any, Any]") -> str:
-    """Return why the divergence of rows is undefined, "" where it is not."""
-    if not len(rows):
-        return "there are no rows"
-    if broken := int(np.isnan(rows).sum()):
-        return f"{broken:,} of {len(rows):,} rows are not finite"
-    if endless := int(np.isinf(rows).sum()):
-        return f"{endless:,} of {len(rows):,} rows give a probability of 0 where the reference does not"
-    return ""
-
-
-def _known(value: Any) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 DOUBT = 0.05

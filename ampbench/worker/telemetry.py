@@ -1,8 +1,7 @@
-"""An accelerator's sensors during a measurement: clock, power, temperature, limits, other processes.
+"""The sensors of a CUDA device during a measurement: clock, power, limits, other processes.
 
-`SOURCES` has a source for each device type: NVML for CUDA (`pynvml` of nvidia-ml-py, imported only here), the kernel's
-sysfs for XPU. A thread reads it while steps are timed (`Sampler`) and takes at most a hundredth of the time. Where a
-sensor is missing, the record gives the reason, and nothing else changes.
+NVML (`pynvml` of nvidia-ml-py, imported only here) reports them. A thread reads them while steps are timed (`Sampler`)
+and takes at most a hundredth of the time. Where a sensor is missing, the record gives the reason.
 """
 
 import importlib
@@ -12,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -43,7 +42,7 @@ UNSEEN = "other processes on the device are not visible here"
 
 
 class NoSourceError(Exception):
-    """The device has no source, or the source stopped answering; the text is the reason, without a full stop."""
+    """The device has no sensors, or they stopped answering; the text is the reason, without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +53,13 @@ class Reading:
     at: float
     clock_hz: float | None = None
     power_watts: float | None = None
-    temperature_celsius: float | None = None
     limits: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Which:
-    """The identity of the measured device, as torch reports it; a source finds the device by one of these."""
-
-    uuid: str = ""
-    pci: str = ""
-    device_id: int | None = None
-    capability: tuple[int, int] | None = None
-    rocm: bool = False
-
-
-def which(type: str) -> Which:
-    """Return the identity of this process's device of a type."""
-    card = torch.get_device_module(type).get_device_properties()
-    address = [
-        getattr(card, f"pci_{part}_id") for part in ("domain", "bus", "device") if hasattr(card, f"pci_{part}_id")
-    ]
-    return Which(
-        uuid=str(getattr(card, "uuid", "") or ""),
-        pci="{:08x}:{:02x}:{:02x}.0".format(*address) if len(address) == 3 else "",
-        device_id=getattr(card, "device_id", None),
-        capability=(card.major, card.minor) if hasattr(card, "major") else None,
-        rocm=torch.version.hip is not None,
-    )
 
 
 class Nvml:
     """NVIDIA's management library, by the module `pynvml` and the `handle` of a device."""
 
     name = "NVML"
-    power_error_watts: float | None = NVML_POWER_ERROR_WATTS
 
     LIMITS: Mapping[int, str] = {
         0x2: "set clocks",
@@ -111,7 +82,6 @@ class Nvml:
         self._asks: dict[str, Callable[[], Any]] = {
             "clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "power": lambda: nvml.nvmlDeviceGetPowerUsage(handle),
-            "temperature": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             "limits": lambda: reasons(handle) if reasons is not None else None,
         }
         self.lacks: list[str] = []
@@ -126,39 +96,28 @@ class Nvml:
                 self.lacks.append(f"{self.name} does not report the {name}: {why}")
 
     @classmethod
-    def open(cls, device: Which) -> "Nvml":
-        """Return the source for a device; `NoSourceError` where there is none."""
-        if device.rocm:
+    def open(cls, uuid: str, capability: tuple[int, int]) -> "Nvml":
+        """Return the sensors of torch's GPU, whose index may differ in NVML; `NoSourceError` where there are none."""
+        if torch.version.hip is not None:
             raise NoSourceError("NVML is NVIDIA's, and this torch was built for ROCm")
         try:
             nvml = importlib.import_module("pynvml")
         except ImportError:
             raise NoSourceError('nvidia-ml-py is not installed: pip install "ampbench[cuda]"') from None
+        bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
         try:
             nvml.nvmlInit()
-            handle = cls._handle_of(nvml, device)
+            try:
+                handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{bare}")
+            except nvml.NVMLError:
+                nvml.nvmlDeviceGetHandleByUUID(f"MIG-{bare}")
+                raise NoSourceError(MIG) from None
             with suppress(nvml.NVMLError):  # cards without MIG have no such mode
                 if nvml.nvmlDeviceGetMigMode(handle)[0]:
                     raise NoSourceError(MIG)
         except nvml.NVMLError as error:
             raise NoSourceError(f"NVML does not answer: {first_line(error)}") from None
-        instantaneous = device.capability is not None and device.capability <= GA100
-        return cls(nvml, handle, 0.0 if instantaneous else NVML_AVERAGED_SECONDS)
-
-    @staticmethod
-    def _handle_of(nvml: Any, device: Which) -> Any:
-        """Return the handle of CUDA's device, whose index may differ between CUDA and NVML."""
-        bare = device.uuid.removeprefix("GPU-").removeprefix("MIG-")
-        if bare and not device.uuid.startswith("MIG-"):
-            with suppress(nvml.NVMLError):
-                return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{bare}")
-        if bare:
-            with suppress(nvml.NVMLError):
-                nvml.nvmlDeviceGetHandleByUUID(f"MIG-{bare}")
-                raise NoSourceError(MIG)
-        if device.pci:
-            return nvml.nvmlDeviceGetHandleByPciBusId(device.pci)
-        raise NoSourceError("NVML knows no GPU by the id that CUDA gives it")
+        return cls(nvml, handle, 0.0 if capability <= GA100 else NVML_AVERAGED_SECONDS)
 
     def read(self, at: float) -> Reading:
         """Return the GPU's sensor values at the time `at`; `NoSourceError` where it no longer answers."""
@@ -166,14 +125,12 @@ class Nvml:
             values = {name: ask() for name, ask in self._asks.items()}
         except self._nvml.NVMLError as error:
             raise NoSourceError(f"NVML does not answer any more: {first_line(error)}") from None
-        clock, power, temperature = (values.get(name) for name in ("clock", "power", "temperature"))
-        mask = values.get("limits") or 0
+        clock, power, mask = (values.get(name) for name in ("clock", "power", "limits"))
         return Reading(
             at,
             clock_hz=None if clock is None else clock * 1e6,
             power_watts=None if power is None else power / 1e3,
-            temperature_celsius=None if temperature is None else float(temperature),
-            limits=frozenset(word for bit, word in self.LIMITS.items() if mask & bit),
+            limits=frozenset(word for bit, word in self.LIMITS.items() if (mask or 0) & bit),
         )
 
     def state(self) -> DeviceState:
@@ -226,135 +183,14 @@ class Nvml:
         return min(1.0, sum(statistics.fmean(used) for pid, used in shares.items() if not is_own(pid)))
 
 
-class Sysfs:
-    """The Linux kernel's files of an Intel GPU: the folder of its `card`, of the driver xe or i915.
-
-    Sources: Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and -i915-hwmon, drivers/gpu/drm/xe/xe_gt_throttle.c
-    and drivers/gpu/drm/i915/gt/intel_gt_sysfs_pm.c. On a GPU of several tiles, the clock is the first tile's.
-    """
-
-    name = "sysfs"
-    power_error_watts: float | None = None
-    averaged_seconds = 0.0
-    """Power is the gain of the energy counter since the last reading, so nothing is averaged out."""
-
-    CLOCKS = ("device/tile0/gt0/freq0/act_freq", "gt/gt0/rps_act_freq_mhz", "gt_act_freq_mhz")
-    REASONS = ("device/tile0/gt0/freq0/throttle/reason_", "gt/gt0/throttle_reason_")
-    LIMITS: Mapping[str, str] = {
-        "pl1": POWER_CAP,
-        "pl2": POWER_CAP,
-        "pl4": POWER_CAP,
-        "thermal": HEAT,
-        "prochot": HEAT,
-        "ratl": HEAT,
-        "vr_thermalert": HEAT,
-        "vr_tdc": "current limit",
-    }
-
-    def __init__(self, card: Path):
-        self._card = card
-        hwmon = next(iter(sorted(card.glob("device/hwmon/hwmon*"))), card / "no-hwmon")
-        self._clock = self._first([card / name for name in self.CLOCKS])
-        self._energy = self._first([hwmon / "energy1_input", hwmon / "energy2_input"])
-        self._temperature = self._first([hwmon / "temp2_input", hwmon / "temp1_input"])
-        self._reasons = [
-            (path, word)
-            for before in self.REASONS
-            for end, word in self.LIMITS.items()
-            if _number(path := card / f"{before}{end}") is not None
-        ]
-        self._limits = [_number(hwmon / name) for name in ("power1_max", "power1_rated_max")]
-        unknown = {"clock": self._clock, "power": self._energy, "temperature": self._temperature}
-        self.lacks = [
-            f"sysfs does not report the {name}: no file of it that this user may read"
-            for name in unknown
-            if not unknown[name]
-        ]
-        if not self._reasons:
-            self.lacks.append("sysfs does not report the limits of the clock: no throttle_reason files")
-        self._last: tuple[float, float] | None = None
-
-    @classmethod
-    def open(cls, device: Which, root: Path = Path("/")) -> "Sysfs":
-        """Return the source for a device; `NoSourceError` without a matching device, or with several."""
-        cards = [
-            card
-            for card in sorted(root.glob("sys/class/drm/card*"))
-            if card.name.removeprefix("card").isdigit() and kernel_text(card / "device/vendor") == "0x8086"
-        ]
-        if not cards:
-            raise NoSourceError("the kernel shows no Intel GPU in /sys/class/drm")
-        if device.device_id is not None:
-            alike = [card for card in cards if kernel_text(card / "device/device") == f"{device.device_id:#06x}"]
-            cards = alike or cards
-        if len(cards) > 1:
-            names = ", ".join(card.name for card in cards)
-            raise NoSourceError(f"which of {names} in /sys/class/drm is measured is not known")
-        return cls(cards[0])
-
-    def _first(self, paths: Iterable[Path]) -> Path | None:
-        return next((path for path in paths if _number(path) is not None), None)
-
-    def read(self, at: float) -> Reading:
-        """Return the GPU's sensor values at the time `at`; `NoSourceError` where its files are gone."""
-        known = [path for path in (self._clock, self._energy, self._temperature) if path is not None]
-        values = {path: _number(path) for path in known}
-        if known and all(value is None for value in values.values()):
-            raise NoSourceError(f"the kernel shows {self._card.name} no more")
-        clock, energy, temperature = (
-            None if path is None else values[path] for path in (self._clock, self._energy, self._temperature)
-        )
-        power = None
-        if energy is not None:
-            if self._last is not None and at > self._last[0] and energy >= self._last[1]:
-                power = (energy - self._last[1]) / 1e6 / (at - self._last[0])
-            self._last = at, energy
-        return Reading(
-            at,
-            clock_hz=clock * 1e6 if clock else None,  # 0: the GPU is parked
-            power_watts=power,
-            temperature_celsius=None if temperature is None else temperature / 1e3,
-            limits=frozenset(word for path, word in self._reasons if _number(path)),
-        )
-
-    def state(self) -> DeviceState:
-        """Return the power limits, current and rated."""
-        limit, rated = (value / 1e6 if value else None for value in self._limits)
-        return DeviceState(
-            source=self.name, unavailable=[*self.lacks, UNSEEN], power_limit_watts=limit, default_limit_watts=rated
-        )
-
-    def others(self) -> list[str] | None:
-        """Return None: the kernel answers only root."""
-        return None
-
-    def other_share(self, since: float) -> float | None:  # noqa: ARG002 - the interface of a source
-        """Return None: the kernel does not report it."""
-        return None
-
-
-Source = Nvml | Sysfs
-"""The sensors of a device; `lacks` lists the missing values, with reasons.
-
-Power readings are exact to `power_error_watts` (None: not documented) and averaged over `averaged_seconds`.
-"""
-SOURCES: Mapping[str, Callable[[Which], Source]] = {"cuda": Nvml.open, "xpu": Sysfs.open}
-"""The functions that open the source of a device type; they raise `NoSourceError`."""
-
-
-def open_source(type: str) -> Source:
-    """Return the source of this process's device of a type; `NoSourceError` without one."""
-    row = SOURCES.get(type)
-    if row is None:
-        raise NoSourceError(f"no source is known for {type}")
+def open_source(type: str) -> Nvml:
+    """Return the sensors of this process's device of a type; `NoSourceError` without any."""
+    if type != "cuda":
+        raise NoSourceError(f"no sensors are read on {type}")
     try:
-        return row(which(type))
-    except (
-        RuntimeError,
-        AssertionError,
-        AttributeError,
-        OSError,
-    ) as error:  # torch's: the device is gone, or unknown
+        card = torch.cuda.get_device_properties()
+        return Nvml.open(str(card.uuid), (card.major, card.minor))
+    except (RuntimeError, AssertionError, AttributeError, OSError) as error:  # torch's: the device is gone, or unknown
         raise NoSourceError(first_line(error)) from None
 
 
@@ -366,18 +202,24 @@ def state_of(type: str) -> DeviceState:
         return DeviceState(unavailable=[str(error)], mig=str(error) == MIG)
 
 
-class Sampler:
-    """Reads a source repeatedly in a thread, within a `with` statement.
+Span = tuple[float, float]
+"""Beginning and end of a window, by the sampler's clock."""
 
-    `readings` are the readings so far, `costs` the seconds of each; `ended` is the reason why they stopped. Readings
-    are `period` seconds apart: `PERIOD_SECONDS`, or longer where they would take more than `MOST_SHARE` of it.
+
+class Sampler:
+    """Reads a device's sensors repeatedly in a thread, within a `with` statement.
+
+    `readings` are the readings so far, `costs` the seconds of each; `ended` is the reason why they stopped, at once
+    without a `source`. Readings are `period` seconds apart: `PERIOD_SECONDS`, or longer where they would take more than
+    `MOST_SHARE` of it.
     """
 
-    def __init__(self, source: Source, clock: Callable[[], float] = perf_counter):
+    def __init__(self, source: Nvml | None, ended: str = "", clock: Callable[[], float] = perf_counter):
         self._source, self._clock = source, clock
         self.readings: list[Reading] = []
         self.costs: list[float] = []
-        self.ended = ""
+        self.ended = ended
+        self._since = time.time()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ampbench telemetry", daemon=True)
 
@@ -388,6 +230,7 @@ class Sampler:
 
     def take(self) -> None:
         """Take one reading; where the source does not answer, set `ended`."""
+        assert self._source is not None
         began = self._clock()
         try:
             self.readings.append(self._source.read(began))
@@ -411,82 +254,55 @@ class Sampler:
             if self._stop.wait(self.period):
                 break
 
-
-Span = tuple[float, float]
-"""Beginning and end of a window, by the sampler's clock."""
-
-
-@dataclass(slots=True)
-class Watched:
-    """The sensors of a device during a round: read by a `sampler`, or `unavailable` gives the reason."""
-
-    source: Source | None = None
-    sampler: Sampler | None = None
-    unavailable: str = ""
-    since: float = field(default_factory=time.time)
-
-    def __enter__(self) -> "Watched":
-        if self.sampler is not None:
-            self.sampler.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.sampler is not None:
-            self.sampler.__exit__(*error)
-
     def clock_hz(self, span: Span) -> float | None:
         """Return the median clock in a window; None: not reported."""
-        return _median(reading.clock_hz for reading in self._within([span]))
+        return _median_clock(self._within([span]))
 
     def telemetry(self, windows: Sequence[Span]) -> Telemetry:
         """Return the telemetry of `windows`, and the other processes."""
-        if self.source is None or self.sampler is None:
-            return Telemetry(unavailable=self.unavailable)
-        every, within = list(self.sampler.readings), self._within(windows)
+        source, ended = self._source, bool(self.ended)
+        if source is None:
+            return Telemetry(unavailable=self.ended)
+        within = self._within(windows)
         powers = [reading.power_watts for reading in within if reading.power_watts is not None]
         limited = {word for reading in within for word in reading.limits}
-        temperatures = (reading.temperature_celsius for reading in within)
-        hottest = max((degrees for degrees in temperatures if degrees is not None), default=None)
         first, last = (self.clock_hz(windows[place]) for place in (0, -1)) if windows else (None, None)
-        reasons = [*self.source.lacks, *([self.sampler.ended] if self.sampler.ended else [])]
-        others = None if self.sampler.ended else self.source.others()
-        if others is None and not self.sampler.ended:
+        others = None if ended else source.others()
+        reasons = [*source.lacks, *([self.ended] if ended else [])]
+        if others is None and not ended:
             reasons.append(UNSEEN)
-        if not within and not self.sampler.ended:
+        if not within and not ended:
             reasons.append("no reading fell into a window")
-        ended = bool(self.sampler.ended)
         return Telemetry(
-            source=self.source.name,
+            source=source.name,
             unavailable="; ".join(reasons),
-            period_seconds=self.sampler.period,
+            period_seconds=self.period,
             readings=len(within),
             window_seconds=sum(end - begin for begin, end in windows),
-            clock_hz=_median(reading.clock_hz for reading in within),
+            clock_hz=_median_clock(within),
             first_clock_hz=first,
             last_clock_hz=last,
             limited={word: sum(word in reading.limits for reading in within) / len(within) for word in sorted(limited)},
-            power_watts=None if ended else mean_power(every, windows),
+            power_watts=None if ended else mean_power(list(self.readings), windows),
             power_low_watts=min(powers, default=None),
             power_high_watts=max(powers, default=None),
-            power_error_watts=self.source.power_error_watts if powers else None,
-            averaged_seconds=self.source.averaged_seconds if powers else None,
-            temperature_celsius=hottest,
+            power_error_watts=NVML_POWER_ERROR_WATTS if powers else None,
+            averaged_seconds=source.averaged_seconds if powers else None,
             processes=others or [],
-            other_share=None if ended else self.source.other_share(self.since),
+            other_share=None if ended else source.other_share(self._since),
         )
 
     def _within(self, windows: Sequence[Span]) -> list[Reading]:
-        readings = list(self.sampler.readings) if self.sampler is not None else []
+        readings = list(self.readings)
         return [reading for reading in readings if any(begin <= reading.at <= end for begin, end in windows)]
 
 
-def watched(type: str) -> Watched:
-    """Return the watcher of a device type, for a `with` statement around a measurement."""
+def sampler_of(type: str) -> Sampler:
+    """Return the sampler of a device type, for a `with` statement around a measurement."""
     try:
-        source = open_source(type)
+        return Sampler(open_source(type))
     except NoSourceError as error:
-        return Watched(unavailable=str(error))
-    return Watched(source, Sampler(source))
+        return Sampler(None, str(error))
 
 
 def mean_power(readings: Sequence[Reading], windows: Sequence[Span]) -> float | None:
@@ -507,8 +323,8 @@ def mean_power(readings: Sequence[Reading], windows: Sequence[Span]) -> float | 
     return area / total
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _median_clock(readings: Iterable[Reading]) -> float | None:
+    known = [reading.clock_hz for reading in readings if reading.clock_hz is not None]
     return statistics.median(known) if known else None
 
 
@@ -541,10 +357,3 @@ def kernel_text(path: str | Path) -> str:
         return Path(path).read_text(errors="replace").strip()
     except OSError:
         return ""
-
-
-def _number(path: Path) -> float | None:
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return None

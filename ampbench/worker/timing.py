@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ampbench.records.measured import CpuTimes, Fitness, Telemetry, parse_cpu_times
+from ampbench.records.measured import CpuTimes, Fitness, parse_cpu_times
 from ampbench.worker.machine import Device
 from ampbench.worker.memory import is_out_of_memory, peaks_of
 from ampbench.worker.step import Step, TrainingStep
@@ -59,9 +59,9 @@ class Timing:
     """The times of one build: seconds per step by sample, steps in each sample, steps of warm-up.
 
     `cpu_samples` are the CPU seconds per step of the calling thread, None where they do not bound the time of a step.
-    `time_sustained` adds the seconds per step over each of its `windows`, their `spans` by its clock, the duration of
-    the warm-up, whether it reached a steady state (None: it was warm before), and the seconds per step of the fastest
-    sample, including warm-up.
+    `time_sustained` adds the seconds per step over each of its `windows`, their `spans` by its clock, whether it
+    reached a steady state (None: it was warm before), and the seconds per step of the fastest sample, including
+    warm-up.
     """
 
     samples: list[float]
@@ -70,7 +70,6 @@ class Timing:
     cpu_samples: list[float] | None = None
     windows: list[float] | None = None
     spans: list[tuple[float, float]] = field(default_factory=list)
-    warm_seconds: float = 0.0
     steady: bool | None = None
     burst_seconds: float | None = None
 
@@ -185,7 +184,7 @@ def time_sustained(
         if steady or clock() - began >= WARM_LIMIT_SECONDS:
             break
         before = now
-    warmed, warm_seconds = run, clock() - began
+    warmed = run
     wanted = max(1, round(budget_seconds / WINDOW_SECONDS))
     taken = [window(WINDOW_SECONDS) for _ in range(wanted)]
     kept = max(1, max_samples // wanted)
@@ -195,7 +194,6 @@ def time_sustained(
         warmed,
         windows=[seconds for seconds, _, _ in taken],
         spans=[span for _, _, span in taken],
-        warm_seconds=warm_seconds,
         steady=steady,
         burst_seconds=burst if math.isfinite(burst) else None,
     )
@@ -282,11 +280,8 @@ class FitnessWatch:
         self._own = _own_ticks()
         self._began, self._waits = time.perf_counter(), _waited_seconds()
 
-    def seen(self, telemetry: Telemetry | None = None) -> Fitness:
-        """Return the changes since the watch began; an accelerator's clock and temperature come from `telemetry`.
-
-        Without it they are read now, when the device may be idle already.
-        """
+    def seen(self, *, clocked: bool = False) -> Fitness:
+        """Return the changes since the watch began, with the clock of a GPU now, unless it was `clocked` meanwhile."""
         ticks = _cpu_ticks()
         steal = others = None
         if ticks and self._cpu and ticks.total > self._cpu.total:
@@ -296,12 +291,10 @@ class FitnessWatch:
             others = _share(ticks.busy - self._cpu.busy - (_own_ticks() - self._own), total)
         waits, seconds = _waited_seconds(), time.perf_counter() - self._began
         waited = None if waits is None or self._waits is None else _share(waits - self._waits, seconds)
-        temperature = clock = None
-        if telemetry is not None and telemetry.source:
-            temperature, clock = telemetry.temperature_celsius, telemetry.clock_hz
-        elif self._device.type == "cuda":
-            with suppress(Exception):  # both need NVML, which not every installation has
-                temperature, clock = float(torch.cuda.temperature()), torch.cuda.clock_rate() * 1e6
+        clock = None
+        if self._device.type == "cuda" and not clocked:
+            with suppress(Exception):  # it needs NVML, which not every installation has
+                clock = torch.cuda.clock_rate() * 1e6
         frequency = kernel_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
         return Fitness(
             steal_share=steal,
@@ -309,7 +302,6 @@ class FitnessWatch:
             waited_share=waited,
             load=self._load,
             frequency_hz=int(frequency) * 1e3 if frequency.isdigit() else None,
-            temperature_celsius=temperature,
             accelerator_clock_hz=clock,
         )
 

@@ -78,11 +78,6 @@ class Snapshot:
     undefined: str = ""
     named: bool = True
 
-    @property
-    def rates(self) -> list[float]:
-        """The learning rates of the groups, each once, the largest first."""
-        return sorted({float(group["lr"]) for group in self.groups if "lr" in group}, reverse=True)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
@@ -266,8 +261,7 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     snapshot = intended.snapshot
     storage = _storage(gradients.stored, intended)
     native = storage is not torch.float32
-    steps, rates = snapshot.steps, snapshot.rates
-    update_of = partial(Update, steps=steps, rates=rates, storage=short_dtype(storage), intended=intended.dtype)
+    update_of = partial(Update, steps=snapshot.steps, storage=short_dtype(storage), intended=intended.dtype)
     draws: list[dict[str, _Parts]] = [{}]
     kept_in: dict[tuple[str, str], torch.dtype] = {}  # the dtypes of the optimizer's state
     nonfinite = 0
@@ -544,7 +538,6 @@ def _summed(steps: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
     carriers = {name: sums.energy for name, sums in first.items() if sums.energy >= CARRIES * energy}
     kepts = {name: math.fsum(parts[name].along for parts in steps) / len(steps) / e for name, e in carriers.items()}
     worst = min(kepts, key=lambda name: kepts[name], default=None)
-    worst_apart = math.fsum(parts[worst].apart for parts in steps) / len(steps) if worst else 0.0
     spread = statistics.stdev(draws) / math.sqrt(len(draws)) if len(draws) > 1 else None
     return {
         "rel_l2": math.sqrt(apart),
@@ -556,7 +549,6 @@ def _summed(steps: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
         "swallowed_energy": min(_total(first, "swallowed_energy") / energy, 1.0),
         "worst_parameter": worst,
         "worst_kept": kepts[worst] if worst else None,
-        "worst_rel_l2": math.sqrt(worst_apart / carriers[worst]) if worst else None,
     }
 
 

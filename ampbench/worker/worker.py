@@ -44,7 +44,7 @@ from ampbench.worker.network import REFUSING, refuses
 from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.worker.step import Step, TrainingStep, build_step
-from ampbench.worker.telemetry import watched
+from ampbench.worker.telemetry import sampler_of
 from ampbench.worker.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
 from ampbench.workload import Workload
 
@@ -303,7 +303,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     compile_seconds: float | None = None
     skipped = nonfinite = 0
     watch = FitnessWatch(device)
-    watching = None if device.type == "cpu" or asked.burst else watched(device.type)
+    sampler = None if device.type == "cpu" or asked.burst else sampler_of(device.type)
 
     def build() -> tuple[Step, float | None, Timing]:
         """Return a timed step, the seconds of its compilation, and its times."""
@@ -321,11 +321,11 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
             "apart": bool(timed.changed),
         }
         with step.mode():
-            if watching is None:
+            if sampler is None:
                 return step, took, time_build(step.run, device, warm=True, **options)
-            return step, took, time_sustained(step.run, device, warm=timed.warm, clock_hz=watching.clock_hz, **options)
+            return step, took, time_sustained(step.run, device, warm=timed.warm, clock_hz=sampler.clock_hz, **options)
 
-    with watching or contextlib.nullcontext():
+    with sampler or contextlib.nullcontext():
         for _ in range(asked.builds):
             placement.move()
             with _second_try(case, device, timed) as again:
@@ -344,8 +344,8 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
             del step
             device.release()
     timed.digest = timed.digest or weights_digest(workload)
-    telemetry = None if watching is None else watching.telemetry([span for timing in timings for span in timing.spans])
-    fitness = watch.seen(telemetry)
+    telemetry = None if sampler is None else sampler.telemetry([span for timing in timings for span in timing.spans])
+    fitness = watch.seen(clocked=telemetry is not None and bool(telemetry.source))
     cpu_samples = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
     return Round(
         case_id=case.case_id,
@@ -368,7 +368,6 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         fp32_products=fp32_products(case, device),
         fitness=fitness,
         telemetry=telemetry,
-        state_on_host=timed.on_host,
         **_sustained(timings),
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -391,7 +390,7 @@ def _second_try(case: Case, device: Device, timed: Timed) -> Iterator[Callable[[
 
 
 def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
-    """Return an accelerator's fields of a `Round`: windows, the fastest sample, the warm-up."""
+    """Return an accelerator's fields of a `Round`: windows, the fastest sample, whether it was steady."""
     windows = [timing.windows for timing in timings if timing.windows is not None]
     if len(windows) != len(timings):
         return {}
@@ -399,7 +398,6 @@ def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
     return {
         "windows": windows,
         "burst_seconds": min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
-        "warm_seconds": sum(timing.warm_seconds for timing in timings),
         "steady": all(steady) if steady else None,
     }
 

@@ -123,7 +123,6 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
         input_bytes=65_536,
         gradient_bytes=measured.peak_bytes // 4 if training else None,
         optimizer_bytes=0 if training else None,
-        rss_bytes=512 * 1024**2,
     )
     divergence = make_divergence(
         case,
@@ -142,7 +141,6 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
         reference_loss=2.3025 if training else None,
         grad_rel_l2=measured.grad_error,
         grad_worst_parameter="layers.2.weight" if training else None,
-        grad_worst_rel_l2=None if measured.grad_error is None else 3 * measured.grad_error,
         grad_flushed=measured.flushed,
         grad_elements=1_000_000 if measured.flushed is not None else None,
         grad_nonfinite=0 if training else None,

@@ -133,7 +133,7 @@ def test_one_case_is_shown_with_all_that_is_known_of_it(
     facts = [" ".join(line.split()) for line in out.splitlines()]
     assert facts[0] == case_id
     for fact in (
-        "verdict ok", "round 2 21.3 ms 3+3+3 samples, server 2", "optimizer_bytes 0", "rss_bytes 536870912",
+        "verdict ok", "round 2 21.3 ms 3+3+3 samples, server 2", "optimizer_bytes 0",
         "gradient.worst_parameter layers.2.weight", "gradient.flushed 1204", "skipped_steps 0",
     ):  # fmt: skip
         assert any(line.startswith(fact) for line in facts), fact

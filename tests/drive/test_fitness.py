@@ -181,13 +181,13 @@ def test_others_on_a_device_are_named_and_grave_a_limit_and_missing_sensors_are_
             power_limit_watts=500.0,
             default_limit_watts=700.0,
             processes=["4711 python3 (3.20 GiB)"],
-            unavailable=["NVML does not report the temperature: Not Supported"],
+            unavailable=["NVML does not report the power: Not Supported"],
         )
     )
     assert [(one.what, one.grave) for one in found] == [
         ("others use cuda: 4711 python3 (3.20 GiB)", True),
         ("cuda may take 500 W, by default 700 W", False),
-        ("cuda lacks sensors: NVML does not report the temperature: Not Supported", False),
+        ("cuda lacks sensors: NVML does not report the power: Not Supported", False),
     ]
     assert "nvidia-smi -pl 700" in found[1].remedy
 

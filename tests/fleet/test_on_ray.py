@@ -97,7 +97,7 @@ def turns_of(runs: dict[str, StoredRun]) -> list[tuple[str, str, int]]:
 
 
 def bytes_of(found: MemoryPass) -> dict[str, object]:
-    return {name: getattr(found, name) for name in MemoryPass.__slots__ if not name.startswith("rss")}
+    return {name: getattr(found, name) for name in MemoryPass.__slots__}
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:

@@ -23,7 +23,11 @@ LOADED = (".loaded", ".no_grad", ".missed", ".trained", ".foreign")
 
 
 ASKED = ("header.asked", "header.settings.heap", "header.settings.burst", "lacks")
-UNREAD = ("rss_peak_bytes", "used_bytes", "reading_seconds", "warm_clock_hz", "involuntary_switches")
+UNREAD = (
+    "rss_peak_bytes", "used_bytes", "reading_seconds", "warm_clock_hz", "involuntary_switches", ".rss_bytes",
+    ".workspace_bytes", ".busy_undefined", ".state_on_host", ".warm_seconds", ".temperature_celsius", ".rates",
+    ".sample_count", ".sample_undefined", ".kl_undefined", "_margin", ".worst_rel_l2",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,6 @@ def hostile_entries(cases: list[Case], factor: float) -> list[Entry]:
                     output_rel_l2=1e-3,
                     output_floor_rel_l2=1e-4,
                     grad_worst_parameter=text,
-                    grad_worst_rel_l2=0.1,
                     notes=[text, MEGABYTE if number == 0 else everything],
                 )
             ]

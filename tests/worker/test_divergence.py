@@ -211,7 +211,6 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
             rel_l2=apart(value, exact),
             floor_rel_l2=apart(rounded(exact), exact),
             over_spread=np.linalg.norm(value - exact) / np.linalg.norm(exact - exact.mean(0)),
-            sample_count=8,
             sample_p99_rel_l2=np.quantile(samples, 0.99),
             sample_worst_rel_l2=max(samples),
         )
@@ -326,7 +325,7 @@ def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeC
     assert (found.gradient.reference_nonfinite, found.gradient.reference_nan) == (1, 0)
     assert found.gradient.undefined == "3 of 16 gradient elements are not finite, and not in fp64"
     assert found.gradient.undefined in found.notes
-    assert (found.gradient.rel_l2, found.gradient.worst_parameter, found.gradient.worst_rel_l2) == (None, "low", None)
+    assert (found.gradient.rel_l2, found.gradient.worst_parameter) == (None, "low")
     assert found.param_nonfinite == 5  # two that fp16 cannot store, three whose gradient it cannot
     assert (found.loss, found.reference.loss) == (None, None)
 
@@ -368,7 +367,7 @@ def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter(case: MakeCase)
     found = diverged(case("bf16_pure", "training"), lambda y: y, loss=lambda output: 0 * output.sum())
     assert found.gradient.undefined == "the reference gradient is zero"
     assert found.notes.count(found.gradient.undefined) == 1
-    assert found.gradient.worst_parameter is found.gradient.worst_rel_l2 is None
+    assert found.gradient.worst_parameter is None
     assert found.gradient.tensor_parameter is found.gradient.tensor_rel_l2 is None
     assert (found.gradient.flushed, found.reference.grad_norm) == (0, 0.0)
 
@@ -522,7 +521,6 @@ def test_the_worst_gradient_that_counts_is_told_beside_the_worst_of_all(case: Ma
     workload = Workload(module=Heads(), inputs=torch.randn(4, 8), loss=loss)
     found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
     assert found.gradient.worst_parameter.startswith("small.")
-    assert found.gradient.worst_rel_l2 > 0.05
     assert found.gradient.tensor_parameter.startswith("large.")
     assert 1e-5 < found.gradient.tensor_rel_l2 < 1e-2
 

@@ -10,7 +10,7 @@ import pytest
 from ampbench.drive.servers import ServerChannel
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import MemoryPass
-from ampbench.worker.memory import peak_of, rss_bytes
+from ampbench.worker.memory import peak_of
 from tests.scripted_channel import got, make_request
 
 NETWORKS = """
@@ -186,7 +186,6 @@ def test_parts_are_told_apart_and_fit_into_the_peak(measure: Measure) -> None:
     assert found.input_bytes == 8 * 100 * 4
     assert found.buffer_bytes == 0
     assert found.peak_bytes >= 4 * weights + 8 * 100 * 4
-    assert found.rss_bytes > found.peak_bytes
 
 
 def test_a_step_reads_weights_and_inputs_and_training_writes_weights_and_state_again(measure: Measure) -> None:
@@ -262,20 +261,13 @@ def test_in_inference_nothing_is_kept_of_a_parameter_but_itself(measure: Measure
     assert found.parameter_count == 64 * 128 + 128 * 64
 
 
-def test_on_a_cpu_nothing_is_reserved_and_no_workspace_taken(measure: Measure) -> None:
-    found = measure("matrix")
-    assert (found.reserved_bytes, found.workspace_bytes) == (None, None)
+def test_on_a_cpu_nothing_is_reserved(measure: Measure) -> None:
+    assert measure("matrix").reserved_bytes is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast"])
 def test_the_same_case_has_the_same_peak_every_time(measure: Measure, precision: str) -> None:
     assert len({measure("norms", precision, "training").peak_bytes for _ in range(3)}) == 1
-
-
-def test_the_resident_set_is_that_of_a_process_with_torch() -> None:
-    import torch  # noqa: F401
-
-    assert rss_bytes() > 50 * 2**20
 
 
 SEVERAL_CALLS = """

@@ -62,7 +62,7 @@ def test_what_the_cpu_does_and_ranges_that_people_mark_are_no_work_of_the_device
 
 
 def test_on_a_cpu_it_is_not_defined_and_nothing_runs() -> None:
-    assert busy_of(lambda: pytest.fail("it ran"), Cpu()) == (None, "")
+    assert busy_of(lambda: pytest.fail("it ran"), Cpu()) is None
 
 
 class Profiler:
@@ -99,22 +99,20 @@ def test_a_steps_busy_time_is_the_mean_over_the_profiled_steps(
         start = 100 * len(seen)
         seen.extend([Event(start, start + 40), Event(start + 30, start + 50)])
 
-    busy, why = busy_of(step, accelerator)
+    assert busy_of(step, accelerator) == pytest.approx(50e-6)
     assert len(seen) == 2 * PROFILED_STEPS
-    assert (busy, why) == (pytest.approx(50e-6), "")
 
 
-def test_why_it_is_not_known_is_said_and_fails_nothing(
+def test_a_profiler_that_fails_or_sees_nothing_leaves_it_unknown(
     accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.profiler, "profile", lambda activities: Profiler([]))
-    assert busy_of(lambda: None, accelerator) == (None, "torch's profiler recorded no work on cuda")
+    assert busy_of(lambda: None, accelerator) is None
     monkeypatch.setattr(
         torch.profiler, "profile", lambda activities: Profiler([], "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
     )
-    why = "torch's profiler failed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
-    assert busy_of(lambda: None, accelerator) == (None, why)
-    assert busy_of(lambda: None, Accelerator("xpu")) == (None, "torch's profiler cannot record xpu")
+    assert busy_of(lambda: None, accelerator) is None
+    assert busy_of(lambda: None, Accelerator("xpu")) is None
 
 
 def leave_aside(why: str) -> None:

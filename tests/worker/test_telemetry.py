@@ -1,4 +1,4 @@
-"""Who tells of an accelerator, with made-up NVML and sysfs: no GPU is needed, and none of this has run on one."""
+"""Who tells of an accelerator, with made-up NVML: no GPU is needed, and none of this has run on one."""
 
 import math
 import os
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,9 +21,6 @@ from ampbench.worker.telemetry import (
     Nvml,
     Reading,
     Sampler,
-    Sysfs,
-    Watched,
-    Which,
     mean_power,
 )
 from tests.scripted_accelerator import Script, ScriptedAccelerator, ScriptedSource, falling
@@ -31,6 +28,12 @@ from tests.scripted_accelerator import Script, ScriptedAccelerator, ScriptedSour
 
 class NVMLError(Exception):
     """As pynvml's."""
+
+
+def by_names(uuid: str, *known: str) -> str:
+    if uuid not in known:
+        raise NVMLError("Not Found")
+    return "handle"
 
 
 def made_nvml(**changes: Any) -> SimpleNamespace:
@@ -44,19 +47,12 @@ def made_nvml(**changes: Any) -> SimpleNamespace:
 
         return value if callable(value) else answer
 
-    def by_uuid(uuid: str) -> str:
-        if uuid != "GPU-aaaa":
-            raise NVMLError("Not Found")
-        return "handle"
-
     fields: dict[str, Any] = {
         "nvmlInit": None,
-        "nvmlDeviceGetHandleByUUID": by_uuid,
-        "nvmlDeviceGetHandleByPciBusId": lambda bus: f"at {bus}",
+        "nvmlDeviceGetHandleByUUID": lambda uuid: by_names(uuid, "GPU-aaaa"),
         "nvmlDeviceGetMigMode": NVMLError("Not Supported"),
         "nvmlDeviceGetClockInfo": 1755,
         "nvmlDeviceGetPowerUsage": 612_500,
-        "nvmlDeviceGetTemperature": 64,
         "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x40,
         "nvmlDeviceGetEnforcedPowerLimit": 500_000,
         "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
@@ -65,20 +61,24 @@ def made_nvml(**changes: Any) -> SimpleNamespace:
         "nvmlDeviceGetProcessUtilization": [],
     }
     made = {name: answering(value) for name, value in (fields | changes).items()}
-    return SimpleNamespace(NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, **made)
+    return SimpleNamespace(NVMLError=NVMLError, NVML_CLOCK_SM=1, **made)
 
 
-GPU = Which(uuid="aaaa")
-
-
-def opened(monkeypatch: pytest.MonkeyPatch, device: Which = GPU, **changes: Any) -> Nvml:
+def opened(
+    monkeypatch: pytest.MonkeyPatch, uuid: str = "aaaa", capability: tuple[int, int] = (9, 0), **changes: Any
+) -> Nvml:
     monkeypatch.setitem(sys.modules, "pynvml", made_nvml(**changes))
-    return Nvml.open(device)
+    return Nvml.open(uuid, capability)
 
 
-def test_nvml_tells_clock_power_heat_and_what_limits_in_base_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_gpu(monkeypatch: pytest.MonkeyPatch, uuid: str) -> None:
+    card = SimpleNamespace(uuid=uuid, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: card)
+
+
+def test_nvml_tells_clock_power_and_what_limits_in_base_units(monkeypatch: pytest.MonkeyPatch) -> None:
     found = opened(monkeypatch).read(7.0)
-    assert found == Reading(7.0, 1.755e9, 612.5, 64.0, frozenset({"power limit", "heat"}))
+    assert found == Reading(7.0, 1.755e9, 612.5, frozenset({"power limit", "heat"}))
 
 
 def test_an_idle_gpu_is_held_down_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,31 +88,30 @@ def test_an_idle_gpu_is_held_down_by_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 def test_power_is_an_average_of_a_second_but_on_ga100_and_before(monkeypatch: pytest.MonkeyPatch) -> None:
     by_capability = {(7, 0): 0.0, (8, 0): 0.0, (8, 6): 1.0, (9, 0): 1.0}
     for capability, seconds in by_capability.items():
-        assert opened(monkeypatch, Which(uuid="aaaa", capability=capability)).averaged_seconds == seconds
+        assert opened(monkeypatch, capability=capability).averaged_seconds == seconds
 
 
-def test_the_gpu_is_found_by_its_id_and_else_by_its_place_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert opened(monkeypatch, Which(uuid="GPU-aaaa"))._handle == "handle"
-    assert opened(monkeypatch, Which(uuid="bbbb", pci="00000000:17:00.0"))._handle == "at 00000000:17:00.0"
-    with pytest.raises(NoSourceError, match="knows no GPU"):
-        opened(monkeypatch, Which())
+def test_the_gpu_is_found_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened(monkeypatch, "GPU-aaaa")._handle == opened(monkeypatch, "aaaa")._handle == "handle"
+    with pytest.raises(NoSourceError, match="Not Found"):
+        opened(monkeypatch, "bbbb")
 
 
 @pytest.mark.parametrize(
-    ("device", "changes"),
+    ("uuid", "changes"),
     [
-        (Which(uuid="aaaa"), {"nvmlDeviceGetMigMode": [1, 1]}),
-        (Which(uuid="MIG-cccc"), {"nvmlDeviceGetHandleByUUID": lambda uuid: {"MIG-cccc": "an instance"}[uuid]}),
+        ("aaaa", {"nvmlDeviceGetMigMode": [1, 1]}),
+        ("MIG-cccc", {"nvmlDeviceGetHandleByUUID": lambda uuid: by_names(uuid, "MIG-cccc")}),
     ],
     ids=["a GPU in that mode", "the id of an instance"],
 )
 def test_an_instance_of_a_gpu_has_no_sensors_and_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, device: Which, changes: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, uuid: str, changes: dict[str, Any]
 ) -> None:
     with pytest.raises(NoSourceError) as told:
-        opened(monkeypatch, device, **changes)
+        opened(monkeypatch, uuid, **changes)
     assert str(told.value) == MIG
-    monkeypatch.setattr(telemetry, "which", lambda type: device)
+    with_gpu(monkeypatch, uuid)
     found = telemetry.state_of("cuda")
     assert found.mig
     assert found.unavailable == [MIG]
@@ -123,9 +122,10 @@ def test_no_module_no_driver_and_rocm_are_each_a_reason(monkeypatch: pytest.Monk
         opened(monkeypatch, nvmlInit=NVMLError("Driver Not Loaded"))
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NoSourceError, match=r'pip install "ampbench\[cuda\]"'):
-        Nvml.open(Which(uuid="aaaa"))
+        Nvml.open("aaaa", (9, 0))
+    monkeypatch.setattr(torch.version, "hip", "6.4")
     with pytest.raises(NoSourceError, match="ROCm"):
-        Nvml.open(Which(uuid="aaaa", rocm=True))
+        Nvml.open("aaaa", (9, 0))
 
 
 def test_what_a_laptop_does_not_tell_is_said_and_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,81 +207,11 @@ def test_who_drives_a_process_without_a_mark_is_nobody() -> None:
     assert telemetry._driver_of(2**22 + 1) is None
 
 
-def make_card(root: Path, name: str = "card0", driver: str = "xe", device: str = "0xe20b") -> Path:
-    """Make the files of an Intel GPU as the kernel shows them."""
-    card = root / "sys/class/drm" / name
-    hwmon = card / "device/hwmon/hwmon4"
-    hwmon.mkdir(parents=True)
-    if driver == "xe":
-        files = {"device/tile0/gt0/freq0/act_freq": "2400", "device/tile0/gt0/freq0/throttle/reason_pl1": "1"}
-        files |= {"device/tile0/gt0/freq0/throttle/reason_thermal": "0", "device/hwmon/hwmon4/temp2_input": "71000"}
-    else:
-        files = {"gt/gt0/rps_act_freq_mhz": "1550", "gt/gt0/throttle_reason_thermal": "1"}
-    files |= {"device/vendor": "0x8086", "device/device": device, "device/hwmon/hwmon4/energy1_input": "5000000"}
-    files |= {"device/hwmon/hwmon4/power1_max": "150000000", "device/hwmon/hwmon4/power1_rated_max": "190000000"}
-    for path, text in files.items():
-        (card / path).parent.mkdir(parents=True, exist_ok=True)
-        (card / path).write_text(text + "\n")
-    return card
-
-
-def test_xe_tells_by_its_files_and_power_is_what_the_counter_gains(tmp_path: Path) -> None:
-    card = make_card(tmp_path)
-    source = Sysfs.open(Which(device_id=0xE20B), tmp_path)
-    first = source.read(10.0)
-    (card / "device/hwmon/hwmon4/energy1_input").write_text("11000000")
-    second = source.read(10.5)
-    assert first == Reading(10.0, 2.4e9, None, 71.0, frozenset({"power limit"}))
-    assert second.power_watts == pytest.approx(12.0)
-    assert (source.state().power_limit_watts, source.state().default_limit_watts) == (150.0, 190.0)
-    assert source.lacks == []
-
-
-def test_i915_tells_by_other_files_and_what_it_does_not_is_said(tmp_path: Path) -> None:
-    make_card(tmp_path, driver="i915")
-    source = Sysfs.open(Which(), tmp_path)
-    found = source.read(0.0)
-    assert (found.clock_hz, found.limits) == (1.55e9, frozenset({"heat"}))
-    assert source.lacks == ["sysfs does not report the temperature: no file of it that this user may read"]
-
-
-def test_of_several_intel_gpus_the_one_of_that_kind_is_read_and_two_alike_are_not_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(NoSourceError, match="no Intel GPU"):
-        Sysfs.open(Which(), tmp_path)
-    make_card(tmp_path, "card0", device="0x4680")
-    wanted = make_card(tmp_path, "card1")
-    (tmp_path / "sys/class/drm/card1-DP-1").mkdir()
-    assert Sysfs.open(Which(device_id=0xE20B), tmp_path)._card == wanted
-    make_card(tmp_path, "card2")
-    with pytest.raises(NoSourceError, match="which of card1, card2"):
-        Sysfs.open(Which(device_id=0xE20B), tmp_path)
-
-
-def test_a_card_whose_files_are_gone_ends_the_readings(tmp_path: Path) -> None:
-    card = make_card(tmp_path)
-    source = Sysfs.open(Which(), tmp_path)
-    for name in (
-        "device/tile0/gt0/freq0/act_freq",
-        "device/hwmon/hwmon4/energy1_input",
-        "device/hwmon/hwmon4/temp2_input",
-    ):
-        (card / name).unlink()
-    with pytest.raises(NoSourceError, match="card0 no more"):
-        source.read(1.0)
-
-
 def test_a_device_type_without_a_source_or_without_a_device_is_a_reason() -> None:
-    assert telemetry.watched("fake").unavailable == "no source is known for fake"
+    assert telemetry.sampler_of("xpu").telemetry([(0.0, 1.0)]).unavailable == "no sensors are read on xpu"
     if not torch.cuda.is_available():
-        assert telemetry.watched("cuda").unavailable
-        assert telemetry.watched("cuda").telemetry([(0.0, 1.0)]).unavailable
+        assert telemetry.sampler_of("cuda").telemetry([(0.0, 1.0)]).unavailable
         assert telemetry.state_of("cuda").unavailable
-
-
-def test_every_accelerator_has_a_source() -> None:
-    from ampbench.records.case import DEVICES
-
-    assert {*telemetry.SOURCES, "cpu"} == set(DEVICES)
 
 
 def test_reading_a_slow_sensor_takes_no_more_than_its_share_of_the_time() -> None:
@@ -294,7 +224,7 @@ def test_reading_a_slow_sensor_takes_no_more_than_its_share_of_the_time() -> Non
                 now[0] += cost  # noqa: B023 - called within the loop's turn
                 return Reading(at)
 
-        sampler = Sampler(Slow(Script()), clock=lambda: now[0])  # noqa: B023
+        sampler = Sampler(cast("Nvml", Slow(Script())), clock=lambda: now[0])  # noqa: B023
         began = sampler.take()
         for _ in range(20):
             now[0] += sampler.period
@@ -312,11 +242,10 @@ def test_the_thread_reads_while_it_is_entered_and_is_gone_afterwards() -> None:
             seen.set()
             return super().read(at)
 
-    with Watched(source := Noticed(Script()), Sampler(source)) as watched:
+    with Sampler(cast("Nvml", Noticed(Script()))) as sampler:
         assert seen.wait(30)
-    assert watched.sampler is not None
-    assert not watched.sampler._thread.is_alive()
-    assert watched.sampler.readings
+    assert not sampler._thread.is_alive()
+    assert sampler.readings
 
 
 def test_what_a_driver_raises_as_its_device_goes_ends_the_thread_and_nothing_else() -> None:
@@ -324,10 +253,9 @@ def test_what_a_driver_raises_as_its_device_goes_ends_the_thread_and_nothing_els
         def read(self, at: float) -> Reading:
             raise OSError("ioctl failed")
 
-    with Watched(source := Broken(Script()), Sampler(source)) as watched:
-        assert watched.sampler is not None
-        watched.sampler._thread.join(30)
-    assert watched.telemetry([(0.0, 1.0)]).unavailable == "OSError: ioctl failed"
+    with Sampler(cast("Nvml", Broken(Script()))) as sampler:
+        sampler._thread.join(30)
+    assert sampler.telemetry([(0.0, 1.0)]).unavailable == "OSError: ioctl failed"
 
 
 def test_the_mean_power_is_the_integral_of_the_readings_over_the_windows() -> None:
@@ -385,6 +313,6 @@ def test_a_pynvml_too_old_to_know_a_question_is_a_reason_and_ends_nothing(monkey
     old = made_nvml()
     del old.nvmlDeviceGetMigMode
     monkeypatch.setitem(sys.modules, "pynvml", old)
-    monkeypatch.setattr(telemetry, "which", lambda type: GPU)
-    assert "nvmlDeviceGetMigMode" in telemetry.watched("cuda").unavailable
+    with_gpu(monkeypatch, "aaaa")
+    assert "nvmlDeviceGetMigMode" in telemetry.sampler_of("cuda").ended
     assert telemetry.state_of("cuda").unavailable
