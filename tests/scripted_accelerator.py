@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from ampbench.records.case import DeviceDescription, DeviceState, Environment
-from ampbench.worker.telemetry import NoSourceError, Nvml, Reading, Sampler
+from ampbench.worker.environment import NoSourceError, Nvml, Reading, Sampler
 
 FULL_HZ = 2e9
 _ALL = {"fp32": "native", "bf16": "native", "fp16": "native"}

@@ -227,8 +227,8 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     `peak_bytes` holds parameters, buffers, inputs, gradients, optimizer state and everything else alive at the peak;
     the parts are known after the step. `flops` are algorithmic (a multiply-add is two), by dtype; `flops_by_operation`,
-    by `MULTIPLYING` and dtype, leave out masked attention. `least_bytes` is the least traffic of a step: weights, inputs
-    and outputs once, in training weights and optimizer state written once more, without gradients and activations.
+    by `MULTIPLYING` and dtype, leave out masked attention. `least_bytes` is a step's least traffic: weights, inputs and
+    outputs once, in training weights and optimizer state written once more, without gradients and activations.
     `attention` counts the kernels of attention that ran, of `SDPA` and `NATIVE`. `master_bytes` of `parameter_bytes`
     are master weights.
 

@@ -36,7 +36,7 @@ from ampbench.worker.data import is_wrapper, named_tensors
 from ampbench.worker.distances import Fp32Check, dense, is_finite, outputs_in
 from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.memory import is_out_of_memory
-from ampbench.worker.optimizer import is_named, recipe_of
+from ampbench.worker.network import is_named, recipe_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.step import Step, TrainingStep, seed_all, seeded_step, unfused
 from ampbench.worker.worker import Work

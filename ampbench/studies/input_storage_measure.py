@@ -29,9 +29,9 @@ from ampbench.trace.ledger import CastLedger, trace_casts
 from ampbench.worker.changes import Change, peaks_with
 from ampbench.worker.data import batches_of
 from ampbench.worker.distances import compare, floating_in, identical
+from ampbench.worker.divergence import StepNumbers, passing_reference, run_step
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, memory_source
-from ampbench.worker.reference import StepNumbers, passing_reference, run_step
 from ampbench.worker.step import Step, build_step
 from ampbench.worker.timing import TURNS, FitnessWatch, plan_samples, side_by_side, warm_up
 from ampbench.worker.worker import Work

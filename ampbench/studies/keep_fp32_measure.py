@@ -17,11 +17,11 @@ from ampbench.trace.keep_fp32 import is_kept
 from ampbench.trace.modules import ModuleRun, watch_runs
 from ampbench.worker.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
 from ampbench.worker.distances import compare, compare_each
+from ampbench.worker.divergence import Reference, References, run_step, trusted_reference
 from ampbench.worker.machine import Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, one_batch, said_of
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.outputs import batch_length
-from ampbench.worker.reference import Reference, References, run_step, trusted_reference
 from ampbench.worker.step import Step, build_step, seed_all, seeded_step, unfused
 from ampbench.worker.timing import FitnessWatch, settled_peaks, side_by_side, warm_up
 from ampbench.worker.updates import measure_update

@@ -29,7 +29,7 @@ from ampbench.worker.data import Generator, batches_of, in_fp32, inputs_digest, 
 from ampbench.worker.distances import compare, is_finite, right_decisions
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
-from ampbench.worker.optimizer import is_named
+from ampbench.worker.network import is_named
 from ampbench.worker.step import TrainingStep, build_training, seed_all, switch_off_dropout, unfused
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload

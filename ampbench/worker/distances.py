@@ -36,31 +36,6 @@ COUNTS = ("elements", "nonfinite", "nan", "reference_nonfinite", "reference_nan"
 LEFT_OUT = "{} infinite, as in {}: the error leaves them out"
 
 
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """The distance of one list of tensors from another; None where it is undefined (`undefined` says why).
-
-    `elements` counts real numbers. `reference_nonfinite` counts elements that are not finite in the reference,
-    `reference_nan` the NaN among them; `nonfinite` counts elements that are finite in the reference alone, `nan` the
-    NaN among them; `unlike` counts infinities of the reference without the same infinity in the value. `reference_norm`
-    is the norm of the reference's finite elements; numbers above the range of fp64 are None. `notes` list reasons for
-    undefined numbers and elements left out.
-    """
-
-    reference_norm: float | None
-    rel_l2: float | None
-    max_abs: float | None
-    cosine: float | None
-    elements: int
-    nonfinite: int
-    nan: int
-    reference_nonfinite: int
-    reference_nan: int
-    unlike: int
-    undefined: str
-    notes: list[str]
-
-
 @dataclass(slots=True)
 class _Sum:
     """A sum of squares or products without overflow or underflow: parts, each times a power of two."""
@@ -85,69 +60,33 @@ class _Sum:
         return math.sqrt(total), exponent // 2
 
 
-def compare(
-    values: Sequence[torch.Tensor],
-    references: Sequence[torch.Tensor],
-    on: Device | None = None,
-    *,
-    against: str = "fp64",
-) -> Distance:
-    """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes, as one vector.
-
-    `against` names the reference in texts. With `on`, tensors may be on any device in any dtype: each pair is moved
-    there, in fp64. Elements that are infinite in both with one sign, such as masks, are left out. Elements that are not
-    finite in one alone, or NaN in the reference, are counted and make the distance undefined; a reference of zeros, or
-    an empty one, does, too. Raises `ValueError` for other shapes.
-    """
-    return compare_each(values, references, on, against=against)[0]
-
-
-def compare_each(
-    values: Sequence[torch.Tensor],
-    references: Sequence[torch.Tensor],
-    on: Device | None = None,
-    *,
-    what: str = "output",
-    against: str = "fp64",
-) -> tuple[Distance, list[Distance]]:
-    """Return the result of `compare`, and the distance of each tensor; `what` names the tensors in texts."""
-    if [value.shape for value in values] != [reference.shape for reference in references]:
-        raise ValueError(
-            f"the {what}s' shapes differ from the reference's: {[tuple(v.shape) for v in values]} "
-            f"against {[tuple(r.shape) for r in references]}"
-        )
-    every, by_tensor = _Pairs(what, against), []
-    for value, reference in zip(values, references, strict=True):
-        value, reference = real_parts(value), real_parts(reference)  # noqa: PLW2901
-        if on is not None:
-            value, reference = (tensor.to(on.type, torch.float64) for tensor in (value, reference))  # noqa: PLW2901
-        pair = _Pairs(what, against)
-        pair.add(value, reference)
-        every.take(pair)
-        by_tensor.append(pair.distance)
-    return every.distance, by_tensor
-
-
 @dataclass(slots=True)
-class _Pairs:
-    """Sums and counts over pairs of tensors; the counts are those of `Distance`."""
+class Distance:
+    """The distance of one list of tensors from another, as one vector; numbers are None where they are undefined.
 
-    what: str
-    against: str
-    error: _Sum = field(default_factory=_Sum)
-    reference: _Sum = field(default_factory=_Sum)
-    value: _Sum = field(default_factory=_Sum)
-    product: _Sum = field(default_factory=_Sum)
-    largest: float | None = 0.0
+    `elements` counts real numbers. `reference_nonfinite` counts elements that are not finite in the reference,
+    `reference_nan` the NaN among them; `nonfinite` counts elements that are finite in the reference alone, `nan` the
+    NaN among them; `unlike` counts infinities of the reference without the same infinity in the value. `what` names the
+    tensors in texts, `against` the reference. `itself` is the reason why a reference has no distance from itself.
+    """
+
+    what: str = "output"
+    against: str = "fp64"
+    itself: str = ""
     elements: int = 0
     nonfinite: int = 0
     nan: int = 0
     reference_nonfinite: int = 0
     reference_nan: int = 0
     unlike: int = 0
+    _error: _Sum = field(default_factory=_Sum)
+    _reference: _Sum = field(default_factory=_Sum)
+    _value: _Sum = field(default_factory=_Sum)
+    _product: _Sum = field(default_factory=_Sum)
+    _largest: float | None = 0.0
 
     def add(self, value: torch.Tensor, reference: torch.Tensor) -> None:
-        """Add a pair of tensors of one shape."""
+        """Add a pair of fp64 tensors of one shape."""
         comparable = torch.isfinite(reference)
         finite = torch.isfinite(value) & comparable
         self.elements += reference.numel()
@@ -159,28 +98,28 @@ class _Pairs:
             self.reference_nan += int(reference.isnan().sum())
             self.unlike += int((reference.isinf() & (value != reference)).sum())
         whole, exponent = scaled(torch.where(comparable, reference, 0.0))
-        self.reference.add(whole.square(), 2 * exponent)
+        self._reference.add(whole.square(), 2 * exponent)
         x, x_exponent = scaled(torch.where(finite, value, 0.0))
         r, r_exponent = scaled(torch.where(finite, reference, 0.0))
-        self.value.add(x.square(), 2 * x_exponent)
-        self.product.add(x * r, x_exponent + r_exponent)
+        self._value.add(x.square(), 2 * x_exponent)
+        self._product.add(x * r, x_exponent + r_exponent)
         shift = max(x_exponent, r_exponent)
         x = x if x_exponent == shift else x * 2.0 ** max(x_exponent - shift, -1000)
         r = r if r_exponent == shift else r * 2.0 ** max(r_exponent - shift, -1000)
         furthest, exponent = scaled(x - r)
-        self.error.add(furthest.square(), 2 * (exponent + shift))
-        if self.largest is not None and furthest.numel():
+        self._error.add(furthest.square(), 2 * (exponent + shift))
+        if self._largest is not None and furthest.numel():
             apart = _times_power(float(furthest.abs().max()), exponent + shift)
-            self.largest = None if apart is None else max(self.largest, apart)
+            self._largest = None if apart is None else max(self._largest, apart)
 
-    def take(self, pairs: "_Pairs") -> None:
-        """Add the sums and counts of other pairs."""
-        for name in ("error", "reference", "value", "product"):
-            getattr(self, name).parts.extend(getattr(pairs, name).parts)
+    def take(self, distance: "Distance") -> None:
+        """Add the sums and counts of another distance."""
+        for name in ("_error", "_reference", "_value", "_product"):
+            getattr(self, name).parts.extend(getattr(distance, name).parts)
         for name in COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(pairs, name))
-        known = [largest for largest in (self.largest, pairs.largest) if largest is not None]
-        self.largest = max(known) if len(known) == 2 else None
+            setattr(self, name, getattr(self, name) + getattr(distance, name))
+        known = [largest for largest in (self._largest, distance._largest) if largest is not None]
+        self._largest = max(known) if len(known) == 2 else None
 
     @property
     def undefined(self) -> str:
@@ -196,35 +135,88 @@ class _Pairs:
             return f"the {self.what} is empty"
         if self.reference_nonfinite == self.elements:
             return f"all {self.elements:,} {self.what} elements are infinite, in {self.against}, too"
-        return "" if self.reference.parts else ZERO_REFERENCE.format(self.what)
+        return self.itself if self._reference.parts else ZERO_REFERENCE.format(self.what)
 
     def _are(self, count: int) -> str:
         noun = "element" if self.elements == 1 else "elements"
         return f"{count:,} of {self.elements:,} {self.what} {noun} {'is' if count == 1 else 'are'}"
 
     @property
-    def distance(self) -> Distance:
-        """The distance."""
-        undefined, norm = self.undefined, self.reference.root
-        rel_l2 = cosine = None
-        notes = [undefined] if undefined else []
-        if not undefined:
-            error = self.error.root
-            rel_l2 = _times_power(error[0] / norm[0], error[1] - norm[1])
-            if self.value.parts:
-                along, root = self.product.total, self.value.root
-                cosine = _times_power(along[0] / (norm[0] * root[0]), along[1] - norm[1] - root[1])
-            if self.reference_nonfinite:
-                notes = [LEFT_OUT.format(self._are(self.reference_nonfinite), self.against)]
-        return Distance(
-            reference_norm=_times_power(*norm),
-            rel_l2=rel_l2,
-            max_abs=None if self.reference_nan or self.nonfinite or self.unlike else self.largest,
-            cosine=cosine,
-            undefined=undefined,
-            notes=notes,
-            **{name: getattr(self, name) for name in COUNTS},
+    def notes(self) -> list[str]:
+        """The reason for an undefined error, or the number of elements left out."""
+        if undefined := self.undefined:
+            return [undefined]
+        left_out = self.reference_nonfinite
+        return [LEFT_OUT.format(self._are(left_out), self.against)] if left_out else []
+
+    @property
+    def reference_norm(self) -> float | None:
+        """The norm of the reference's finite elements; None above the range of fp64."""
+        return _times_power(*self._reference.root)
+
+    @property
+    def rel_l2(self) -> float | None:
+        """The norm of the error over the reference's."""
+        if self.undefined:
+            return None
+        error, norm = self._error.root, self._reference.root
+        return _times_power(error[0] / norm[0], error[1] - norm[1])
+
+    @property
+    def max_abs(self) -> float | None:
+        """The largest error of an element."""
+        return None if self.itself or self.reference_nan or self.nonfinite or self.unlike else self._largest
+
+    @property
+    def cosine(self) -> float | None:
+        """The cosine similarity; None for a value of zeros, too."""
+        if self.undefined or not self._value.parts:
+            return None
+        norm, along, root = self._reference.root, self._product.total, self._value.root
+        return _times_power(along[0] / (norm[0] * root[0]), along[1] - norm[1] - root[1])
+
+
+def compare(
+    values: Sequence[torch.Tensor],
+    references: Sequence[torch.Tensor],
+    on: Device | None = None,
+    *,
+    against: str = "fp64",
+) -> Distance:
+    """Return the distance of `values` from `references`, lists of fp64 tensors of the same shapes.
+
+    With `on`, tensors may be on any device in any dtype: each pair is moved there, in fp64. Elements that are infinite
+    in both with one sign, such as masks, are left out. Elements that are not finite in one alone, or NaN in the
+    reference, are counted and make the distance undefined; a reference of zeros, or an empty one, does, too. Raises
+    `ValueError` for other shapes.
+    """
+    return compare_each(values, references, on, against=against)[0]
+
+
+def compare_each(
+    values: Sequence[torch.Tensor],
+    references: Sequence[torch.Tensor],
+    on: Device | None = None,
+    *,
+    what: str = "output",
+    against: str = "fp64",
+) -> tuple[Distance, list[Distance]]:
+    """Return the result of `compare`, and the distance of each tensor."""
+    if [value.shape for value in values] != [reference.shape for reference in references]:
+        raise ValueError(
+            f"the {what}s' shapes differ from the reference's: {[tuple(v.shape) for v in values]} "
+            f"against {[tuple(r.shape) for r in references]}"
         )
+    every, by_tensor = Distance(what, against), []
+    for value, reference in zip(values, references, strict=True):
+        value, reference = real_parts(value), real_parts(reference)  # noqa: PLW2901
+        if on is not None:
+            value, reference = (tensor.to(on.type, torch.float64) for tensor in (value, reference))  # noqa: PLW2901
+        pair = Distance(what, against)
+        pair.add(value, reference)
+        every.take(pair)
+        by_tensor.append(pair)
+    return every, by_tensor
 
 
 def scaled(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -32,7 +32,7 @@ from ampbench.worker.data import (
     tensors_of,
 )
 from ampbench.worker.machine import users_switches
-from ampbench.worker.optimizer import check_class
+from ampbench.worker.network import check_class
 from ampbench.worker.step import seed_all
 from ampbench.workload import Workload
 from ampbench.workloads import index

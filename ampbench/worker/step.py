@@ -20,8 +20,7 @@ from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.trace.modules import is_compiled, uncompile
 from ampbench.worker.machine import Device
-from ampbench.worker.network import Network, build_network
-from ampbench.worker.optimizer import Masters, SavedState, clip_as_all, in_blocks, steps_alone
+from ampbench.worker.network import Masters, Network, SavedState, build_network, clip_as_all, in_blocks, steps_alone
 from ampbench.workload import Workload
 
 SETTLING_STEPS = 40

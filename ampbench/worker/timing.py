@@ -20,10 +20,10 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ampbench.records.measured import CpuTimes, Fitness, parse_cpu_times
+from ampbench.worker.environment import kernel_text
 from ampbench.worker.machine import Device
 from ampbench.worker.memory import is_out_of_memory, peaks_of
 from ampbench.worker.step import Step, TrainingStep
-from ampbench.worker.telemetry import kernel_text
 
 SPACER_BYTES = 4 << 20
 """The largest spacer: several times a core's L2 cache, so that every offset into it can occur."""

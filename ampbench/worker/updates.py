@@ -24,8 +24,8 @@ from ampbench.trace.dtypes import short_dtype
 from ampbench.worker.data import named_tensors, stored_dtype
 from ampbench.worker.distances import dense, is_finite, real_parts
 from ampbench.worker.machine import Device, fp64_device, precision_flags
-from ampbench.worker.memory import said_of
-from ampbench.worker.optimizer import clip_as_all, default_optimizer, in_blocks, is_named, steps_alone, with_settings
+from ampbench.worker.memory import count_flops, said_of
+from ampbench.worker.network import clip_as_all, default_optimizer, in_blocks, is_named, steps_alone, with_settings
 from ampbench.worker.step import (
     SETTLING_STEPS,
     OwnStep,
@@ -35,7 +35,6 @@ from ampbench.worker.step import (
     seed_all,
     switch_off_dropout,
 )
-from ampbench.worker.work import count_flops
 from ampbench.workload import Workload
 
 WARM_STEPS = 20

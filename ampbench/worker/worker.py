@@ -29,8 +29,8 @@ from ampbench.records.wire import DescribeAsked, Description, Nothing, Reply, Re
 from ampbench.trace.modules import is_compiled
 from ampbench.worker.data import Rebuilt, weights_digest
 from ampbench.worker.distances import count_nonfinite
-from ampbench.worker.divergence import fp32_products, measure_divergence
-from ampbench.worker.environment import measured_cpu, read_environment
+from ampbench.worker.divergence import References, fp32_products, measure_divergence
+from ampbench.worker.environment import measured_cpu, read_environment, sampler_of
 from ampbench.worker.machine import (
     Device,
     NoKernelError,
@@ -41,10 +41,8 @@ from ampbench.worker.machine import (
 )
 from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory
 from ampbench.worker.network import REFUSING, refuses
-from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.worker.step import Step, TrainingStep, build_step
-from ampbench.worker.telemetry import sampler_of
 from ampbench.worker.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
 from ampbench.workload import Workload
 

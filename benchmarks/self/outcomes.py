@@ -48,10 +48,9 @@ from ampbench.studies.headroom import fit
 from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.studies.training import CONTROL, ArmAsked, Training, learned
 from ampbench.studies.training_measure import train
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device, precision_flags
-from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload
 from ampbench.worker.step import build_training, seed_all
 from ampbench.workload import Workload

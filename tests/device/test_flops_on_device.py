@@ -9,7 +9,7 @@ import ampbench
 from ampbench.cli.main import main
 from ampbench.judge.notes import CEILING_REACHED
 from ampbench.trace.dtypes import short_dtype
-from ampbench.worker.work import count_flops
+from ampbench.worker.memory import count_flops
 
 
 def networks() -> dict[str, tuple[torch.nn.Module, torch.Tensor]]:

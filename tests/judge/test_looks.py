@@ -20,9 +20,8 @@ from ampbench.records.changes import Evidence, Status, Verdict
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update
 from ampbench.show.rows import TODAYS, Take
 from ampbench.studies.training import Trained
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.reference import References
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from tests.stored_runs import make_case, make_divergence, make_round

@@ -17,9 +17,8 @@ from ampbench.judge.looks import Seen, judge
 from ampbench.judge.verdict import takes_of, verdicts_of
 from ampbench.records.changes import Status, Verdict
 from ampbench.store import read_run
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.reference import References
 from ampbench.workload import Workload
 from tests.judge.test_looks import trained_by, training_row
 from tests.stored_runs import make_case, make_divergence, make_round, write_run

@@ -14,7 +14,7 @@ from ampbench.core.statement import Arithmetic
 from ampbench.records.labels import hints_of, optimizer_name, remarks_of
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.show.wording import words
-from ampbench.worker.optimizer import recipe_of
+from ampbench.worker.network import recipe_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 HALF_UNIT = {"bf16": 2.0**-9, "fp16": 2.0**-12}

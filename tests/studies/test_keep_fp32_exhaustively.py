@@ -11,8 +11,8 @@ import torch
 from ampbench.records.case import Case
 from ampbench.studies.keep_fp32 import Limits, Smallest, Trial, islands, share_of, suspected_first
 from ampbench.studies.keep_fp32_measure import search_space, try_kept
+from ampbench.worker.divergence import References
 from ampbench.worker.machine import Cpu
-from ampbench.worker.reference import References
 from ampbench.workload import Workload
 from tests.planted_faults import Scaled, SharpSoftmax, SixteensSummed, TinyVariance
 

@@ -14,11 +14,10 @@ from ampbench.records.case import Case
 from ampbench.studies import keep_fp32_measure as measure
 from ampbench.studies.keep_fp32 import Limits, SearchSpace, Smallest, Trial, Units, islands, share_of, suspected_first
 from ampbench.studies.keep_fp32_measure import time_sets, try_kept
-from ampbench.worker import reference, timing
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker import divergence, timing
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import Recorded
-from ampbench.worker.reference import References
 from ampbench.worker.step import Step
 from ampbench.worker.timing import FEWEST_PAIRS, PAIRS
 from ampbench.workload import Workload
@@ -318,7 +317,7 @@ def test_a_reference_for_which_there_is_no_room_ends_the_search_in_clear_words(
     def full(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(reference, "run_step", full)
+    monkeypatch.setattr(divergence, "run_step", full)
     with pytest.raises(torch.OutOfMemoryError, match=r"fp64 step .* does not fit into the memory: .* smaller batch"):
         attempt(blocks, case("fp16_autocast"), "stem")
 

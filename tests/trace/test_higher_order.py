@@ -13,7 +13,7 @@ from ampbench.trace.errors import watch_errors
 from ampbench.trace.ledger import trace_casts
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import watch_ranges
-from ampbench.worker.work import count_flops
+from ampbench.worker.memory import count_flops
 
 
 class Branching(torch.nn.Linear):

@@ -29,10 +29,16 @@ from ampbench.worker.distances import (
     named_outputs,
     worst_gradient,
 )
-from ampbench.worker.divergence import batch_targets, measure_divergence
+from ampbench.worker.divergence import (
+    NOT_DECIDED,
+    Reference,
+    References,
+    batch_targets,
+    measure_divergence,
+    trusted_reference,
+)
 from ampbench.worker.machine import Cpu
-from ampbench.worker.optimizer import recipe_of
-from ampbench.worker.reference import NOT_DECIDED, Reference, References, trusted_reference
+from ampbench.worker.network import recipe_of
 from ampbench.worker.step import EQUAL_DRAWS
 from ampbench.workload import Workload
 from tests.stored_runs import change_divergence, make_divergence

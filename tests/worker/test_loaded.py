@@ -16,10 +16,9 @@ from ampbench.records.measured import Divergence
 from ampbench.records.wire import RoundAsked
 from ampbench.studies.training_measure import one_rounding_away
 from ampbench.worker.data import weights_digest
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import measure_memory
-from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, loaded_dtypes
 from ampbench.worker.step import TrainingStep, build_step
 from ampbench.worker.worker import Timed, Worker, measure_round

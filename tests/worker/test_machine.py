@@ -20,11 +20,10 @@ from ampbench.errors import UsageError
 from ampbench.records.case import DEVICES, Case, DeviceDescription
 from ampbench.records.wire import RoundAsked
 from ampbench.worker import divergence, environment, machine
-from ampbench.worker.divergence import fp32_products, measure_divergence
+from ampbench.worker.divergence import References, fp32_products, measure_divergence
 from ampbench.worker.environment import cpu_arithmetic, nvidia_driver
 from ampbench.worker.machine import Accelerator, Cpu, open_device, rounded_products
 from ampbench.worker.memory import measure_memory
-from ampbench.worker.reference import References
 from ampbench.worker.worker import Timed, measure_round
 from ampbench.workload import Workload
 

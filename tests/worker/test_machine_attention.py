@@ -18,10 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampbench.core.precisions import FP64, PRECISIONS
 from ampbench.records.case import SDPA, Case, WorkloadSource
 from ampbench.worker import machine
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import BACKENDS, Cpu, NoKernelError, precision_flags, sdpa_fixed, unheeded
 from ampbench.worker.memory import cpu_changes, measure_memory
-from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload
 from ampbench.worker.worker import Worker
 from ampbench.workload import Workload

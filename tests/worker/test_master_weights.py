@@ -9,9 +9,9 @@ import torch
 
 from ampbench.core.precisions import FP64
 from ampbench.records.case import Case
+from ampbench.worker.divergence import run_step
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import measure_memory
-from ampbench.worker.reference import run_step
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
 

@@ -17,10 +17,9 @@ from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, OutputError
 from ampbench.worker.distances import Decisions, named_outputs
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.outputs import Compared, batch_length, compared_outputs, decisions_of, sample_errors
-from ampbench.worker.reference import References
 from ampbench.workload import Workload
 
 MakeCase = Callable[..., Case]

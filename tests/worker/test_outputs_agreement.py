@@ -12,10 +12,9 @@ from ampbench.records.case import Case
 from ampbench.records.measured import ASKED_AGREEMENT, Divergence
 from ampbench.worker import outputs
 from ampbench.worker.data import in_batches
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.outputs import needed, state
-from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, further_inputs
 from ampbench.worker.worker import Worker
 from ampbench.workload import Workload

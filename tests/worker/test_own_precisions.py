@@ -12,9 +12,8 @@ import ampbench
 from ampbench.core.precisions import FP64, PRECISIONS, Precision, meet
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.reference import References
 from ampbench.worker.sources import describe_workload, find_own, meet_precisions
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload

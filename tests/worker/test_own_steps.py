@@ -14,9 +14,8 @@ from ampbench.core.recipes import no_own_step
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import Divergence
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.reference import References
 from ampbench.worker.sources import describe_workload
 from ampbench.worker.step import OwnStep, build_training
 from ampbench.workload import Workload

@@ -13,10 +13,9 @@ from ampbench.core.precisions import FP64
 from ampbench.core.recipes import OPTIMIZERS, find_recipe, parse_optimizer
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.optimizer import check_class, optimizer_of, recipe_of
-from ampbench.worker.reference import References
+from ampbench.worker.network import check_class, optimizer_of, recipe_of
 from ampbench.worker.step import TrainingStep, build_training
 from ampbench.workload import Workload
 from tests.worker.test_updates import exact_gradients, numpy_bf16, update_of, weights_and_gradients

@@ -17,9 +17,8 @@ from ampbench.core.statement import Refusal
 from ampbench.judge.verdict import verdicts_of
 from ampbench.records.changes import Status
 from ampbench.store import read_run
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import open_device
-from ampbench.worker.reference import References
 from ampbench.workload import Workload
 from tests.stored_runs import make_round, write_run
 from tests.worker.conftest import make_case

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from ampbench.worker import telemetry
-from ampbench.worker.telemetry import (
+from ampbench.worker import environment
+from ampbench.worker.environment import (
     MIG,
     MOST_SHARE,
     PERIOD_SECONDS,
@@ -112,7 +112,7 @@ def test_an_instance_of_a_gpu_has_no_sensors_and_is_told_so(
         opened(monkeypatch, uuid, **changes)
     assert str(told.value) == MIG
     with_gpu(monkeypatch, uuid)
-    found = telemetry.state_of("cuda")
+    found = environment.state_of("cuda")
     assert found.mig
     assert found.unavailable == [MIG]
 
@@ -164,7 +164,7 @@ def test_a_list_that_lacks_this_process_shows_nobody_and_the_state_says_so(
     running = [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in pids]
     source = opened(monkeypatch, nvmlDeviceGetComputeRunningProcesses=running)
     assert source.others() is None
-    assert source.state().unavailable == [telemetry.UNSEEN]
+    assert source.state().unavailable == [environment.UNSEEN]
 
 
 def test_the_share_of_others_is_that_of_their_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,23 +195,23 @@ def test_a_gpu_that_is_lost_ends_the_readings_with_what_nvml_said(monkeypatch: p
 
 def test_workers_of_one_driver_are_of_one_family_and_another_drivers_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     drivers = {10: 1, 11: 1, 20: 2, os.getpid(): 1}
-    monkeypatch.setattr(telemetry, "_driver_of", drivers.get)
-    monkeypatch.setenv(telemetry.MARK, "x")
-    assert [telemetry.is_own(pid) for pid in (10, 20, 30, os.getpid())] == [True, False, False, True]
-    monkeypatch.delenv(telemetry.MARK)
-    assert not telemetry.is_own(10)
+    monkeypatch.setattr(environment, "_driver_of", drivers.get)
+    monkeypatch.setenv(environment.MARK, "x")
+    assert [environment.is_own(pid) for pid in (10, 20, 30, os.getpid())] == [True, False, False, True]
+    monkeypatch.delenv(environment.MARK)
+    assert not environment.is_own(10)
 
 
 def test_who_drives_a_process_without_a_mark_is_nobody() -> None:
-    assert telemetry._driver_of(os.getpid()) is None or telemetry.MARK in os.environ
-    assert telemetry._driver_of(2**22 + 1) is None
+    assert environment._driver_of(os.getpid()) is None or environment.MARK in os.environ
+    assert environment._driver_of(2**22 + 1) is None
 
 
 def test_a_device_type_without_a_source_or_without_a_device_is_a_reason() -> None:
-    assert telemetry.sampler_of("xpu").telemetry([(0.0, 1.0)]).unavailable == "no sensors are read on xpu"
+    assert environment.sampler_of("xpu").telemetry([(0.0, 1.0)]).unavailable == "no sensors are read on xpu"
     if not torch.cuda.is_available():
-        assert telemetry.sampler_of("cuda").telemetry([(0.0, 1.0)]).unavailable
-        assert telemetry.state_of("cuda").unavailable
+        assert environment.sampler_of("cuda").telemetry([(0.0, 1.0)]).unavailable
+        assert environment.state_of("cuda").unavailable
 
 
 def test_reading_a_slow_sensor_takes_no_more_than_its_share_of_the_time() -> None:
@@ -314,5 +314,5 @@ def test_a_pynvml_too_old_to_know_a_question_is_a_reason_and_ends_nothing(monkey
     del old.nvmlDeviceGetMigMode
     monkeypatch.setitem(sys.modules, "pynvml", old)
     with_gpu(monkeypatch, "aaaa")
-    assert "nvmlDeviceGetMigMode" in telemetry.sampler_of("cuda").ended
-    assert telemetry.state_of("cuda").unavailable
+    assert "nvmlDeviceGetMigMode" in environment.sampler_of("cuda").ended
+    assert environment.state_of("cuda").unavailable

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from ampbench.core import stats
 from ampbench.records.measured import CpuTimes, Fitness
 from ampbench.worker import timing
+from ampbench.worker.environment import Sampler
 from ampbench.worker.machine import Cpu
-from ampbench.worker.telemetry import Sampler
 from ampbench.worker.timing import (
     TIMER_SHARE,
     FitnessWatch,

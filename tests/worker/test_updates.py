@@ -14,10 +14,9 @@ from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, Update
 from ampbench.worker import sources, updates
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.optimizer import default_optimizer
-from ampbench.worker.reference import References
+from ampbench.worker.network import default_optimizer
 from ampbench.workload import Workload
 
 MakeCase = Callable[..., Case]
@@ -454,16 +453,15 @@ def test_fewer_steps_of_a_large_network_lead_to_the_snapshot(case: MakeCase, mon
 
 PASSES = """
 import torch
-from ampbench.worker import optimizer
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker import network
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import cpu_changes
-from ampbench.worker.reference import References
 from ampbench.workload import Workload
 from tests.worker.conftest import make_case
 
 torch.set_num_threads(1)
-optimizer.BLOCK = 1 << 15
+network.BLOCK = 1 << 15
 layers = [layer for _ in range(20) for layer in (torch.nn.Linear(128, 128), torch.nn.GELU())]
 workload = Workload(
     module=torch.nn.Sequential(*layers),

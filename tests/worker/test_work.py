@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from ampbench.core.precisions import PRECISIONS
 from ampbench.records.case import Case
 from ampbench.worker.machine import open_device
+from ampbench.worker.memory import count_flops, count_work
 from ampbench.worker.sources import build_workload
 from ampbench.worker.step import Step, TrainingStep, build_step
-from ampbench.worker.work import count_flops, count_work
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
 

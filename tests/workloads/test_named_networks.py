@@ -20,9 +20,8 @@ from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Selection
 from ampbench.worker.data import Generator, weights_digest
-from ampbench.worker.divergence import measure_divergence
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.reference import References
 from ampbench.worker.sources import build_workload, describe_workload, further_inputs
 from ampbench.workload import Workload
 from ampbench.workloads import named
