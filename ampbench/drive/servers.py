@@ -98,7 +98,7 @@ class ServerChannel:
         arguments = [argument for module in preload for argument in ("--preload", module)]
         self._asked = 0
         self._received = bytearray()
-        self._mark = secrets.token_hex(8)
+        self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"  # workers of one driver share the first part
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._python, self._ready = python, False
         environment = server_environment(os.environ, {**variables, MARK: self._mark}, paths)

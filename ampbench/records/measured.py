@@ -332,7 +332,7 @@ ZERO_REFERENCE = "the reference {} is zero"
 CARRIES = 0.01
 """A tensor is judged by itself from this share of |Δ*|²."""
 LOWEST_BIN, BINS = -13, 26
-"""The first bin of `Update.sizes`, and how many there are: up to 2**12 times half a unit in the last place."""
+"""The first bin of `Update.energies`, and how many there are: up to 2**12 times half a unit in the last place."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -349,9 +349,9 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `counted_state`, a key of the optimizer's state, ΔL is what weight and that state hold together (Kahan summation).
 
     In half, and where `rel_l2` is more than a hundredth, `gradient_rel_l2`, `state_rel_l2` and `storage_rel_l2` are the
-    errors of the precision's gradients, state or weights alone, all else in fp64. In half, `sizes[b]` counts elements
-    with |Δ*| from 2**(b + `LOWEST_BIN`) to twice that, times half a unit in the last place of the stored weight, and
-    `energies[b]` is their share of |Δ*|²; the first and the last bin hold all beyond, too.
+    errors of the precision's gradients, state or weights alone, all else in fp64. In half, `energies[b]` is the share
+    of |Δ*|² in elements with |Δ*| from 2**(b + `LOWEST_BIN`) to twice that, times half a unit in the last place of the
+    stored weight; the first and the last bin hold all beyond, too.
     """
 
     steps: Steps
@@ -372,7 +372,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gradient_rel_l2: ErrorSize | None = None
     state_rel_l2: ErrorSize | None = None
     storage_rel_l2: ErrorSize | None = None
-    sizes: list[Count] | None = None
     energies: list[Share] | None = None
 
 

@@ -147,7 +147,7 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     notes: list[str] = []
     trials = try_changes(workload, case, device, settled, trace, notes) if tracing.check else []
     # The CPU's allocation record is good for once in a process, so all peaks are taken together.
-    changes = [trial.change for trial in trials]
+    changes = [change for change, _ in trials]
     peaks: list[int | None] = [None]
     if trials:
         peaks = peaks_with(changes, workload, case, device, settled, notes)
@@ -158,12 +158,12 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
         builds, seconds = [partial(build_step, workload, case, device)], tracing.seconds * (1 - TRACED_SHARE)
         (untraced,) = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, notes)
         record = structs.replace(record, step_samples=untraced)
-    for trial, peak in zip(trials, peaks[1:], strict=True):
+    for (change, after), peak in zip(trials, peaks[1:], strict=True):
         share = tracing.seconds / len(trials)
         try:
-            checked = measure_change(trial, workload, case, device, settled, trace, share, record.notes)
+            checked = measure_change(change, after, workload, case, device, settled, trace, share, record.notes)
         except torch.OutOfMemoryError:
-            record.notes.append(f"{trial.change.name}: not measured, there is no room for two builds of the step")
+            record.notes.append(f"{change.name}: not measured, there is no room for two builds of the step")
             continue
         record.checked.append(structs.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
     if tracing.time or trials:

@@ -56,18 +56,10 @@ class Change:
         return step
 
 
-@dataclass(frozen=True, slots=True)
-class TriedChange:
-    """A change that saves casts, and the trace of the changed step."""
-
-    change: Change
-    trace: CastTrace
-
-
 def try_changes(
     workload: Workload, case: Case, device: Device, settled: Settled, before: CastTrace, notes: list[str]
-) -> list[TriedChange]:
-    """Return the changes that save casts of the eager step of `case`, whose trace is `before`.
+) -> list[tuple[Change, CastTrace]]:
+    """Return the changes that save casts of the eager step of `case`, whose trace is `before`, and their own traces.
 
     `notes` get the reasons for the others: the changed step fails, or makes no fewer casts. `settled` is GradScaler's
     settled state.
@@ -91,7 +83,7 @@ def try_changes(
             always = ", ".join(change.tensors)
             low = short_dtype(change.dtype)
             notes.append(f"{change.name}: all {inputs} floating inputs were given in {low}, not only {always}")
-        tried.append(TriedChange(change, ledger.trace))
+        tried.append((change, ledger.trace))
     return tried
 
 
@@ -124,7 +116,8 @@ def peaks_with(
 
 
 def measure_change(
-    tried: TriedChange,
+    change: Change,
+    after: CastTrace,
     workload: Workload,
     case: Case,
     device: Device,
@@ -133,11 +126,10 @@ def measure_change(
     seconds: float,
     notes: list[str],
 ) -> CheckedSaving:
-    """Return the saving of a change in the eager step of `case`, whose trace is `before`, without peaks.
+    """Return the saving of a change in the eager step of `case`, whose trace is `before`, then `after`, without peaks.
 
     It takes about `seconds`, more where an interval needs more, at most `timing.PATIENCE` times as many.
     """
-    change = tried.change
     builds = partial(build_step, workload, case, device), partial(change.build, workload, case, device)
     step = builds[0]()
     warm_up(step, settled)
@@ -151,11 +143,11 @@ def measure_change(
     notes += [f"{change.name}: {note}" for note in timing_notes]
     if not identical(first, again):
         notes.append(f"{change.name}: the unchanged step itself does not give the same bits twice")
-    moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, tried.trace)]
+    moved = [sum(cast.bytes_moved for cast in trace.casts) for trace in (before, after)]
     return CheckedSaving(
         change=change.name,
         names=list(change.tensors),
-        casts=len(before.casts) - len(tried.trace.casts),
+        casts=len(before.casts) - len(after.casts),
         bytes_moved=moved[0] - moved[1],
         before=taken[0],
         after=taken[1],

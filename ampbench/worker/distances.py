@@ -37,30 +37,6 @@ LEFT_OUT = "{} infinite, as in {}: the error leaves them out"
 
 
 @dataclass(slots=True)
-class _Sum:
-    """A sum of squares or products without overflow or underflow: parts, each times a power of two."""
-
-    parts: list[tuple[float, int]] = field(default_factory=list)
-
-    def add(self, tensor: torch.Tensor, exponent: int) -> None:
-        """Add the elements of `tensor`, times two to the `exponent`."""
-        if total := float(tensor.sum()):
-            self.parts.append((total, exponent))
-
-    @property
-    def total(self) -> tuple[float, int]:
-        """The sum, as a number and a power of two."""
-        most = max((exponent for _, exponent in self.parts), default=0)
-        return math.fsum(math.ldexp(part, exponent - most) for part, exponent in self.parts), most
-
-    @property
-    def root(self) -> tuple[float, int]:
-        """The square root of a sum of squares, like `total`; the powers of squares are even."""
-        total, exponent = self.total
-        return math.sqrt(total), exponent // 2
-
-
-@dataclass(slots=True)
 class Distance:
     """The distance of one list of tensors from another, as one vector; numbers are None where they are undefined.
 
@@ -79,11 +55,11 @@ class Distance:
     reference_nonfinite: int = 0
     reference_nan: int = 0
     unlike: int = 0
-    _error: _Sum = field(default_factory=_Sum)
-    _reference: _Sum = field(default_factory=_Sum)
-    _value: _Sum = field(default_factory=_Sum)
-    _product: _Sum = field(default_factory=_Sum)
-    _largest: float | None = 0.0
+    _errors: list[float] = field(default_factory=list)
+    _references: list[float] = field(default_factory=list)
+    _values: list[float] = field(default_factory=list)
+    _products: list[float] = field(default_factory=list)
+    _largest: float = 0.0
 
     def add(self, value: torch.Tensor, reference: torch.Tensor) -> None:
         """Add a pair of fp64 tensors of one shape."""
@@ -97,29 +73,23 @@ class Distance:
             self.reference_nonfinite += int((~comparable).sum())
             self.reference_nan += int(reference.isnan().sum())
             self.unlike += int((reference.isinf() & (value != reference)).sum())
-        whole, exponent = scaled(torch.where(comparable, reference, 0.0))
-        self._reference.add(whole.square(), 2 * exponent)
-        x, x_exponent = scaled(torch.where(finite, value, 0.0))
-        r, r_exponent = scaled(torch.where(finite, reference, 0.0))
-        self._value.add(x.square(), 2 * x_exponent)
-        self._product.add(x * r, x_exponent + r_exponent)
-        shift = max(x_exponent, r_exponent)
-        x = x if x_exponent == shift else x * 2.0 ** max(x_exponent - shift, -1000)
-        r = r if r_exponent == shift else r * 2.0 ** max(r_exponent - shift, -1000)
-        furthest, exponent = scaled(x - r)
-        self._error.add(furthest.square(), 2 * (exponent + shift))
-        if self._largest is not None and furthest.numel():
-            apart = _times_power(float(furthest.abs().max()), exponent + shift)
-            self._largest = None if apart is None else max(self._largest, apart)
+        whole = torch.where(comparable, reference, 0.0)
+        x, r = (torch.where(finite, side, 0.0) for side in (value, reference))
+        self._references.append(float(whole.square().sum()))
+        self._values.append(float(x.square().sum()))
+        self._products.append(float((x * r).sum()))
+        apart = x.sub_(r)
+        self._errors.append(float(apart.square().sum()))
+        if apart.numel():
+            self._largest = max(self._largest, float(apart.abs().max()))
 
     def take(self, distance: "Distance") -> None:
         """Add the sums and counts of another distance."""
-        for name in ("_error", "_reference", "_value", "_product"):
-            getattr(self, name).parts.extend(getattr(distance, name).parts)
+        for name in ("_errors", "_references", "_values", "_products"):
+            getattr(self, name).extend(getattr(distance, name))
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(distance, name))
-        known = [largest for largest in (self._largest, distance._largest) if largest is not None]
-        self._largest = max(known) if len(known) == 2 else None
+        self._largest = max(self._largest, distance._largest)
 
     @property
     def undefined(self) -> str:
@@ -135,7 +105,7 @@ class Distance:
             return f"the {self.what} is empty"
         if self.reference_nonfinite == self.elements:
             return f"all {self.elements:,} {self.what} elements are infinite, in {self.against}, too"
-        return self.itself if self._reference.parts else ZERO_REFERENCE.format(self.what)
+        return self.itself if any(self._references) else ZERO_REFERENCE.format(self.what)
 
     def _are(self, count: int) -> str:
         noun = "element" if self.elements == 1 else "elements"
@@ -152,28 +122,36 @@ class Distance:
     @property
     def reference_norm(self) -> float | None:
         """The norm of the reference's finite elements; None above the range of fp64."""
-        return _times_power(*self._reference.root)
+        return _finite(_root(self._references))
 
     @property
     def rel_l2(self) -> float | None:
         """The norm of the error over the reference's."""
-        if self.undefined:
-            return None
-        error, norm = self._error.root, self._reference.root
-        return _times_power(error[0] / norm[0], error[1] - norm[1])
+        norm = self.reference_norm
+        return None if self.undefined or not norm else _finite(_root(self._errors) / norm)
 
     @property
     def max_abs(self) -> float | None:
         """The largest error of an element."""
-        return None if self.itself or self.reference_nan or self.nonfinite or self.unlike else self._largest
+        broken = self.itself or self.reference_nan or self.nonfinite or self.unlike
+        return None if broken else _finite(self._largest)
 
     @property
     def cosine(self) -> float | None:
         """The cosine similarity; None for a value of zeros, too."""
-        if self.undefined or not self._value.parts:
-            return None
-        norm, along, root = self._reference.root, self._product.total, self._value.root
-        return _times_power(along[0] / (norm[0] * root[0]), along[1] - norm[1] - root[1])
+        norms = _root(self._references) * _root(self._values)
+        return None if self.undefined or not norms else _finite(math.fsum(self._products) / norms)
+
+
+def _root(squares: Sequence[float]) -> float:
+    try:
+        return math.sqrt(math.fsum(squares))
+    except OverflowError:
+        return math.inf
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def compare(
@@ -217,23 +195,6 @@ def compare_each(
         every.take(pair)
         by_tensor.append(pair)
     return every, by_tensor
-
-
-def scaled(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Return a tensor and a power of two that it was divided by, so that its squares stay in the range of fp64."""
-    largest = float(tensor.abs().max()) if tensor.numel() else 0.0
-    if largest == 0.0 or 1e-120 < largest < 1e120:
-        return tensor, 0
-    exponent = max(math.frexp(largest)[1], -1000)
-    return tensor * 2.0**-exponent, exponent
-
-
-def _times_power(value: float, exponent: int) -> float | None:
-    """Return `value` times two to the `exponent`; None above the range of fp64."""
-    try:
-        return math.ldexp(value, exponent)
-    except OverflowError:
-        return None
 
 
 def identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:

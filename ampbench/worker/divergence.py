@@ -63,10 +63,11 @@ from ampbench.worker.step import (
 from ampbench.worker.updates import (
     Gradients,
     Intended,
+    batch_bias,
     intended_update,
+    measure_update,
     second_gradients,
     take_snapshot,
-    updated_by,
 )
 from ampbench.workload import Workload
 
@@ -575,7 +576,9 @@ def measure_divergence(
     divergence = _with_gradients(divergence, numbers, held, keep)
     if held.intended is None or numbers.native is None:
         return divergence
-    update, (bias, noise) = updated_by(held.intended, numbers.native, device)
+    named = held.intended.snapshot.named
+    update = measure_update(held.intended, numbers.native, device, keep) if named else None
+    bias, noise = batch_bias(held.intended, numbers.native, keep)
     nonfinite = max(divergence.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
     gradient = structs.replace(divergence.gradient, bias=bias, noise=noise)
     return structs.replace(divergence, update=update, gradient=gradient, param_nonfinite=nonfinite)

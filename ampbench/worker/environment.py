@@ -341,26 +341,14 @@ def _median_clock(readings: Iterable[Reading]) -> float | None:
 
 
 def is_own(pid: int) -> bool:
-    """Return whether a process is this one, or a worker of another lane of the same session.
-
-    Workers carry `MARK` in their environment; the driver is their first ancestor without it.
-    """
-    return pid == os.getpid() or (MARK in os.environ and _driver_of(pid) == _driver_of(os.getpid()) is not None)
-
-
-def _driver_of(pid: int) -> int | None:
-    """Return the driver of the server that process `pid` belongs to, None without a visible one."""
-    marked = False
-    while pid > 1:
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return None
-        if not any(variable.startswith(f"{MARK}=".encode()) for variable in environment):
-            return pid if marked else None
-        marked, pid = True, parent
-    return None
+    """Return whether a process is this one, or a worker of the same driver, whose pid begins the value of `MARK`."""
+    driver = os.environ.get(MARK, "").partition("-")[0]
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    own = f"{MARK}={driver}-".encode()
+    return pid == os.getpid() or (driver != "" and any(variable.startswith(own) for variable in environment))
 
 
 def kernel_text(path: str | Path) -> str:

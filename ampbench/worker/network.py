@@ -270,7 +270,7 @@ class SavedState:
     """A copy of a training's state; `stored` are the weights that the optimizer moves.
 
     These are the network's own parameters, or master weights. The copy is on their devices or, with `on_host`, in the
-    host's memory, where restoring takes longer; a device without room sets `on_host`, too.
+    host's memory, where restoring takes longer.
     """
 
     def __init__(
@@ -291,21 +291,9 @@ class SavedState:
                     live += plain_parts(value)
                 else:
                     self._values.append((state, key, copy.deepcopy(value)))
-        self.on_host = on_host
-        try:
-            self._tensors = [(tensor, self._copy(tensor)) for tensor in live]
-        except torch.OutOfMemoryError:
-            if on_host:
-                raise
-            self.on_host, self._tensors = True, []  # frees the first copies
-            self._tensors = [(tensor, self._copy(tensor)) for tensor in live]
+        self._tensors = [(tensor, _saved(tensor.detach(), on_host=on_host)) for tensor in live]
         self._scaler = scaler
         self._scaled: dict[str, Any] = {} if scaler is None else scaler.state_dict()
-
-    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy on the device or the host, never the tensor itself."""
-        detached = tensor.detach()
-        return detached.to("cpu") if self.on_host and detached.device.type != "cpu" else detached.clone()
 
     def put_back(self) -> bool:
         """Restore the state in place; return whether GradScaler had lowered its scale, which means a skipped step."""
@@ -319,6 +307,11 @@ class SavedState:
         skipped = bool(self._scaler.get_scale() < self._scaled["scale"])
         self._scaler.load_state_dict(self._scaled)
         return skipped
+
+
+def _saved(tensor: torch.Tensor, *, on_host: bool) -> torch.Tensor:
+    """Return a copy on the device or the host, never the tensor itself."""
+    return tensor.to("cpu") if on_host and tensor.device.type != "cpu" else tensor.clone()
 
 
 def recipe_of(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Recipe:

@@ -30,7 +30,6 @@ from ampbench.worker.distances import (
     kept_outputs,
     named_outputs,
     outputs_in,
-    scaled,
 )
 from ampbench.worker.machine import Cpu, Device, precision_flags
 from ampbench.worker.memory import said_of
@@ -230,8 +229,7 @@ def sample_errors(
     if reference[0].numel() * (1 - lost) < FEWEST_NUMBERS - 1e-9:
         return None, None
     finite = torch.isfinite(reference)
-    r, exponent = scaled(torch.where(finite, reference, 0.0))
-    x = torch.where(finite, value, 0.0) * 2.0**-exponent
+    x, r = (torch.where(finite, side, 0.0) for side in (value, reference))
     norm = r.flatten(1).norm(dim=1)
     apart = (x - r).flatten(1).norm(dim=1)
     errors = torch.where(apart == 0, 0.0, apart / norm)
@@ -248,11 +246,11 @@ def over_spread(value: torch.Tensor, reference: torch.Tensor, targets: Sequence[
     finite = torch.isfinite(reference)
     exact = torch.where(finite, reference, 0.0)
     alike = (target.double() for target in targets if target.is_floating_point() and target.shape == reference.shape)
-    rows, exponent = scaled(exact if bool(exact.any()) else next(alike, exact).to(exact.device))
+    rows = exact if bool(exact.any()) else next(alike, exact).to(exact.device)
     if rows.numel() < 2 or len(rows) < 2:
         return None
     spread = float((rows - rows.mean(0)).norm())
-    error = float(((torch.where(finite, value, 0.0) - exact) * 2.0**-exponent).norm())
+    error = float((torch.where(finite, value, 0.0) - exact).norm())
     return error / spread if spread > ALIKE * float(rows.norm()) else None
 
 

@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import math
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,7 @@ import torch
 
 from ampbench.core.precisions import BUILT_IN, PRECISIONS, Precision, meet
 from ampbench.core.recipes import find_recipe
-from ampbench.errors import AmpbenchError, WorkloadError, bounded, did_you_mean, first_line, nearest, text_of
+from ampbench.errors import AmpbenchError, WorkloadError, did_you_mean, first_line, in_one_line, nearest, own_place
 from ampbench.records.case import OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.wire import Description
 from ampbench.trace.dtypes import HALVES, short_dtype
@@ -59,7 +58,9 @@ def build_workload(source: WorkloadSource, parameters: Mapping[str, ParameterVal
     try:
         returned = function(**parameters)
     except Exception as error:
-        raise WorkloadError(f"workload {source.name} cannot be built: {_in_user_code(error, source)}") from error
+        raise WorkloadError(
+            f"workload {source.name} cannot be built: {in_one_line(error)}{own_place(error)}"
+        ) from error
     return _checked(source.name, returned)
 
 
@@ -217,7 +218,7 @@ def _not_imported(source: WorkloadSource, error: Exception) -> WorkloadError:
         near = [f"{library}:{source.function}" for library in nearest(source.module, [*index.LIBRARIES])]
         hint = f"; {did_you_mean(near)}" if near else ""
     kind = "precision" if source.family == index.ENTRY_FAMILY else "workload"
-    return WorkloadError(f"{kind} {source.name} cannot be imported: {_in_user_code(error, source)}{hint}")
+    return WorkloadError(f"{kind} {source.name} cannot be imported: {in_one_line(error)}{own_place(error)}{hint}")
 
 
 def _function(source: WorkloadSource) -> Callable[..., Any]:
@@ -489,15 +490,3 @@ def _wrong(name: str, why: str) -> WorkloadError:
 def _kind(value: object) -> str:
     length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
     return f"{type(value).__name__}{length}"
-
-
-def _in_user_code(error: Exception, source: WorkloadSource) -> str:
-    """Return one line for an exception in a user's code: its type, its text and the line of the user's file."""
-    text = " ".join(text_of(error).split())
-    frames = traceback.extract_tb(error.__traceback__)
-    in_file = [frame for frame in frames if frame.filename == source.module]
-    place = f" ({Path(in_file[-1].filename).name}, line {in_file[-1].lineno})" if in_file else ""
-    if isinstance(error, SyntaxError) and error.filename:
-        place = f" ({Path(error.filename).name}, line {error.lineno})"
-        text = error.msg
-    return f"{bounded(f'{type(error).__name__}: {text}')}{place}"

@@ -159,8 +159,7 @@ class TrainingStep(BuiltStep):
     Each step takes the next batch, restored before it comes again if steps change it in place. With `masters`, the
     optimizer and GradScaler use these: they take the gradients after backward, and are rounded into the network after
     the optimizer's step. `loss` is the last step's; `skipped_steps` counts the intervals between calls of `restore` in
-    which GradScaler skipped a step. With `on_host`, or where an accelerator has no room, the saved state is in the
-    host's memory.
+    which GradScaler skipped a step. With `on_host`, the saved state is in the host's memory.
     """
 
     def __init__(
@@ -309,7 +308,6 @@ class TrainingStep(BuiltStep):
         if self.device.type != "cpu":
             self._saved = None  # frees its memory first
         self._saved = SavedState(self.module, self.optimizer, self.scaler, self.stored().values(), on_host=self.on_host)
-        self.on_host = self._saved.on_host
 
     def restore(self) -> None:
         """Restore the saved state in place, so that the next step equals the first after `save`.

@@ -23,7 +23,7 @@ from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
 from ampbench.trace.dtypes import short_dtype
 from ampbench.worker.data import named_tensors, stored_dtype
 from ampbench.worker.distances import dense, is_finite, real_parts
-from ampbench.worker.machine import Device, fp64_device, precision_flags
+from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.memory import count_flops, said_of
 from ampbench.worker.network import clip_as_all, default_optimizer, in_blocks, is_named, steps_alone, with_settings
 from ampbench.worker.step import (
@@ -98,7 +98,7 @@ class Intended:
     """The change Δ* that the step makes in fp64, from a snapshot with `gradients`.
 
     An optimizer that refuses fp64 steps in fp32 (`dtype`). `blocks` name the weights that move together. `sizes` are
-    |Δ*|² and the number of elements that move, by parameter. `bins` caches the result of `_headroom` by storage dtype.
+    |Δ*|² and the number of elements that move, by parameter. `shares` caches `_headroom` by storage dtype.
     """
 
     snapshot: Snapshot
@@ -107,7 +107,7 @@ class Intended:
     sizes: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     undefined: str = ""
     dtype: str = "fp64"
-    bins: dict[torch.dtype, tuple[list[int], list[float]]] = field(default_factory=dict)
+    shares: dict[torch.dtype, list[float]] = field(default_factory=dict)
 
     def moves(self, names: Sequence[str], where: Device) -> Tensors:
         """Return the change of the weights of a block, in fp64 on device `where`.
@@ -287,22 +287,12 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
         draws = [parts] if parts else draws
     update = _summed(draws)
     if native:
-        sizes, energies = intended.bins.get(storage) or _headroom(intended, gradients.stored, storage, keep)
-        intended.bins[storage] = sizes, energies
-        update |= {"sizes": sizes, "energies": energies}
+        update["energies"] = intended.shares.get(storage) or _headroom(intended, gradients.stored, storage, keep)
+        intended.shares[storage] = update["energies"]
     if native or (update["rel_l2"] or 0.0) > BLAMED:
         errors = _blamed(intended, gradients, kept_in, keep)
         update |= zip(("gradient_rel_l2", "state_rel_l2", "storage_rel_l2"), errors, strict=True)
     return update_of(nonfinite=0, counted_state=counted, **update)
-
-
-def updated_by(
-    intended: Intended, gradients: Gradients, device: Device
-) -> tuple[Update | None, tuple[float | None, float | None]]:
-    """Return the update by these gradients (None: no optimizer is named), and their bias and noise."""
-    keep = fp64_device(device)
-    update = measure_update(intended, gradients, device, keep) if intended.snapshot.named else None
-    return update, batch_bias(intended, gradients, keep)
 
 
 def batch_bias(intended: Intended, gradients: Gradients, keep: Device) -> tuple[float | None, float | None]:
@@ -600,16 +590,14 @@ def _with_state(
     return best[1:]
 
 
-def _headroom(
-    intended: Intended, stored: Mapping[str, torch.dtype], storage: torch.dtype, keep: Device
-) -> tuple[list[int], list[float]]:
-    """Return the number of intended changes by their size in half units in the last place, and their shares of |Δ*|².
+def _headroom(intended: Intended, stored: Mapping[str, torch.dtype], storage: torch.dtype, keep: Device) -> list[float]:
+    """Return the shares of |Δ*|² of intended changes by their size in half units in the last place.
 
-    Only weights `stored` in the dtype `storage` count; bins are those of `Update.sizes`.
+    Only weights `stored` in the dtype `storage` count; bins are those of `Update.energies`.
     """
     info = torch.finfo(storage)
     bits, least = 1 - round(math.log2(info.eps)), round(math.log2(info.smallest_normal)) + 1
-    sizes, energies = (torch.zeros(BINS, dtype=torch.float64) for _ in range(2))
+    energies = torch.zeros(BINS, dtype=torch.float64)
     for names in intended.blocks:
         for name, move in intended.moves(names, keep).items():
             if stored[name] is not storage:
@@ -622,10 +610,8 @@ def _headroom(
             if not bool(weight.all()):
                 exponent = torch.where(weight == 0, least, exponent)
             bins = (torch.frexp(true)[1] - exponent.clamp_(min=least)).add_(bits - LOWEST_BIN).clamp_(0, BINS - 1)
-            sizes += torch.bincount(bins, minlength=BINS).cpu()
             energies += torch.bincount(bins, weights=true.square(), minlength=BINS).cpu()
-    shares = (energies / energies.sum()).tolist()
-    return [int(size) for size in sizes.tolist()], [float(f"{share:.4g}") for share in shares]
+    return [float(f"{share:.4g}") for share in (energies / energies.sum()).tolist()]
 
 
 def _blamed(

@@ -8,7 +8,7 @@ import contextlib
 import random
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -278,7 +278,7 @@ class Timed:
 
     `settled` is GradScaler's settled state, `digest` the digest of the weights; `changed` are the tensors that a step
     changes in place, once one has run; `warm`: an accelerator has been under its load; `on_host`: the saved training
-    state found no room on it.
+    state found no room beside a step.
     """
 
     workload: Workload | None = None
@@ -326,20 +326,25 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     with sampler or contextlib.nullcontext():
         for _ in range(asked.builds):
             placement.move()
-            with _second_try(case, device, timed) as again:
-                step, took, timing = build()
-            if again():  # now without the copy on the device
+            built = None
+            try:
+                built = build()
+            except Exception as error:
+                if device.type == "cpu" or timed.on_host or case.phase != "training" or not is_out_of_memory(error):
+                    raise
+                timed.on_host = True
+            if built is None:  # now without the copy on the device
                 device.release()
-                step, took, timing = build()
+                built = build()
+            step, took, timing = built
             compile_seconds = took if compile_seconds is None else compile_seconds
             timed.warm = True
             timings.append(timing)
             if isinstance(step, TrainingStep):
-                timed.on_host = step.on_host
                 nonfinite = max(nonfinite, count_nonfinite(step.module.parameters()))
                 step.restore()  # counts a step skipped in the last sample
                 skipped += step.skipped_steps
-            del step
+            del step, built
             device.release()
     timed.digest = timed.digest or weights_digest(workload)
     telemetry = None if sampler is None else sampler.telemetry([span for timing in timings for span in timing.spans])
@@ -370,21 +375,6 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
-
-
-@contextlib.contextmanager
-def _second_try(case: Case, device: Device, timed: Timed) -> Iterator[Callable[[], bool]]:
-    """Let a training without room on an accelerator be tried again with its saved state on the host, once.
-
-    Yields a function that returns whether to try again; other errors pass on.
-    """
-    again = False
-    try:
-        yield lambda: again
-    except Exception as error:
-        if device.type == "cpu" or timed.on_host or case.phase != "training" or not is_out_of_memory(error):
-            raise
-        timed.on_host = again = True
 
 
 def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:

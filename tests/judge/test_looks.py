@@ -365,15 +365,19 @@ def test_what_keeps_the_updates_is_named_where_they_are_lost() -> None:
 
 
 def test_the_bins_tell_what_would_not_move_at_another_learning_rate() -> None:
-    sizes = [0] * BINS
-    sizes[13], sizes[12], sizes[9] = 100, 60, 40  # one to two, a half to one, a sixteenth to an eighth of half a unit
-    update = Update(**WELL | {"sizes": sizes})
-    assert below(update.sizes, 1) == 0.5
-    assert below(update.sizes, 0.5) == 1
-    assert below(update.sizes, 2) == 0.2
-    assert below(update.sizes, 2**0.5) == pytest.approx(0.35)
-    assert (below(update.sizes, 1e9), below(update.sizes, 1e-9)) == (0, 1)
-    assert below(Update(**WELL).sizes, 1) is None
+    energies = [0.0] * BINS
+    energies[13], energies[12], energies[9] = (
+        0.5,
+        0.3,
+        0.2,
+    )  # one to two, a half to one, a sixteenth to an eighth of half a unit
+    update = Update(**WELL | {"energies": energies})
+    assert below(update.energies, 1) == 0.5
+    assert below(update.energies, 0.5) == 1
+    assert below(update.energies, 2) == 0.2
+    assert below(update.energies, 2**0.5) == pytest.approx(0.35)
+    assert (below(update.energies, 1e9), below(update.energies, 1e-9)) == (0, 1)
+    assert below(None, 1) is None
 
 
 @pytest.mark.parametrize("precision", ["bf16_pure", "fp16_pure"])
@@ -393,9 +397,7 @@ def test_what_the_bins_tell_is_what_is_measured_at_that_rate(precision: str) -> 
 
     one = update(0.1)
     for rate in (1.0, 0.1, 0.01):
-        other = update(rate)
-        share = other.swallowed / other.moving
-        assert below(one.sizes, rate / 0.1) == pytest.approx(share, abs=0.03), rate
+        assert below(one.energies, rate / 0.1) == pytest.approx(update(rate).swallowed_energy, abs=0.03), rate
 
 
 @pytest.mark.slow
@@ -484,9 +486,9 @@ def test_an_impossible_limit_is_refused_by_its_name(name: str) -> None:
 
 
 def test_half_of_a_bin_is_below_what_lies_in_its_middle() -> None:
-    sizes = [0.0] * BINS
-    sizes[0], sizes[1] = 30.0, 70.0
-    update = Update(**WELL, sizes=sizes)
-    assert below(update.sizes, 2.0 ** (-LOWEST_BIN - 0.5)) == pytest.approx(0.15)
-    assert below(update.sizes, 2.0 ** (-LOWEST_BIN - 1.5)) == pytest.approx(0.65)
-    assert below(update.sizes, 2.0**-LOWEST_BIN) == 0
+    energies = [0.0] * BINS
+    energies[0], energies[1] = 0.3, 0.7
+    update = Update(**WELL | {"energies": energies})
+    assert below(update.energies, 2.0 ** (-LOWEST_BIN - 0.5)) == pytest.approx(0.15)
+    assert below(update.energies, 2.0 ** (-LOWEST_BIN - 1.5)) == pytest.approx(0.65)
+    assert below(update.energies, 2.0**-LOWEST_BIN) == 0
