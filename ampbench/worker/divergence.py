@@ -479,7 +479,7 @@ class _Group:
     def compared(self) -> Compared:
         """Its outputs, prepared for comparisons."""
         numbers = self.numbers
-        targets = batch_targets(self._workload)
+        targets = pairs_of(self._workload)[0][1]
         decided = decisions_of(self._workload, numbers.names, numbers.outputs, targets, numbers.decided)
         return Compared(numbers.names, numbers.outputs, decided, self._samples, self.reference.dtype, targets)
 
@@ -712,11 +712,6 @@ def largest(trees: Iterable[Any], elements: Sequence[int] | None = None) -> floa
             if not mask and (elements is None or tensor.numel() in elements):
                 most.append(float(values.abs().max()))
     return max(most, default=None)
-
-
-def batch_targets(workload: Workload) -> Any:
-    """Return the targets of the first batch, the batch of the divergence pass."""
-    return pairs_of(workload)[0][1]
 
 
 def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 from packaging.version import Version
 
 import ampbench
@@ -442,7 +441,7 @@ def read_environment() -> Environment:
         xpu_version=getattr(torch.version, "xpu", None),
         threads=torch.get_num_threads(),
         compiler=shutil.which(os.environ.get("CXX", "g++")) and os.environ.get("CXX", "g++"),
-        devices=[_cpu(flags), *map(_accelerator, DEVICES[1:])],
+        devices=[_cpu(), *map(_accelerator, DEVICES[1:])],
         unavailable=unavailable,
         variables={
             name: value
@@ -454,31 +453,9 @@ def read_environment() -> Environment:
     )
 
 
-def cpu_arithmetic(flags: list[str]) -> dict[str, str]:
-    """Return the CPU's arithmetic per dtype, from its `flags`: "native" or "emulated".
-
-    Native bf16 is AVX512-BF16, AMX-BF16 or Arm's bf16; native fp16 AVX512-FP16, AMX-FP16 or Arm's asimdhp. Without
-    them, oneDNN and torch convert to fp32 and back around every operation.
-    """
-    bf16 = {"avx512_bf16", "amx_bf16", "bf16"}
-    fp16 = {"avx512_fp16", "amx_fp16", "asimdhp"}
-    return {
-        "fp32": "native",
-        "bf16": "native" if bf16 & set(flags) else "emulated",
-        "fp16": "native" if fp16 & set(flags) else "emulated",
-    }
-
-
 EMULATED_FROM = 2.0
 """A half dtype counts as emulated on a CPU from this many times fp32's time: flags name instructions, not kernels."""
 TRIALS = 5
-
-
-def measured_cpu(device: DeviceDescription) -> DeviceDescription:
-    """Return a CPU's description with the measured slowdown of each half dtype, which decides its arithmetic."""
-    slowdown = cpu_slowdown()
-    kinds = {dtype: "emulated" if times >= EMULATED_FROM else "native" for dtype, times in slowdown.items()}
-    return replace(device, arithmetic=device.arithmetic | kinds, slowdown=slowdown)
 
 
 def cpu_slowdown() -> dict[str, float]:
@@ -517,14 +494,18 @@ def _timed(dtype: torch.dtype) -> tuple[float, float]:
     return between - began, time.perf_counter() - between
 
 
-def _cpu(flags: list[str]) -> DeviceDescription:
+def _cpu() -> DeviceDescription:
+    """Return the description of the CPU; its measured slowdown in half decides its arithmetic."""
+    slowdown = cpu_slowdown()
+    kinds = {dtype: "emulated" if times >= EMULATED_FROM else "native" for dtype, times in slowdown.items()}
     return DeviceDescription(
         type="cpu",
         available=True,
         name=_cpu_name(),
         count=1,
         memory_bytes=_memory_bytes(),
-        arithmetic=cpu_arithmetic(flags),
+        arithmetic={"fp32": "native"} | kinds,
+        slowdown=slowdown,
         autocast_dtype=short_dtype(torch.get_autocast_dtype("cpu")),
         details={"capability": torch.backends.cpu.get_cpu_capability()},
     )
@@ -655,8 +636,6 @@ def _torchvision(unavailable: dict[str, str]) -> str | None:
 
 
 def _cpu_name() -> str:
-    if not kernel_text("/proc/cpuinfo"):
-        return platform.processor() or platform.machine()
     return _cpu_line("model name") or platform.machine()
 
 
@@ -666,8 +645,5 @@ def _cpu_line(*names: str) -> str:
     return next((line for line in lines if line.startswith(names)), "").partition(":")[2].strip()
 
 
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -30,7 +30,7 @@ from ampbench.trace.modules import is_compiled
 from ampbench.worker.data import Rebuilt, weights_digest
 from ampbench.worker.distances import count_nonfinite
 from ampbench.worker.divergence import References, fp32_products, measure_divergence
-from ampbench.worker.environment import measured_cpu, read_environment, sampler_of
+from ampbench.worker.environment import read_environment, sampler_of
 from ampbench.worker.machine import (
     Device,
     NoKernelError,
@@ -209,8 +209,7 @@ def _function(request: Request) -> Callable[[Work, Any], Any]:
 
 def do_environment(work: Work, asked: Nothing) -> Environment:  # noqa: ARG001 - the signature of a task
     """Do the task "environment"."""
-    environment = read_environment()
-    return structs.replace(environment, devices=[measured_cpu(environment.devices[0]), *environment.devices[1:]])
+    return read_environment()
 
 
 def do_rest(work: Work, asked: Nothing) -> Nothing:  # noqa: ARG001 - the signature of a task

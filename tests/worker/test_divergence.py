@@ -19,7 +19,7 @@ from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, OutputError
 from ampbench.show.document import record_data
 from ampbench.worker import divergence, outputs
-from ampbench.worker.data import inputs_digest, weights_digest
+from ampbench.worker.data import inputs_digest, pairs_of, weights_digest
 from ampbench.worker.distances import (
     Decisions,
     argmax_agreement,
@@ -33,7 +33,6 @@ from ampbench.worker.divergence import (
     NOT_DECIDED,
     Reference,
     References,
-    batch_targets,
     measure_divergence,
     trusted_reference,
 )
@@ -790,9 +789,9 @@ def test_of_several_batches_the_first_is_judged_by_its_own_targets() -> None:
     batches, targets = [torch.zeros(2, 16), torch.ones(2, 16)], [torch.zeros(2), torch.ones(2)]
     module = torch.nn.Linear(16, 4)
     several = Workload(module=module, inputs=batches, targets=targets, loss=torch.nn.functional.cross_entropy)
-    assert batch_targets(several) is targets[0]
+    assert pairs_of(several)[0][1] is targets[0]
     one = Workload(module=module, inputs=batches[1], targets=targets[1], loss=torch.nn.functional.cross_entropy)
-    assert batch_targets(one) is targets[1]
+    assert pairs_of(one)[0][1] is targets[1]
 
 
 def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured(case: MakeCase) -> None:

@@ -17,11 +17,11 @@ import torch._dynamo  # which optimizers import: not while an accelerator is scr
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UsageError
-from ampbench.records.case import DEVICES, Case, DeviceDescription
+from ampbench.records.case import DEVICES, Case
 from ampbench.records.wire import RoundAsked
 from ampbench.worker import divergence, environment, machine
 from ampbench.worker.divergence import References, fp32_products, measure_divergence
-from ampbench.worker.environment import cpu_arithmetic, nvidia_driver
+from ampbench.worker.environment import nvidia_driver
 from ampbench.worker.machine import Accelerator, Cpu, open_device, rounded_products
 from ampbench.worker.memory import measure_memory
 from ampbench.worker.worker import Timed, measure_round
@@ -256,13 +256,7 @@ def test_a_dtype_is_refused_with_its_reason_or_could_not_be_asked(
     assert card.refusals["fp16"] == refusal
 
 
-def test_the_arithmetic_of_a_cpu_follows_from_its_flags() -> None:
-    assert cpu_arithmetic(["avx512f", "avx512_bf16"]) == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
-    assert cpu_arithmetic(["avx2"]) == {"fp32": "native", "bf16": "emulated", "fp16": "emulated"}
-    assert cpu_arithmetic(["avx512_fp16", "amx_bf16"])["fp16"] == "native"
-
-
-def test_measured_times_decide_whether_a_cpu_emulates_whatever_its_flags_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_times_decide_whether_a_cpu_emulates(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {torch.float32: (1.0, 1.0), torch.bfloat16: (0.25, 1.0), torch.float16: (1.0, 36.0)}
     trials, lacking = itertools.count(), None
 
@@ -274,12 +268,11 @@ def test_measured_times_decide_whether_a_cpu_emulates_whatever_its_flags_say(mon
         return product * disturbed, convolution * disturbed
 
     monkeypatch.setattr(environment, "_timed", timed)
-    flagged = DeviceDescription(type="cpu", available=True, arithmetic={"fp32": "native", "fp16": "native"})
-    measured = environment.measured_cpu(flagged)
+    measured = environment._cpu()
     assert measured.slowdown == pytest.approx({"bf16": 0.5, "fp16": 6.0})
     assert measured.arithmetic == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
     lacking = torch.float16
-    assert environment.measured_cpu(flagged).arithmetic == {"fp32": "native", "bf16": "native", "fp16": "native"}
+    assert environment._cpu().arithmetic == {"fp32": "native", "bf16": "native"}
 
 
 @pytest.mark.parametrize(
