@@ -56,7 +56,6 @@ EVERY = "all"
 """The name for every precision, including those that the device emulates."""
 ENTRY_POINTS = "ampbench.workloads"
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
-NO_FROZEN_TRAINING = "--path compiled-freezing folds weights into the code, which is for inference: they cannot train"
 NO_GRAPHS = "--path compiled-reduce-overhead needs CUDA graphs; on a cpu it is the same as --path compiled"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
 FEATURES_ALONE = "it has no head: it returns features, not classes, so that there is no loss to train it by"
@@ -604,10 +603,7 @@ def _why_not(
         return INFERENCE_ALONE.format(case.workload) if variant.source.builtin else NO_LOSS
     if case.phase == "training" and case.path == "traced":
         return NO_TRACED_TRAINING
-    mode = compile_mode(case.path)
-    if case.phase == "training" and mode == "freezing":
-        return NO_FROZEN_TRAINING
-    if case.device == "cpu" and mode == "reduce-overhead":
+    if case.device == "cpu" and compile_mode(case.path) == "reduce-overhead":
         return NO_GRAPHS
     if case.phase == "training" and variant.own_step and (why := no_own_step(precision)):
         return why

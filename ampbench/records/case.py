@@ -131,8 +131,8 @@ def kind_of(environment: Environment) -> str:
 
 
 PHASES = ("inference", "training")
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "freezing")
-"""How a network is compiled: torch.compile's own modes, and inductor's freezing, which folds weights into the code."""
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""torch.compile's modes."""
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 """The modes that record launches in CUDA graphs, where the device has these."""
 COMPILED = "compiled"

@@ -446,15 +446,10 @@ class Network:
         if mode := compile_mode(path):
             torch.compiler.reset()  # one process may compile many networks, and torch gives up after eight of a class
         start = perf_counter()
-        with freezing() if mode == "freezing" else nullcontext():
-            self.use(compiled(self.module, mode) if mode else self._traced())
-            once()
-            self.device.synchronize()
-            seconds = perf_counter() - start
-            if mode == "freezing":  # other shapes compile again, and must be frozen, too
-                for call, targets in zip(self.calls[1:], self.data.targets[1:], strict=True):
-                    with self.mode():
-                        self._called(call, targets)
+        self.use(compiled(self.module, mode) if mode else self._traced())
+        once()
+        self.device.synchronize()
+        seconds = perf_counter() - start
         self.rewind()
         return seconds
 
@@ -630,22 +625,8 @@ def build_network(
 
 
 def compiled(module: torch.nn.Module, mode: str) -> Callable[..., Any]:
-    """Return a network compiled by torch.compile in one of `COMPILE_MODES`; its first call compiles it.
-
-    The mode "freezing" is the default mode, and needs a call within `freezing()`.
-    """
-    has_mode = mode not in (COMPILE_MODES[0], "freezing")
-    return torch.compile(module, mode=mode) if has_mode else torch.compile(module)
-
-
-def freezing() -> AbstractContextManager[Any]:
-    """Return a context in which inductor folds weights into the code, where gradients are off.
-
-    The option of torch.compile is not enough: dynamo reads the global switch.
-    """
-    import torch._inductor.config  # seconds: no other path needs it
-
-    return torch._inductor.config.patch(freezing=True)  # type: ignore[no-any-return]
+    """Return a network compiled by torch.compile in one of `COMPILE_MODES`; its first call compiles it."""
+    return torch.compile(module) if mode == COMPILE_MODES[0] else torch.compile(module, mode=mode)
 
 
 def fake_network(workload: Workload, case: Case) -> Network:

@@ -248,7 +248,7 @@ def test_the_fewer_cases_the_more_builds_each_has(servers: Servers) -> None:
         ("trheads=2", "did you mean threads"),
         ("widht=64", "did you mean width"),
         ("precision=fp31", "did you mean fp32"),
-        ("path=compiled-freezin", "did you mean compiled-freezing"),
+        ("path=compiled-max-autotun", "did you mean compiled-max-autotune"),
         ("memory-format=chanels_last", "did you mean channels_last"),
         ("threads=none", "give a whole number"),
         ("width=none", "width"),

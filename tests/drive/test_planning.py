@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import (
     FEATURES_ALONE,
-    NO_FROZEN_TRAINING,
     NO_GRAPHS,
     NO_LOSS,
     Describe,
@@ -276,7 +275,6 @@ def test_compile_modes_are_paths_of_their_own_and_the_default_changes_no_id() ->
         "compiled-reduce-overhead",
         "compiled-max-autotune",
         "compiled-max-autotune-no-cudagraphs",
-        "compiled-freezing",
     ]
     assert [compile_mode(one.case.path) for one in found] == ["", *COMPILE_MODES]
     assert found[1].case == compiled.case, "what stored runs call compiled"
@@ -284,15 +282,15 @@ def test_compile_modes_are_paths_of_their_own_and_the_default_changes_no_id() ->
 
 
 def test_a_compile_mode_that_means_nothing_here_is_skipped_with_the_reason() -> None:
-    paths = ["compiled-reduce-overhead", "compiled-freezing"]
+    paths = ["compiled-reduce-overhead", "compiled-max-autotune"]
     selected = {"workloads": ["mlp"], "precisions": ["fp32"], "paths": paths}
     here = {(one.case.phase, one.case.path): one.skip for one in plan(**selected)}
     there = {(one.case.phase, one.case.path): one.skip for one in plan(environment(CUDA), **selected)}
     assert here == {
         ("inference", "compiled-reduce-overhead"): NO_GRAPHS,
-        ("inference", "compiled-freezing"): "",
+        ("inference", "compiled-max-autotune"): "",
         ("training", "compiled-reduce-overhead"): NO_GRAPHS,
-        ("training", "compiled-freezing"): NO_FROZEN_TRAINING,
+        ("training", "compiled-max-autotune"): "",
     }
     assert there == here | {(phase, "compiled-reduce-overhead"): "" for phase in ("inference", "training")}
 

@@ -44,7 +44,7 @@ def test_what_is_no_time_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_server_imports_early_what_compiles_networks_in_whichever_mode() -> None:
-    selection = Selection(workloads=["mlp"], phases=["inference"], paths=["compiled-freezing"])
+    selection = Selection(workloads=["mlp"], phases=["inference"], paths=["compiled-max-autotune"])
     assert preload_modules(selection, check_selection(selection)) == ["torch._dynamo", "ampbench.workloads.linear"]
 
 

@@ -330,7 +330,7 @@ def test_that_no_precision_helps_is_said_only_where_that_was_seen() -> None:
         ("cuda", "eager", FEWER),
         ("cuda", "traced", FEWER),
         ("cuda", "compiled", FEWER),
-        ("cuda", "compiled-freezing", FEWER),
+        ("cuda", "compiled-max-autotune-no-cudagraphs", FEWER),
         ("cuda", "compiled-reduce-overhead", None),
         ("cuda", "compiled-max-autotune", None),
         ("xpu", "eager", "--path compiled"),

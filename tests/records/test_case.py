@@ -41,7 +41,7 @@ def test_a_fixed_kernel_of_attention_is_part_of_an_id_and_of_a_table():
         ("device", "cuda"),
         ("phase", "training"),
         ("path", "compiled"),
-        ("path", "compiled-freezing"),
+        ("path", "compiled-max-autotune"),
         ("batch_size", 9),
         ("input_dtype", "bf16"),
         ("memory_format", "channels_last"),
