@@ -342,12 +342,8 @@ def _median_clock(readings: Iterable[Reading]) -> float | None:
 def is_own(pid: int) -> bool:
     """Return whether a process is this one, or a worker of the same driver, whose pid begins the value of `MARK`."""
     driver = os.environ.get(MARK, "").partition("-")[0]
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    own = f"{MARK}={driver}-".encode()
-    return pid == os.getpid() or (driver != "" and any(variable.startswith(own) for variable in environment))
+    variables = kernel_text(f"/proc/{pid}/environ").split("\0") if driver else []
+    return pid == os.getpid() or any(variable.startswith(f"{MARK}={driver}-") for variable in variables)
 
 
 def kernel_text(path: str | Path) -> str:

@@ -32,7 +32,7 @@ ADAMW = Recipe(
 )
 WELL: dict[str, Any] = {
     "steps": 20, "rel_l2": 0.01, "kept": 1.0, "noise": 0.01, "moving": 1000, "swallowed": 0, "swallowed_energy": 0.0,
-    "worst_parameter": "fc.weight", "worst_kept": 0.99, "rates": [0.01],
+    "worst_parameter": "fc.weight", "worst_kept": 0.99,
 }  # fmt: skip
 TRAINS = Trained(trains=True, study="study 1f9a3c, 300 steps from 3 seeds")
 DOES_NOT = Trained(trains=False, study=TRAINS.study, worse=1.31)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -193,18 +194,20 @@ def test_a_gpu_that_is_lost_ends_the_readings_with_what_nvml_said(monkeypatch: p
     assert "GPU is lost" in sampler.ended
 
 
-def test_workers_of_one_driver_are_of_one_family_and_another_drivers_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    drivers = {10: 1, 11: 1, 20: 2, os.getpid(): 1}
-    monkeypatch.setattr(environment, "_driver_of", drivers.get)
-    monkeypatch.setenv(environment.MARK, "x")
-    assert [environment.is_own(pid) for pid in (10, 20, 30, os.getpid())] == [True, False, False, True]
-    monkeypatch.delenv(environment.MARK)
-    assert not environment.is_own(10)
-
-
-def test_who_drives_a_process_without_a_mark_is_nobody() -> None:
-    assert environment._driver_of(os.getpid()) is None or environment.MARK in os.environ
-    assert environment._driver_of(2**22 + 1) is None
+@pytest.mark.parametrize(("mark", "own"), [("7-ab", True), ("70-ab", False), ("8-ab", False)])
+def test_workers_of_one_driver_are_own_and_those_of_another_are_not(
+    mark: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = subprocess.Popen(["sleep", "60"], env={environment.MARK: mark, "PATH": os.environ["PATH"]})
+    try:
+        monkeypatch.setenv(environment.MARK, "7-cd")
+        assert environment.is_own(other.pid) == own
+        monkeypatch.delenv(environment.MARK)
+        assert not environment.is_own(other.pid)
+        assert environment.is_own(os.getpid())
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_device_type_without_a_source_or_without_a_device_is_a_reason() -> None:
