@@ -18,7 +18,7 @@ import torch
 from asv.util import load_json
 
 from ampbench import asv_suite
-from ampbench.convert import asv
+from ampbench.convert import read_source
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import DEVICES
@@ -128,7 +128,7 @@ def test_asv_measures_every_metric_and_what_cannot_run_here_is_no_row(results: d
 
 @pytest.mark.slow
 def test_what_asv_stored_is_read_as_a_run(results: dict[str, dict[str, Any]]) -> None:
-    (stored,) = asv.read_results(results["path"][""], Counter())
+    (stored,) = read_source(results["path"][""], Counter())
     ok = {case_id for values in stored.readings.values() for case_id in values}
     assert {(stored.cases[one].workload, stored.cases[one].precision) for one in ok} == {("mlp", "fp32")}
     assert stored.readings.keys() >= {"seconds_median", "peak_memory_bytes", "output_floor_ratio", "other_share"}
@@ -258,7 +258,7 @@ def test_asv_measures_a_strangers_model_in_one_attempt(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
     assert "failed" not in done.stdout
-    (stored,) = asv.read_results(folder / "results", Counter())
+    (stored,) = read_source(folder / "results", Counter())
     assert {case.workload for case in stored.cases.values()} == {"bench.MyModel"}
     assert {case.precision for case in stored.cases.values()} == set(ON_CPU)
     assert all(len(stored.readings[name]) == len(ON_CPU) for name in ("seconds_median", "output_floor_ratio"))

@@ -682,7 +682,7 @@ def test_a_file_to_compare_with_that_cannot_be_read_or_has_none_of_the_cases_is_
     monkeypatch.setenv("COARSE", "0")
     missing = run(pytester, CHANGING, "--amp-compare=none.json")
     assert missing.ret == pytest.ExitCode.USAGE_ERROR
-    missing.stderr.fnmatch_lines(["*: cannot read none.json: No such file or directory"])
+    missing.stderr.fnmatch_lines(["*: there is no file or folder none.json with results of *"])
     assert run(pytester, CHANGING, "--benchmark-json=before.json").ret == 0
     other = run(pytester, CHANGING.replace("bf16_autocast", "bf16_pure"), "--amp-compare=before.json")
     assert other.ret == pytest.ExitCode.TESTS_FAILED

@@ -192,17 +192,16 @@ def trend(
     """
     if x not in AXES:
         raise UnknownNameError("--x axis", x, AXES)
-    from ampbench.trend.building import make_trend
-    from ampbench.trend.reducing import read_runs
-    from ampbench.trend.series import tracked
+    from ampbench.trend import make_trend
     from ampbench.trend.show import trend_document
+    from ampbench.trend.values import read_runs, tracked
 
     metrics = tracked(metric or ())
     with no_garbage_collection():
-        read = read_runs(sources or [], results, metrics, keyword)
+        read = read_runs(sources or [], results)
         for note in read.notes:
             print_note(note)
-        followed = make_trend(read.runs, x, metrics)
+        followed = make_trend(read.runs, x, metrics, keyword)
     print_document(trend_document(followed, verbose), format)
     return 0
 

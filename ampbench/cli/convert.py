@@ -100,7 +100,7 @@ def _text(run: str, to: str, baseline: str, results: Path) -> str:
     stored = _read(run, results)
     if baseline:
         from ampbench.comparison import Comparison
-        from ampbench.convert.formats import junit_of_comparison
+        from ampbench.convert import junit_of_comparison
 
         return junit_of_comparison(Comparison(_read(baseline, results), stored).compared)
     from ampbench.convert import written
@@ -124,7 +124,7 @@ def _read(run: str, results: Path) -> "StoredRun":
 def _parquet(runs: Sequence[str], results: Path) -> bytes:
     """Return the cases of all runs with the columns of `ampbench.load` and of their runs."""
     from ampbench import store
-    from ampbench.convert.formats import cases_of, parquet
+    from ampbench.convert import cases_of, parquet
 
     files = (
         store.measured_files(Path(run)) if Path(run).is_dir() else store.find_runs(run, results, print_note)
@@ -143,6 +143,8 @@ def _import(sources: Sequence[str], results: Path) -> None:
     for source in dict.fromkeys(sources):
         remarks = Counter[str]()
         runs = list(read_source(Path(source).expanduser(), remarks))
+        if not runs:
+            raise StoreError(f"{source} holds no results of asv or pytest-benchmark")
         for remark, files in remarks.items():
             print_note(f"{source}: {remark}{f' (in {files:,} files)' if files > 1 else ''}")
         new, known = write_runs(runs, results)

@@ -1,21 +1,267 @@
-"""Converts stored runs to other programs' formats, each a function from a run and its rows to text, and back.
+"""Converts stored runs to other programs' formats, each a function from the chosen cases of a run, and back.
+
+*Bencher Metric Format*: benchmark, then measure, then a value and its bounds, if known. Source:
+https://bencher.dev/docs/reference/bencher-metric-format with its JSON schema https://bencher.dev/bmf.json.
+
+*github-action-benchmark*: a JSON list of numbers that should fall. Source: the README of
+benchmark-action/github-action-benchmark, "Using Custom Benchmarks", and `extractCustomBenchmarkResult` of its
+src/extract.ts. Its alarms are ratios of two values, hence only metrics that comparisons judge.
+
+*JUnit XML*: a test case per case of a run, or per change of a comparison. Elements and attributes are those of
+junit-10.xsd of Jenkins' xunit plug-in, which GitLab, GitHub's reporters and Jenkins read. XML has no control
+characters: they are written as backslash escapes.
+
+*Parquet*: the frame of `ampbench.load` with columns of the runs; each column has one type.
 
 docs/convert.md lists the fields that each format keeps.
 """
 
+import hashlib
+import json
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
 
-from ampbench.convert import asv, formats, pytest_benchmark
-from ampbench.convert.asv import BENCHMARKS_FILE, MACHINE_FILE
-from ampbench.convert.formats import read_json
+import msgspec
+
+from ampbench.core.metrics import COLUMNS, GATED, METRICS, Column
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame
+from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
+from ampbench.records.labels import few
+from ampbench.records.run import Header
+from ampbench.show.comparison import control_line, notes, reason, remarks
 from ampbench.show.rows import Row
-from ampbench.store import StoredRun, write_whole
+from ampbench.store import StoredRun, new_run_id, read_header, write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEASURES = [column for column in METRICS.values() if column.better is not None]
+"""The metrics of `bencher`."""
+SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].better == "lower"]
+"""The metrics of `github-smaller`."""
+
+
+def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
+    """Yield each of the metrics `columns` that has a finite value in `row`, with the value in its base unit."""
+    for column in columns:
+        value = row[column.name]
+        if value is not None and math.isfinite(value):
+            yield column, value
+
+
+def bencher(_: StoredRun, rows: Sequence[Row]) -> str:
+    """Return measured cases; `seconds_median` has the bounds of its interval (95%; asv's 99%)."""
+    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        measures = {column.name: {"value": value} for column, value in defined(row, MEASURES)}
+        if "seconds_median" in measures and row["seconds_low"] is not None:
+            measures["seconds_median"] |= {"lower_value": row["seconds_low"], "upper_value": row["seconds_high"]}
+        if measures:
+            benchmarks[row["case_id"]] = measures
+    return json.dumps(benchmarks, indent=1, allow_nan=False)
+
+
+def github_smaller(stored: StoredRun, rows: Sequence[Row]) -> str:
+    """Return the metrics that should fall, for the tool `customSmallerIsBetter`."""
+    header, environment = stored.header, stored.header.environment
+    extra = f"run: {header.run}\ntorch: {environment.torch_version}\nhost: {environment.host} ({environment.cpu})"
+    entries = []
+    for row in rows:
+        rounds = "" if row["rounds"] is None else f"rounds: {row['rounds']}\n"
+        for column, value in defined(row, SMALLER):
+            entry = {"name": f"{row['case_id']} {column.name}", "unit": column.unit, "value": value}
+            if column.name == "seconds_median" and row["seconds_low"] is not None:
+                # the action reads a number behind the sign
+                entry["range"] = f"± {(row['seconds_high'] - row['seconds_low']) / 2:.3g}"
+            entries.append(entry | {"extra": rounds + extra})
+    return json.dumps(entries, indent=1, allow_nan=False)
+
+
+_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""XML 1.0, 2.2 Characters; the carriage return is one, but parsers read it as a newline."""
+
+
+def _suite(name: str, properties: Mapping[str, str], **attributes: str) -> ElementTree.Element:
+    """Return the element of a suite, with the `properties` that are not empty."""
+    suite = ElementTree.Element("testsuite", {"name": _printable(name), **attributes})
+    parent = _add(suite, "properties")
+    for key, value in properties.items():
+        if value:
+            _add(parent, "property", name=key, value=value)
+    return suite
+
+
+def _add_test(
+    suite: ElementTree.Element,
+    names: tuple[str, str],
+    lines: Iterable[str],
+    kind: str = "",
+    why: tuple[str, str] = ("", ""),
+    **attributes: str,
+) -> None:
+    """Add a test case of a workload; `kind` is "error", "failure" or "skipped" with its type and message, or "".
+
+    The `lines` are the text of an error or a failure, else the output.
+    """
+    test = _add(suite, "testcase", classname=f"ampbench.{names[0]}", name=names[1], **attributes)
+    text = "\n".join(lines)
+    if kind:
+        _add(test, kind, "" if kind == "skipped" else text, type=why[0], message=why[1])
+    if text and kind in ("", "skipped"):
+        _add(test, "system-out", text)
+
+
+def _add(parent: ElementTree.Element, tag: str, text: str = "", /, **attributes: str) -> ElementTree.Element:
+    element = ElementTree.SubElement(parent, tag, {name: _printable(value) for name, value in attributes.items()})
+    element.text = _printable(text) or None
+    return element
+
+
+def _printable(text: str) -> str:
+    r"""Return `text` with characters that XML lacks escaped as in Python: `\x1b`, `\ufffe`."""
+    return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _document(suite: ElementTree.Element) -> str:
+    """Return the file of a suite, with the numbers of its test cases."""
+    kinds = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error"}
+    counts = {name: str(len(suite.findall(path))) for name, path in kinds.items()}
+    suite.attrib |= counts | {"skipped": str(len(suite.findall("testcase/skipped")))}
+    root = ElementTree.Element("testsuites", {"name": "ampbench", **counts})
+    root.append(suite)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def junit(stored: StoredRun, rows: Sequence[Row]) -> str:
+    """Return a run: a failed case is an error, a skipped case skipped, `time` the seconds of its rounds."""
+    header, environment = stored.header, stored.header.environment
+    seconds = Counter[str]()
+    for timing in stored.rounds:
+        seconds[timing.case_id] += timing.seconds  # type: ignore[assignment]
+    properties = {
+        "label": header.label,
+        "commit": header.commit or "",
+        "torch_version": environment.torch_version,
+        "cpu": environment.cpu,
+    }
+    suite = _suite(
+        header.run,
+        properties,
+        timestamp=header.started_at,
+        hostname=environment.host,
+        time=f"{sum(seconds.values()):.3f}",
+    )
+    for row in rows:
+        case_id, failure = row["case_id"], stored.failures.get(row["case_id"])
+        _add_test(
+            suite,
+            (row["workload"], case_id),
+            failure.frames
+            if failure
+            else [f"{column.name}: {value!r} {column.unit}" for column, value in defined(row, METRICS.values())],
+            {"failed": "error", "skipped": "skipped"}.get(row["outcome"], ""),
+            (failure.cause if failure else row["outcome"], row["reason"] or ""),
+            **({"time": f"{seconds[case_id]:.3f}"} if case_id in seconds else {}),
+        )
+    return _document(suite)
+
+
+def junit_of_comparison(comparison: Comparison) -> str:
+    """Return a comparison, a test case per case and metric.
+
+    A regression is a failure, a case that fails now an error; inconclusive and incomparable changes, and cases of one
+    side only, are skipped with the reason.
+    """
+    baseline, candidate = comparison.baseline, comparison.candidate
+    properties = {
+        "baseline": baseline.run,
+        "candidate": candidate.run,
+        "interleaved": "yes" if comparison.interleaved else "no",
+        **{differs.name: f"{differs.baseline} -> {differs.candidate}" for differs in comparison.differences},
+    }
+    suite = _suite(f"{candidate.run} against {baseline.run}", properties)
+    for change in comparison.findings:
+        _add_change(suite, change)
+    for side, case_ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
+        for case_id in case_ids:
+            why = ("one side", f"only the {side} has this case")
+            _add_test(suite, (f"{side} only", case_id), [], "skipped", why)
+    _add(suite, "system-out", "\n".join(filter(None, [control_line(comparison.control), *notes(comparison)])))
+    return _document(suite)
+
+
+def _add_change(suite: ElementTree.Element, change: Change) -> None:
+    """Add the test case of a change, with its numbers and remarks, without undefined ones."""
+    unit = METRICS[change.metric].unit if change.metric in METRICS else ""
+    sides = {"baseline": change.baseline, "candidate": change.candidate}
+    lines = [f"{name}: {value!r} {unit}".rstrip() for name, value in sides.items() if value is not None]
+    if change.change is not None:
+        known = change.low is not None and change.high is not None
+        interval = f" ({change.low:+.2%} to {change.high:+.2%})" if known else ""
+        lines.append(f"change: {change.change:+.2%}{interval}, threshold {change.threshold:.2%}")
+    lines += remarks(change)
+    text, kind = f"{change.status}: {reason(change)}", ""
+    if change.status is ChangeStatus.REGRESSED:
+        text, kind = reason(change), "error" if change.kind == OUTCOME else "failure"
+    elif change.status in (ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE):
+        kind = "skipped"
+    else:
+        lines = [text, *lines]
+    names = (change.case.workload, f"{change.case.case_id} {change.metric}")
+    _add_test(suite, names, lines, kind, (change.code, text))
+
+
+RUN_COLUMNS = (
+    "started_at", "label", "commit", "committed_at", "program", "ampbench_version", "python_version", "cuda_version",
+    "host", "system", "cpu", "cpu_count", "memory_bytes", "threads", "seed",
+)  # fmt: skip
+"""The columns that are the same in all rows of a run."""
+_WHOLE = {"cpu_count", "memory_bytes", "threads", "seed", *(name for name, column in COLUMNS.items() if column.whole)}
+
+
+def cases_of(files: Sequence[Path]) -> tuple["pd.DataFrame", list[Path]]:
+    """Return the cases of the runs in `files`, and the files whose last line is cut.
+
+    A column has one type, whatever its values: text, whole numbers or floats. Raises `NothingToRunError` without any
+    case, and as `ampbench.load` does.
+    """
+    import pandas as pd
+
+    tables, cut = [], []
+    for file, cases in frame.judged(files):
+        tables.append(cases.to_pandas().assign(**run_values(read_header(file))))
+        cut += [file] if cases.stored.cut else []
+    table = pd.concat(tables, ignore_index=True)
+    types = {str(name): "string" for name in table if table[name].dtype == object}
+    types |= {name: "Int64" if name in _WHOLE else "string" for name in (*RUN_COLUMNS, *_WHOLE)}
+    if table.empty:
+        raise NothingToRunError("there is no case")
+    return table.astype(types), cut
+
+
+def run_values(header: Header) -> dict[str, Any]:
+    """Return the value of each of `RUN_COLUMNS` for a run."""
+    values = {"program": header.imported.program if header.imported else "ampbench", "seed": header.settings.seed}
+    values |= {name: getattr(header, name) for name in RUN_COLUMNS if hasattr(header, name)}
+    return {name: values[name] if name in values else getattr(header.environment, name) or None for name in RUN_COLUMNS}
+
+
+def parquet(table: "pd.DataFrame") -> bytes:
+    """Return cases as a Parquet file; `UsageError` without pyarrow."""
+    try:
+        written: bytes = table.to_parquet(engine="pyarrow", index=False)
+    except ImportError:
+        raise UsageError('Parquet needs pyarrow: pip install "ampbench[parquet]"') from None
+    return written
 
 
 class Format(NamedTuple):
@@ -25,15 +271,20 @@ class Format(NamedTuple):
     keeps: Callable[[Row], bool] = lambda row: row["outcome"] == "ok"
 
 
+def _pytest_benchmark(stored: StoredRun, rows: Sequence[Row]) -> str:
+    """Return a run as pytest-benchmark's JSON."""
+    from ampbench.convert.pytest_benchmark import run_json
+
+    return run_json(stored, rows)
+
+
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "junit": Format(formats.junit, lambda _: True),
-        "github-smaller": Format(formats.github_smaller),
-        "bencher": Format(formats.bencher),
+        "junit": Format(junit, lambda _: True),
+        "github-smaller": Format(github_smaller),
+        "bencher": Format(bencher),
         # an imported run may lack rounds
-        "pytest-benchmark": Format(
-            pytest_benchmark.run_json, lambda row: row["outcome"] == "ok" and row["rounds"] is not None
-        ),
+        "pytest-benchmark": Format(_pytest_benchmark, lambda row: row["outcome"] == "ok" and row["rounds"] is not None),
     }
 )
 """The formats of one run by name."""
@@ -45,53 +296,62 @@ def written(stored: StoredRun, to: str) -> tuple[str, Counter[str]]:
     Raises `NothingToRunError` where the format has a place for none, `UsageError` for a run that only explains.
     """
     frame.require_measured(stored)
-    rows = frame.run_rows(stored)
-    kept = [row for row in rows if FORMATS[to].keeps(row)]
-    outcomes = (row["outcome"] for row in rows if not FORMATS[to].keeps(row))
-    lost = Counter("without rounds" if outcome == "ok" else outcome for outcome in outcomes)
+    kept, lost = [], Counter[str]()
+    for row in frame.run_rows(stored):
+        if FORMATS[to].keeps(row):
+            kept.append(row)
+        else:
+            lost["without rounds" if row["outcome"] == "ok" else row["outcome"]] += 1
     if not kept:
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(lost.items())) or "there is none"
         raise NothingToRunError(f"{to} has no place for any case of {stored.header.run}: {counts}; junit has all")
     return FORMATS[to].write(stored, kept), lost
 
 
-PROGRAMS = {"result_columns": asv.PROGRAM, "machine_info": pytest_benchmark.PROGRAM}
-"""The programs whose results can be read, by a key that only their files have."""
-EITHER = " or ".join(PROGRAMS.values())
-
-
-def recognise(source: Path) -> str:
-    """Return which of `PROGRAMS` wrote `source`, a file or a folder.
-
-    Raises `UsageError` where there is no such file or folder, `StoreError` where neither wrote it.
-    """
-    if not source.exists():
-        raise UsageError(f"there is no file or folder {source}: --to native reads what {EITHER} wrote")
-    if source.is_dir():
-        # any program's results may be called as asv's list of benchmarks is, which therefore comes last
-        files = sorted(source.rglob("*.json"), key=lambda path: (path.name == BENCHMARKS_FILE, path))
-        if any(path.name == MACHINE_FILE for path in files):
-            return asv.PROGRAM
-        if not files:
-            raise StoreError(f"{source} holds no JSON file: give the results of {EITHER}")
-        source = files[0]
-    document = read_json(source, EITHER)[1]
-    for key, program in PROGRAMS.items():
-        if isinstance(document, dict) and key in document:
-            return program
-    raise StoreError(f"{source}: neither results of {' nor of '.join(PROGRAMS.values())}")
+SOURCES = "asv or pytest-benchmark"
+"""The programs whose results can be read."""
 
 
 def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
-    """Yield the runs that one of `PROGRAMS` left in `source`; `remarks` counts omissions and assumptions.
+    """Yield the runs in the results of asv or of pytest-benchmark at `source`, a file or a folder.
 
-    Raises `StoreError` for the first file that cannot be read or holds nothing of ampbench, and as `recognise` does.
+    `remarks` counts the files per remark on an omission or an assumption. A run's id is made from the time, the machine
+    and the file's contents, so that it is the same whenever the same file is read.
+
+    Raises `UsageError` where there is no such file or folder, `StoreError` for the first file that cannot be read, is
+    of another format or holds nothing of ampbench.
     """
-    if recognise(source) == asv.PROGRAM:
-        yield from asv.read_results(source, remarks)
-        return
+    from ampbench.convert import asv, pytest_benchmark
+
+    if not source.exists():
+        raise UsageError(f"there is no file or folder {source} with results of {SOURCES}")
     for path in sorted(source.rglob("*.json")) if source.is_dir() else [source]:
-        yield pytest_benchmark.read_run_json(path, remarks)
+        try:
+            data = path.read_bytes()
+            document = json.loads(data)  # msgspec refuses NaN, which these programs write
+            keys = document.keys() if isinstance(document, dict) else ()
+            if "result_columns" in keys:
+                yield asv.run_of(path, data, document, remarks)
+            elif "machine_info" in keys:
+                yield pytest_benchmark.run_of(path, data, document, remarks)
+            elif path.name not in (asv.MACHINE_FILE, asv.BENCHMARKS_FILE):
+                raise StoreError(f"neither results of {SOURCES.replace(' or ', ' nor of ')}")
+        except OSError as error:
+            raise StoreError(f"cannot read {error.filename}: {error.strerror}") from None
+        except StoreError as error:
+            raise StoreError(f"{path}: {error}") from None
+        except (msgspec.ValidationError, ValueError, RecursionError) as error:
+            raise StoreError(f"{path}: damaged, or of a format that this ampbench does not read: {error}") from None
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return at most eight names; "none" without any."""
+    return few(names, 8) or "none"
+
+
+def imported_id(host: str, started: datetime, data: bytes) -> str:
+    """Return the id of the run of a foreign file: of its time, machine and contents."""
+    return f"{new_run_id(host, started).rpartition('-')[0]}-{hashlib.sha256(data).hexdigest()[:8]}"
 
 
 def write_runs(runs: Iterable[StoredRun], results: Path) -> tuple[list[Path], int]:

@@ -9,34 +9,32 @@ machine.json), `machine.Machine`. Importing asv would take longer than reading h
 """
 
 import functools
-import hashlib
 import itertools
+import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
-from ampbench.convert.formats import listed, read_json
+from ampbench.convert import imported_id, listed
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import default_preset
 from ampbench.errors import StoreError
 from ampbench.records.case import DEVICES, PHASES, Case, Environment
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import SCHEMA, Footer, Header, Imported, Selection, Settings
-from ampbench.store import StoredRun, new_run_id
+from ampbench.store import StoredRun
 from ampbench.workloads.index import WORKLOADS, class_name, resolve_parameters
 
 PROGRAM = "asv"
 MACHINE_FILE = "machine.json"
-"""The fields of asv's machine.json; each but the name may be empty."""
 BENCHMARKS_FILE = "benchmarks.json"
-
 DEVICE_VARIABLE = "AMPBENCH_DEVICE"
 """The environment variable with the device of the suite; asv keeps it in its results."""
 TORCH_VERSION = ".Environment.track_torch_version"
@@ -46,7 +44,7 @@ DEVICE = ".Environment.track_device"
 UNTOLD_DEVICE = "cpu"
 """The device of results that name none."""
 VERSION = "1"
-"""The version of the suite's benchmarks whose values are understood."""
+"""The version of the suite's benchmarks whose values are understood; asv's own versions are digests."""
 METHODS: Mapping[str, tuple[str, str]] = {
     "time_step": ("round", "seconds_median"),
     "track_other_share": ("round", "other_share"),
@@ -58,16 +56,15 @@ METHODS: Mapping[str, tuple[str, str]] = {
 (`workloads.index.class_name`); their parameters are phase and precision."""
 NOT_READ = "track_fp64_result"
 """The method whose values are for asv alone: no column has them."""
+PARAMETERS = {"phase": PHASES, "precision": tuple(PRECISIONS)}
+"""The parameters of each method, in their order, with the values that this ampbench knows."""
 SKIPPED = "asv has no number: its suite skipped the case there, or the case was not selected"
 SMALLEST = 1e-300
 """The smallest time or number of bytes: 0 is no measurement."""
-_OWN_FILE = "precisions."
-_ID_DIGITS = 8
-_Kind = TypeVar("_Kind")
 
 
-class MachineFile(msgspec.Struct, kw_only=True):
-    """The contents of `MACHINE_FILE`, format 1."""
+class Machine(msgspec.Struct, kw_only=True):
+    """The contents of `MACHINE_FILE`, format 1; each field but the name may be empty."""
 
     version: Literal[1]
     machine: str
@@ -94,7 +91,7 @@ class Results(msgspec.Struct, kw_only=True):
 _COLUMNS = {"parameters": "params", "values": "result", "low": "stats_ci_99_a", "high": "stats_ci_99_b"}
 
 
-class BenchmarkResult(msgspec.Struct, kw_only=True, rename=_COLUMNS):
+class Benchmark(msgspec.Struct, kw_only=True, rename=_COLUMNS):
     """One benchmark's row: a value per combination of its parameters, in the order of their product.
 
     A value is None where it failed and NaN where it was skipped or not selected. `low` and `high` are asv's 99%
@@ -104,185 +101,51 @@ class BenchmarkResult(msgspec.Struct, kw_only=True, rename=_COLUMNS):
 
     version: str | None = None
     parameters: list[list[str]] = []
-    values: list[Any] = []
+    values: list[float | None] = []
     low: list[float | None] = []
     high: list[float | None] = []
     started_at: float | None = None
 
 
-class Meaning(NamedTuple):
-    """A benchmark of the suite: its workload and version, the stage at which measuring fails, and the metric."""
-
-    workload: str
-    version: int
-    stage: str
-    metric: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResultFile:
-    """A result file as read, with its folder's machine and the rows of the `benchmarks` of ampbench's suites."""
-
-    path: Path
-    digest: str
-    machine: MachineFile
-    results: Results
-    benchmarks: Mapping[str, BenchmarkResult]
-
-    def value(self, name: str) -> float | None:
-        """Return the value of a benchmark without parameters, from any file; None where there is no number."""
-        result = next((row for key, row in self.benchmarks.items() if key.endswith(name)), None)
-        value = result.values[0] if result and len(result.values) == 1 else None
-        return value if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-    def required(self, package: str) -> str:
-        """Return the version of a package in the environment's requirements, "" without one.
-
-        A requirement may name the installer ("pip+torch") or leave the version open.
-        """
-        for name, version in self.results.requirements.items():
-            if name.rpartition("+")[2] == package and version and version[0].isdigit():
-                return version
-        return ""
-
-
-def result_paths(source: Path) -> list[Path]:
-    """Return the result files of `source`: itself, or all in a folder and the folders in it, in order of their names.
-
-    Raises `StoreError` where there is none.
-    """
-    if not source.is_dir():
-        return [source]
-    paths = sorted(path for path in source.rglob("*.json") if path.name not in (MACHINE_FILE, BENCHMARKS_FILE))
-    if not paths:
-        raise StoreError(f"{source} holds no results of asv: give its results_dir, or the folder of a machine in it")
-    return paths
-
-
-def read_result_file(path: Path) -> ResultFile:
-    """Return the contents of the result file at `path`.
-
-    Raises `StoreError`, naming the file, where it or its folder's machine.json is missing, broken or of another format.
-    """
-    data, document = read_json(path, PROGRAM)
-    results = _checked(path, document, "a result of asv", Results)
-    machine_path = path.with_name(MACHINE_FILE)
-    if not machine_path.exists():
+def run_of(path: Path, data: bytes, document: Any, remarks: Counter[str]) -> StoredRun:
+    """Return the run of a result file, as `convert.read_source`."""
+    results = msgspec.convert(document, Results)
+    machine_file = path.with_name(MACHINE_FILE)
+    if not machine_file.exists():
         raise StoreError(
-            f"there is no {machine_path}, which asv writes next to results: give the folder that asv wrote"
+            f"there is no {machine_file}, which asv writes next to results: give the folder that asv wrote"
         )
-    machine = read_json(machine_path, PROGRAM)[1]
-    return ResultFile(
-        path,
-        hashlib.sha256(data).hexdigest(),
-        _checked(machine_path, machine, "asv's description of a machine", MachineFile),
-        results,
-        {
-            name: _benchmark(path, name, results.result_columns, row)
-            for name, row in results.results.items()
-            if meaning_of(name) or name.endswith((TORCH_VERSION, DEVICE))
-        },
-    )
-
-
-def time_of(milliseconds: float | None) -> datetime | None:
-    """Return a time of asv's; raise `StoreError` for an invalid one."""
-    try:
-        return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        raise StoreError(f"{milliseconds} is no time in milliseconds") from None
-
-
-def _checked(path: Path, document: Any, noun: str, kind: type[_Kind]) -> _Kind:
-    """Return `document` as a `kind`; `StoreError` for another type or version of the format."""
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        remedy = "; `asv update` rewrites older formats" if "version" in str(error) else ""
-        raise StoreError(f"{path}: not {noun} that this ampbench reads: {error}{remedy}") from None
-
-
-def _benchmark(path: Path, name: str, columns: Sequence[str], row: Sequence[Any]) -> BenchmarkResult:
-    cells = {column: cell for column, cell in zip(columns, row, strict=False) if cell is not None}
-    try:
-        result = msgspec.convert(cells, BenchmarkResult)
-    except msgspec.ValidationError as error:
-        raise StoreError(f"{path}: the result of {name} is damaged: {error}") from None
-    count = math.prod(len(values) for values in result.parameters)
-    lists = (result.values, result.low, result.high)
-    if any(values and len(values) != count for values in lists):
-        raise StoreError(f"{path}: the result of {name} is damaged: its parameters say {count} values")
-    result.values, result.low, result.high = (values or [None] * count for values in lists)
-    return result
-
-
-@functools.cache
-def meaning_of(name: str) -> Meaning | None:
-    """Return the meaning of a suite's benchmark, None for any other.
-
-    A class is known by its name, outside of this repository's suite also by its file's name.
-    """
-    owner, _, method = name.rpartition(".")
-    if method not in METHODS:
-        return None
-    workload, version = _workload(owner.rpartition(".")[2])
-    if not version:
-        workload, version = _workload(owner.removeprefix(_OWN_FILE))
-    return Meaning(workload, version, *METHODS[method])
-
-
-def _workload(owner: str) -> tuple[str, int]:
-    """Return name and version of the workload of a suite's class: version 2 of MlpV2, 0 of a user's class."""
-    for name, spec in WORKLOADS.items():
-        if class_name(spec) == owner:
-            return name, spec.version
-        if numbered := re.fullmatch(rf"{class_name(replace(spec, version=1))}V(\d+)", owner):
-            return name, int(numbered[1])
-    return owner, int(owner in WORKLOADS)
-
-
-def read_results(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
-    """Yield a run for each result file of `source`: asv's results_dir, the folder of a machine in it, or one file.
-
-    `remarks` counts the files per remark on an omission or an assumption. A run's id is made from the time,
-    the machine and the file's contents, so that it is the same whenever the same file is read.
-
-    Raises `StoreError`, naming the file, where one is damaged, of another format or version, or holds nothing of the
-    suite.
-    """
-    for path in result_paths(source):
-        file = read_result_file(path)
-        try:
-            yield _run(file, remarks)
-        except StoreError as error:
-            raise StoreError(f"{path}: {error}") from None
-
-
-def _run(file: ResultFile, remarks: Counter[str]) -> StoredRun:
-    measuring = _measuring(file, remarks)
-    device = _device(file, remarks)
-    results = _newest(measuring, remarks)
+    machine = msgspec.convert(json.loads(machine_file.read_bytes()), Machine)
+    suite, recorded = _benchmarks(results, remarks)
+    device = _device(results, recorded.get(DEVICE), remarks)
+    newest = dict(sorted(_workload(name.rpartition(".")[0]) for name in suite))
+    # asv keeps the values of an older version of a workload until it is run again
+    suite = {name: row for name, row in suite.items() if _workload(name.rpartition(".")[0]) in newest.items()}
     cases: dict[str, Case] = {}
     failures: dict[str, Failure] = {}
     readings: dict[str, dict[str, float]] = {}
-    for name, result in results.items():
-        meaning = meaning_of(name)
-        assert meaning is not None
-        for value, low, high, (phase, precision) in zip(
-            result.values, result.low, result.high, itertools.product(*_parameters(result)), strict=True
-        ):
-            case_id, case = _case(meaning.workload, meaning.version, phase, precision, device)
+    for name, row in suite.items():
+        owner, _, method = name.rpartition(".")
+        stage, metric = METHODS[method]
+        for traits, value, low, high in zip(_traits(name, row), row.values, row.low, row.high, strict=True):
+            case_id, case = _case(*_workload(owner), *traits, device)
             cases[case_id] = case
             if value is None:
                 message = f"{name} has no value: it raised an error, timed out or was killed, and asv keeps no more"
-                failures[case_id] = Failure(case_id=case_id, stage=meaning.stage, cause="unknown", message=message)
-            else:
-                for metric, number in _numbers(f"{name} of {case_id}", meaning, value, low, high).items():
-                    readings.setdefault(metric, {})[case_id] = number
+                failures[case_id] = Failure(case_id=case_id, stage=stage, cause="unknown", message=message)
+            elif math.isfinite(value) and (value >= SMALLEST or metric not in ("seconds_median", "peak_memory_bytes")):
+                readings.setdefault(metric, {})[case_id] = value
+                # asv rounds limits to five digits, and so may put one on the wrong side
+                limits = {"seconds_low": low and min(low, value), "seconds_high": high and max(high, value)}
+                for column, limit in limits.items() if metric == "seconds_median" else ():
+                    if limit and 0 < limit < math.inf:
+                        readings.setdefault(column, {})[case_id] = limit
     known = set(failures).union(*readings.values())
-    header = _header(file, results.values())
+    torch = _required(results, "torch") or _torch_version(recorded.get(TORCH_VERSION))
+    started = min((row.started_at for row in suite.values() if row.started_at is not None), default=None)
+    header = _header(path, data, results, machine, torch, started)
     return StoredRun(
-        path=file.path,
+        path=path,
         header=header,
         cases=cases,
         failures=failures,
@@ -292,9 +155,52 @@ def _run(file: ResultFile, remarks: Counter[str]) -> StoredRun:
     )
 
 
-def _device(file: ResultFile, remarks: Counter[str]) -> str:
+def _benchmarks(results: Results, remarks: Counter[str]) -> tuple[dict[str, Benchmark], dict[str, float]]:
+    """Return the benchmarks of ampbench's suites that measure cases, and the values that describe the environment."""
+    suite: dict[str, Benchmark] = {}
+    recorded: dict[str, float] = {}
+    others = []
+    for name, row in results.results.items():
+        cells = {column: cell for column, cell in zip(results.result_columns, row, strict=False) if cell is not None}
+        method, version = name.rpartition(".")[2], str(cells.get("version"))
+        describes = next((described for described in (TORCH_VERSION, DEVICE) if name.endswith(described)), "")
+        count = len(cells.get("params", ()))
+        if not version.isdecimal() or not (describes or (method in METHODS and count == len(PARAMETERS))):
+            others += [name] if method != NOT_READ else []
+            continue
+        if version != VERSION:
+            raise StoreError(f"{name} has version {version}, not {VERSION}: its numbers mean something else here")
+        benchmark = msgspec.convert(cells, Benchmark)
+        if describes:
+            [value] = benchmark.values or [None]
+            if value is not None and value >= 0:
+                recorded[describes] = value
+            continue
+        count = math.prod(len(values) for values in benchmark.parameters)
+        lists = (benchmark.values, benchmark.low, benchmark.high)
+        if any(values and len(values) != count for values in lists):
+            raise StoreError(f"the result of {name} is damaged: its parameters say {count} values")
+        benchmark.values, benchmark.low, benchmark.high = (values or [None] * count for values in lists)
+        suite[name] = benchmark
+    if not suite:
+        raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(results.results)}")
+    if others:
+        remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
+    return suite, recorded
+
+
+def _traits(name: str, benchmark: Benchmark) -> list[tuple[str, ...]]:
+    """Return phase and precision of each value; raises `StoreError` for those of a newer suite."""
+    texts = [[text.strip("'") for text in values] for values in benchmark.parameters]
+    for (kind, known), values in zip(PARAMETERS.items(), texts, strict=True):
+        if unknown := [f"{kind} {text}" for text in values if text not in known]:
+            raise StoreError(f"unknown {listed(unknown)} in {name}: upgrade ampbench")
+    return list(itertools.product(*texts))
+
+
+def _device(results: Results, recorded: float | None, remarks: Counter[str]) -> str:
     """Return the device of asv's environment, else the device that the suite recorded, else `UNTOLD_DEVICE`."""
-    variable, recorded = file.results.env_vars.get(DEVICE_VARIABLE, ""), file.value(DEVICE)
+    variable = results.env_vars.get(DEVICE_VARIABLE, "")
     if variable and variable not in DEVICES:
         raise StoreError(f"{DEVICE_VARIABLE} is {variable!r}, which is no device: {', '.join(DEVICES)}")
     if variable:
@@ -307,125 +213,76 @@ def _device(file: ResultFile, remarks: Counter[str]) -> str:
     return DEVICES[int(recorded)]
 
 
-def _measuring(file: ResultFile, remarks: Counter[str]) -> dict[str, BenchmarkResult]:
-    """Return the benchmarks of ampbench's suites that measure cases; raises `StoreError` without any."""
-    names = file.results.results
-    ours = {name: row for name, row in file.benchmarks.items() if meaning_of(name) and _has_our_shape(name, row)}
-    if not ours:
-        raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(names)}")
-    known = {**ours, **{name: row for name, row in file.benchmarks.items() if not meaning_of(name)}}
-    for name, row in known.items():
-        if row.version != VERSION:
-            raise StoreError(
-                f"{name} has version {row.version!r}, not {VERSION!r}: its numbers mean something else here"
-            )
-    others = [name for name in names if name not in known and name.rpartition(".")[2] != NOT_READ]
-    if others:
-        remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
-    return ours
+@functools.cache
+def _workload(owner: str) -> tuple[str, int]:
+    """Return name and version of the workload of a suite's class: version 2 of MlpV2, 0 of a user's class.
+
+    A user's class is known by its name and, outside of this repository's suite, by its file's name.
+    """
+    own = owner.rpartition(".")[2]
+    for name, spec in WORKLOADS.items():
+        if own in (name, class_name(spec)):
+            return name, spec.version
+        if numbered := re.fullmatch(rf"{class_name(replace(spec, version=1))}V(\d+)", own):
+            return name, int(numbered[1])
+    return owner.removeprefix("precisions."), 0
 
 
-def _newest(results: Mapping[str, BenchmarkResult], remarks: Counter[str]) -> dict[str, BenchmarkResult]:
-    """Return the results of the newest version of each workload: asv keeps an older one's until it is run again."""
-    versions = {name: (meaning.workload, meaning.version) for name in results if (meaning := meaning_of(name))}
-    newest = dict(sorted(versions.values()))
-    older = {f"{name} (version {version})": None for name, version in versions.values() if version < newest[name]}
-    if older:
-        remarks[f"left out values of workloads that the file has in a newer version, too: {listed(older)}"] += 1
-    return {name: row for name, row in results.items() if versions[name][1] == newest[versions[name][0]]}
-
-
-def _numbers(name: str, meaning: Meaning, value: Any, low: float | None, high: float | None) -> dict[str, float]:
-    """Return the numbers of a value and its interval by column; none for an invalid value."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise StoreError(f"{name} is no number: {value!r}")
-    positive = meaning.metric in ("seconds_median", "peak_memory_bytes")
-    if not math.isfinite(value) or (positive and value < SMALLEST):
-        return {}
-    numbers = {meaning.metric: float(value)}
-    if meaning.metric == "seconds_median":
-        # asv rounds limits to five digits, and so may put one on the wrong side
-        limits = {"seconds_low": (low, min), "seconds_high": (high, max)}
-        numbers |= {
-            column: float(outer(limit, value))
-            for column, (limit, outer) in limits.items()
-            if limit is not None and 0 < limit < math.inf
-        }
-    return numbers
-
-
-def _header(file: ResultFile, rows: Iterable[BenchmarkResult]) -> Header:
-    """Return the header of the run of a result file; raises `StoreError` where no benchmark has a time."""
-    started = time_of(min((row.started_at for row in rows if row.started_at is not None), default=None))
-    committed = time_of(file.results.date)
+def _header(path: Path, data: bytes, results: Results, machine: Machine, torch: str, started: float | None) -> Header:
+    """Return the header of the run of a result file, `started` in milliseconds since 1970."""
     if started is None:
         raise StoreError("no benchmark has a time at which it was measured")
-    stem = new_run_id(file.machine.machine, started).rpartition("-")[0]
-    digest = hashlib.sha256(f"{file.digest} ".encode()).hexdigest()
+    began = datetime.fromtimestamp(started / 1000, UTC)
+    committed = None if results.date is None else datetime.fromtimestamp(results.date / 1000, UTC)
     return Header(
         schema=SCHEMA,
-        run=f"{stem}-{digest[:_ID_DIGITS]}",
+        run=imported_id(machine.machine, began, data),
         ampbench_version="",
-        started_at=started.isoformat(timespec="milliseconds"),
-        label=f"{PROGRAM} {file.results.env_name.partition('-')[0]}",
-        commit=file.results.commit_hash,
+        started_at=began.isoformat(timespec="milliseconds"),
+        label=f"{PROGRAM} {results.env_name.partition('-')[0]}",
+        commit=results.commit_hash,
         selection=Selection(),
         settings=Settings(),
-        environment=_environment(file),
+        environment=Environment(
+            host=machine.machine,
+            system=machine.os,
+            cpu=machine.cpu,
+            cpu_count=_count(machine.num_cpu),
+            memory_bytes=_count(machine.ram),
+            python_version="" if "/" in results.python else results.python,  # an existing one is a path
+            torch_version=torch,
+            torchvision_version=_required(results, "torchvision") or None,
+            numpy_version=_required(results, "numpy"),
+            threads=None,
+            variables={name: value for name, value in results.env_vars.items() if name != DEVICE_VARIABLE},
+        ),
         committed_at=None if committed is None else committed.isoformat(timespec="seconds"),
-        imported=Imported(program=PROGRAM, file=file.path.name),
+        imported=Imported(program=PROGRAM, file=path.name),
     )
 
 
-def _environment(file: ResultFile) -> Environment:
-    machine, results = file.machine, file.results
-    return Environment(
-        host=machine.machine,
-        system=machine.os,
-        cpu=machine.cpu,
-        cpu_count=_count(machine.num_cpu),
-        memory_bytes=_count(machine.ram),
-        python_version="" if "/" in results.python else results.python,  # an existing one is a path
-        torch_version=file.required("torch") or _torch_version(file),
-        torchvision_version=file.required("torchvision") or None,
-        numpy_version=file.required("numpy"),
-        threads=None,
-        variables={name: value for name, value in results.env_vars.items() if name != DEVICE_VARIABLE},
-    )
+def _required(results: Results, package: str) -> str:
+    """Return the version of a package in the environment's requirements, "" without one.
+
+    A requirement may name the installer ("pip+torch") or leave the version open.
+    """
+    for name, version in results.requirements.items():
+        if name.rpartition("+")[2] == package and version and version[0].isdigit():
+            return version
+    return ""
+
+
+def _torch_version(recorded: float | None) -> str:
+    """Return the version of torch that the suite itself recorded, "" where it did not."""
+    if recorded is None:
+        return ""
+    major, lower = divmod(int(recorded), 1_000_000)
+    return f"{major}.{lower // 1000}.{lower % 1000}"
 
 
 def _count(written: str | int) -> int | None:
     """Return a whole number; None for other text that a person typed into machine.json ("16GB")."""
     return int(written) if str(written).isdecimal() else None
-
-
-def _torch_version(file: ResultFile) -> str:
-    """Return the version of torch that the suite itself recorded, "" where it did not."""
-    value = file.value(TORCH_VERSION)
-    if value is None or value < 0:
-        return ""
-    major, lower = divmod(int(value), 1_000_000)
-    return f"{major}.{lower // 1000}.{lower % 1000}"
-
-
-def _parameters(result: BenchmarkResult) -> list[list[str]]:
-    """Return phases and precisions of a benchmark, "" for a value that is not quoted text."""
-    return [[text[1:-1] if text[:1] == text[-1:] == "'" else "" for text in values] for values in result.parameters]
-
-
-def _has_our_shape(name: str, result: BenchmarkResult) -> bool:
-    """Return whether the parameters are phases and precisions; another suite may have our names.
-
-    Raises `StoreError` where a newer suite of ours has phases or precisions that are not known here.
-    """
-    parameters = _parameters(result)
-    if len(parameters) != 2 or any("" in texts for texts in parameters):
-        return False
-    kinds = (("phase", parameters[0], PHASES), ("precision", parameters[1], PRECISIONS))
-    unknown = [f"{kind} {text}" for kind, texts, known in kinds for text in texts if text not in known]
-    if unknown and result.version == VERSION:
-        raise StoreError(f"unknown {listed(unknown)} in {name}: upgrade ampbench")
-    return not unknown
 
 
 @functools.lru_cache(maxsize=65_536)

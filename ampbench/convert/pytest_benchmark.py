@@ -7,7 +7,6 @@ files written here or by ampbench's plug-in for pytest can be read: each benchma
 file on its case.
 """
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,19 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from ampbench.convert.formats import defined, listed, read_json
+from ampbench.convert import defined, imported_id, listed
 from ampbench.core import stats
 from ampbench.core.metrics import METRICS
 from ampbench.errors import StoreError, UsageError
-from ampbench.records.bounds import check_time
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Round
 from ampbench.records.run import DIRTY, SCHEMA, Entry, Footer, Header
 from ampbench.show.document import finite
 from ampbench.show.rows import Row
-from ampbench.store import StoredRun, gathered, lines, new_run_id
+from ampbench.store import StoredRun, gathered, lines
 
 
 def _statistics(values: Sequence[float]) -> dict[str, Any]:
@@ -53,27 +50,14 @@ KEY = "ampbench"
 """The key of ampbench's records in `extra_info` and `machine_info`."""
 
 
-def read_run_json(path: Path, remarks: Counter[str] | None = None) -> StoredRun:
-    """Return the run in the JSON file at `path`, with or without the benchmarks' `data`.
-
-    `remarks` counts the files per remark on omissions. The run's id is made from the time, the host
-    and the file's contents. Raises `StoreError`, naming the file, where it is damaged, not pytest-benchmark's, holds no
-    benchmark of ampbench's, or was written by a newer ampbench.
-    """
-    data, written = read_json(path, PROGRAM)
-    try:
-        document = msgspec.convert(written, _Document)
-        return _run(path, data, document, Counter() if remarks is None else remarks)
-    except msgspec.ValidationError as error:
-        raise StoreError(f"{path}: no JSON of pytest-benchmark, or a damaged one: {error}") from None
-    except StoreError as error:
-        raise StoreError(f"{path}: {error}") from None
-
-
 class _Commit(msgspec.Struct):
     id: str = UNVERSIONED
     time: str | None = None
     dirty: bool = False
+
+
+class _Kept(msgspec.Struct):
+    lines: list[dict[str, Any]]
 
 
 class _Benchmark(msgspec.Struct):
@@ -89,7 +73,9 @@ class _Document(msgspec.Struct):
     version: str
 
 
-def _run(path: Path, data: bytes, document: _Document, remarks: Counter[str]) -> StoredRun:
+def run_of(path: Path, data: bytes, written: Any, remarks: Counter[str]) -> StoredRun:
+    """Return the run of a JSON file, with or without the benchmarks' `data`, as `convert.read_source`."""
+    document = msgspec.convert(written, _Document)
     if document.version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise StoreError(f"written by pytest-benchmark {document.version}; this ampbench reads {FORMAT_VERSION[0]}.x")
     others = [benchmark.fullname for benchmark in document.benchmarks if KEY not in benchmark.extra_info]
@@ -115,14 +101,12 @@ def _entries(benchmark: _Benchmark) -> list[Any]:
     """Return the records of a benchmark, its case first."""
     name = benchmark.fullname
     try:
-        written = msgspec.convert(benchmark.extra_info[KEY], dict[str, Any])["lines"]
-        entries = [_record(line, name) for line in msgspec.convert(written, list[dict[str, Any]])]
-    except (KeyError, msgspec.ValidationError):
+        written = msgspec.convert(benchmark.extra_info[KEY], _Kept).lines
+    except msgspec.ValidationError:
         raise StoreError(f"{name} is damaged, or written by another ampbench: it has no lines of a run") from None
-    if not entries or not isinstance(entries[0], Case):
-        raise StoreError(f"{name} is damaged: its case is missing")
-    if others := {entry.case_id for entry in entries} - {entries[0].case_id}:
-        raise StoreError(f"{name} is damaged: it names another case, {listed(others)}")
+    entries = [_record(line, name) for line in written]
+    if not entries or not isinstance(entries[0], Case) or len({entry.case_id for entry in entries}) > 1:
+        raise StoreError(f"{name} is damaged: its lines are not of one case")
     return entries
 
 
@@ -130,18 +114,13 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
     environment, commit = document.machine_info.get(KEY), document.commit_info
     if environment is None:
         raise StoreError(f"its machine_info has no {KEY}, so the environment is not known: the plug-in writes it")
-    for name, text in (("datetime", document.datetime), ("commit's time", commit.time)):
-        try:
-            check_time(name, text or document.datetime)
-        except ValueError as error:
-            raise StoreError(f"its {error}") from None
     started = datetime.fromisoformat(document.datetime)
     started = started if started.tzinfo else started.replace(tzinfo=UTC)
     known = commit.id not in (UNVERSIONED, "unknown", "")
     fields = {
         "schema": SCHEMA,
-        "run": "",
-        "ampbench_version": "",
+        "run": imported_id(str(environment.get("host")), started, data),
+        "ampbench_version": environment.get("ampbench_version"),
         "started_at": started.isoformat(timespec="milliseconds"),
         "label": PROGRAM,
         "commit": commit.id + (DIRTY if commit.dirty else "") if known else None,
@@ -152,12 +131,7 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
         "imported": {"program": PROGRAM, "file": path.name},
     }
     header: Header = _record({"header": fields}, "the environment")
-    stem = new_run_id(header.environment.host, started).rpartition("-")[0]
-    return replace(
-        header,
-        run=f"{stem}-{hashlib.sha256(data).hexdigest()[:8]}",
-        ampbench_version=header.environment.ampbench_version,
-    )
+    return header
 
 
 def _record(line: dict[str, Any], name: str) -> Any:

@@ -8,6 +8,7 @@ import dataclasses
 import math
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
@@ -21,8 +22,8 @@ from rich.text import Text
 from ampbench import cells, live
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.comparison import Comparison
+from ampbench.convert import defined, read_source
 from ampbench.convert import pytest_benchmark as pytest_json
-from ampbench.convert.formats import defined
 from ampbench.core.metrics import METRICS
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.drive.rounds import Turn, request_of
@@ -118,9 +119,10 @@ def read_baseline(file: str) -> StoredRun:
 
     Raises an `AmpbenchError` where there is none.
     """
-    return (
-        pytest_json.read_run_json(Path(file)) if file.endswith(".json") else read_run(find_run(file, DEFAULT_RESULTS))
-    )
+    if file.endswith(".json"):
+        [run] = read_source(Path(file), Counter())
+        return run
+    return read_run(find_run(file, DEFAULT_RESULTS))
 
 
 class AmpBenchmark:

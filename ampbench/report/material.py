@@ -13,6 +13,7 @@ from pathlib import Path
 from ampbench.core.budget import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge.compare import compare
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.changes import Comparison
 from ampbench.records.kinds import deed_of
 from ampbench.records.run import LATEST, Header
@@ -22,9 +23,8 @@ from ampbench.show.page import run_name
 from ampbench.show.rows import Row, grouped
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
-from ampbench.trend.building import make_trend, moment, place_of, public_version
-from ampbench.trend.reducing import RunValues, read_runs
-from ampbench.trend.series import Tracked, Trend, tracked
+from ampbench.trend import Trend, make_trend, moment, place_of, public_version
+from ampbench.trend.values import Tracked, read_runs, tracked
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ def find_trends(sources: Sequence[str], results: Path) -> tuple[list[Trend], lis
     """Return the trends over the runs of `sources`, if there are several, and notes on files left out."""
     metrics = tracked()
     try:
-        read = read_runs(sources, results, metrics)
+        read = read_runs(sources, results)
     except NothingToRunError:  # nothing was measured, as the page says of each case
         return [], []
     if len(read.runs) < 2:
@@ -306,7 +306,7 @@ def find_trends(sources: Sequence[str], results: Path) -> tuple[list[Trend], lis
     return moving or list(_trend(read.runs, "date", metrics)), list(read.notes)
 
 
-def _trend(runs: Sequence[RunValues], axis: str, metrics: Sequence[Tracked]) -> list[Trend]:
+def _trend(runs: Sequence[MeasuredRun], axis: str, metrics: Sequence[Tracked]) -> list[Trend]:
     """Return the trend over `axis`; none where no run has a place on it, or nothing was measured at two places."""
     try:
         trend = make_trend(runs, axis, metrics)

@@ -41,7 +41,7 @@ from ampbench.show.document import Block, as_sentence
 from ampbench.show.networks import heading
 from ampbench.show.page import LISTED, Part, breakable, drawable, fitted, run_name
 from ampbench.store import StoredRun, find_run, read_run, run_id
-from ampbench.trend.building import moment
+from ampbench.trend import moment
 
 WIDTH = 680
 """Width of the drawing area in the SVG, in pixels."""

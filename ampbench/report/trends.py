@@ -12,8 +12,9 @@ from ampbench.report.views import View
 from ampbench.show.charts import DASHED, Drawing, Rows, drawn, label_expression, tooltip
 from ampbench.show.document import Block, Section, as_sentence
 from ampbench.show.page import Part
-from ampbench.trend.series import TIME, Point, Series, Trend
+from ampbench.trend import Point, Series, Trend
 from ampbench.trend.show import LONGEST_LIST, series_names, size, summary, trend_document, what, where
+from ampbench.trend.values import TIME
 
 LONGEST = 200
 """The most characters of a cause under the pointer of a chart, which has many of them."""
@@ -144,7 +145,7 @@ def _text(series: Series, point: Point, low: float | None, high: float | None) -
     if point.value is None:
         return "no value"
     between = "" if low == high else f" ({format_quantity(low, unit)} to {format_quantity(high, unit)})"
-    return f"{format_quantity(point.value, unit)}{between}, {counted(point.runs, 'run')}"
+    return f"{format_quantity(point.value, unit)}{between}, {counted(len(point.each), 'run')}"
 
 
 def _range(values: Sequence[float | None]) -> tuple[float, float]:

@@ -45,7 +45,7 @@ from ampbench.show.rows import Row, precision_label
 from ampbench.show.wording import answer, lines, verdict_words, words
 from ampbench.store import CUT, StoredRun
 from ampbench.studies.study import study_of
-from ampbench.trend.building import moment
+from ampbench.trend import moment
 
 AT_ONCE = 25
 """The number of rows of a table of networks that are not folded."""

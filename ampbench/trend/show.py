@@ -2,20 +2,20 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from ampbench.core.units import UNDEFINED, counted, format_percent, format_percent_range, format_quantity, format_ratio
-from ampbench.records.changes import Difference
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
 from ampbench.show.comparison import NOT_IN_TURNS, drift_said
 from ampbench.show.document import Block, Column, Document, Section, finite, table
-from ampbench.trend.building import OWN_PROGRAM
-from ampbench.trend.series import JUDGED, TRACKED, Change, Lack, Place, Point, Rule, Series, Trend
+from ampbench.trend import JUDGED, OWN_PROGRAM, Change, Place, Point, Rule, Series, Trend
+from ampbench.trend.values import TRACKED, Lack
 
 LONGEST_LIST = 3
 FACTOR = 10.0
@@ -63,16 +63,13 @@ def series_names(trend: Trend) -> Names:
 def what(change: Change) -> str:
     """Return the differences of the runs around a change: "torch 2.12.1 → 2.13.0; commit a1 → b2"."""
     parts = [f"computes something else: {drift_said(change.moved)}"] if change.moved else []
-    return "; ".join([*parts, *map(_difference, change.differences)]) or "no difference is recorded"
-
-
-def _difference(differs: Difference) -> str:
-    before, after = differs.baseline, differs.candidate
-    if differs.name in ("commit", "torch build"):
-        before, after = short_commit(before), short_commit(after)
-    elif max(len(before), len(after)) > _LONGEST_VALUE:
-        return f"other {differs.name}"
-    return f"{differs.name} {before} → {after}"
+    for differs in change.differences:
+        sides = [differs.baseline, differs.candidate]
+        if differs.name in ("commit", "torch build"):
+            sides = [*map(short_commit, sides)]
+        too_long = max(map(len, sides)) > _LONGEST_VALUE
+        parts.append(f"other {differs.name}" if too_long else f"{differs.name} {' → '.join(sides)}")
+    return "; ".join(parts) or "no difference is recorded"
 
 
 def summary(trend: Trend) -> str:
@@ -93,33 +90,23 @@ def summary(trend: Trend) -> str:
     return f"{counted(len(changes), 'change')} in {changed} series: {', '.join(parts)}"
 
 
-_FIELDS: Mapping[str, Callable[[Any], str]] = {
-    "program": str,
-    "host": str,
-    "device_name": str,
-    "cpu": str,
-    "device": str,
-    "threads": lambda threads: counted(threads, "thread"),
-    "torch_version": "torch {}".format,
-    "commit": lambda commit: f"commit {short_commit(commit)}",
-    "settings": lambda settings: " ".join(f"{name}={value}" for name, value in settings),
-}
-"""The spelling of a place's fields, in their order."""
+_TRAITS = ("program", "host", "device_name", "cpu", "device", "threads", "torch_version", "commit", "settings")
+"""The fields of a place, in the order in which they are shown."""
 
 
 def _parts(place: Place, fields: Iterable[str]) -> list[str]:
-    return [_FIELDS[field](value) for field in fields if (value := getattr(place, field))]
-
-
-def place_name(place: Place) -> str:
-    """Return a place in one line: `ampbench · host · AMD EPYC · cpu · 2 threads · torch 2.15.0`."""
-    return " · ".join(_parts(place, _FIELDS))
+    """Return the values of a place's fields as text, without empty ones."""
+    values = {name: value for name in fields if (value := getattr(place, name))}
+    written = {"settings": " ".join(f"{name}={value}" for name, value in place.settings)}
+    written |= {"threads": counted(place.threads or 0, "thread"), "commit": f"commit {short_commit(place.commit)}"}
+    written |= {"torch_version": f"torch {place.torch_version}"}
+    return [written.get(name, value) for name, value in values.items()]
 
 
 def where(trend: Trend, place: Place) -> str:
     """Return the traits that distinguish a place of the trend, in brackets after a blank; "" for a single place."""
     fields: list[str] = []
-    for field in _FIELDS:
+    for field in _TRAITS:
         apart = {tuple(getattr(known_place, known) for known in fields) for known_place in trend.runs}
         if len(apart) < len(trend.runs) and len({getattr(known_place, field) for known_place in trend.runs}) > 1:
             fields.append(field)
@@ -129,16 +116,14 @@ def where(trend: Trend, place: Place) -> str:
 
 def changes_in_order(trend: Trend) -> list[tuple[Series, Change]]:
     """Return all changes by place, x and cause, the largest first."""
-    ordered = []
-    for group in trend.places.values():
-        order = {point.x: number for number, point in enumerate(group[0].points)}
-        pairs = [(series, change) for series in group for change in series.changes]
-        ordered += sorted(pairs, key=lambda pair: (order[pair[1].x], what(pair[1]), -_height(pair[1])))
-    return ordered
 
+    def key(pair: tuple[Series, Change]) -> tuple[int, str, float]:
+        series, change = pair
+        at = [point.x for point in series.points].index(change.x)
+        return at, what(change), -abs(math.log(change.ratio)) if change.ratio else -math.inf
 
-def _height(change: Change) -> float:
-    return abs(math.log(change.ratio)) if change.ratio else math.inf
+    groups = ([(series, change) for series in group for change in series.changes] for group in trend.places.values())
+    return [pair for pairs in groups for pair in sorted(pairs, key=key)]
 
 
 def size(change: Change) -> str:
@@ -255,7 +240,7 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     sections = [Section(title, blocks)]
     for place, group in trend.places.items() if show_all else ():
         points = counted(len(group[0].points), "point")
-        title = f"{place_name(place)}: {counted(trend.runs[place], 'run')}, {points}"
+        title = f"{' · '.join(_parts(place, _TRAITS))}: {counted(trend.runs[place], 'run')}, {points}"
         sections.append(Section(title, [_series_table(group, names)]))
     return sections
 
@@ -297,36 +282,39 @@ def _total(series: Series) -> str:
     return relative(1.0 if first == last else last / first) if first or first == last else "from none"
 
 
-_OF_CASE = ("case_id", "workload", "version", "precision", "device", "phase", "path")
-_OF_PLACE = ("program", "host", "cpu", "device_name", "threads", "torch_version", "commit")
-_OF_POINT = ("value", "low", "high", "runs")
-
-
 def _rows(trend: Trend) -> list[dict[str, Any]]:
     """Return the rows of CSV, one for each point of each series; with the change at it in `change` and `what`."""
     rows = []
     for series in trend.series:
         changes = {change.x: change for change in series.changes}
-        values = {name: getattr(series.case, name) for name in _OF_CASE}
-        values |= {"metric": series.metric.name, "unit": series.metric.column.unit}
-        values |= {name: getattr(series.place, name) for name in _OF_PLACE}
-        values |= {"settings": " ".join(_parts(series.place, ["settings"])), "numbers": series.numbers}
+        values = {name: getattr(series.place, name) for name in _TRAITS}
+        for name in ("case_id", "workload", "version", "precision", "device", "phase", "path"):
+            values[name] = getattr(series.case, name)
+        values |= {"metric": series.metric.name, "unit": series.metric.column.unit, "numbers": series.numbers}
+        values["settings"] = " ".join(_parts(series.place, ["settings"]))
         for point in series.points:
-            row = values | {"x": point.x.value, "x_label": point.x.label}
-            row |= {name: getattr(point, name) for name in _OF_POINT}
-            row |= {"run_ids": " ".join(point.run_ids), "missing": missing(point)}
             change = changes.get(point.x)
+            row = values | {"x": point.x.value, "x_label": point.x.label, "runs": len(point.each)}
+            row |= {"value": point.value, "low": point.low, "high": point.high, "missing": missing(point)}
             rows.append(row | {"change": change.direction if change else "", "what": what(change) if change else ""})
     return rows
 
 
 def _data(trend: Trend) -> dict[str, Any]:
     """Return a trend as JSON has it (docs/trends.md)."""
-    plain = partial(msgspec.to_builtins, enc_hook=dict)
-    shifts = [plain(shift) for shift in trend.shifts]
+
+    def other(value: Any) -> Any:
+        return value.stored.header.run if isinstance(value, MeasuredRun) else dict(value)
+
+    plain = partial(msgspec.to_builtins, enc_hook=other)
     followed = []
     for series in trend.series:
         metric = series.metric
         names = {"metric": metric.name, "column": metric.column.name, "unit": metric.column.unit}
         followed.append({"case_id": series.case.case_id, **plain(series), **names})
-    return {"axis": trend.axis, "left_out": dict(trend.left_out), "shifts": shifts, "series": followed}
+    return {
+        "axis": trend.axis,
+        "left_out": dict(trend.left_out),
+        "shifts": [plain(shift) for shift in trend.shifts],
+        "series": followed,
+    }

@@ -211,7 +211,7 @@ def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_pat
     [
         (["asv", "--to", "native", "-o", "run.jsonl"], "--to native does not take -o: it writes into"),
         (["asv", "--to", "native", "--baseline", "latest"], "does not take --baseline"),
-        (["latest", "--to", "native"], "there is no file or folder latest: --to native reads what asv or"),
+        (["latest", "--to", "native"], "there is no file or folder latest with results of asv or"),
         (["asv", "--to", "natve"], "did you mean native?"),
     ],
 )

@@ -95,7 +95,7 @@ def test_json_has_every_point_with_its_runs_and_every_change(ampbench: Callable,
     (series,) = data["series"]
     assert [point["x"]["value"] for point in series["points"]] == list(VERSIONS)
     assert series["case_id"] == SLOWED.case_id
-    assert [point["run_ids"] for point in series["points"]] == [["r0"], ["r1"], ["r2"], ["r3"]]
+    assert [[run["run"] for run in point["each"]] for point in series["points"]] == [["r0"], ["r1"], ["r2"], ["r3"]]
     assert all(point["low"] < point["value"] < point["high"] for point in series["points"])
     (change,) = series["changes"]
     assert [change[name]["value"] for name in ("x", "last")] == ["2.12.0", "2.11.0"]

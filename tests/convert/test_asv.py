@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, STEP, TORCH, row, suite, write
 
-from ampbench.convert import asv
+from ampbench.convert import asv, read_source
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import make_plan
 from ampbench.errors import StoreError
@@ -19,7 +19,7 @@ from ampbench.store import StoredRun
 
 
 def read(folder: Path, results: Any = None, **changes: Any) -> StoredRun:
-    (stored,) = asv.read_results(write(folder, results, **changes), Counter())
+    (stored,) = read_source(write(folder, results, **changes), Counter())
     return stored
 
 
@@ -48,7 +48,7 @@ def test_every_method_of_a_class_of_a_workload_is_known(tmp_path: Path) -> None:
         track_fp64_result=row([16.1, 16.1]),
     )
     remarks = Counter[str]()
-    (stored,) = asv.read_results(write(tmp_path, results), remarks)
+    (stored,) = read_source(write(tmp_path, results), remarks)
     fp32, bf16 = stored.cases
     assert stored.readings == {
         "seconds_median": {fp32: 2e-3, bf16: 1e-3},
@@ -117,7 +117,6 @@ def test_a_run_knows_commit_times_and_environment(tmp_path: Path) -> None:
         ({"pip+torch": "2.13.0"}, 2_015_001, "2.13.0"),
         ({}, NAN, ""),
         ({}, None, ""),
-        ({}, "odd", ""),
     ],
 )
 def test_the_torch_version_is_the_requirement_or_what_the_suite_recorded(
@@ -130,7 +129,7 @@ def test_the_torch_version_is_the_requirement_or_what_the_suite_recorded(
 def test_what_a_person_typed_into_machine_json_is_no_number(tmp_path: Path) -> None:
     path = write(tmp_path)
     path.with_name("machine.json").write_text('{"machine": "bench", "num_cpu": "two", "ram": "8GB", "version": 1}')
-    (stored,) = asv.read_results(path, Counter())
+    (stored,) = read_source(path, Counter())
     assert (stored.header.environment.cpu_count, stored.header.environment.memory_bytes) == (None, None)
 
 
@@ -179,7 +178,7 @@ def test_a_run_is_the_same_whenever_and_wherever_its_file_is_read(tmp_path: Path
 def test_a_device_that_is_not_told_is_taken_for_cpu_and_that_is_said(tmp_path: Path) -> None:
     path = write(tmp_path, env_vars={})
     remarks = Counter[str]()
-    (stored,) = asv.read_results(path, remarks)
+    (stored,) = read_source(path, remarks)
     assert {case.device for case in stored.cases.values()} == {"cpu"}
     (said,) = remarks
     assert said.endswith("taken for cpu")
@@ -203,26 +202,23 @@ def test_values_of_an_older_version_of_a_workload_are_left_out(tmp_path: Path) -
         **by_workload("Mlp", track_peak_memory=row([4096, 2048])),
         **by_workload("Resnet18", track_peak_memory=row([64, 32])),
     }
-    remarks = Counter[str]()
-    (stored,) = asv.read_results(write(tmp_path, results), remarks)
+    stored = read(tmp_path, results)
     assert {(case.workload, case.version) for case in stored.cases.values()} == {("mlp", 2), ("resnet18", 1)}
     mlp = {case_id for case_id, case in stored.cases.items() if case.workload == "mlp"}
     assert stored.readings["seconds_median"].keys() == mlp
     assert sorted(stored.readings["peak_memory_bytes"].values()) == [32, 64]
-    older = "left out values of workloads that the file has in a newer version, too: mlp (version 1)"
-    assert remarks == {older: 1}
 
 
 def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> None:
     others = {
         "suite.time_it": [[1.0], [], "abc"],
         "suite.track_text": [["odd"], [["1"]], "abc"],
-        # other parameters under a name of ours
+        # other parameters or another version under a name of ours
         GRADIENT: [[1.0, 2.0], [["1", "2"]], "1"],
         MEMORY: row([1, 2], precisions=["int8", "int4"], version="abc"),
     }
     remarks = Counter[str]()
-    (stored,) = asv.read_results(write(tmp_path, suite() | others), remarks)
+    (stored,) = read_source(write(tmp_path, suite() | others), remarks)
     assert stored.readings.keys() == {"seconds_median", "seconds_low", "seconds_high", "output_floor_ratio"}
     assert remarks == {f"left out 4 of another suite: {MEMORY}, {GRADIENT}, suite.time_it, suite.track_text": 1}
 
@@ -235,11 +231,10 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
             "holds no benchmark of ampbench's suite: its benchmarks are suite.time_it$",
         ),
         ({}, "its benchmarks are none$"),
-        ({f"suite.time_{number}": [] for number in range(99)}, "suite.time_0, .*…$"),
-        ({STEP: row([1e-3, 2e-3], version="2")}, f"{STEP} has version '2', not '1'"),
-        ({STEP: [[1e-3, 2e-3], row(None)[1]]}, f"{STEP} has version None, not '1'"),
-        ({STEP: row(["fast", 2e-3])}, f"{STEP} of mlp.* is no number: 'fast'"),
-        ({STEP: row([True, 2e-3])}, "is no number: True"),
+        ({f"suite.time_{number}": [] for number in range(99)}, "suite.time_0, .* and 91 more$"),
+        ({STEP: row([1e-3, 2e-3], version="2")}, f"{STEP} has version 2, not 1"),
+        ({STEP: [[1e-3, 2e-3], row(None)[1]]}, f"its benchmarks are {STEP}$"),
+        ({STEP: row(["fast", 2e-3])}, r"Expected `float \| null`, got `str`"),
         (
             {STEP: row([1e-3, 2e-3], precisions=["fp32", "int8"])},
             f"unknown precision int8 in {STEP}: upgrade ampbench",
@@ -253,7 +248,7 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
             suite() | {DEVICE: [[0.5], [], "1"]},
             f"{asv.DEVICE[1:]} is 0.5, and this ampbench knows",
         ),
-        (suite() | {DEVICE: [[0], [], "2"]}, f"{DEVICE} has version '2', not '1'"),
+        (suite() | {DEVICE: [[0], [], "2"]}, f"{DEVICE} has version 2, not 1"),
     ],
 )
 def test_results_that_are_not_ours_or_mean_something_else_are_refused(
@@ -261,19 +256,17 @@ def test_results_that_are_not_ours_or_mean_something_else_are_refused(
 ) -> None:
     path = write(tmp_path, results, env_vars={})
     with pytest.raises(StoreError, match=message) as caught:
-        list(asv.read_results(path, Counter()))
+        list(read_source(path, Counter()))
     assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_a_device_that_is_none_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, env_vars={"AMPBENCH_DEVICE": "cudaa"})
     with pytest.raises(StoreError, match="AMPBENCH_DEVICE is 'cudaa', which is no device: cpu, cuda, xpu"):
-        list(asv.read_results(path, Counter()))
+        list(read_source(path, Counter()))
 
 
 def test_results_without_a_time_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, {STEP: [*row([1e-3, 2e-3])[:3]]})
     with pytest.raises(StoreError, match="no benchmark has a time at which it was measured"):
-        list(asv.read_results(path, Counter()))
-    with pytest.raises(StoreError, match="is no time in milliseconds"):
-        list(asv.read_results(write(tmp_path, date=1e30), Counter()))
+        list(read_source(path, Counter()))

@@ -18,9 +18,9 @@ import xmlschema
 from converted_runs import BF16, CASE, FAILED, HOSTILE, SKIPPED, TEXT, mixed_run, named_run, stored_run
 from hypothesis import given
 
+from ampbench import convert
 from ampbench.cli.main import main
-from ampbench.convert import FORMATS, formats, written
-from ampbench.convert.formats import defined
+from ampbench.convert import FORMATS, defined, written
 from ampbench.core.metrics import METRICS
 from ampbench.core.statement import state
 from ampbench.judge.frame import run_rows
@@ -219,7 +219,7 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
 )
 def test_a_verdict_becomes_an_outcome(verdict: ChangeStatus, kind: str, element: str | None) -> None:
     one = finding(status=verdict, kind=kind, code=ChangeCode.CONTROL_FIRED)
-    suite, tests = suite_of(formats.junit_of_comparison(comparison(one)))
+    suite, tests = suite_of(convert.junit_of_comparison(comparison(one)))
     test = tests[f"{CASE.case_id} seconds_median"]
     found = [child for child in test if child.tag != "system-out"]
     assert [child.tag for child in found] == ([element] if element else [])
@@ -231,7 +231,7 @@ def test_a_verdict_becomes_an_outcome(verdict: ChangeStatus, kind: str, element:
 
 def test_a_failure_holds_the_evidence() -> None:
     one = finding(remarks=[state(Remark.OTHER_NUMBERS, other="weights")])
-    _, tests = suite_of(formats.junit_of_comparison(comparison(one)))
+    _, tests = suite_of(convert.junit_of_comparison(comparison(one)))
     failure = tests[f"{CASE.case_id} seconds_median"].find("failure")
     assert failure is not None
     assert failure.attrib["type"] == "beyond-threshold"
@@ -244,7 +244,7 @@ def test_a_failure_holds_the_evidence() -> None:
 
 
 def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> None:
-    suite, _ = suite_of(formats.junit_of_comparison(comparison(finding(), caveats=[state(Caveat.SAME_RUN)])))
+    suite, _ = suite_of(convert.junit_of_comparison(comparison(finding(), caveats=[state(Caveat.SAME_RUN)])))
     assert suite.attrib["name"] == "after against before"
     properties = {one.attrib["name"]: one.attrib["value"] for one in suite.iter("property")}
     assert properties == {
@@ -261,7 +261,7 @@ def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> 
 
 def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
     both = comparison(finding(), only_baseline=[BF16.case_id], only_candidate=[SKIPPED.case_id])
-    _, tests = suite_of(formats.junit_of_comparison(both))
+    _, tests = suite_of(convert.junit_of_comparison(both))
     said = {name: test.find("skipped") for name, test in tests.items()}
     for case_id, side in ((BF16.case_id, "baseline"), (SKIPPED.case_id, "candidate")):
         skipped = said[case_id]
@@ -282,7 +282,7 @@ def test_control_characters_are_written_as_escapes() -> None:
     _, tests = suite_of(written(named_run(HOSTILE), "junit")[0])
     (found,) = tests
     assert found.startswith("<&>\"' \t\n\\x00\\x1b\x7f\x85\u2028\\ufffe\U0001f600,;|[]{}#%$\\é[")
-    assert "\\r\\ud800" in formats.junit_of_comparison(
+    assert "\\r\\ud800" in convert.junit_of_comparison(
         comparison(finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": "a\r\ud800"}))
     )
 
@@ -291,7 +291,7 @@ def test_a_hostile_reason_gives_a_valid_comparison() -> None:
     hostile = state(Remark.OTHER_NUMBERS, other=f"{HOSTILE}]]>")
     one = finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": HOSTILE}, remarks=[hostile])
     suite_of(
-        formats.junit_of_comparison(comparison(one, caveats=[state(Caveat.OTHER_CODE, side="baseline", why=HOSTILE)]))
+        convert.junit_of_comparison(comparison(one, caveats=[state(Caveat.OTHER_CODE, side="baseline", why=HOSTILE)]))
     )
 
 

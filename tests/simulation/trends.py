@@ -12,10 +12,8 @@ from numpy.random import Generator
 from ampbench.core.stats import Floats
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.store import StoredRun
-from ampbench.trend.building import make_trend
-from ampbench.trend.judging import find_steps
-from ampbench.trend.reducing import RunValues, reduced
-from ampbench.trend.series import tracked
+from ampbench.trend import find_steps, make_trend
+from ampbench.trend.values import tracked
 from tests.simulation.suite import Share
 from tests.stored_runs import make_case, make_header, make_round
 
@@ -193,7 +191,7 @@ def follow(name: str, points: int, count: int, effect: float = 0.0, spread: floa
     )
 
 
-def _history(luck: Luck, generator: Generator, points: int, effect: float, spread: float) -> list[RunValues]:
+def _history(luck: Luck, generator: Generator, points: int, effect: float, spread: float) -> list[MeasuredRun]:
     logs = luck.rounds(generator, (points, len(CASES) + 1, ROUNDS), spread)
     own = generator.normal(0, luck.case, (points, len(CASES), 1))  # a control does not see it
     logs += generator.normal(0, luck.whole, (points, 1, 1)) + own[:, [*range(len(CASES)), 0]]
@@ -201,7 +199,6 @@ def _history(luck: Luck, generator: Generator, points: int, effect: float, sprea
         logs[generator.integers(points)] += np.log(generator.uniform(1.2, 2.5, (len(CASES) + 1, 1)))
     logs[points // 2 :, :PLANTED] += math.log1p(effect)
     logs[points // 2 :, -1] += math.log1p(effect)  # the control is the first case once more
-    chosen = {case.case_id for case in CASES}
     runs = []
     for number in range(points):
         rounds = [
@@ -212,5 +209,5 @@ def _history(luck: Luck, generator: Generator, points: int, effect: float, sprea
         header = make_header(run=f"r{number}", started_at=f"2026-01-{1 + number:02}T12:00:00Z")
         stored = StoredRun(path=Path(f"r{number}"), header=header, cases={case.case_id: case for case in CASES})
         stored.rounds[:] = rounds
-        runs.append(reduced(MeasuredRun.of(stored), ["seconds_median"], chosen.__contains__))
+        runs.append(MeasuredRun.of(stored))
     return runs
