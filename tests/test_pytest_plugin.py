@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import torch
 
-import ampbench.pytest_plugin.measuring
+import ampbench.pytest_plugin
 from ampbench import live
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import find_workloads
-from ampbench.pytest_plugin.grid import present
+from ampbench.pytest_plugin.measuring import present
 from ampbench.records.case import DEVICES, Environment
 from ampbench.store import lines
 from ampbench.worker.environment import read_environment
@@ -99,31 +99,30 @@ def test_net(amp_benchmark, width):
     assert names == [f"test_net[{width}-{cell}]" for width in (3, 5) for cell in grid]
 
 
-def test_the_marker_narrows_and_parametrizes_over_workloads_and_nearer_markers_win(pytester: pytest.Pytester) -> None:
+def test_the_marker_narrows_and_nearer_markers_win(pytester: pytest.Pytester) -> None:
     names = collected(
         pytester,
         """
-@pytest.mark.amp(precisions="half", phases=["training"], workloads=["mlp", net])
+@pytest.mark.amp(precisions="half", phases=["training"])
 class TestAll:
     @pytest.mark.amp(precisions=["fp32", "bf16-mixed"])
-    def test_net(self, amp_benchmark):
-        amp_benchmark()
+    @pytest.mark.parametrize("workload", ["mlp", net])
+    def test_net(self, amp_benchmark, workload):
+        amp_benchmark(workload)
 """,
     )
     cells = [f"cpu-training-{precision}" for precision in ("fp32", "bf16_autocast")]
     assert names == [f"TestAll::test_net[{workload}-{cell}]" for workload in ("mlp", "net") for cell in cells]
 
 
-def test_options_narrow_the_default_suite_further(pytester: pytest.Pytester) -> None:
+def test_options_narrow_further(pytester: pytest.Pytester) -> None:
     body = """
-@pytest.mark.amp(workloads=["suite"])
-def test_suite(amp_benchmark):
-    amp_benchmark()
+def test_net(amp_benchmark):
+    amp_benchmark(net)
 """
     options = ("--amp-precision=bf16-true", "--amp-precision=fp32", "--amp-phase=inference")
     names = collected(pytester, body, *options)
-    assert len(names) == 6 * 2
-    assert names[4:6] == ["test_suite[mlp-cpu-inference-bf16_pure]", "test_suite[mlp-cpu-inference-fp32]"]
+    assert names == ["test_net[cpu-inference-bf16_pure]", "test_net[cpu-inference-fp32]"]
 
 
 @pytest.mark.parametrize(
@@ -147,10 +146,8 @@ def test_an_option_that_cannot_be_meant_ends_the_session_with_the_nearest_names(
 
 MARKERS = [
     ("precision=['fp32']", "unknown argument of pytest.mark.amp 'precision': did you mean precisions?"),
-    ("'mlp'", "pytest.mark.amp takes keyword arguments: workloads, precisions, phases, devices, preset, max_error"),
+    ("'mlp'", "pytest.mark.amp takes keyword arguments: precisions, phases, devices, preset, max_error"),
     ("precisions=['bf61']", "unknown precision 'bf61': did you mean bf16_autocast, "),
-    ("workloads=['mpl']", "unknown workload 'mpl': did you mean mlp?"),
-    ("workloads=[3]", "workloads of pytest.mark.amp are names or functions, not 3"),
     ("max_error=True", "the largest error (--amp-max-error) is a number of 0 or more, not True"),
 ]
 
@@ -169,9 +166,9 @@ def test_a_marker_that_cannot_be_meant_is_one_line_at_collection(pytester: pytes
 
 def test_an_option_that_leaves_nothing_of_the_marker_skips(pytester: pytest.Pytester) -> None:
     body = """
-@pytest.mark.amp(precisions=["fp32"], phases=["inference"], workloads=["mlp"])
+@pytest.mark.amp(precisions=["fp32"], phases=["inference"])
 def test_net(amp_benchmark):
-    amp_benchmark()
+    amp_benchmark("mlp")
 """
     for option in ("--amp-precision=bf16_pure", "--amp-phase=training"):
         run(pytester, body, option).assert_outcomes(skipped=1)
@@ -203,10 +200,10 @@ def test_times_memory_and_divergence_are_in_the_json_and_precisions_side_by_side
 def test_net(amp_benchmark):
     amp_benchmark(net, width=8)
 
-@pytest.mark.amp(workloads=["mlp"], phases=["inference"], preset="tiny")
+@pytest.mark.amp(phases=["inference"], preset="tiny")
 @pytest.mark.benchmark(min_rounds=7)
 def test_built_in(amp_benchmark):
-    amp_benchmark()
+    amp_benchmark("mlp")
 """,
         "--amp-precision=fp32",
         "--amp-precision=bf16_autocast",
@@ -236,8 +233,7 @@ def test_built_in(amp_benchmark):
     assert flat["peak_memory_bytes"] == memory.peak_bytes
     assert flat["output_rel_l2"] == divergence.output.rel_l2
     assert not any(METRICS[name].unit in ("s", "items/s", "FLOP/s") for name in flat)  # `stats` has the times
-    built_in = found["test_built_in[mlp-cpu-inference-fp32]"]
-    assert built_in["params"]["amp_workload"] == "mlp"
+    built_in = found["test_built_in[cpu-inference-fp32]"]
     assert built_in["stats"]["rounds"] >= 7
     text = "\n".join(result.outlines)
     assert text.index("benchmark 'mlp[") < text.index("ampbench: precisions side by side")
@@ -294,9 +290,9 @@ def test_net(amp_benchmark, net):
     amp_benchmark(lambda: (net(), torch.ones(2, 2)))
 
 class TestMade:
-    @pytest.mark.amp(workloads=[made(1), made(9)])
-    def test_net(self, amp_benchmark):
-        amp_benchmark()
+    @pytest.mark.parametrize("net", [made(1), made(9)])
+    def test_net(self, amp_benchmark, net):
+        amp_benchmark(net)
 """
 
 
@@ -313,8 +309,8 @@ def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_
         for test in (
             "test_net[Small]:lambda",
             "test_net[Big]:lambda",
-            "TestMade::test_net[build]:build",
-            "TestMade::test_net[build#2]:build",
+            "TestMade::test_net[build0]:build",
+            "TestMade::test_net[build1]:build",
         )
     ]
 
@@ -344,8 +340,8 @@ NO_WORKLOADS = [
     ("odd", "workload test_mine.py:odd returned int; expected (module, inputs)*"),
     ("broken", "workload test_mine.py:broken cannot be built: ValueError: no such layer"),
     ("'mpl'", "unknown workload 'mpl': did you mean mlp?"),
-    ("'heads'", "heads is 6 workloads: name one, or mark the test with pytest.mark.amp(workloads=*"),
-    ("", "NoneType is no network: give *"),
+    ("'heads'", "heads is 6 workloads: name one, or parametrize the test over them"),
+    ("None", "NoneType is no network: give *"),
     ("net, widht=3", "workload test_mine.py:net has no parameter 'widht'; its parameters: width, batch_size*"),
     ("net, width=[3]", "width=[3]: parameters are numbers, truth values or strings"),
 ]
@@ -640,7 +636,7 @@ def test_the_suite_of_this_repository_is_the_grid_of_the_default_suite(pytester:
     result = pytester.runpytest_inprocess(
         str(ROOT / "benchmarks" / "pytest"), "--collect-only", "-q", "--amp-device=cpu"
     )
-    assert sum("::test_precisions[" in line for line in result.outlines) == 11 * len(ON_CPU)
+    assert sum("::test_precisions" in line for line in result.outlines) == 11 * len(ON_CPU)
 
 
 CHANGING = """

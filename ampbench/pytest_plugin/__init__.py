@@ -38,7 +38,7 @@ OPTIONS = {
 def _typed(kind: str, text: str) -> Any:
     """Return the value of an option; imports ampbench only where the option is given."""
     from ampbench.errors import AmpbenchError
-    from ampbench.pytest_plugin.grid import meant
+    from ampbench.pytest_plugin.measuring import meant
 
     try:
         return meant(kind, text)
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Describe the marker; provide a fixture that names the remedy where pytest-benchmark is missing."""
     config.addinivalue_line(
         "markers",
-        "amp(workloads, precisions, phases, devices, preset, max_error): what amp_benchmark measures (docs/pytest.md).",
+        "amp(precisions, phases, devices, preset, max_error): what amp_benchmark measures (docs/pytest.md).",
     )
     if not any(map(config.pluginmanager.hasplugin, BENCHMARK_PLUGINS)):
         config.pluginmanager.register(WithoutBenchmark(), "ampbench-without-benchmark")
@@ -82,16 +82,13 @@ def _parameter(name: str) -> Any:
     return pytest.fixture(lambda request: getattr(request, "param", None), name=name)
 
 
-amp_workload, amp_device, amp_phase, amp_precision = map(
-    _parameter, ("amp_workload", "amp_device", "amp_phase", "amp_precision")
-)
+amp_device, amp_phase, amp_precision = map(_parameter, ("amp_device", "amp_phase", "amp_precision"))
 
 
 @pytest.fixture
 def amp_benchmark(
-    request: pytest.FixtureRequest, benchmark: Any, amp_workload: Any, amp_device: str, amp_phase: str,
-    amp_precision: str,
-) -> "AmpBenchmark":  # fmt: skip
+    request: pytest.FixtureRequest, benchmark: Any, amp_device: str, amp_phase: str, amp_precision: str
+) -> "AmpBenchmark":
     """Measure a workload in every precision, on each device and in each phase: `amp_benchmark(my_workload)`."""
     if find_spec("torch") is None:
         pytest.fail('amp_benchmark needs torch: pip install "ampbench[torch]"', pytrace=False)
@@ -100,16 +97,15 @@ def amp_benchmark(
     if MEASURED not in request.config.stash:
         request.config.stash[MEASURED] = Measured()
         request.config.add_cleanup(request.config.stash[MEASURED].server.close)
-    return AmpBenchmark(
-        request.node, benchmark, request.config.stash[MEASURED], amp_workload, amp_device, amp_phase, amp_precision
-    )
+    measured = request.config.stash[MEASURED]
+    return AmpBenchmark(request.node, benchmark, measured, amp_device, amp_phase, amp_precision)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own, so that precisions are the innermost parameters
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize every test that uses the fixture over devices, phases and precisions."""
     if FIXTURE in metafunc.fixturenames:
-        from ampbench.pytest_plugin.grid import parametrize
+        from ampbench.pytest_plugin.measuring import parametrize
 
         parametrize(metafunc)
 

@@ -1,4 +1,6 @@
-"""The fixture of a test, and the cases of a session: timed by pytest-benchmark, their memory and divergence; a summary.
+"""The cases of a test, by its marker and the command line; timed by pytest-benchmark, with memory and divergence.
+
+Nothing here imports torch before a test is measured.
 
 PYTEST_DONT_REWRITE
 """
@@ -10,29 +12,27 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-import torch
 from msgspec import structs
-from rich.text import Text
 
-from ampbench import cells, live
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.comparison import Comparison
 from ampbench.convert import defined, read_source
 from ampbench.convert import pytest_benchmark as pytest_json
 from ampbench.core.metrics import METRICS
-from ampbench.drive.planning import PlannedCase, find_workloads
+from ampbench.core.precisions import PRECISIONS, find_precision
+from ampbench.drive.planning import PlannedCase, default_device, find_workloads
 from ampbench.drive.rounds import Turn, request_of
-from ampbench.drive.servers import ONLY, Pool, ServerChannel
+from ampbench.drive.servers import ONLY, Pool, ServerChannel, may_have_accelerator
 from ampbench.drive.session import default_memory_limit, new_header, now
-from ampbench.errors import AmpbenchError, UsageError, WorkloadError
+from ampbench.errors import AmpbenchError, UnknownNameError, UsageError, WorkloadError
 from ampbench.judge.gate import Policy
-from ampbench.pytest_plugin.grid import present, wanted
-from ampbench.records.case import WorkloadSource
+from ampbench.records.case import DEVICES, PHASES, DeviceDescription, WorkloadSource
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import MemoryPass, Round
 from ampbench.records.run import Entry, Selection, Settings
@@ -43,11 +43,12 @@ from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import judged_error
 from ampbench.show.terminal import document_lines, make_console, print_lines
 from ampbench.store import StoredRun, find_run, gathered, read_run
-from ampbench.worker.environment import read_environment
-from ampbench.worker.machine import open_device
-from ampbench.worker.timing import plan_samples, time_build
-from ampbench.worker.worker import failure_of
+from ampbench.workloads.index import PRESETS
 
+if TYPE_CHECKING:
+    from ampbench.cells import Cell
+
+ARGUMENTS = ("precisions", "phases", "devices", "preset", "max_error")
 WARM_UP_SECONDS = 0.1
 PRELOAD = ("torch._dynamo", "torchvision")
 """What training and some built-in workloads import; both are in this process, too, once the environment was read."""
@@ -55,10 +56,107 @@ TIMED = frozenset({"s", "items/s", "FLOP/s"})
 """Units of metrics of time, which pytest-benchmark's own statistics of all samples have."""
 
 
+def meant(kind: str, value: Any) -> Any:
+    """Return the name or limit that a marker or an option means; `UsageError`, with the nearest names, for none."""
+    if kind == "precision":
+        return find_precision(str(value)).name
+    if kind == "compare":
+        return read_baseline(value) and value
+    if kind == "max_error":
+        with contextlib.suppress(ValueError):
+            if not isinstance(value, bool) and 0 <= float(value) < math.inf:
+                return float(value)
+        raise UsageError(f"the largest error (--amp-max-error) is a number of 0 or more, not {value}")
+    known = {"device": DEVICES, "phase": PHASES, "preset": PRESETS}[kind]
+    if value not in known:
+        raise UnknownNameError(kind, str(value), known)
+    return value
+
+
+def wanted(node: pytest.Item, config: pytest.Config) -> dict[str, Any]:
+    """Return the `ARGUMENTS` of the markers of `node`, narrowed by the command line; None stands for the default.
+
+    Markers nearer to the function win over those of its class and module. Raises `UsageError` for an invalid marker.
+    """
+    marked: dict[str, Any] = {}
+    for marker in node.iter_markers("amp"):
+        if marker.args:
+            raise UsageError(f"pytest.mark.amp takes keyword arguments: {', '.join(ARGUMENTS)}")
+        for name in marker.kwargs:
+            if name not in ARGUMENTS:
+                raise UnknownNameError("argument of pytest.mark.amp", name, ARGUMENTS)
+        marked = {**marker.kwargs, **marked}
+    asked: dict[str, Any] = {}
+    for kind in ("precision", "phase", "device"):
+        names = marked.get(f"{kind}s") or []
+        marks = [meant(kind, name) for name in ([names] if isinstance(names, str) else names)]
+        option = config.getoption(f"amp_{kind}")
+        both = [name for name in marks if name in option] if marks and option else marks or option or None
+        asked[f"{kind}s"] = both and list(dict.fromkeys(both))
+    for kind in ("preset", "max_error"):
+        value = config.getoption(f"amp_{kind}")
+        value = marked.get(kind) if value is None else value
+        asked[kind] = None if value is None else meant(kind, value)
+    return asked
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Parametrize a test over its cells, precisions innermost: `cpu-training-bf16_autocast`.
+
+    Where the options leave nothing of a marker, pytest skips the test.
+    """
+    try:
+        asked = wanted(metafunc.definition, metafunc.config)
+        cells = [
+            (device, phase, precision)
+            for device in ([_default_device()] if asked["devices"] is None else asked["devices"])
+            for phase in (PHASES if asked["phases"] is None else asked["phases"])
+            for precision in (
+                _default_precisions(device, phase) if asked["precisions"] is None else asked["precisions"]
+            )
+        ]
+    except AmpbenchError as error:
+        raise pytest.fail.Exception(f"{metafunc.definition.nodeid}: {error}", pytrace=False) from None
+    metafunc.parametrize(
+        ["amp_device", "amp_phase", "amp_precision"],
+        [pytest.param(*cell, id="-".join(cell)) for cell in cells],
+        indirect=True,
+    )
+
+
+def present(device: str) -> DeviceDescription | None:
+    """Return the description of a device type of this machine, by torch; None where the machine has none."""
+    from ampbench.worker.environment import read_environment
+
+    description = read_environment().device(device)
+    return description if description is not None and description.available else None
+
+
+def _default_precisions(device: str, phase: str) -> list[str]:
+    """Return the precisions measured on `device` where none is named: tf32 only where the device has it."""
+    has_tf32 = device != "cpu" and (description := present(device)) is not None and description.tf32
+    return [
+        row.name
+        for row in PRECISIONS.values()
+        if device in row.default_on and (has_tf32 or not row.tf32) and not (row.same_ops and phase == "inference")
+    ]
+
+
+def _default_device() -> str:
+    """Return the accelerator of this machine, else the CPU; without importing torch where there is no driver's node."""
+    if find_spec("torch") is None or not may_have_accelerator():
+        return "cpu"
+    from ampbench.worker.environment import read_environment
+
+    return default_device(read_environment())
+
+
 class Measured:
     """The cases of a session: `entries` holds the records of each by its id, `compared` the result of --amp-compare."""
 
     def __init__(self) -> None:
+        from ampbench.worker.environment import read_environment
+
         settings = Settings(isolation=False, rounds=1)
         self.header = new_header(Selection(), settings, read_environment(), [], "", ["pytest"])
         self.entries: dict[str, list[Entry]] = {}
@@ -92,14 +190,14 @@ class Measured:
 
     def write_summary(self, reporter: pytest.TerminalReporter, *, quiet: bool) -> None:
         """Write the table, unless `quiet`, and the comparison of memory and errors."""
-        writer = reporter.config.get_terminal_writer()
-        parts: dict[str, list[Text]] = {}
+        writer, run = reporter.config.get_terminal_writer(), self.run()
+        parts: dict[str, Any] = {}
         if not quiet:
-            parts["ampbench: precisions side by side"] = table_lines(self.run(), writer.fullwidth)
+            screen = Screen(header=run.header, cases=run.cases, rows=Result(run).rows)
+            parts["ampbench: precisions side by side"] = result_lines(screen, writer.fullwidth)
         if isinstance(self.compared, Comparison):
-            parts["ampbench: memory and errors compared"] = [
-                *document_lines(comparison_document(self.compared.gated), writer.fullwidth)
-            ]
+            document = comparison_document(self.compared.gated)
+            parts["ampbench: memory and errors compared"] = document_lines(document, writer.fullwidth)
         for title, lines in parts.items():
             text = StringIO()
             print_lines(make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth), lines)
@@ -107,11 +205,6 @@ class Measured:
             reporter.write(text.getvalue())
         if isinstance(self.compared, str):
             reporter.write_line(self.compared)
-
-
-def table_lines(run: StoredRun, width: int) -> list[Text]:
-    """Return the table of a run for a terminal of `width` columns."""
-    return result_lines(Screen(header=run.header, cases=run.cases, rows=Result(run).rows), width)
 
 
 def read_baseline(file: str) -> StoredRun:
@@ -125,19 +218,20 @@ def read_baseline(file: str) -> StoredRun:
     return read_run(find_run(file, DEFAULT_RESULTS))
 
 
+@dataclasses.dataclass(frozen=True)
 class AmpBenchmark:
     """Measures a workload in one precision, on one device, in one phase; the value of the fixture `amp_benchmark`."""
 
-    def __init__(
-        self, node: pytest.Item, benchmark: Any, measured: Measured, marked: Any, device: str, phase: str,
-        precision: str,
-    ):  # fmt: skip
-        self._node, self._config, self._benchmark, self._measured = node, node.config, benchmark, measured
-        self._marked, self._device, self._phase, self._precision = marked, device, phase, precision
+    node: pytest.Item
+    benchmark: Any
+    measured: Measured
+    device: str
+    phase: str
+    precision: str
 
     def __call__(
         self,
-        workload: Any = None,
+        workload: Any,
         /,
         inputs: Any = None,
         loss: Any = None,
@@ -146,29 +240,34 @@ class AmpBenchmark:
         optimizer: Any = None,
         **parameters: Any,
     ) -> Result:
-        """Measure `workload` and return its `ampbench.Result`, a table of one case; without one, the marker's.
+        """Measure `workload` and return its `ampbench.Result`, a table of one case.
 
         `workload` is as for `ampbench.measure`: a network with `inputs`, `loss`, `targets` and `optimizer`, an
         `ampbench.Workload`, a function that returns one (its keyword `parameters` can be set), or a name. Skips the
         test where the machine or the workload cannot do it, fails it with one line for no workload and for an output
         error that is too large, and raises the workload's own errors.
         """
+        import torch
+
+        from ampbench import live
+
         __tracebackhide__ = True
         try:
-            if self._marked is not None and workload is not None:
-                raise UsageError("this test's marker names its workloads: call amp_benchmark() without one")
-            asked = wanted(self._node, self._config)
-            workload = workload if self._marked is None else self._marked
+            asked = wanted(self.node, self.node.config)
             with contextlib.ExitStack() as stack:
-                if isinstance(optimizer, str) and self._phase == "inference":
+                if isinstance(optimizer, str) and self.phase == "inference":
                     optimizer = None
                 selection = live.selected(
-                    stack, workload, inputs, loss, targets=targets, optimizer=optimizer, precisions=self._precision,
-                    device=self._device, phase=self._phase, within=_test(self._node),
+                    stack, workload, inputs, loss, targets=targets, optimizer=optimizer, precisions=self.precision,
+                    device=self.device, phase=self.phase, within=_test(self.node),
                 )  # fmt: skip
-                planned = self._planned(structs.replace(selection, preset=asked.preset or ""), parameters)
-                if planned.skip and self._device in self._config.getoption("amp_device") and not present(self._device):
-                    raise UsageError(f"--amp-device {self._device}: {planned.skip}")
+                planned = self._planned(structs.replace(selection, preset=asked["preset"] or ""), parameters)
+                if (
+                    planned.skip
+                    and self.device in self.node.config.getoption("amp_device")
+                    and not present(self.device)
+                ):
+                    raise UsageError(f"--amp-device {self.device}: {planned.skip}")
                 if planned.skip:
                     pytest.skip(planned.skip)
                 alone = callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer)
@@ -177,10 +276,10 @@ class AmpBenchmark:
         except AmpbenchError as error:
             self._fail(str(error))
         output_error = judged_error(result.rows[0])
-        if asked.max_error is not None and (output_error is None or output_error > asked.max_error):
+        if asked["max_error"] is not None and (output_error is None or output_error > asked["max_error"]):
             [(case_id, divergence)] = result.stored.divergence.items()
             number = f"undefined ({divergence.output.undefined})" if output_error is None else f"{output_error:.3g}"
-            self._fail(f"output error is {number}, the limit is {asked.max_error:g}: {case_id}")
+            self._fail(f"output error is {number}, the limit is {asked['max_error']:g}: {case_id}")
         return result
 
     def _fail(self, reason: str) -> NoReturn:
@@ -194,16 +293,15 @@ class AmpBenchmark:
 
         Raises `UsageError` for an invalid parameter or value, `WorkloadError` for a broken workload and for several.
         """
+        from ampbench import cells
+
         for parameter, value in parameters.items():
             if not isinstance(value, bool | int | float | str):
                 raise UsageError(f"{parameter}={value!r}: parameters are numbers, truth values or strings")
         [name] = selection.workloads
         sources = find_workloads(name)
         if len(sources) != 1:
-            raise WorkloadError(
-                f"{name} is {len(sources)} workloads: name one, or mark the test with "
-                f"pytest.mark.amp(workloads=[{name!r}]) and call amp_benchmark() without a workload"
-            )
+            raise WorkloadError(f"{name} is {len(sources)} workloads: name one, or parametrize the test over them")
         overrides = {f"{sources[0].name}.{parameter}": value for parameter, value in parameters.items()}
         [planned] = cells.plan_cells(structs.replace(selection, overrides=overrides))
         return planned
@@ -213,16 +311,17 @@ class AmpBenchmark:
 
         With --benchmark-disable it is one step and the divergence. Raises the workload's errors.
         """
+        from ampbench import cells
+        from ampbench.worker.worker import failure_of
+
         __tracebackhide__ = True
-        case, benchmark, notes = planned.case, self._benchmark, list[str]()
-        if source is not None and (earlier := self._measured.sources.setdefault(case.workload, source)) != source:
+        case, benchmark, notes = planned.case, self.benchmark, list[str]()
+        if source is not None and (earlier := self.measured.sources.setdefault(case.workload, source)) != source:
             raise UsageError(
                 f"two workloads are called {case.workload}, {earlier.module} and {source.module}: rename one, "
                 "or measure them in separate sessions"
             )
         benchmark.group = benchmark.group or "/".join((case.group, case.device, case.phase))
-        if benchmark.params is not None and "amp_workload" in benchmark.params:
-            benchmark.params = {**benchmark.params, "amp_workload": case.workload}
         try:
             with cells.opened(planned) as cell:
                 records: list[Entry] = [time_cell(cell, benchmark, self._limits())]
@@ -230,14 +329,14 @@ class AmpBenchmark:
                 records.append(memory)
             records.append(cells.measure_divergence(planned))
         except Exception as error:
-            self._measured.entries[case.case_id] = [case, failure_of(case.case_id, "round", error)]
+            self.measured.entries[case.case_id] = [case, failure_of(case.case_id, "round", error)]
             self._put_away()
             # pytest keeps the traceback of the last failure, and its frames the tensors; these options show it
-            if not any(self._config.getoption(option, False) for option in ("usepdb", "showlocals")):
+            if not any(self.node.config.getoption(option, False) for option in ("usepdb", "showlocals")):
                 traceback.clear_frames(error.__traceback__)
             raise
-        self._measured.entries[case.case_id] = [case, *records]
-        result = Result(self._measured.run(case.case_id))
+        self.measured.entries[case.case_id] = [case, *records]
+        result = Result(self.measured.run(case.case_id))
         metrics = defined(result.rows[0], METRICS.values())
         numbers = {column.name: value for column, value in metrics if column.unit not in TIMED}
         benchmark.extra_info.update(pytest_json.case_info(case, records, notes=notes, metrics=numbers))
@@ -248,6 +347,10 @@ class AmpBenchmark:
 
         On a CPU the record is exact once in a process, so another one makes it.
         """
+        import torch
+
+        from ampbench import cells
+
         if planned.case.device != "cpu":
             return cells.measure_memory(planned)
         if source is None:
@@ -255,25 +358,25 @@ class AmpBenchmark:
             return None
         settings = Settings(threads=torch.get_num_threads(), memory_limit_bytes=default_memory_limit())
         turn = Turn(MEMORY, dataclasses.replace(planned, source=source))
-        reply = self._measured.server.serve(request_of(turn, settings, server=0))
+        reply = self.measured.server.serve(request_of(turn, settings, server=0))
         if (memory := MEMORY.found(reply)) is None:
             notes.append(f"memory was not measured: {reply.failure.said if reply.failure else 'no result'}")
         return memory
 
     def _limits(self) -> dict[str, float]:
         """Return pytest-benchmark's settings for this test: its options, and its marker, which wins."""
-        marker = self._node.get_closest_marker("benchmark")
+        marker = self.node.get_closest_marker("benchmark")
         names = ("max_time", "min_rounds", "min_time")
         options = marker.kwargs if marker else {}
-        return {name: float(options.get(name, self._config.getoption(f"benchmark_{name}"))) for name in names}
+        return {name: float(options.get(name, self.node.config.getoption(f"benchmark_{name}"))) for name in names}
 
     def _put_away(self) -> None:
         """Report no result to pytest-benchmark's fixture: unused, it would warn next to the failure."""
-        self._benchmark.has_error = True
-        if self._benchmark.stats is None:
-            self._benchmark.disabled = True
+        self.benchmark.has_error = True
+        if self.benchmark.stats is None:
+            self.benchmark.disabled = True
             with contextlib.suppress(Exception):  # it was used already, by a step that failed
-                self._benchmark.pedantic(bool)
+                self.benchmark.pedantic(bool)
 
 
 def _test(item: pytest.Item) -> str:
@@ -287,11 +390,14 @@ def _test(item: pytest.Item) -> str:
     return item.nodeid.removesuffix(f"[{case}]").replace(f"-{case}]", "]")
 
 
-def time_cell(cell: cells.Cell, benchmark: Any, limits: Mapping[str, float]) -> Round:
+def time_cell(cell: "Cell", benchmark: Any, limits: Mapping[str, float]) -> Round:
     """Warm a cell up, have it timed and return that as one round of one build; with --benchmark-disable, run it once.
 
     A round of pytest-benchmark is many steps, or one, from restored state, of a cell that is `apart`.
     """
+    from ampbench.worker.machine import open_device
+    from ampbench.worker.timing import plan_samples, time_build
+
     started = time.perf_counter()
     if benchmark.disabled:
         benchmark.pedantic(cell.step)
