@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from msgspec import structs
+from rich.text import Text
 
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.comparison import Comparison
@@ -190,11 +191,10 @@ class Measured:
 
     def write_summary(self, reporter: pytest.TerminalReporter, *, quiet: bool) -> None:
         """Write the table, unless `quiet`, and the comparison of memory and errors."""
-        writer, run = reporter.config.get_terminal_writer(), self.run()
+        writer = reporter.config.get_terminal_writer()
         parts: dict[str, Any] = {}
         if not quiet:
-            screen = Screen(header=run.header, cases=run.cases, rows=Result(run).rows)
-            parts["ampbench: precisions side by side"] = result_lines(screen, writer.fullwidth)
+            parts["ampbench: precisions side by side"] = table_lines(self.run(), writer.fullwidth)
         if isinstance(self.compared, Comparison):
             document = comparison_document(self.compared.gated)
             parts["ampbench: memory and errors compared"] = document_lines(document, writer.fullwidth)
@@ -205,6 +205,11 @@ class Measured:
             reporter.write(text.getvalue())
         if isinstance(self.compared, str):
             reporter.write_line(self.compared)
+
+
+def table_lines(run: StoredRun, width: int) -> list[Text]:
+    """Return the table of a run for a terminal of `width` columns."""
+    return result_lines(Screen(header=run.header, cases=run.cases, rows=Result(run).rows), width)
 
 
 def read_baseline(file: str) -> StoredRun:

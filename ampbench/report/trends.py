@@ -134,7 +134,9 @@ def _ends(point: Point) -> tuple[float | None, float | None]:
     """Return the ends of a point's interval: of several runs the least and the largest value."""
     if point.value is None:
         return None, None
-    ends = [run.value for run in point.each] if len(point.each) > 1 else [point.value, point.low, point.high]
+    ends = [
+        end for run in point.each for end in ([run.value] if len(point.each) > 1 else [run.value, run.low, run.high])
+    ]
     finite = [value for value in ends if value is not None and math.isfinite(value)]
     return (min(finite), max(finite)) if finite else (None, None)
 

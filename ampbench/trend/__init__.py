@@ -6,7 +6,6 @@ neighbours, and asv's step detection in long series of times (`asv.step_detect`,
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,12 +20,13 @@ import numpy as np
 from packaging.version import InvalidVersion, Version
 
 from ampbench.core import stats
-from ampbench.errors import NothingToRunError, UnknownNameError
+from ampbench.errors import NothingToRunError
 from ampbench.judge.compare import compare_times, default_threshold
 from ampbench.judge.exact import Order, judge_numbers, other_function
 from ampbench.judge.pairing import EnvironmentDifferences
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import Case, matches
+from ampbench.records.changes import Change as Verdict
 from ampbench.records.changes import ChangeCode, ChangeStatus, Difference
 from ampbench.records.run import DIRTY, Header, short_commit
 from ampbench.trend.values import Gap, Lack, Measured, Tracked, values_of
@@ -71,15 +71,6 @@ class Rule(StrEnum):
 JUDGED = (Rule.STEPS, Rule.NEIGHBOURS, Rule.EXACT)
 
 
-class LeftOut(StrEnum):
-    """Why a run has no place on an axis."""
-
-    NO_VERSION = "no-readable-torch-version"
-    NO_COMMIT = "no-commit"
-    OTHER_COMMIT = "another-commit"
-    """Over versions of torch the commit is fixed."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class X:
     """One place on the axis: its whole `value` and a short `label`."""
@@ -112,14 +103,11 @@ class Point:
     """The value of a series at one x: the median over its runs, in the unit of the metric.
 
     `each` has the values of the runs. Disturbed runs are left out of a time unless all are; then the point is not
-    judged. `low` and `high` are the 95% interval of the values of three or more runs, or of the single run, else None.
-    A point without a `value` has a `gap`; its runs may have measured a number that is not finite.
+    judged. A point without a `value` has a `gap`; its runs may have measured a number that is not finite.
     """
 
     x: X
     value: float | None = None
-    low: float | None = None
-    high: float | None = None
     each: Sequence[Measured] = ()
     gap: Gap | None = None
 
@@ -216,14 +204,14 @@ class Shift:
 class Trend:
     """Series over the `axis` and the common changes of their times (`shifts`).
 
-    `runs` counts the runs used by place, `left_out` those without an x by the reason.
+    `runs` counts the runs used by place, `left_out` those without an x.
     """
 
     axis: str
     series: Sequence[Series]
     runs: Mapping[Place, int]
     shifts: Sequence[Shift] = ()
-    left_out: Mapping[LeftOut, int] = field(default_factory=dict)
+    left_out: int = 0
 
     @cached_property
     def places(self) -> dict[Place, list[Series]]:
@@ -326,10 +314,8 @@ _Columns = dict[int, list[tuple[Case, Tracked, Measured]]]
 def make_trend(runs: Sequence[MeasuredRun], axis: str, metrics: Sequence[Tracked], keyword: str = "") -> Trend:
     """Return the series of `metrics` over `axis` (one of `AXES`), of the cases that match `keyword`, and their changes.
 
-    Raises `UnknownNameError` for another axis, `NothingToRunError` where no run has an x or no case one of the metrics.
+    Raises `NothingToRunError` where no run has an x or no case one of the metrics.
     """
-    if axis not in AXES:
-        raise UnknownNameError("axis", axis, AXES)
     chosen = cache(lambda case_id: matches(keyword, case_id))
     if not any(chosen(case_id) for run in runs for case_id in run.stored.cases):
         raise NothingToRunError(f"no case of {len(runs)} runs matches -k {keyword!r}")
@@ -337,20 +323,17 @@ def make_trend(runs: Sequence[MeasuredRun], axis: str, metrics: Sequence[Tracked
     tracks: dict[_Track, _Columns] = {}
     for number, (_, members) in enumerate(xs):
         for run in members:
-            place = cache(lambda device, header=run.stored.header: place_of(header, device, axis))
+            devices = {case.device for case in run.stored.cases.values()}
+            located = {device: place_of(run.stored.header, device, axis) for device in devices}
             for case, metric, measured in values_of(run.stored):
                 if metric in metrics and chosen(case.case_id):
-                    columns = tracks.setdefault((place(case.device), case.case_id, case.version), {})
+                    columns = tracks.setdefault((located[case.device], case.case_id, case.version), {})
                     columns.setdefault(number, []).append((case, metric, measured))
-    everything = _runs_at(tracks)
     if axis == TORCH:
         tracks = _at_one_commit(tracks, [x.value for x, _ in placed(runs, "commit")])
-    used = _runs_at(tracks)
-    lost = set().union(*everything.values()) - set().union(*used.values())
-    unplaced = len(runs) - sum(len(members) for _, members in xs)
-    left_out = Counter({LeftOut.NO_COMMIT if axis == "commit" else LeftOut.NO_VERSION: unplaced})
-    left_out[LeftOut.OTHER_COMMIT] = len(lost)
-    left_out = +left_out
+    used: dict[Place, set[MeasuredRun]] = {}
+    for (place, *_), columns in tracks.items():
+        used.setdefault(place, set()).update(measured.run for at in columns.values() for _, _, measured in at)
     series = [
         item
         for (place, *_), columns in tracks.items()
@@ -360,28 +343,21 @@ def make_trend(runs: Sequence[MeasuredRun], axis: str, metrics: Sequence[Tracked
         )
     ]
     if not series:
-        reasons = [f"{count} with {why.replace('-', ' ')}" for why, count in left_out.items()]
-        raise NothingToRunError(f"no series: {'; '.join(reasons) or 'no case has a number of these metrics'}")
+        raise NothingToRunError(
+            f"no series over {axis}: no case has a number of these metrics, or no run a place there"
+        )
     groups: dict[Place, list[Series]] = {}
     for item in series:
         if item.metric.noisy:
             groups.setdefault(item.place, []).append(item)
-    judge, shifts = Judge(), {place: _shifts(group) for place, group in groups.items()}
+    times, shifts = cache(compare_times), {place: _shifts(group) for place, group in groups.items()}
     return Trend(
         axis=axis,
-        series=[judge.timed(item, shifts[item.place]) if item.metric.noisy else judge.exact(item) for item in series],
+        series=[_timed(item, shifts[item.place], times) if item.metric.noisy else _exact(item) for item in series],
         shifts=[shift for group in shifts.values() for shift in group.values()],
         runs={place: len(members) for place, members in used.items()},
-        left_out=left_out,
+        left_out=len(runs) - sum(len(members) for _, members in xs),
     )
-
-
-def _runs_at(tracks: Mapping[_Track, _Columns]) -> dict[Place, set[MeasuredRun]]:
-    """Return the runs that have values, by place."""
-    runs: dict[Place, set[MeasuredRun]] = {}
-    for (place, *_), columns in tracks.items():
-        runs.setdefault(place, set()).update(measured.run for at in columns.values() for _, _, measured in at)
-    return runs
 
 
 def _at_one_commit(tracks: Mapping[_Track, _Columns], commits: Sequence[str]) -> dict[_Track, _Columns]:
@@ -410,11 +386,11 @@ def _series(
     case = next(case for at in columns.values() for case, *_ in at)
     numbered = [measured for at in found.values() for measured in at if measured.value not in (None, math.inf)]
     for numbers in dict.fromkeys(measured.numbers for measured in numbered):
-        points = [_point(x, at, numbers, metric) for x, at in found.items()]
+        points = [_point(x, at, numbers) for x, at in found.items()]
         yield Series(case=case, metric=metric, place=place, numbers=numbers, points=points)
 
 
-def _point(x: X, found: Sequence[Measured], numbers: str, metric: Tracked) -> Point:
+def _point(x: X, found: Sequence[Measured], numbers: str) -> Point:
     """Return the median of the values with these `numbers`, or why there is none.
 
     As in comparisons, disturbed runs are left out unless all are.
@@ -425,14 +401,10 @@ def _point(x: X, found: Sequence[Measured], numbers: str, metric: Tracked) -> Po
         return Point(x=x, gap=gaps[-1] if gaps else Gap(Lack.OTHER_NUMBERS if found else Lack.NOT_MEASURED))
     each = [run for run in alike if not run.disturbed] or alike
     each.sort(key=lambda run: run.value == math.inf)
-    values = [run.value for run in each if run.value is not None]
-    value = stats.median(values)
+    value = stats.median([run.value for run in each if run.value is not None])
     if math.isinf(value):
         return Point(x=x, each=each, gap=each[-1].gap)
-    low, high = (each[0].low, each[0].high) if len(each) == 1 else (None, None)
-    if metric.noisy and len(each) >= stats.ROUNDS_FOR_INTERVAL:
-        low, high = stats.log_t_interval(values) or (None, None)
-    return Point(x=x, value=value, low=low, high=high, each=each)
+    return Point(x=x, value=value, each=each)
 
 
 def _shifts(group: Sequence[Series]) -> dict[int, Shift]:
@@ -498,141 +470,123 @@ _FUNCTION = attrgetter("output_norm", "output_sketch", "grad_sketch", "loss", "o
 """The fields of a reference that show which function a case computed."""
 
 
-class Judge:
-    """The search for changes in series; the comparison of two runs is made once."""
+Times = Callable[[MeasuredRun, MeasuredRun], Mapping[str, Verdict]]
+"""`ampbench compare` of two runs: the change of the time of each case."""
 
-    def __init__(self) -> None:
-        self.times = cache(compare_times)
-        """`ampbench compare` of two runs: the change of the time of each case."""
-        self.environment = cache(
-            lambda before, after, device: EnvironmentDifferences(
-                before.stored.header, after.stored.header, [device], settings={}
-            )
-        )
 
-    def timed(self, series: Series, shifts: Mapping[int, Shift]) -> Series:
-        """Return a series of times with its changes and the rule that found them.
+def _timed(series: Series, shifts: Mapping[int, Shift], times: Times) -> Series:
+    """Return a series of times with its changes and the rule that found them.
 
-        In a long series `judge` decides on the last points, which are no level yet.
-        """
-        held = series.held
-        logs = series.logs(held)
-        common = np.cumsum([math.log(shifts[n].ratio) if n in shifts else 0.0 for n in range(len(series.points))])
-        alone = logs - common[held]
-        known = [
-            number for number, place in enumerate(held) if any(run.low is not None for run in series.points[place].each)
-        ]
-        neighbours, rule, changes = list(pairwise(known)), Rule.NEIGHBOURS, []
-        if len(held) >= POINTS:
-            try:
-                steps = find_steps(logs, alone, _threshold(series))
-            except ImportError:
-                return replace(series, rule=Rule.NO_ASV)
-            for since, level in steps:
-                before, after = (math.exp(float(np.median(logs[slice(*side)]))) for side in (since, level))
-                changes.append(self._change(series, (held[level[0] - 1], held[level[0]]), (before, after)))
-            neighbours, rule = [pair for pair in neighbours if pair[1] > len(held) - SHORTEST], Rule.STEPS
-        elif not neighbours:
-            return replace(series, rule=Rule.NO_NOISE if len(held) > 1 else Rule.NONE)
-        for pair in neighbours:
-            moved, by_itself = (float(values[pair[1]] - values[pair[0]]) for values in (logs, alone))
-            if _counts(moved, by_itself, _threshold(series)):
-                changes += self._neighbour(series, (held[pair[0]], held[pair[1]]), moved)
-        return replace(series, changes=changes, rule=rule)
+    In a long series `judge` decides on the last points, which are no level yet.
+    """
+    held = series.held
+    logs = series.logs(held)
+    common = np.cumsum([math.log(shifts[n].ratio) if n in shifts else 0.0 for n in range(len(series.points))])
+    alone = logs - common[held]
+    known = [
+        number for number, place in enumerate(held) if any(run.low is not None for run in series.points[place].each)
+    ]
+    neighbours, rule, changes = list(pairwise(known)), Rule.NEIGHBOURS, []
+    if len(held) >= POINTS:
+        try:
+            steps = find_steps(logs, alone, _threshold(series))
+        except ImportError:
+            return replace(series, rule=Rule.NO_ASV)
+        for since, level in steps:
+            before, after = (math.exp(float(np.median(logs[slice(*side)]))) for side in (since, level))
+            changes.append(_change(series, (held[level[0] - 1], held[level[0]]), (before, after)))
+        neighbours, rule = [pair for pair in neighbours if pair[1] > len(held) - SHORTEST], Rule.STEPS
+    elif not neighbours:
+        return replace(series, rule=Rule.NO_NOISE if len(held) > 1 else Rule.NONE)
+    for pair in neighbours:
+        moved, by_itself = (float(values[pair[1]] - values[pair[0]]) for values in (logs, alone))
+        if _counts(moved, by_itself, _threshold(series)):
+            changes += _neighbour(series, (held[pair[0]], held[pair[1]]), moved, times)
+    return replace(series, changes=changes, rule=rule)
 
-    def _neighbour(self, series: Series, places: tuple[int, int], moved: float) -> list[Change]:
-        """Return the change of a point from the one before it, where `judge` finds one in their runs; else nothing.
 
-        Of several pairs of runs at least one must have changed in the direction of `moved`, and none be unchanged or
-        changed in the other. The interval covers the intervals of all pairs. Another program's values must differ as
-        `asv compare` decides: intervals that do not overlap.
-        """
-        sides = [series.points[place].each for place in places]
-        verdicts = [
-            verdict
-            for before in sides[0][-MOST_RUNS:]
-            for after in sides[1][-MOST_RUNS:]
-            if (verdict := self.times(before.run, after.run).get(series.case.case_id))
-        ]
-        statuses = {verdict.status for verdict in verdicts} - {ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE}
-        if any(verdict.code is ChangeCode.IMPORTED for verdict in verdicts):
-            ends = [[end for run in side for end in (run.low, run.high) if end is not None] for side in sides]
-            smaller, larger = ends if moved > 0 else reversed(ends)
-            if max(smaller) >= min(larger) or abs(moved) <= math.log(ASV_FACTOR):
-                return []
-        elif statuses != {ChangeStatus.REGRESSED if moved > 0 else ChangeStatus.IMPROVED}:
+def _neighbour(series: Series, places: tuple[int, int], moved: float, times: Times) -> list[Change]:
+    """Return the change of a point from the one before it, where `judge` finds one in their runs; else nothing.
+
+    Of several pairs of runs at least one must have changed in the direction of `moved`, and none be unchanged or
+    changed in the other. The interval covers the intervals of all pairs. Another program's values must differ as
+    `asv compare` decides: intervals that do not overlap.
+    """
+    sides = [series.points[place].each for place in places]
+    verdicts = [
+        verdict
+        for before in sides[0][-MOST_RUNS:]
+        for after in sides[1][-MOST_RUNS:]
+        if (verdict := times(before.run, after.run).get(series.case.case_id))
+    ]
+    statuses = {verdict.status for verdict in verdicts} - {ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE}
+    if any(verdict.code is ChangeCode.IMPORTED for verdict in verdicts):
+        ends = [[end for run in side for end in (run.low, run.high) if end is not None] for side in sides]
+        smaller, larger = ends if moved > 0 else reversed(ends)
+        if max(smaller) >= min(larger) or abs(moved) <= math.log(ASV_FACTOR):
             return []
-        change = self._change(series, places, [series.points[place].value for place in places])
-        lows = [verdict.low for verdict in verdicts if verdict.status in statuses and verdict.low is not None]
-        highs = [verdict.high for verdict in verdicts if verdict.status in statuses and verdict.high is not None]
-        return [replace(change, low=1 + min(lows), high=1 + max(highs)) if lows and highs else change]
+    elif statuses != {ChangeStatus.REGRESSED if moved > 0 else ChangeStatus.IMPROVED}:
+        return []
+    change = _change(series, places, [series.points[place].value for place in places])
+    lows = [verdict.low for verdict in verdicts if verdict.status in statuses and verdict.low is not None]
+    highs = [verdict.high for verdict in verdicts if verdict.status in statuses and verdict.high is not None]
+    return [replace(change, low=1 + min(lows), high=1 + max(highs)) if lows and highs else change]
 
-    def exact(self, series: Series) -> Series:
-        """Return a series of bytes or errors with the changes that `judge` finds in numbers without noise.
 
-        A value is compared with its neighbour and with the first of its level, so that small losses add up.
-        """
-        measured = [place for place, point in enumerate(series.points) if point.each]
-        if len(measured) < 2:
-            return series
-        changes: list[Change] = []
-        first = measured[0]
-        for last, place in pairwise(measured):
-            for since in dict.fromkeys((last, first)):
-                if change := self._exact_change(series, (since, place), since == last):
-                    changes.append(replace(change, last=series.points[last].x))
-                    first = place
-                    break
-        return replace(series, changes=changes, rule=Rule.EXACT)
+def _exact(series: Series) -> Series:
+    """Return a series of bytes or errors with the changes that `judge` finds in numbers without noise.
 
-    def _exact_change(self, series: Series, places: tuple[int, int], neighbours: bool) -> Change | None:
-        """Return the change between two points, None without one."""
-        levels = before, after = [series.points[place].value for place in places]
-        status: ChangeStatus | None = None
-        if before is not None and after is not None:
-            order, metric = None if self._must_be_equal(series, places) else Order(), series.metric
-            verdict = judge_numbers(series.case, metric.gated, (before, after), metric.scale, order, default_threshold)
-            status = verdict.status if verdict else None
-        elif before is not None or after is not None:  # an undefined error is worse than any number
-            status = ChangeStatus.REGRESSED if after is None else ChangeStatus.IMPROVED
-        changed, moved = status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED), {}
-        if series.metric.gate.kind == "accuracy" and (changed or (series.metric.name == FUNCTION and neighbours)):
-            runs = (series.points[places[0]].each[-1].run, series.points[places[1]].each[0].run)
-            passes = [run.stored.divergence.get(series.case.case_id) for run in runs]
-            results = [made and _FUNCTION(made.reference) for made in passes]
-            if passes[0] and passes[1] and results[0] != results[1]:  # nearly all are equal to the last bit
-                moved = other_function(passes[0], passes[1])
-        if not changed and not moved:
-            return None
-        # another function is no better for errors of its own
-        worse = bool(moved) or status is ChangeStatus.REGRESSED
-        return replace(
-            self._change(series, places, levels), moved=moved, direction="regressed" if worse else "improved"
-        )
+    A value is compared with its neighbour and with the first of its level, so that small losses add up.
+    """
+    measured = [place for place, point in enumerate(series.points) if point.each]
+    if len(measured) < 2:
+        return series
+    changes: list[Change] = []
+    first = measured[0]
+    for last, place in pairwise(measured):
+        for since in dict.fromkeys((last, first)):
+            if change := _exact_change(series, (since, place), since == last):
+                changes.append(replace(change, last=series.points[last].x))
+                first = place
+                break
+    return replace(series, changes=changes, rule=Rule.EXACT)
 
-    def _must_be_equal(self, series: Series, places: tuple[int, int]) -> bool:
-        """Return whether numbers must be equal: of one commit on one environment, of errors by steps that repeat.
 
-        A point's value may come from any of its runs.
-        """
-        device, runs = series.case.device, [run.run for place in places for run in series.points[place].each]
-        if series.metric.gate.kind == "accuracy":
-            passes = [run.stored.divergence.get(series.case.case_id) for run in runs]
-            repeatable = {made.repeatable if made else None for made in passes}
-            if False in repeatable or (None in repeatable and device != "cpu"):
-                return False
-        return all(self.environment(runs[0], run, device).same(device) for run in runs[1:])
+def _exact_change(series: Series, places: tuple[int, int], neighbours: bool) -> Change | None:
+    """Return the change between two points, None without one."""
+    levels = before, after = [series.points[place].value for place in places]
+    status: ChangeStatus | None = None
+    if before is not None and after is not None:
+        metric = series.metric
+        verdict = judge_numbers(series.case, metric.gated, (before, after), metric.scale, Order(), default_threshold)
+        status = verdict.status if verdict else None
+    elif before is not None or after is not None:  # an undefined error is worse than any number
+        status = ChangeStatus.REGRESSED if after is None else ChangeStatus.IMPROVED
+    changed, moved = status in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED), {}
+    if series.metric.gate.kind == "accuracy" and (changed or (series.metric.name == FUNCTION and neighbours)):
+        runs = (series.points[places[0]].each[-1].run, series.points[places[1]].each[0].run)
+        passes = [run.stored.divergence.get(series.case.case_id) for run in runs]
+        results = [made and _FUNCTION(made.reference) for made in passes]
+        if passes[0] and passes[1] and results[0] != results[1]:  # nearly all are equal to the last bit
+            moved = other_function(passes[0], passes[1])
+    if not changed and not moved:
+        return None
+    # another function is no better for errors of its own
+    worse = bool(moved) or status is ChangeStatus.REGRESSED
+    return replace(_change(series, places, levels), moved=moved, direction="regressed" if worse else "improved")
 
-    def _change(self, series: Series, places: tuple[int, int], levels: Sequence[float | None]) -> Change:
-        """Return the change between two points of a series, with the differences of the runs on both sides."""
-        last, first = (series.points[place] for place in places)
-        before, after = levels
-        return Change(
-            x=first.x,
-            last=last.x,
-            before=before,
-            after=after,
-            ratio=after / before if before and after is not None else None,
-            direction="regressed" if after is None or (before is not None and after > before) else "improved",
-            differences=self.environment(last.each[-1].run, first.each[0].run, series.case.device).found,
-        )
+
+def _change(series: Series, places: tuple[int, int], levels: Sequence[float | None]) -> Change:
+    """Return the change between two points of a series, with the differences of the runs on both sides."""
+    last, first = (series.points[place] for place in places)
+    before, after = levels
+    headers = (last.each[-1].run.stored.header, first.each[0].run.stored.header)
+    return Change(
+        x=first.x,
+        last=last.x,
+        before=before,
+        after=after,
+        ratio=after / before if before and after is not None else None,
+        direction="regressed" if after is None or (before is not None and after > before) else "improved",
+        differences=EnvironmentDifferences(*headers, [series.case.device], settings={}).found,
+    )

@@ -176,7 +176,8 @@ def notes(trend: Trend) -> list[str]:
     if causes:
         values = counted(causes.total(), "value of a time is", "values of times are")
         lines.append(f"{values} shown and not judged: {causes.most_common(1)[0][0]}")
-    return lines + [f"left out {counted(n, 'run')} with {why.replace('-', ' ')}" for why, n in trend.left_out.items()]
+    lacks = "a commit" if trend.axis == "commit" else "a readable version of torch"
+    return lines + ([f"left out {counted(trend.left_out, 'run')} without {lacks}"] if trend.left_out else [])
 
 
 def _shared_shifts(trend: Trend) -> list[str]:
@@ -295,7 +296,7 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
         for point in series.points:
             change = changes.get(point.x)
             row = values | {"x": point.x.value, "x_label": point.x.label, "runs": len(point.each)}
-            row |= {"value": point.value, "low": point.low, "high": point.high, "missing": missing(point)}
+            row |= {"value": point.value, "missing": missing(point)}
             rows.append(row | {"change": change.direction if change else "", "what": what(change) if change else ""})
     return rows
 
@@ -314,7 +315,7 @@ def _data(trend: Trend) -> dict[str, Any]:
         followed.append({"case_id": series.case.case_id, **plain(series), **names})
     return {
         "axis": trend.axis,
-        "left_out": dict(trend.left_out),
+        "left_out": trend.left_out,
         "shifts": [plain(shift) for shift in trend.shifts],
         "series": followed,
     }

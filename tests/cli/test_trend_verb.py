@@ -96,7 +96,7 @@ def test_json_has_every_point_with_its_runs_and_every_change(ampbench: Callable,
     assert [point["x"]["value"] for point in series["points"]] == list(VERSIONS)
     assert series["case_id"] == SLOWED.case_id
     assert [[run["run"] for run in point["each"]] for point in series["points"]] == [["r0"], ["r1"], ["r2"], ["r3"]]
-    assert all(point["low"] < point["value"] < point["high"] for point in series["points"])
+    assert all(run["low"] < point["value"] < run["high"] for point in series["points"] for run in point["each"])
     (change,) = series["changes"]
     assert [change[name]["value"] for name in ("x", "last")] == ["2.12.0", "2.11.0"]
     assert (change["direction"], series["rule"], series["place"]["host"]) == ("regressed", "neighbours", "bench")

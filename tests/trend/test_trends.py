@@ -18,7 +18,7 @@ from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.records.case import Case, DeviceDescription, Environment
 from ampbench.records.measured import Failure, Fitness, Reading
 from ampbench.records.run import Arm, Entry, Imported
-from ampbench.trend import SHORTEST, Change, LeftOut, Point, Rule, Series, Trend, find_steps, make_trend
+from ampbench.trend import SHORTEST, Change, Point, Rule, Series, Trend, find_steps, make_trend
 from ampbench.trend.show import notes, size, summary, what
 from ampbench.trend.values import Gap, Lack, read_runs, tracked
 from tests.convert import asv_results
@@ -144,7 +144,6 @@ def test_over_versions_of_torch_the_commit_is_the_newest_that_has_several_of_the
     series = only(trend)
     assert [(point.x.label, point.value) for point in series.points] == [("2.14.1", 6.42e4), ("2.15.0", 6.42e4)]
     assert (series.place.commit, list(series.changes)) == ("6" * 40, [])
-    assert trend.left_out == {LeftOut.OTHER_COMMIT: 8}
     over_commits = [one for one in folder.trend("commit", "floor").series if one.place.torch_version == "2.15.0"]
     assert [change.x.label for change in over_commits[0].changes] == ["6" * 7]
 
@@ -182,8 +181,8 @@ def test_runs_without_an_x_are_counted(folder: Folder) -> None:
     folder.run(torch="")
     folder.run()
     folder.run(torch="nightly")
-    assert folder.trend("commit").left_out == {LeftOut.NO_COMMIT: 3}
-    assert folder.trend().left_out == {LeftOut.NO_VERSION: 2, LeftOut.OTHER_COMMIT: 1}
+    assert folder.trend("commit").left_out == 3
+    assert folder.trend().left_out == 2
 
 
 def test_a_point_is_the_median_of_its_runs_and_never_pools_their_rounds(folder: Folder) -> None:
@@ -192,21 +191,16 @@ def test_a_point_is_the_median_of_its_runs_and_never_pools_their_rounds(folder: 
     point = only(folder.trend()).points[0]
     assert point.value == pytest.approx(1.1e-3)
     assert len(point.each) == 3
-    low, high = ends(point)
-    assert high > 4.5 * low  # the t interval of three values, not of 48
+    assert [run.value for run in point.each] == pytest.approx([1e-3, 2e-3, 1.1e-3])
 
 
-def test_of_two_runs_each_keeps_its_own_interval_and_the_point_has_none(folder: Folder) -> None:
+def test_each_run_keeps_its_own_interval(folder: Folder) -> None:
     folder.run(*timed(FP32, 1e-3, spread=0.001))
-    alone = only(folder.trend()).points[0]
-    assert ends(alone) == ends(alone.each[0])
     folder.run(*timed(FP32, 2e-3, spread=0.05))
     both = only(folder.trend()).points[0]
-    assert (both.low, both.high, both.value) == (None, None, pytest.approx(1.5e-3, rel=1e-2))
+    assert (ids(both), both.value) == (["run001", "run002"], pytest.approx(1.5e-3, rel=1e-2))
     narrow, wide = both.each
-    assert ids(both) == ["run001", "run002"]
-    assert ends(narrow) == ends(alone)
-    assert narrow.high < ends(wide)[0] < wide.value < ends(wide)[1]
+    assert ends(narrow)[0] < 1e-3 < ends(narrow)[1] < ends(wide)[0] < wide.value < ends(wide)[1]
 
 
 def test_a_failed_a_skipped_and_a_missing_case_are_gaps_that_say_why(folder: Folder) -> None:
@@ -221,24 +215,13 @@ def test_a_failed_a_skipped_and_a_missing_case_are_gaps_that_say_why(folder: Fol
     assert [point.gap for point in points] == [None, failed, Gap(Lack.NOT_MEASURED), skipped]
 
 
-def test_memory_may_not_change_on_one_environment_and_a_little_between_two(folder: Folder) -> None:
+def test_a_little_memory_is_tolerated_until_it_adds_up(folder: Folder) -> None:
     for version, peak in (("2.13.0", 100_000), ("2.14.0", 100_900), ("2.15.0", 101_500)):
         folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), torch=version)
     change = only_change(folder.trend("torch_version", "memory"))
     # 1% is tolerated each time, and held against the first value as well: small losses add up
     assert (change.x.label, change.last.label, change.before, change.after) == ("2.15.0", "2.14.0", 100_000, 101_500)
     assert (change.direction, change.ratio, change.low) == ("regressed", pytest.approx(1.015), None)
-
-
-def test_one_byte_more_of_one_commit_on_one_environment_is_a_change(folder: Folder) -> None:
-    for peak in (100_000, 100_000, 100_001, 100_000):
-        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit="a" * 40)
-    series = only(folder.trend("date", "memory"))
-    assert [(change.x.label, change.direction) for change in series.changes] == [
-        ("2026-01-03 12:00", "regressed"),
-        ("2026-01-04 12:00", "improved"),
-    ]
-    assert series.rule is Rule.EXACT
 
 
 def test_a_little_more_memory_of_another_commit_and_compiler_is_tolerated_as_in_comparisons(folder: Folder) -> None:
@@ -248,16 +231,6 @@ def test_a_little_more_memory_of_another_commit_and_compiler_is_tolerated_as_in_
     change = only_change(folder.trend("commit", "memory"))
     assert (change.x.label, change.before) == ("2" * 7, 100_000)
     assert what(change) == "compiler g++ 0 → g++ 2; commit 0000000 → 2222222"
-
-
-def test_bytes_need_not_be_equal_where_any_run_of_the_points_had_another_compiler(folder: Folder) -> None:
-    for day, compiler, peak in ((0, "g++ 12", 100_000), (0, "g++ 12", 100_000), (0, "g++ 13", 100_500),
-                                (1, "g++ 13", 100_500)):  # fmt: skip
-        where = environment(compiler=compiler)
-        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit=f"{day}" * 40, environment=where)
-    series = only(folder.trend("commit", "memory"))
-    assert [point.value for point in series.points] == [100_000, 100_500]
-    assert series.changes == []
 
 
 def test_bytes_of_another_counter_are_another_series(folder: Folder) -> None:
@@ -352,14 +325,6 @@ def test_what_is_no_number_is_worse_than_any_in_the_median_of_a_point(folder: Fo
     folder.run(whole(2e-3), *timed(FP32, 1e-3), torch="2.14.0")
     series = only(folder.trend("torch_version", "floor"))
     assert [(point.value, len(point.each)) for point in series.points] == [(2.0, 1), (None, 4)]
-
-
-def test_an_accelerators_errors_need_not_repeat(folder: Folder) -> None:
-    case = make_case(device="cuda")
-    for day, error in enumerate((1e-3, 1.01e-3)):
-        found = make_divergence(case, output_rel_l2=error, output_floor_rel_l2=1e-4, repeatable=None)
-        folder.run(found, *timed(case, 1e-3), cases=(case,), commit=f"{day}" * 40)
-    assert only(folder.trend("commit", "floor")).changes == []
 
 
 def test_a_slowdown_between_three_versions_is_found_and_explained(folder: Folder) -> None:
@@ -491,7 +456,7 @@ def test_asvs_values_are_judged_by_their_intervals_and_stand_apart_from_native_o
     theirs, ours = folder.trend("commit").series
     assert (theirs.place.program, ours.place.program) == ("asv", "ampbench")
     assert [change.x.label for change in theirs.changes] == ["2" * 7]
-    assert (theirs.points[0].low, theirs.points[0].high) == (pytest.approx(0.99e-3), pytest.approx(1.01e-3))
+    assert ends(theirs.points[0].each[0]) == (pytest.approx(0.99e-3), pytest.approx(1.01e-3))
     assert list(ours.changes) == []
 
 
