@@ -18,7 +18,6 @@ import torch
 import ampbench
 from ampbench import convert
 from ampbench.cli.main import main
-from ampbench.convert import Format
 from ampbench.core.metrics import COLUMNS, Column
 from ampbench.core.precisions import (
     AUTOCAST,
@@ -94,8 +93,8 @@ def test_a_stored_number_that_becomes_a_column_is_loaded(results, monkeypatch):
 
 
 def test_a_format_that_is_a_row_can_be_converted_to(results, monkeypatch, capsys):
-    made = Format(lambda _, rows: f"{len(rows)} case\n")
-    monkeypatch.setattr(convert, "FORMATS", MappingProxyType({**convert.FORMATS, "made": made}))
+    made = {"made": lambda _, rows: f"{len(rows)} case\n"}
+    monkeypatch.setattr(convert, "FORMATS", MappingProxyType({**convert.FORMATS, **made}))
     assert main(["convert", "latest", "--to", "made", "--results", str(results)]) == 0
     assert capsys.readouterr().out == "1 case\n"
 

@@ -27,8 +27,6 @@ PARQUET = "parquet"
 """The format of one file for all runs."""
 NATIVE = "native"
 """ampbench's own format: results of other programs are converted to it."""
-NAMED_RUNS = 5
-"""The most written files that are named; the results folder has all."""
 
 
 def command(
@@ -137,7 +135,7 @@ def _parquet(runs: Sequence[str], results: Path) -> bytes:
 
 
 def _import(sources: Sequence[str], results: Path) -> None:
-    """Read and check each whole source, then write its runs; print the files written and the omissions."""
+    """Read and check each whole source, then write its runs; print their number and the omissions."""
     from ampbench.convert import read_source, write_runs
 
     for source in dict.fromkeys(sources):
@@ -148,10 +146,8 @@ def _import(sources: Sequence[str], results: Path) -> None:
         for remark, files in remarks.items():
             print_note(f"{source}: {remark}{f' (in {files:,} files)' if files > 1 else ''}")
         new, known = write_runs(runs, results)
-        for file in new[:NAMED_RUNS]:
-            print_note(f"wrote {file}")
         already = f", {known:,} already there, left as they are" if known else ""
-        print_note(f"{source}: {counted(len(new), 'run')} written{already}")
+        print_note(f"{source}: {counted(len(new), 'run')} written into {results / 'runs'}{already}")
 
 
 Shards = Annotated[

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -264,13 +264,6 @@ def parquet(table: "pd.DataFrame") -> bytes:
     return written
 
 
-class Format(NamedTuple):
-    """The function that writes a format, and whether the format has a place for a row."""
-
-    write: Callable[[StoredRun, Sequence[Row]], str]
-    keeps: Callable[[Row], bool] = lambda row: row["outcome"] == "ok"
-
-
 def _pytest_benchmark(stored: StoredRun, rows: Sequence[Row]) -> str:
     """Return a run as pytest-benchmark's JSON."""
     from ampbench.convert.pytest_benchmark import run_json
@@ -278,34 +271,32 @@ def _pytest_benchmark(stored: StoredRun, rows: Sequence[Row]) -> str:
     return run_json(stored, rows)
 
 
-FORMATS: Mapping[str, Format] = MappingProxyType(
-    {
-        "junit": Format(junit, lambda _: True),
-        "github-smaller": Format(github_smaller),
-        "bencher": Format(bencher),
-        # an imported run may lack rounds
-        "pytest-benchmark": Format(_pytest_benchmark, lambda row: row["outcome"] == "ok" and row["rounds"] is not None),
-    }
+FORMATS: Mapping[str, Callable[[StoredRun, Sequence[Row]], str]] = MappingProxyType(
+    {"junit": junit, "github-smaller": github_smaller, "bencher": bencher, "pytest-benchmark": _pytest_benchmark}
 )
-"""The formats of one run by name."""
+"""The functions that write the formats of one run by name."""
 
 
 def written(stored: StoredRun, to: str) -> tuple[str, Counter[str]]:
     """Return a run in the format `to`, and how many cases the format has no place for, by their outcome.
 
-    Raises `NothingToRunError` where the format has a place for none, `UsageError` for a run that only explains.
+    Only junit has a place for cases without numbers, and imported cases lack the rounds of pytest-benchmark. Raises
+    `NothingToRunError` where the format has a place for none, `UsageError` for a run that only explains.
     """
     frame.require_measured(stored)
     kept, lost = [], Counter[str]()
     for row in frame.run_rows(stored):
-        if FORMATS[to].keeps(row):
+        outcome = row["outcome"]
+        if outcome == "ok" and to == "pytest-benchmark" and row["rounds"] is None:
+            outcome = "without rounds"
+        if to == "junit" or outcome == "ok":
             kept.append(row)
         else:
-            lost["without rounds" if row["outcome"] == "ok" else row["outcome"]] += 1
+            lost[outcome] += 1
     if not kept:
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(lost.items())) or "there is none"
         raise NothingToRunError(f"{to} has no place for any case of {stored.header.run}: {counts}; junit has all")
-    return FORMATS[to].write(stored, kept), lost
+    return FORMATS[to](stored, kept), lost
 
 
 SOURCES = "asv or pytest-benchmark"

@@ -169,7 +169,7 @@ def run_json(stored: StoredRun, rows: Sequence[Row]) -> str:
 def case_info(
     case: Case, records: Iterable[Entry | None], notes: Sequence[str], metrics: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the whole `extra_info` of a benchmark: `metrics` by column name, and the lines for `read_run_json`.
+    """Return the whole `extra_info` of a benchmark: `metrics` by column name, and the lines for `run_of`.
 
     `records` are the case's records of a run file. Numbers that are not finite become None.
     """
@@ -194,9 +194,8 @@ def machine_info(environment: Environment) -> dict[str, Any]:
 
 
 def _benchmark(stored: StoredRun, row: Row, rounds: Sequence[Round]) -> dict[str, Any]:
-    case, header = stored.cases[row["case_id"]], stored.header
+    case = stored.cases[row["case_id"]]
     names = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
-    asked = {"min_rounds": header.settings.rounds, "min_time": header.settings.min_run_seconds, "warmup": True}
     measured = [timing for timing in rounds if not timing.control]
     return {
         # the precisions of one table in one group, which is what `compare` shows together
@@ -211,7 +210,7 @@ def _benchmark(stored: StoredRun, row: Row, rounds: Sequence[Round]) -> dict[str
             notes=[],
             metrics={column.name: value for column, value in defined(row, METRICS.values())},
         ),
-        "options": {} if header.imported else asked,
+        "options": {},
         "stats": _statistics(
             [stats.round_value(timing.samples, timing.cpu_samples, timing.windows) for timing in measured]
         ),

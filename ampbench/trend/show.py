@@ -32,10 +32,6 @@ _NOTES: Mapping[Rule, str] = {
     Rule.NO_ASV: 'not judged: series of this length need asv, which pip install "ampbench[asv]" adds',
     Rule.NO_NOISE: "not judged: neither rounds nor intervals show how noisy the points are",
 }
-_LACKS: Mapping[Lack, str] = {
-    Lack.NOT_MEASURED: "not measured",
-    Lack.OTHER_NUMBERS: "measured with other weights, inputs, or by another counter",
-}
 Names = Mapping[tuple[Place, str, int, str, str], str]
 
 
@@ -151,7 +147,9 @@ def missing(point: Point) -> str:
     if point.gap is None:
         return ""
     lack, why = point.gap
-    return _LACKS.get(lack) or f"{lack}: {why}"
+    if lack is Lack.OTHER_NUMBERS:
+        return "measured with other weights, inputs, or by another counter"
+    return f"{lack}: {why}" if why else lack
 
 
 def failures(trend: Trend) -> list[str]:
@@ -182,16 +180,12 @@ def notes(trend: Trend) -> list[str]:
 
 def _shared_shifts(trend: Trend) -> list[str]:
     """Return the common changes of all times of a run, which no single case explains."""
-    lines = []
-    for shift in trend.shifts:
-        took = f"{relative(shift.ratio).lstrip('+-')} {'more' if shift.ratio > 1 else 'less'}"
-        if shift.ratio >= FACTOR:
-            took = f"{relative(shift.ratio)} as much"
-        took += f" time than at {shift.last.label}"
-        at = f"at {shift.x.label}{where(trend, shift.place)}"
-        median = f"median of {shift.cases} cases, {shift.alike} moved that way"
-        lines.append(f"{at} the whole run took {took} ({median}): perhaps the machine, so cases are judged by the rest")
-    return lines
+    return [
+        f"at {shift.x.label}{where(trend, shift.place)} the times of the whole run changed by {relative(shift.ratio)} "
+        f"from {shift.last.label} (median of {shift.cases} cases, {shift.alike} moved that way): perhaps the machine, "
+        "so cases are judged by the rest"
+        for shift in trend.shifts
+    ]
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -237,7 +231,9 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     still = Counter(series.metric.name for series in trend.series if series.rule in JUDGED and not series.changes)
     blocks += [Block(f"without a change: {_listed(still)} (--all lists them)")] if still and not show_all else []
     blocks += map(Block, notes(trend))
-    title = f"{counts} over {trend.axis.replace('_', ' ')}: {_span(trend)}{f' · {common}' if common else ''}"
+    ends = [(group[0].points[0].x.label, group[0].points[-1].x.label) for group in trend.places.values()]
+    span = few((" → ".join(dict.fromkeys(pair)) for pair in ends), LONGEST_LIST)
+    title = f"{counts} over {trend.axis.replace('_', ' ')}: {span}{f' · {common}' if common else ''}"
     sections = [Section(title, blocks)]
     for place, group in trend.places.items() if show_all else ():
         points = counted(len(group[0].points), "point")
@@ -246,20 +242,12 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     return sections
 
 
-def _span(trend: Trend) -> str:
-    """Return the ends of each place's axis; a single point only where no other axis ends there."""
-    ends = [(group[0].points[0].x.label, group[0].points[-1].x.label) for group in trend.places.values()]
-    known = {label for first, last in ends if first != last for label in (first, last)}
-    spans = (" → ".join(dict.fromkeys(pair)) for pair in ends if pair[0] != pair[1] or pair[0] not in known)
-    return few(spans, LONGEST_LIST)
-
-
 def _value_at(place: int, series: Series) -> str:
     """Return the value at a point or, in one word, why there is none."""
     point = series.points[place]
-    if point.gap is None or point.gap.lack in _LACKS:
-        return UNDEFINED if point.value is None else format_quantity(point.value, series.metric.column.unit)
-    return point.gap.lack
+    if point.value is not None:
+        return format_quantity(point.value, series.metric.column.unit)
+    return point.gap.lack if point.gap and point.gap.why else UNDEFINED
 
 
 def _series_table(group: Sequence[Series], names: Names) -> Block:
@@ -271,16 +259,7 @@ def _series_table(group: Sequence[Series], names: Names) -> Block:
         Column("", lambda series: series.metric.name, "metric", whole=True),
     ]
     columns += [Column("", partial(_value_at, place), xs[place].label, whole=True) for place in chosen]
-    return table("", [*columns, Column("", _total, "total", whole=True)], group)
-
-
-def _total(series: Series) -> str:
-    """Return the change from the first to the last point, "–" where there is none."""
-    values = [value for value in series.values if value is not None]
-    if len(values) < 2 or series.points[-1].undefined:
-        return UNDEFINED
-    first, last = values[0], values[-1]
-    return relative(1.0 if first == last else last / first) if first or first == last else "from none"
+    return table("", columns, group)
 
 
 def _rows(trend: Trend) -> list[dict[str, Any]]:
