@@ -636,7 +636,7 @@ def test_the_suite_of_this_repository_is_the_grid_of_the_default_suite(pytester:
     result = pytester.runpytest_inprocess(
         str(ROOT / "benchmarks" / "pytest"), "--collect-only", "-q", "--amp-device=cpu"
     )
-    assert sum("::test_precisions" in line for line in result.outlines) == 11 * len(ON_CPU)
+    assert sum("::test_precisions[" in line for line in result.outlines) == 12 * len(ON_CPU)
 
 
 CHANGING = """

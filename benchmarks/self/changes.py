@@ -1,6 +1,7 @@
 """How often change points of simulated series are wrong or missing: the tables of docs/trends.md, in some minutes."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 from tests.simulation.trends import HISTORIES, SERIES, flagged, follow, found
 
@@ -37,7 +38,5 @@ def histories_table(count: int = 60) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for table in (steps_table(), histories_table()):
-        for line in table:
-            print(line, flush=True)
-        print()
+    for line in chain(steps_table(), [""], histories_table()):
+        print(line, flush=True)
