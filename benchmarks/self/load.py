@@ -200,12 +200,8 @@ def import_seconds(files: int = 1000) -> float:
         source, results = Path(folder) / "asv", Path(folder) / "results"
         write_results(source, files)
         started = time.perf_counter()
-        runs = convert.read_source(source, Counter())
-        written, _ = convert.write_runs(runs, results)
-        passed = time.perf_counter() - started
-    if len(written) != files:
-        raise ValueError(f"{len(written)} runs were written, not {files}")
-    return passed
+        convert.write_runs(convert.read_source(source, Counter()), results)
+        return time.perf_counter() - started
 
 
 def write_results(folder: Path, files: int) -> None:
