@@ -233,7 +233,7 @@ def _check_settings(option: str, request: ArmRequest, selection: Selection) -> N
     """
     settings_of(request, Settings())
     sources = check_selection(selection)
-    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].settable}
+    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].sizes}
     others = [name for name in request.settings if not name.isupper() and name not in CASE_SETTINGS]
     for name in others if all(source.builtin for source in sources) else ():
         if name.rpartition(".")[2] not in known:

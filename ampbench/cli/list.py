@@ -140,7 +140,6 @@ def workloads(results: Path) -> Rows:  # noqa: ARG001 - all listings have one si
             "needs": spec.needs or None,
             "version": spec.version,
             **{preset: dict(spec.preset(preset)) for preset in PRESETS},
-            "optional": dict(spec.optional),
         }
         for spec in WORKLOADS.values()
     ]
@@ -149,7 +148,7 @@ def workloads(results: Path) -> Rows:  # noqa: ARG001 - all listings have one si
 def _about(row: Mapping[str, Any]) -> str:
     """Return a workload's summary, its parameters with the values of a CPU's preset, and its place in the suite."""
     suite = f"; default suite: {', '.join(row['suite'])}" if row["suite"] else ""
-    return f"{row['summary']}\n  {_assigned(row['small'] | row['optional'])}{suite}"
+    return f"{row['summary']}\n  {_assigned(row['small'])}{suite}"
 
 
 def _assigned(values: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -135,7 +135,7 @@ def make_plan(
         named = bool(selection.precisions)
         asked = _precisions(selection, device, environment.device(device))
         for variant in _variants(sources, selection, environment, device, describe):
-            builtin = WORKLOADS[variant.source.name].settable if variant.source.builtin else {}
+            builtin = WORKLOADS[variant.source.name].sizes if variant.source.builtin else {}
             for text in recipes if variant.has_loss else ():
                 _check_settings(text, variant)
             settable |= variant.parameters.keys() | builtin.keys()
@@ -505,7 +505,7 @@ def _variants(
         if spec is None:
             _check_batch_size(source, named)
         asked = () if library is None else (preset,)
-        settable = spec.settable if spec else describe(source, named, *asked).parameters
+        settable = spec.sizes if spec else describe(source, named, *asked).parameters
         sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
         for values in itertools.product(*sweeps.values()):
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
@@ -542,20 +542,20 @@ def _absent(package: str, why: str) -> str:
 
 def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) -> None:
     """Raise `UsageError` where no selected workload has `parameter`; users' workloads are checked once built."""
-    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].settable}
+    known = {name for source in sources if source.builtin for name in WORKLOADS[source.name].sizes}
     if parameter not in known and all(source.builtin for source in sources):
         raise UnknownNameError(f"{option} parameter", parameter, sorted(known))
 
 
 def overrides_of(
-    source: WorkloadSource, selection: Selection, settable: Mapping[str, ParameterValue] | None = None
+    source: WorkloadSource, selection: Selection, settable: Collection[str] | None = None
 ) -> dict[str, ParameterValue]:
     """Return the overrides for `source`: NAME.PARAM, or a bare PARAM that it has.
 
     `settable` are the workload's parameters, where they are known only once it is built.
     """
     if settable is None:
-        settable = WORKLOADS[source.name].settable if source.builtin else {}
+        settable = WORKLOADS[source.name].sizes if source.builtin else {}
     overrides: dict[str, ParameterValue] = {}
     for key, value in selection.overrides.items():
         workload, dot, parameter = key.rpartition(".")

@@ -1,6 +1,7 @@
-"""Convolutional networks: one documented layer, stacks of our own, and torchvision's classifiers."""
+"""Convolutional networks: one documented layer, a plain stack, torchvision's classifiers, and a detector's head."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor, device, nn, optim
@@ -24,6 +25,12 @@ from ampbench.workloads.weights import (
     rectified,
     regression_loss,
 )
+
+STRIDE = 16
+"""Pixels of the image to one cell of the feature map of `RegionHead`."""
+
+POOLED = 7
+"""Cells a region is pooled to, in each direction, as in Faster R-CNN."""
 
 BRANCH = 0.25
 """RMS of a residual branch where it joins a stream of RMS about one: small, as in trained residual networks."""
@@ -71,71 +78,6 @@ def conv_stack(generator: Generator, *, depth: int, width: int, **sizes: int) ->
     return _classification(generator, module, sizes)
 
 
-def depthwise_stack(generator: Generator, *, depth: int, width: int, **sizes: int) -> Workload:
-    """A strided stem and `depth` pairs of depthwise 3x3 and pointwise convolutions, each normalised and rectified.
-
-    Source of the pattern: Howard et al., "MobileNets", 2017.
-    """
-    with device("meta"):
-        layers = _normalised(nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False))
-        for _ in range(depth):
-            layers += _normalised(nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False))
-            layers += _normalised(nn.Conv2d(width, width, 1, bias=False))
-        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, sizes["classes"]))
-    gains = {str(at): AFTER_RELU for at, layer in enumerate(layers) if isinstance(layer, nn.Conv2d) and at > 0}
-    shifts = {str(at): ACTIVE for at, layer in enumerate(layers) if isinstance(layer, nn.BatchNorm2d)}
-    fill(generator, module, gains=gains, shifts=shifts, rules={f"{len(module) - 1}.weight": classifier(POOLED_GAIN)})
-    return _classification(generator, module, sizes)
-
-
-class UNet(nn.Module):
-    """Four times down and up again, with skips; logits for every pixel: (batch, classes, height, width).
-
-    Source: Ronneberger et al., "U-Net", MICCAI 2015; padded, and with batch normalisation, as is usual today.
-    """
-
-    def __init__(self, width: int, classes: int):
-        super().__init__()
-        widths = [width << level for level in range(5)]
-        self.down = nn.ModuleList(_pair(3 if level == 0 else widths[level - 1], widths[level]) for level in range(5))
-        self.rise = nn.ModuleList(nn.ConvTranspose2d(widths[level + 1], widths[level], 2, 2) for level in range(4))
-        self.up = nn.ModuleList(_pair(2 * widths[level], widths[level]) for level in range(4))
-        self.pool = nn.MaxPool2d(2)
-        self.head = nn.Conv2d(width, classes, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of `images` (batch, 3, height, width), whose sides are multiples of 16."""
-        skips = [self.down[0](images)]
-        for block in self.down[1:]:
-            skips.append(block(self.pool(skips[-1])))
-        x = skips.pop()
-        for level in reversed(range(4)):
-            x = self.up[level](torch.cat([skips.pop(), self.rise[level](x)], dim=1))
-        return self.head(x)  # type: ignore[no-any-return]
-
-
-def unet(generator: Generator, *, width: int, classes: int, image: int, batch_size: int) -> Workload:
-    """U-Net of `width` channels at full resolution, cross entropy over pixels, SGD with momentum."""
-    with device("meta"):
-        module = UNet(width, classes)
-    gains = {
-        "down.0.0": 1.0,
-        "down.*.0": 0.491**-0.5,  # the variance of the maximum of four rectified normals
-        "up.*.0": ((RELU_VARIANCE + 1) / 2) ** -0.5,  # half of its input is a skip, half has just risen
-        "*.3": AFTER_RELU,
-        "rise.*": AFTER_RELU,
-    }
-    shifts = {"down.*": ACTIVE, "up.*": ACTIVE}
-    fill(generator, module, gains=gains, shifts=shifts, rules={"head.weight": classifier(AFTER_RELU)})
-    return Workload(
-        module=module,
-        inputs=generator.uniform("inputs", (batch_size, 3, image, image)),
-        targets=generator.integers("targets", (batch_size, image, image), classes),
-        loss=F.cross_entropy,
-        optimizer=momentum,
-    )
-
-
 def resnet18(generator: Generator, **sizes: int) -> Workload:
     """torchvision's ResNet-18, cross entropy, SGD with momentum."""
     return _resnet(generator, "resnet18", sizes)
@@ -162,24 +104,24 @@ def _resnet(generator: Generator, name: str, sizes: Mapping[str, int]) -> Worklo
 
     with device("meta"):
         module: nn.Module = models.get_model(name, num_classes=sizes["classes"])
-    gains, shifts = resnet_gains(module)
+    gains, shifts = _resnet_gains(module)
     fill(generator, module, gains=gains, shifts=shifts, rules={"fc.weight": classifier(POOLED_GAIN)})
     return _classification(generator, module, sizes)
 
 
-def resnet_gains(module: nn.Module, within: str = "") -> tuple[dict[str, float], dict[str, float]]:
-    """Return gains and shifts for the residual network `within` a module, a name that ends in a dot, or all of it.
+def _resnet_gains(module: nn.Module) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the gains and shifts of the layers of a residual network.
 
     Every convolution has the gain that what it reads calls for, stage by stage. A stage's stream starts at the maximum
     of rectified normals or at the sum of two normalised maps; each block adds a branch of RMS `BRANCH` to it and
     rectifies the sum.
     """
-    gains: dict[str, float] = {f"{within}conv1": 1.0}
+    gains: dict[str, float] = {"conv1": 1.0}
     shifts: dict[str, float] = {}
     mean, variance = ACTIVE + 1.485, 0.357  # of the largest of nine normals, the output of max pooling
     for stage in range(1, 5):
-        for place, block in enumerate(module.get_submodule(f"{within}layer{stage}").children()):
-            name = f"{within}layer{stage}.{place}"
+        for place, block in enumerate(module.get_submodule(f"layer{stage}").children()):
+            name = f"layer{stage}.{place}"
             last = max(layer for layer, _ in block.named_children() if layer.startswith("bn"))
             gains[f"{name}.conv1"] = variance**-0.5
             gains[f"{name}.{last}"], shifts[f"{name}.{last}"] = BRANCH, 0.0
@@ -187,9 +129,8 @@ def resnet_gains(module: nn.Module, within: str = "") -> tuple[dict[str, float],
                 gains[f"{name}.downsample.0"] = variance**-0.5
                 mean, variance = ACTIVE, 1.0
             mean, variance = rectified(mean, variance + BRANCH**2)
-    layers = f"{within}layer*"
-    gains |= {f"{layers}.bn*": 1.0, f"{layers}.downsample.1": 1.0, f"{layers}.conv*": AFTER_RELU}
-    shifts |= {f"{within}*bn*": ACTIVE, f"{within}*downsample.1": ACTIVE}
+    gains |= {"layer*.bn*": 1.0, "layer*.downsample.1": 1.0, "layer*.conv*": AFTER_RELU}
+    shifts |= {"*bn*": ACTIVE, "*downsample.1": ACTIVE}
     return gains, shifts
 
 
@@ -239,11 +180,76 @@ def _classification(generator: Generator, module: nn.Module, sizes: Mapping[str,
     )
 
 
-def _normalised(convolution: nn.Conv2d) -> list[nn.Module]:
-    return [convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU()]
+class RegionHead(nn.Module):
+    """A convolutional backbone of stride 16, RoIAlign, and a linear head: class scores and box corrections.
+
+    Source: Girshick, "Fast R-CNN", ICCV 2015; He et al., "Mask R-CNN", ICCV 2017 (RoIAlign).
+    """
+
+    def __init__(self, width: int, classes: int):
+        super().__init__()
+        from torchvision.ops import RoIAlign
+
+        widths = [3, width // 4, width // 2, width, width]
+        self.backbone = nn.Sequential()
+        for inputs, outputs in pairwise(widths):
+            self.backbone.append(nn.Conv2d(inputs, outputs, 3, stride=2, padding=1))
+            self.backbone.append(nn.ReLU())
+        self.align = RoIAlign(POOLED, spatial_scale=1 / STRIDE, sampling_ratio=2, aligned=True)
+        self.hidden = nn.Linear(width * POOLED**2, 4 * width)
+        self.scores = nn.Linear(4 * width, classes)
+        self.corrections = nn.Linear(4 * width, 4)
+
+    def forward(self, images: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores (batch x regions, classes) and corrections (batch x regions, 4).
+
+        `boxes` (batch, regions, 4) are corners in pixels. They are never cast to less than fp32: fp16 holds no odd
+        number above 2048 and no fraction above 1024, bf16 neither above 256 and 128. RoIAlign wants one dtype, so that
+        its features are cast to theirs and its output is cast back.
+        """
+        features = self.backbone(images)
+        with torch.autocast(images.device.type, enabled=False):
+            exact = torch.promote_types(torch.promote_types(boxes.dtype, features.dtype), torch.float32)
+            regions = self.align(features.to(exact), list(boxes.to(exact).unbind(0))).to(features.dtype)
+        hidden = F.relu(self.hidden(regions.flatten(1)))
+        return self.scores(hidden), self.corrections(hidden)
 
 
-def _pair(inputs: int, outputs: int) -> nn.Sequential:
-    first = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-    second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-    return nn.Sequential(*_normalised(first), *_normalised(second))
+def roi_head(generator: Generator, *, width: int, regions: int, classes: int, image: int, batch_size: int) -> Workload:
+    """A detector's second stage on `regions` given boxes an image; cross entropy and smooth L1, SGD with momentum.
+
+    Inputs are images (batch_size, 3, image, image) and boxes (batch_size, regions, 4): two corners in pixels, with
+    fractions, up to the image's far edge (3072 at preset large).
+    """
+    with device("meta"):
+        module = RegionHead(width, classes)
+    gains = {"backbone.0": 1.0, "*": HE}
+    fill(generator, module, gains=gains, rules={"scores.weight": classifier(HE)}, centred=False)
+
+    def loss(output: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
+        (scores, corrections), (labels, shifts) = output, targets
+        return class_loss(scores, labels) + F.smooth_l1_loss(corrections, shifts.flatten(0, 1).to(corrections.dtype))
+
+    return Workload(
+        module=module,
+        inputs=(
+            generator.uniform("images", (batch_size, 3, image, image)),
+            _boxes(generator, regions, image, batch_size),
+        ),
+        targets=(
+            generator.integers("labels", (batch_size, regions), classes),
+            grid_targets(generator, (batch_size, regions, 4), "shifts"),
+        ),
+        loss=loss,
+        optimizer=momentum,
+    )
+
+
+def _boxes(generator: Generator, regions: int, image: int, batch_size: int) -> Tensor:
+    """Return boxes with sides from an eighth to a half of the image, wholly inside it, in steps of 1/1024 pixel."""
+    unit = 1024  # the product of image and unit stays below 2**24: every coordinate is exact in fp32
+    shape = (batch_size, regions, 2)
+    extent = image * unit
+    sides = extent // 8 + generator.integers("boxes.sides", shape, 3 * extent // 8)
+    corners = generator.integers("boxes.corners", shape, 2**31) % (extent - sides)
+    return (torch.cat((corners, corners + sides), dim=-1).double() / unit).float()

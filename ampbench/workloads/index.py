@@ -18,7 +18,6 @@ LIMITS: dict[str, tuple[int, int]] = {
     "width": (1, 65_536),
     "heads": (1, 1024),
     "features": (1, 65_536),
-    "outputs": (1, 65_536),
     "sequence_length": (1, 131_072),
     "vocabulary": (2, 1_048_576),
     "regions": (1, 65_536),
@@ -30,7 +29,6 @@ LIMITS: dict[str, tuple[int, int]] = {
     "experts": (8, 1024),
     "active": (1, 8),
     "rank": (1, 65_536),
-    "outliers": (0, 1024),
 }
 """The smallest and largest value of a parameter of that name, in every workload that does not narrow it."""
 
@@ -43,8 +41,7 @@ class WorkloadSpec:
     throughput counts. `needs` is a package without which the workload is skipped ("torchvision"). `limits` narrows
     `LIMITS` for some parameters; `multiples` names those that must be a multiple of a product of other parameters and
     numbers. `suite` lists the phases in which the default suite measures it (none: only when asked for), `phases` those
-    that it has at all. `optional` are further parameters, which no preset sets, with the value that leaves the workload
-    as it is without them: at that value they are in no case, no id and no key of its weights.
+    that it has at all.
     """
 
     name: str
@@ -58,17 +55,11 @@ class WorkloadSpec:
     multiples: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     suite: tuple[str, ...] = ()
     phases: tuple[str, ...] = PHASES
-    optional: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def images(self) -> bool:
         """Whether its inputs are images, so that the channels-last memory format applies."""
         return self.items == "images"
-
-    @property
-    def settable(self) -> Mapping[str, int]:
-        """Every parameter that can be set, with a value that it may have."""
-        return {**self.preset("small"), **self.optional}
 
     def preset(self, name: str) -> Mapping[str, int]:
         """Return every parameter's value in the preset `name`; `UnknownNameError` for anything but a preset."""
@@ -88,14 +79,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             "a stack of plain 3x3 convolutions with ReLU, without normalisation, as in VGG",
             {"depth": (3, 6, 12), "width": (16, 32, 256), "classes": (10, 100, 1000), "image": (16, 56, 112),
              "batch_size": (2, 1, 64)}),
-        WorkloadSpec("depthwise_stack", "conv", "images",
-            "depthwise-separable convolutions with batch normalisation, as in MobileNet: bound by memory",
-            {"depth": (3, 6, 12), "width": (16, 64, 512), "classes": (10, 100, 1000), "image": (16, 56, 112),
-             "batch_size": (2, 1, 64)}),
-        WorkloadSpec("unet", "conv", "images",
-            "U-Net of four levels with batch normalisation: a class for every pixel",
-            {"width": (4, 16, 64), "classes": (3, 4, 21), "image": (32, 96, 512), "batch_size": (2, 1, 16)},
-            limits={"image": (32, 8192)}, multiples={"image": (16,)}),
         WorkloadSpec("resnet18", "conv", "images", "torchvision's ResNet-18",
             {"classes": (10, 1000, 1000), "image": (40, 224, 224), "batch_size": (1, 1, 512)},
             needs="torchvision", limits={"image": (40, 8192)}),
@@ -122,86 +105,56 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             "pre-norm encoder with scaled_dot_product_attention; its first operation is a layer norm",
             {"depth": (2, 2, 24), "width": (32, 192, 1024), "heads": (2, 3, 16), "sequence_length": (8, 64, 512),
              "classes": (10, 100, 1000), "batch_size": (2, 1, 64)},
-            suite=("inference", "training"), multiples={"width": ("heads",)}, optional={"outliers": 0}),
+            suite=("inference", "training"), multiples={"width": ("heads",)}),
         WorkloadSpec("decoder_lm", "sequence", "tokens",
             "causal language model: RMS norm, rotary positions, SwiGLU, tied embedding",
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "sequence_length": (8, 32, 2048), "batch_size": (2, 1, 8)},
-            multiples={"width": ("heads", 2)}, optional={"outliers": 0}),
+            multiples={"width": ("heads", 2)}),
         WorkloadSpec("gru", "sequence", "frames",
             "stacked gated recurrent units with a class for every frame, as in speech recognition",
             {"features": (16, 80, 80), "depth": (2, 2, 5), "width": (16, 128, 1024), "sequence_length": (8, 32, 512),
              "classes": (10, 100, 1000), "batch_size": (2, 4, 128)}),
-        WorkloadSpec("speech_encoder", "sequence", "frames",
-            "a conformer on log-mel features with rotary positions, trained by CTC, whose loss needs fp32",
-            {"features": (16, 80, 80), "depth": (1, 2, 17), "width": (16, 144, 512), "heads": (2, 4, 8),
-             "sequence_length": (32, 128, 1600), "classes": (10, 32, 1024), "batch_size": (2, 1, 32)},
-            limits={"sequence_length": (32, 131_072), "features": (4, 65_536)},
-            multiples={"sequence_length": (4,), "width": ("heads", 2)}),
-        WorkloadSpec("prefill", "language", "tokens",
+        WorkloadSpec("prefill", "sequence", "tokens",
             "a prompt through the language model: the last token's logits, and a cache written",
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "sequence_length": (8, 256, 4096), "batch_size": (2, 1, 8)},
-            phases=("inference",), multiples={"width": ("heads", 2)}, optional={"outliers": 0}),
-        WorkloadSpec("decode", "language", "tokens",
+            phases=("inference",), multiples={"width": ("heads", 2)}),
+        WorkloadSpec("decode", "sequence", "tokens",
             "one token of the language model, after a cache of keys and values",
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "context": (8, 512, 2048), "batch_size": (2, 1, 16)},
-            phases=("inference",), multiples={"width": ("heads", 2)}, optional={"outliers": 0}),
-        WorkloadSpec("moe", "language", "tokens",
+            phases=("inference",), multiples={"width": ("heads", 2)}),
+        WorkloadSpec("moe", "sequence", "tokens",
             "the language model with a mixture of experts: a router in fp32, no capacity, no token dropped",
             {"depth": (2, 2, 6), "width": (32, 128, 1024), "heads": (2, 2, 16), "experts": (8, 8, 8),
              "active": (2, 2, 2), "vocabulary": (64, 4096, 50_304), "sequence_length": (32, 64, 2048),
              "batch_size": (2, 1, 8)},
-            multiples={"width": ("heads", 2)}, optional={"outliers": 0}),
-        WorkloadSpec("lora", "language", "tokens",
+            multiples={"width": ("heads", 2)}),
+        WorkloadSpec("lora", "sequence", "tokens",
             "low-rank fine-tuning of the language model, whose linear layers are kept in bf16 and frozen",
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "rank": (4, 8, 16), "sequence_length": (8, 32, 2048), "batch_size": (2, 1, 8)},
-            multiples={"width": ("heads", 2)}, optional={"outliers": 0}),
-        WorkloadSpec("softmax_head", "heads", "rows",
+            multiples={"width": ("heads", 2)}),
+        WorkloadSpec("softmax_head", "linear", "rows",
             "a linear layer and softmax, with the Brier score: probabilities in half precision",
             {"width": (32, 512, 1024), "classes": (10, 100, 100), "batch_size": (8, 256, 131_072)},
             limits={"classes": (2, 1000)}),
-        WorkloadSpec("cross_entropy_head", "heads", "rows",
+        WorkloadSpec("cross_entropy_head", "linear", "rows",
             "a linear layer to a large vocabulary and cross entropy: the end of a language model",
             {"width": (32, 128, 4096), "vocabulary": (64, 32_000, 32_000), "batch_size": (8, 16, 16_384)},
             suite=("inference", "training")),
-        WorkloadSpec("bce_head", "heads", "rows",
-            "a linear layer and binary cross entropy with logits: many labels an example",
-            {"width": (32, 512, 4096), "classes": (10, 100, 10_000), "batch_size": (8, 64, 8192)}),
-        WorkloadSpec("kl_head", "heads", "rows",
-            "a linear layer, log-softmax and Kullback-Leibler divergence from a teacher: distillation",
-            {"width": (32, 512, 4096), "classes": (10, 1000, 10_000), "batch_size": (8, 32, 8192)}),
-        WorkloadSpec("mse_head", "heads", "rows", "a linear layer and mean squared error: regression",
-            {"width": (32, 512, 4096), "outputs": (8, 256, 4096), "batch_size": (8, 64, 16_384)}),
-        WorkloadSpec("cosine_embedding_head", "heads", "rows",
-            "one linear layer on two inputs and cosine embedding loss: similarity learning; two outputs",
-            {"width": (32, 512, 4096), "outputs": (8, 256, 1024), "batch_size": (8, 32, 32_768)}),
-        WorkloadSpec("vit_b_16", "vision", "images", "torchvision's vision transformer, base size with 16x16 patches",
-            {"classes": (10, 1000, 1000), "image": (32, 224, 224), "batch_size": (1, 1, 128)},
-            needs="torchvision", limits={"image": (16, 8192)}, multiples={"image": (16,)}),
-        WorkloadSpec("roi_head", "vision", "images",
+        WorkloadSpec("roi_head", "conv", "images",
             "a detector's second stage: torchvision's RoIAlign on a small backbone, boxes given in pixels",
             {"width": (8, 32, 256), "regions": (4, 32, 512), "classes": (10, 91, 91), "image": (64, 256, 3072),
              "batch_size": (1, 1, 4)},
             needs="torchvision", suite=("inference", "training"), limits={"image": (32, 8192)},
             multiples={"image": (16,), "width": (4,)}),
-        WorkloadSpec("detector", "vision", "images",
-            "torchvision's FCOS, end to end with suppression; its outputs at every point are compared",
-            {"width": (16, 64, 256), "depth": (1, 2, 3), "regions": (4, 8, 32), "classes": (10, 91, 91),
-             "image": (128, 128, 1024), "batch_size": (1, 1, 16)},
-            needs="torchvision", limits={"image": (128, 8192)}, multiples={"image": (128,), "width": (8,)}),
-        WorkloadSpec("diffusion_transformer", "vision", "images",
+        WorkloadSpec("diffusion_transformer", "sequence", "images",
             "a diffusion transformer (DiT) on latent images: one denoising step, velocity in training",
             {"depth": (2, 4, 24), "width": (32, 192, 1024), "heads": (2, 3, 16), "classes": (10, 1000, 1000),
              "image": (8, 16, 32), "batch_size": (2, 2, 64)},
             limits={"image": (4, 512)}, multiples={"image": (2,), "width": ("heads", 4)}),
-        WorkloadSpec("diffusion_unet", "vision", "images",
-            "a diffusion U-Net with attention on latent images: one denoising step, noise in training",
-            {"width": (8, 32, 256), "depth": (1, 1, 2), "heads": (2, 2, 8), "image": (8, 32, 64),
-             "batch_size": (2, 1, 16)},
-            limits={"image": (8, 512)}, multiples={"image": (4,), "width": ("heads", 4)}),
         WorkloadSpec("digits", "data", "images",
             "a small convolutional classifier of scikit-learn's handwritten digits, for training studies",
             {"width": (4, 32, 128), "batch_size": (8, 64, 125)},
@@ -304,18 +257,18 @@ def resolve_parameters(
 ) -> dict[str, ParameterValue]:
     """Return every parameter of `spec`, the batch size last: `overrides` over the values of `preset`.
 
-    Optional parameters are included where they have an effect. Raises `UnknownNameError` for a preset or a parameter it
+    Raises `UnknownNameError` for a preset or a parameter it
     does not have, `UsageError` for a value that is no whole number, outside its limits, or not the multiple it has to
     be.
     """
-    settled = {**spec.optional, **spec.preset(preset)}
+    settled = dict(spec.preset(preset))
     for name, value in (overrides or {}).items():
         if name not in settled:
-            raise UnknownNameError(f"parameter of {spec.name}", name, spec.settable)
+            raise UnknownNameError(f"parameter of {spec.name}", name, spec.sizes)
         settled[name] = check_parameter(spec.name, name, value, spec.limits.get(name, LIMITS[name]))
     for name, factors in spec.multiples.items():
         _check_multiple(spec, settled, name, factors)
-    return {name: value for name, value in settled.items() if spec.optional.get(name) != value}
+    return {**settled}
 
 
 def class_name(spec: WorkloadSpec) -> str:

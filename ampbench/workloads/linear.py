@@ -1,6 +1,7 @@
-"""Linear layers: matrix products with little between them; and a recommender, which has its weights in tables."""
+"""Linear layers: matrix products with little between, two heads with their losses, and a recommender of tables."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -53,13 +54,7 @@ def linear_stack(generator: Generator, *, depth: int, width: int, batch_size: in
     with device("meta"):
         module = _stack([width] * (depth + 1))
     fill(generator, module, gains={"0": 1.0, "*": HE}, centred=False)
-    return Workload(
-        module=module,
-        inputs=generator.uniform("inputs", (batch_size, width)),
-        targets=grid_targets(generator, (batch_size, width)),
-        loss=regression_loss,
-        optimizer=momentum,
-    )
+    return _rows(generator, module, width, grid_targets(generator, (batch_size, width)), regression_loss)
 
 
 def mlp(generator: Generator, *, features: int, depth: int, width: int, classes: int, batch_size: int) -> Workload:
@@ -71,13 +66,7 @@ def mlp(generator: Generator, *, features: int, depth: int, width: int, classes:
         module = _stack([features, *[width] * depth, classes])
     head = f"{2 * depth}.weight"
     fill(generator, module, gains={"0": 1.0, "*": HE}, rules={head: classifier(HE)}, centred=False)
-    return Workload(
-        module=module,
-        inputs=generator.uniform("inputs", (batch_size, features)),
-        targets=generator.integers("targets", (batch_size,), classes),
-        loss=class_loss,
-        optimizer=momentum,
-    )
+    return _rows(generator, module, features, generator.integers("targets", (batch_size,), classes), class_loss)
 
 
 def recommender(
@@ -92,9 +81,7 @@ def recommender(
     with device("meta"):
         module = Recommender(features, tables, vocabulary, width)
     pairs = tables * (tables + 1) // 2
-    read = math.sqrt(
-        (width + pairs * width) / (width + pairs)
-    )  # RMS of the top's input: products have the width's root
+    read = math.sqrt((width + pairs * width) / (width + pairs))  # RMS of the top's input: of products, sqrt(width)
     gains = {"bottom.0": 1.0, "bottom.2": HE, "top.0": 1 / read, "*": HE}
     fill(generator, module, gains=gains, rules={"tables.*": around(0, bag**-0.5)}, centred=False)
     entries = generator.integers("entries", (batch_size, tables, bag), vocabulary)
@@ -116,3 +103,37 @@ def _stack(widths: list[int]) -> nn.Sequential:
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def softmax_head(generator: Generator, *, width: int, classes: int, batch_size: int) -> Workload:
+    """Linear layer and softmax: probabilities (batch_size, classes); the Brier score, SGD with momentum.
+
+    Source of the score: Brier, "Verification of forecasts expressed in terms of probability", 1950. Unlike the
+    logarithm of a probability it stays finite where half precision flushes the probability to zero.
+    """
+    with device("meta"):
+        module = nn.Sequential(nn.Linear(width, classes), nn.Softmax(dim=-1))
+
+    def brier_score(output: Tensor, targets: Tensor) -> Tensor:
+        return (output - F.one_hot(targets, classes).to(output.dtype)).square().sum(-1).mean()
+
+    # Logits this large make most rows nearly certain; the RMS of a vector of probabilities is at most classes**-0.5.
+    fill(generator, module, rules={"0.weight": classifier(4.0)})
+    return _rows(generator, module, width, generator.integers("targets", (batch_size,), classes), brier_score)
+
+
+def cross_entropy_head(generator: Generator, *, width: int, vocabulary: int, batch_size: int) -> Workload:
+    """Linear layer without bias to logits (batch_size, vocabulary); cross entropy, SGD with momentum."""
+    with device("meta"):
+        module = nn.Linear(width, vocabulary, bias=False)
+    fill(generator, module, rules={"weight": classifier(1.0)})
+    targets = generator.integers("targets", (batch_size,), vocabulary)
+    return _rows(generator, module, width, targets, class_loss)
+
+
+def _rows(
+    generator: Generator, module: nn.Module, width: int, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Workload:
+    """Return the workload of a network that reads a row of `width` features for each of the targets."""
+    inputs = generator.uniform("inputs", (len(targets), width))
+    return Workload(module=module, inputs=inputs, targets=targets, loss=loss, optimizer=momentum)

@@ -1,7 +1,8 @@
-"""Sequence models: an encoder, a causal language model, recurrent units, and a speech encoder."""
+"""Sequence models: an encoder, recurrent units, language models as trained, served and fine-tuned, and diffusion."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 
 import torch
@@ -20,10 +21,29 @@ from ampbench.workloads.weights import (
     class_loss,
     classifier,
     fill,
+    grid_targets,
     kernel,
-    rectified,
+    regression_loss,
     waves,
 )
+
+ADAPTER_SCALE = 2.0
+"""Weight of an adapter's output: alpha is twice the rank, as usual."""
+
+ADAPTER_RMS = 0.1
+"""RMS of an adapter's output, as partway through a fine-tuning, which starts at 0."""
+
+LATENTS = 4
+"""Channels of the latent images that diffusion runs on, as Stable Diffusion's autoencoder makes them."""
+
+PATCH = 2
+"""Side of a diffusion transformer's patches, as in DiT-XL/2."""
+
+TIMESTEPS = 1000
+"""Steps from an image to noise (Ho et al., "Denoising diffusion probabilistic models", NeurIPS 2020)."""
+
+MODULATION = 0.4
+"""RMS of the shifts, scales and gates that a timestep gives a diffusion transformer's blocks."""
 
 SHARPNESS = 1.3
 """Gain of queries and keys: attention scores vary by its square, 1.7, so that a token attends to a few others."""
@@ -33,28 +53,6 @@ EMBEDDING_RMS = 0.5
 
 HEAD_GAIN = 0.1
 """Gain of the last norm: it keeps logits, sums over the width, at the size they have in trained models."""
-
-OUTLIER = 20.0
-"""So many times larger than the RMS of the others are outlying channels, in every token and every layer.
-
-Source: Dettmers et al., "LLM.int8()", NeurIPS 2022: six channels or so of a trained language model."""
-
-MASSIVE = 1000.0
-"""The factor of the first token of a sequence, in the same channels.
-
-Source: Sun et al., "Massive activations in large language models", COLM 2024, which calls a thousand times the median
-massive.
-"""
-
-
-SUBSAMPLED = 4
-"""Frames of speech to one of the encoder, after two strided convolutions."""
-
-SURROUNDINGS = 31
-"""Frames that the encoder's depthwise convolutions see (Gulati et al., 2020)."""
-
-GLU_VARIANCE = 0.293
-"""Variance of x * sigmoid(y), x and y standard normal: the second moment of sigmoid(x)."""
 
 Sizes = Mapping[str, int]
 """The parameters of a workload, by their names in `ampbench.workloads.index`."""
@@ -229,106 +227,23 @@ class Recurrent(nn.Module):
         return self.head(states)  # type: ignore[no-any-return]
 
 
-class FeedForward(nn.Module):
-    """A layer norm and two layers of four times the width, with SiLU between."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what is added to the stream (batch, frames, width)."""
-        return self.down(F.silu(self.up(self.norm(x))))  # type: ignore[no-any-return]
-
-
-class Surroundings(nn.Module):
-    """A depthwise convolution over time between two pointwise layers, with a gate before and batch normalisation."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.widen = nn.Linear(width, 2 * width)
-        self.depthwise = nn.Conv1d(width, width, SURROUNDINGS, padding=SURROUNDINGS // 2, groups=width)
-        self.batch_norm = nn.BatchNorm1d(width)
-        self.narrow = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what is added to the stream (batch, frames, width)."""
-        y = self.depthwise(F.glu(self.widen(self.norm(x)), dim=-1).transpose(1, 2))
-        return self.narrow(F.silu(self.batch_norm(y)).transpose(1, 2))  # type: ignore[no-any-return]
-
-
-class ConformerBlock(nn.Module):
-    """Half a feed-forward layer, attention with rotary positions, convolution, the other half, and a layer norm.
-
-    Source: Gulati et al., "Conformer", Interspeech 2020.
-    """
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.before = FeedForward(width)
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
-        self.surroundings = Surroundings(width)
-        self.after = FeedForward(width)
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """Return the stream (batch, frames, width) after this block."""
-        x = x + 0.5 * self.before(x)
-        x = x + self.attention(self.attention_norm(x), cosine, sine)
-        x = x + self.surroundings(x)
-        return self.norm(x + 0.5 * self.after(x))  # type: ignore[no-any-return]
-
-
-class SpeechEncoder(nn.Module):
-    """Two strided convolutions over time and frequency, conformer blocks, a symbol or the blank for every frame."""
-
-    cosine: Tensor
-    sine: Tensor
-
-    def __init__(self, features: int, depth: int, width: int, heads: int, classes: int, frames: int):
-        super().__init__()
-        first, second = (nn.Conv2d(inputs, width, 3, stride=2, padding=1) for inputs in (1, width))
-        self.subsample = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
-        self.embed = nn.Linear(width * -(-features // SUBSAMPLED), width)
-        self.blocks = nn.ModuleList(ConformerBlock(width, heads) for _ in range(depth))
-        self.head = nn.Linear(width, classes)
-        self.register_buffer("cosine", torch.empty(frames, width // heads), persistent=False)
-        self.register_buffer("sine", torch.empty(frames, width // heads), persistent=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the logits (batch, frames / 4, classes) of log-mel `features` (batch, frames, features)."""
-        x = self.embed(self.subsample(features[:, None]).transpose(1, 2).flatten(2))
-        for block in self.blocks:
-            x = block(x, self.cosine, self.sine)
-        return self.head(x)  # type: ignore[no-any-return]
-
-
-def transformer_encoder(
-    generator: Generator, *, depth: int, width: int, heads: int, outliers: int = 0, **sizes: int
-) -> Workload:
+def transformer_encoder(generator: Generator, *, depth: int, width: int, heads: int, **sizes: int) -> Workload:
     """Pre-norm encoder on embedded tokens, so that a layer norm reads its inputs; cross entropy, AdamW.
 
-    Inputs are (batch_size, sequence_length, width), outputs logits (batch_size, sequence_length, classes). Of the
-    width, `outliers` channels hold massive activations.
+    Inputs are (batch_size, sequence_length, width), outputs logits (batch_size, sequence_length, classes).
     """
     with device("meta"):
         module = Encoder(depth, width, heads, sizes["classes"])
     gains = {"*.query_key_value": SHARPNESS, "*.down": 0.5 * GELU_VARIANCE**-0.5}
-    signs = _outlier_signs(generator, width, outliers)
-    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)} | _norms(signs, 1.0))
+    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)})
     inputs = generator.uniform("inputs", (sizes["batch_size"], sizes["sequence_length"], width))
-    return _tagger(generator, module, _outlying(inputs, signs, 1.0), sizes["classes"])
+    return _tagger(generator, module, inputs, sizes["classes"])
 
 
 def decoder_lm(generator: Generator, **sizes: int) -> Workload:
     """Causal language model whose head is its embedding; cross entropy against the next token, AdamW.
 
-    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary). Of the
-    width, `outliers` channels hold massive activations.
+    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
     """
     with device("meta"):
         module = Decoder(sizes)
@@ -356,14 +271,9 @@ def language_model(
 
 
 def next_tokens(generator: Generator, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """Return tokens (batch_size, sequence_length) and their successors.
-
-    With `outliers`, every sequence starts with token 0, whose embedding `decoder_weights` makes massive.
-    """
+    """Return tokens (batch_size, sequence_length) and their successors."""
     shape = (sizes["batch_size"], sizes["sequence_length"] + 1)
     tokens = generator.integers("tokens", shape, sizes["vocabulary"])
-    if sizes.get("outliers"):
-        tokens[:, 0] = 0
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
@@ -379,7 +289,7 @@ def decoder_weights(
 
     Branches are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest
     part of its stream and the logits have a clear first. `attended` is about the RMS of what a token attends to, an
-    average. With `outliers`, so many channels of all embeddings are outlying, those of token 0 massive (`_norms`).
+    average.
     """
     branch = 2 * EMBEDDING_RMS / math.sqrt(2 * sizes["depth"])
     gains = {
@@ -388,56 +298,8 @@ def decoder_weights(
         "*.down": branch * SWIGLU_VARIANCE**-0.5,
         "norm": HEAD_GAIN,
     }
-    signs = _outlier_signs(generator, sizes["width"], sizes.get("outliers", 0))
-
-    def embedding(generator: Generator, name: str, tensor: Tensor) -> Tensor:
-        return _outlying(generator.uniform(name, tuple(tensor.shape), rms=EMBEDDING_RMS), signs, EMBEDDING_RMS)
-
-    rules_own: dict[str, Rule] = {"embedding.weight": embedding, **_rotary_tables(module.cosine), **(rules or {})}
-    fill(generator, module, gains=gains, rules=rules_own | _norms(signs, HEAD_GAIN))
-
-
-def _outlier_signs(generator: Generator, width: int, outliers: int) -> Tensor | None:
-    """Return 1 or -1 in this number of drawn channels, 0 elsewhere; None for no outliers."""
-    if not outliers:
-        return None
-    channels = torch.argsort(generator.integers("outliers", (width,), 2**31), stable=True)[:outliers]
-    signs = torch.zeros(width)
-    signs[channels] = (generator.integers("outliers.signs", (len(channels),), 2) * 2 - 1).float()
-    return signs
-
-
-def _outlying(vectors: Tensor, signs: Tensor | None, rms: float) -> Tensor:
-    """Return vectors (..., count, width) of this RMS with outlying channels, those of the first vector massive."""
-    if signs is None:
-        return vectors
-    vectors = vectors + OUTLIER * rms * signs
-    vectors[..., 0, :] += (MASSIVE - OUTLIER) * rms * signs
-    return vectors
-
-
-def _norms(signs: Tensor | None, gain: float) -> dict[str, Rule]:
-    """Return the rules for norms of a stream with outlying channels; {} for one without.
-
-    Half of what blocks read, by its mean square, is outlying, so that they and their outputs have the size that they
-    have without. The last norm, of this gain, lets as much of the others through, and nothing of the outlying ones.
-    """
-    if signs is None:
-        return {}
-    outlying = signs.bool()
-    width, outliers = len(signs), int(outlying.sum())
-    restored = round(math.sqrt(1 + outliers * OUTLIER**2 / width), 6)
-    weight = round(restored * math.sqrt(width / outliers) / OUTLIER, 6)
-
-    def block(generator: Generator, name: str, tensor: Tensor) -> Tensor:
-        weights = generator.uniform(name, tuple(tensor.shape), rms=0.1, mean=1.0)
-        return weights * torch.where(outlying, weight, restored) * 2**-0.5
-
-    def last(generator: Generator, name: str, tensor: Tensor) -> Tensor:
-        weights = generator.uniform(name, tuple(tensor.shape), rms=0.1 * gain, mean=gain)
-        return torch.where(outlying, weights / MASSIVE, weights * restored) * 2**-0.5
-
-    return {"norm.weight": last, "*.attention_norm.weight": block, "*.feed_norm.weight": block}
+    own_rules: dict[str, Rule] = {"embedding.weight": around(0, EMBEDDING_RMS), **_rotary_tables(module.cosine)}
+    fill(generator, module, gains=gains, rules=own_rules | dict(rules or {}))
 
 
 def gru(generator: Generator, *, features: int, depth: int, width: int, **sizes: int) -> Workload:
@@ -471,53 +333,6 @@ def _tagger(generator: Generator, module: nn.Module, inputs: Tensor, classes: in
     )
 
 
-def speech_encoder(
-    generator: Generator, *, features: int, sequence_length: int, classes: int, **sizes: int
-) -> Workload:
-    """A conformer on log-mel features, with a fourth of their frames; connectionist temporal classification, AdamW.
-
-    Inputs are (batch_size, sequence_length, features), outputs logits (batch_size, sequence_length / 4, classes), whose
-    class 0 is the blank. Targets are (batch_size, sequence_length / 16) of the others.
-    """
-    frames, batch_size = sequence_length // SUBSAMPLED, sizes["batch_size"]
-    with device("meta"):
-        module = SpeechEncoder(features, sizes["depth"], sizes["width"], sizes["heads"], classes, frames)
-    behind_relu = rectified(0.0, 1.0)[1] ** -0.5
-    gains = {
-        "subsample.2": behind_relu,
-        "embed": behind_relu,
-        "*.query_key_value": SHARPNESS,
-        "*.project": 0.7,
-        "*.down": SILU_VARIANCE**-0.5,  # half is added
-        "*.depthwise": GLU_VARIANCE**-0.5,
-        "*.narrow": 0.5 * SILU_VARIANCE**-0.5,
-    }
-    fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0), **_rotary_tables(module.cosine)})
-    return Workload(
-        module=module,
-        inputs=generator.uniform("inputs", (batch_size, sequence_length, features)),
-        targets=1 + generator.integers("targets", (batch_size, frames // 4), classes - 1),
-        loss=_alignment_loss,
-        optimizer=adamw,
-        items_per_step=batch_size * sequence_length,
-        classes_dim=-1,
-    )
-
-
-def _alignment_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the CTC loss of logits (batch, frames, classes); class 0 is the blank.
-
-    It has no kernel in half, and only CPU's autocast casts for it: log-probabilities are taken in at least fp32, as in
-    all recipes for speech.
-    """
-    exact = torch.promote_types(logits.dtype, torch.float32)
-    log_probabilities = F.log_softmax(logits, dim=-1, dtype=exact).transpose(0, 1)
-    frames, batch, _ = log_probabilities.shape
-    lengths = torch.full((2, batch), frames)
-    lengths[1] = targets.shape[1]
-    return F.ctc_loss(log_probabilities, targets, lengths[0], lengths[1])
-
-
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Return `x` (..., tokens, size) with each pair of halves turned by its position, in `x`'s dtype.
 
@@ -537,3 +352,291 @@ def _rotary_tables(table: Tensor) -> dict[str, Rule]:
     tokens, size = table.shape
     halves = {name: waves(of, tokens, size // 2) for name, of in (("cosine", math.cos), ("sine", math.sin))}
     return {name: torch.cat((half, half), dim=1) for name, half in halves.items()}
+
+
+class Prefill(Decoder):
+    """A decoder that reads a prompt: logits that follow its last token, and each block's keys and values."""
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:  # type: ignore[override]
+        """Return logits (batch, vocabulary) and, by block, keys and values (batch, heads, tokens, size)."""
+        caches = [Cache() for _ in self.blocks]
+        stream = self.stream(tokens, self.cosine, self.sine, caches)
+        return self.logits(stream[:, -1]), tuple(cache.held for cache in caches)
+
+
+class Decode(Decoder):
+    """A decoder that writes one token, after as many as its cache holds."""
+
+    def forward(self, token: Tensor, keys: Tensor, values: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the logits (batch, vocabulary) that follow `token` (batch, 1).
+
+        `keys` and `values` (batch, depth, heads, context, size) are those of the tokens before it.
+        """
+        caches = [Cache(*pair) for pair in zip(keys.unbind(1), values.unbind(1), strict=True)]
+        context = keys.shape[-2]
+        return self.logits(self.stream(token, self.cosine[context:], self.sine[context:], caches)[:, -1])
+
+
+class Expert(nn.Module):
+    """A SwiGLU layer (tokens, width)."""
+
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output."""
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+
+
+class Router(nn.Linear):
+    """The weight of every expert for every token (tokens, experts): 0 but for the `active` highest, which sum to 1.
+
+    It runs in at least fp32 with autocast off, as routers do. Source: Fedus et al., "Switch transformers", JMLR 2022,
+    section 2.4.
+    """
+
+    def __init__(self, width: int, experts: int, active: int):
+        super().__init__(width, experts, bias=False)
+        self.active = active
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the weights for `tokens` (tokens, width)."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            exact = torch.promote_types(tokens.dtype, torch.float32)
+            scores = F.linear(tokens.to(exact), self.weight.to(exact))
+            best, chosen = scores.topk(self.active)
+            return torch.zeros_like(scores).scatter(1, chosen, best.softmax(-1))
+
+
+class MixtureBlock(CausalBlock):
+    """A causal block in which a router sends each token to some of its experts.
+
+    No expert has a capacity: no token is dropped. Outputs of experts are added in their order, so that a step repeats
+    exactly. Source: Jiang et al., "Mixtral of experts", 2024.
+    """
+
+    def __init__(self, width: int, heads: int, experts: int, active: int):
+        super().__init__(width, heads)
+        self.router = Router(width, experts, active)
+        self.experts = nn.ModuleList(Expert(width, 8 * ((width + 2) // 3)) for _ in range(experts))
+
+    def feed(self, x: Tensor) -> Tensor:
+        """Return the outputs of every token's experts, weighted by the router."""
+        tokens = x.flatten(0, -2)
+        weights = self.router(tokens)
+        total = torch.zeros_like(tokens)
+        for place, expert in enumerate(self.experts):
+            rows = weights[:, place].nonzero()[:, 0]
+            answers = expert(tokens[rows]) * weights[rows, place, None]
+            total.index_add_(0, rows, answers.to(total.dtype))
+        return total.view_as(x)
+
+
+class LowRank(nn.Linear):
+    """A linear layer whose weights stay in bf16 and are not trained, and an adapter of low rank, which is.
+
+    The weights are used in the dtype in which the layer computes: autocast's, else its input's. Source: Hu et al.,
+    "LoRA", ICLR 2022; Dettmers et al., "QLoRA", NeurIPS 2023, for adapters on all linear layers.
+    """
+
+    def __init__(self, inputs: int, outputs: int, rank: int):
+        super().__init__(inputs, outputs, bias=False)
+        self.weight = nn.Parameter(self.weight.detach().bfloat16(), requires_grad=False)
+        self.lower = nn.Parameter(torch.empty(rank, inputs))
+        self.upper = nn.Parameter(torch.empty(outputs, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output and the adapter's (..., outputs)."""
+        casts = torch.is_autocast_enabled(x.device.type)
+        frozen = F.linear(x, self.weight if casts else self.weight.to(x.dtype))
+        return frozen + ADAPTER_SCALE * F.linear(F.linear(x, self.lower), self.upper)
+
+
+def prefill(generator: Generator, **sizes: int) -> Workload:
+    """A prompt through a decoder: the logits of what follows it, and the cache that decoding starts from; no loss.
+
+    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, vocabulary), which are compared, and
+    keys and values (batch_size, heads, sequence_length, width / heads) of every block.
+    """
+    with device("meta"):
+        module = Prefill(sizes)
+    decoder_weights(generator, module, sizes)
+    tokens, _ = next_tokens(generator, sizes)
+    return Workload(module=module, inputs=tokens, items_per_step=tokens.numel(), outputs="[0]", classes_dim=-1)
+
+
+def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
+    """One token after `context` others, of which each block has the keys and values in a cache; no loss.
+
+    Inputs are tokens (batch_size, 1) and a cache of keys and values (batch_size, depth, heads, context, width / heads)
+    each, outputs logits (batch_size, vocabulary). The cache is the same at every step.
+    """
+    sizes["sequence_length"] = context + 1
+    with device("meta"):
+        module = Decode(sizes)
+    # Of n keys whose scores vary by v, a token attends to n / e**v: it sees an average of that number of values.
+    spread = math.exp(SHARPNESS**4)
+    attended = round(SHARPNESS * math.sqrt(min(1.0, spread / context)), 6)
+    decoder_weights(generator, module, sizes, attended=attended)
+    batch_size, heads = sizes["batch_size"], sizes["heads"]
+    shape = (batch_size, sizes["depth"], heads, context, sizes["width"] // heads)
+    return Workload(
+        module=module,
+        inputs=(
+            generator.integers("tokens", (batch_size, 1), sizes["vocabulary"]),
+            generator.uniform("keys", shape, rms=SHARPNESS),
+            generator.uniform("values", shape, rms=SHARPNESS),
+        ),
+        cached=(1, 2),
+        classes_dim=-1,
+    )
+
+
+def moe(generator: Generator, *, experts: int, active: int, **sizes: int) -> Workload:
+    """The language model of `decoder_lm` with a mixture of experts in each block; cross entropy, AdamW.
+
+    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
+    """
+    with device("meta"):
+        module = Decoder(sizes, partial(MixtureBlock, experts=experts, active=active))
+    return language_model(generator, module, sizes)
+
+
+def lora(generator: Generator, *, rank: int, **sizes: int) -> Workload:
+    """The language model of `decoder_lm` with linear layers kept in bf16 and low-rank adapters; cross entropy, AdamW.
+
+    Adapters alone are trained. They are fp32, as are norms and the embedding. Inputs are tokens
+    (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
+    """
+    with device("meta"):
+        module = Decoder(sizes).requires_grad_(False)
+        for owner in list(module.modules()):
+            for name, layer in list(owner.named_children()):
+                if isinstance(layer, nn.Linear):
+                    setattr(owner, name, LowRank(layer.in_features, layer.out_features, rank))
+    return language_model(
+        generator,
+        module,
+        sizes,
+        lambda parameters: adamw(parameter for parameter in parameters if parameter.requires_grad),
+        {"*.lower": kernel(1.0), "*.upper": kernel(ADAPTER_RMS / ADAPTER_SCALE)},
+    )
+
+
+class Timesteps(nn.Module):
+    """What a diffusion network knows of the time: sinusoids of whole timesteps, a layer, SiLU and a layer.
+
+    The sinusoids are made in at least fp32 and cast to the layer's dtype, as is usual: no half precision holds the
+    angle 999 to better than a quarter.
+    """
+
+    def __init__(self, features: int, width: int):
+        super().__init__()
+        self.up = nn.Linear(features, width)
+        self.down = nn.Linear(width, width)
+
+    def forward(self, timesteps: Tensor) -> Tensor:
+        """Return an embedding (batch, width) of `timesteps`, integers (batch,)."""
+        exact = torch.promote_types(self.up.weight.dtype, torch.float32)
+        half = self.up.in_features // 2
+        places = torch.arange(half, dtype=exact, device=timesteps.device)
+        angles = timesteps.to(exact)[:, None] * torch.exp(-math.log(10_000) / half * places)
+        sinusoids = torch.cat((angles.cos(), angles.sin()), dim=1).to(self.up.weight.dtype)
+        return self.down(F.silu(self.up(sinusoids)))  # type: ignore[no-any-return]
+
+
+class ModulatedBlock(nn.Module):
+    """A transformer's block whose two norms are shifted and scaled, and its two branches gated, by a condition."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.modulation = nn.Linear(width, 6 * width)
+        self.attention_norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.attention = Attention(width, heads)
+        self.feed_norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Return the stream (batch, tokens, width) after this block; `condition` is (batch, width)."""
+        modulation = self.modulation(F.silu(condition))[:, None]
+        shift, scale, gate, feed_shift, feed_scale, feed_gate = modulation.chunk(6, dim=-1)
+        x = x + gate * self.attention(self.attention_norm(x) * (1 + scale) + shift)
+        y = self.feed_norm(x) * (1 + feed_scale) + feed_shift
+        return x + feed_gate * self.down(F.gelu(self.up(y), approximate="tanh"))  # type: ignore[no-any-return]
+
+
+class DiffusionTransformer(nn.Module):
+    """Patches of a noisy latent image through modulated blocks, and back to a prediction for each pixel.
+
+    Source: Peebles and Xie, "Scalable diffusion models with transformers", ICCV 2023, without the learned variance.
+    """
+
+    def __init__(self, depth: int, width: int, heads: int, classes: int, image: int):
+        super().__init__()
+        self.patches = nn.Conv2d(LATENTS, width, PATCH, stride=PATCH)
+        self.register_buffer("positions", torch.empty((image // PATCH) ** 2, width))
+        self.time = Timesteps(256, width)
+        self.labels = nn.Embedding(classes, width)
+        self.blocks = nn.ModuleList(ModulatedBlock(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.modulation = nn.Linear(width, 2 * width)
+        self.head = nn.Linear(width, LATENTS * PATCH**2)
+
+    def forward(self, latents: Tensor, timesteps: Tensor, labels: Tensor) -> Tensor:
+        """Return a tensor as `latents` (batch, LATENTS, side, side); timesteps and labels are integers (batch,)."""
+        grid = self.patches(latents)
+        x = grid.flatten(2).transpose(1, 2) + self.positions
+        condition = self.time(timesteps) + self.labels(labels)
+        for block in self.blocks:
+            x = block(x, condition)
+        shift, scale = self.modulation(F.silu(condition))[:, None].chunk(2, dim=-1)
+        x = self.head(self.norm(x) * (1 + scale) + shift)
+        return F.pixel_shuffle(x.transpose(1, 2).unflatten(2, grid.shape[2:]), PATCH)
+
+
+def diffusion_transformer(
+    generator: Generator, *, depth: int, width: int, heads: int, classes: int, image: int, batch_size: int
+) -> Workload:
+    """DiT on latent images with a class each: predicts the velocity from image to noise; mean squared error, AdamW.
+
+    Inputs are latents (batch_size, LATENTS, image, image) on the straight way to noise (Liu et al., "Flow straight and
+    fast", ICLR 2023; so are Stable Diffusion 3 and Flux trained), timesteps from 1 to 1000 and labels. The gates that
+    DiT starts at zero ("adaLN-Zero"), and its head, have the size that training gives them.
+    """
+    with device("meta"):
+        module = DiffusionTransformer(depth, width, heads, classes, image)
+    rules: dict[str, Rule] = {
+        "positions": _places_in_square(image // PATCH, width),
+        "labels.weight": around(0, 0.7),
+    }
+    gains = {
+        "patches": 0.7,
+        "time.up": 1.4,  # sinusoids, less their mean, are of an RMS of about 0.6
+        "time.down": 0.7 * SILU_VARIANCE**-0.5,
+        "*modulation": MODULATION * SILU_VARIANCE**-0.5,
+        "*.query_key_value": SHARPNESS,
+        "*.down": GELU_VARIANCE**-0.5,
+        "head": 1.5,  # the RMS of its target
+    }
+    fill(generator, module, gains=gains, rules=rules)
+    shape = (batch_size, LATENTS, image, image)
+    clean, noise = grid_targets(generator, shape, "images"), grid_targets(generator, shape, "noise")
+    timesteps = 1 + generator.integers("timesteps", (batch_size,), TIMESTEPS)
+    share = (timesteps.float() / TIMESTEPS).view(-1, 1, 1, 1)
+    return Workload(
+        module=module,
+        inputs=((1 - share) * clean + share * noise, timesteps, generator.integers("labels", (batch_size,), classes)),
+        targets=noise - clean,  # multiples of 1/16 below 4: every dtype holds them
+        loss=regression_loss,
+        optimizer=adamw,
+    )
+
+
+def _places_in_square(side: int, width: int) -> Tensor:
+    """Return sinusoids (side * side, width) of the places in a square, half of each for the row and for the column."""
+    half = torch.cat([waves(function, side, width // 4) for function in (math.sin, math.cos)], dim=1)
+    return torch.cat((half.repeat_interleave(side, dim=0), half.repeat(side, 1)), dim=1)

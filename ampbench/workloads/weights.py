@@ -102,17 +102,6 @@ def kernel(gain: float = 1.0, *, centred: bool = True) -> Rule:
     return lambda generator, name, tensor: _kernel(generator, name, tuple(tensor.shape), gain, centred)
 
 
-def transposed_kernel(gain: float = 1.0) -> Rule:
-    """Make `kernel`'s counterpart for a transposed convolution (inputs, outputs, ...) whose windows do not overlap."""
-
-    def rule(generator: Generator, name: str, tensor: Tensor) -> Tensor:
-        inputs = len(tensor)
-        values = generator.uniform(name, tuple(tensor.shape), rms=gain / math.sqrt(inputs))
-        return _centred(values.view(inputs, -1).t().contiguous()).t().reshape(tensor.shape)
-
-    return rule
-
-
 def depthwise_kernel(gain: float = 1.0) -> Rule:
     """Make the rule for depthwise weights: centred, and each channel's of the norm `gain` exactly.
 
@@ -202,13 +191,11 @@ def _first_match(patterns: Mapping[str, Value], name: str) -> Value | None:
 def _layer_rule(layer: nn.Module, tensor: str, gain: float, shift: float, centred: bool) -> Rule | None:
     """Return the rule for the tensor of that name in a layer of that type, or None."""
     rules: dict[str, Rule] = {}
-    if isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == layer.in_channels > 1:
+    if isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels > 1:
         rules = {"weight": depthwise_kernel(gain), "bias": around(shift, 0.1)}
     elif isinstance(layer, nn.Conv2d | nn.Linear):
         rules = {"weight": kernel(gain, centred=centred), "bias": around(shift, 0.1)}
-    elif isinstance(layer, nn.ConvTranspose2d):
-        rules = {"weight": transposed_kernel(gain), "bias": around(shift, 0.1)}
-    elif hasattr(layer, "running_var"):  # batch normalisation, frozen or not
+    elif isinstance(layer, nn.BatchNorm2d):
         rules = {
             "weight": around(gain, 0.1 * gain),
             "bias": around(shift, 0.1 * gain),
@@ -216,7 +203,7 @@ def _layer_rule(layer: nn.Module, tensor: str, gain: float, shift: float, centre
             "running_var": around(1, 0.1),
             "num_batches_tracked": 1000.0,
         }
-    elif isinstance(layer, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
+    elif isinstance(layer, nn.LayerNorm | nn.RMSNorm):
         rules = {"weight": around(gain, 0.1 * gain), "bias": around(shift, 0.1 * gain)}
     return rules.get(tensor)
 

@@ -144,7 +144,7 @@ def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
     cluster: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     nodes = cluster("head=0", "one=1", "two=1")
-    selected = ["linear", "heads", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
+    selected = ["linear", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = begun(tmp_path, "run", *selected, "--ray", nodes.address, "--on", "spread")
     wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 4)
     nodes.do("kill one")

@@ -27,7 +27,7 @@ BATCHES = (1, 8, 32, 128)
 ROUNDS, BUILDS, SAMPLES = 5, 3, 7
 SPEEDUP = {"fp32": 1.0, "tf32": 1.6, "fp16_autocast": 1.9, "bf16_autocast": 2.1, "fp16_pure": 2.4, "bf16_pure": 2.6}
 ERROR = {"fp32": 4e-7, "tf32": 5e-4, "fp16_autocast": 8e-4, "bf16_autocast": 6e-3, "fp16_pure": 1e-3, "bf16_pure": 8e-3}
-FAMILIES = ("conv", "linear", "sequence", "heads", "vision")
+FAMILIES = ("conv", "linear", "sequence", "data")
 
 
 def large_cases(number: int) -> list[Case]:

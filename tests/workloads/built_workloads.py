@@ -42,7 +42,7 @@ TRAINED = tuple(name for name in HERE if "training" in index.WORKLOADS[name].pha
 OF_ITS_PYTHON = ("characters",)
 """Workloads whose data, but not whose weights, belongs to the version of Python."""
 
-HEAVY = ("vit_b_16", "resnet50", "resnet18")
+HEAVY = ("resnet50", "resnet18")
 """Workloads whose weights are many in every preset: most of what they are tested for is left to the slow tests."""
 
 

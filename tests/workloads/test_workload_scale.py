@@ -11,7 +11,6 @@ SHORTER = {
     "prefill": {"sequence_length": 256},
     "moe": {"sequence_length": 256},
     "lora": {"sequence_length": 256},
-    "speech_encoder": {"sequence_length": 512},
 }
 
 
@@ -44,7 +43,6 @@ def test_every_output_keeps_its_size_at_preset_large_with_one_example_and_shorte
         ("linear_stack", {"depth": 64}),
         ("mlp", {"depth": 32}),
         ("conv_stack", {"depth": 32}),
-        ("depthwise_stack", {"depth": 24}),
         ("transformer_encoder", {"depth": 24}),
         ("decoder_lm", {"depth": 24}),
         ("gru", {"depth": 8}),
