@@ -27,8 +27,8 @@ from ampbench.records.ranges import (
     SeenGradient,
 )
 from ampbench.studies.origin import OriginAsked
-from ampbench.trace.dtypes import short_dtype, watch_dtypes
-from ampbench.trace.errors import Given, watch_errors
+from ampbench.trace.dtypes import short_dtype
+from ampbench.trace.errors import Given, watch_dtypes, watch_errors
 from ampbench.trace.ledger import trace_casts
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import watch_ranges

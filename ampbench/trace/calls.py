@@ -18,64 +18,29 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from msgspec import structs
 from torch import overrides
 from torch.overrides import TorchFunctionMode, resolve_name
 
 import ampbench
-from ampbench.records.casts import ACTIVATION, AUTOCAST, EXPLICIT, GRADIENT, INPUT, INTERNAL, WEIGHT, WHOLE
+from ampbench.records.casts import ACTIVATION, AUTOCAST, EXPLICIT, GRADIENT, INPUT, INTERNAL, WEIGHT, WHOLE, Cast
 from ampbench.trace.dtypes import HALVES
 from ampbench.trace.modules import ModuleStack
 
 
-class OpRow(NamedTuple):
-    """One op as recorded: `function` is the Python function that led to it, `forward` the op it differentiates."""
+@dataclass(slots=True)
+class OpenCast:
+    """A cast of `value` as it was made in `call`; `operation` is known once the copy is used."""
 
-    name: str
-    function: Any
-    module: str
-    phase: str
-    recomputed: bool
-    forward: int | None
-    inputs: tuple[torch.dtype, ...]
-    outputs: tuple[torch.dtype, ...]
-    source: str | None
-    seconds: float | None
-
-
-@dataclass(slots=True, kw_only=True)
-class CastRow:
-    """One recorded cast of `value`, made in `call`; `operation` is known once the copy is used.
-
-    `read` and `elements` are the elements read and written.
-    """
-
-    index: int
-    operation: int | None = None
-    what: str
-    name: str
-    module: str
-    phase: str
-    source_dtype: torch.dtype
-    dtype: torch.dtype
-    read: int
-    elements: int
-    seconds: float | None
-    origin: str
-    cached: bool
-    tensor: int
-    made_by: int | None
-    producer: int | None
-    call: int
+    cast: Cast
     value: "Value"
+    call: int
+    operation: int | None = None
 
-
-class PromotionRow(NamedTuple):
-    """One input that an op converts inside its kernel, as recorded."""
-
-    operation: int
-    source_dtype: torch.dtype
-    dtype: torch.dtype
-    elements: int
+    def closed(self) -> Cast:
+        """Return the record of the cast, with what later ops and the modules showed."""
+        name = self.cast.name or (self.value.name if self.cast.what == self.value.what else "")
+        return structs.replace(self.cast, name=name, operation=self.operation, read_as_is=self.value.read_as_is)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +53,7 @@ class Value:
 
     what: str
     name: str
-    cast: CastRow | None = None
+    cast: OpenCast | None = None
     call: int = 0
     op: int | None = None
     alive: Any = None
@@ -341,6 +306,7 @@ class CallMode(TorchFunctionMode):
             self.current, Running.create_graph, Running.differentiating = before
 
 
+@functools.cache
 def function_name(function: Any) -> str | None:
     """Return a torch function's public name, "torch.nn.functional.linear"."""
     if function is None:
@@ -476,7 +442,7 @@ def origin_of(
     value: Value,
     source: torch.Tensor,
     dtype: torch.dtype,
-    undone: CastRow | None,
+    undone: OpenCast | None,
 ) -> str:
     """Return who asked for a cast of `source`, which is `value`, to `dtype`; `undone` is the forward cast it undoes.
 
@@ -487,7 +453,7 @@ def origin_of(
     if call is not None and call.explicit:
         return EXPLICIT
     if undone is not None:
-        return str(undone.origin)
+        return undone.cast.origin
     on = call.autocast if call is not None else autocast
     if source.device.type not in on:
         return INTERNAL

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -17,34 +17,6 @@ from torch.utils import _pytree as pytree
 
 from ampbench.core.precisions import SHORT_DTYPES, Precision
 from ampbench.records.case import AUTOCAST_DEVICES
-from ampbench.trace.modules import ModuleRun, watch_runs
-
-
-class Dtypes:
-    """The dtypes that `watch_dtypes` has seen so far, by module: floating inputs and outputs of each call.
-
-    `given[path]` has a tuple for each call, of the positional inputs in order and then of those by keyword.
-    """
-
-    def __init__(self) -> None:
-        self.given: dict[str, list[tuple[torch.dtype, ...]]] = {}
-        self.returned: dict[str, set[torch.dtype]] = {}
-
-    def look(self, run: ModuleRun) -> None:
-        """Note the dtypes of a call."""
-        self.given.setdefault(run.path, []).append(floating_dtypes((run.args, run.kwargs)))
-        self.returned.setdefault(run.path, set()).update(floating_dtypes(run.returned))
-
-
-@contextmanager
-def watch_dtypes(model: torch.nn.Module) -> Iterator[Dtypes]:
-    """See the dtypes of the floating inputs and outputs of every module while the block runs `model`.
-
-    Results stay the same, bit by bit. Raises `UsageError` for modules compiled by torch.compile.
-    """
-    dtypes = Dtypes()
-    with watch_runs(model, dtypes.look):
-        yield dtypes
 
 
 def floating_dtypes(tree: Any) -> tuple[torch.dtype, ...]:
@@ -53,6 +25,7 @@ def floating_dtypes(tree: Any) -> tuple[torch.dtype, ...]:
     return tuple(leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
 
 
+@functools.cache
 def short_dtype(dtype: torch.dtype) -> str:
     """Return "fp32" for torch.float32, "int64" for torch.int64."""
     name = str(dtype).removeprefix("torch.")

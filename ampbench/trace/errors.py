@@ -19,6 +19,34 @@ from ampbench.trace.dtypes import floating_dtypes
 from ampbench.trace.keep_fp32 import is_kept
 from ampbench.trace.modules import ModuleRun, floating_stored, tensors_in, version, watch_runs
 
+
+class Dtypes:
+    """The dtypes that `watch_dtypes` has seen so far, by module: floating inputs and outputs of each call.
+
+    `given[path]` has a tuple for each call, of the positional inputs in order and then of those by keyword.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[str, list[tuple[torch.dtype, ...]]] = {}
+        self.returned: dict[str, set[torch.dtype]] = {}
+
+    def look(self, run: ModuleRun) -> None:
+        """Note the dtypes of a call."""
+        self.given.setdefault(run.path, []).append(floating_dtypes((run.args, run.kwargs)))
+        self.returned.setdefault(run.path, set()).update(floating_dtypes(run.returned))
+
+
+@contextmanager
+def watch_dtypes(model: torch.nn.Module) -> Iterator[Dtypes]:
+    """See the dtypes of the floating inputs and outputs of every module while the block runs `model`.
+
+    Results stay the same, bit by bit. Raises `UsageError` for modules compiled by torch.compile.
+    """
+    dtypes = Dtypes()
+    with watch_runs(model, dtypes.look):
+        yield dtypes
+
+
 Given = Mapping[str, Sequence[tuple[torch.dtype, ...]]]
 """The dtypes of the floating inputs of each call of modules, as `watch_dtypes` sees them."""
 

@@ -1,7 +1,6 @@
 """`trace_casts`: every op and every cast of a running block of code, without changing its results.
 
-The dispatch mode behind a ledger sees every op, follows values by their storage, and records casts. Rows are tuples
-until someone reads them, and dtypes torch's own: an op costs some microseconds and some hundred bytes.
+The dispatch mode behind a ledger sees every op, follows values by their storage, and records casts.
 """
 
 import sys
@@ -14,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,11 +42,9 @@ from ampbench.records.casts import (
 from ampbench.trace.calls import (
     Call,
     CallMode,
-    CastRow,
-    OpRow,
+    OpenCast,
     Place,
     Places,
-    PromotionRow,
     Running,
     Value,
     Values,
@@ -96,25 +94,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights).
 
     `learning`: gradients were not switched off for one of them at least. `model_ops` counts those up to the model's
-    return. `corrections` counts how often rows that were there have been changed. Operators that are given functions
-    (`torch.cond`, `flex_attention`) are one op each, as their kernels are.
+    return. Operators that are given functions (`torch.cond`, `flex_attention`) are one op each, as their kernels are.
     """
 
     supports_higher_order_operators = True
 
     def __init__(self, calls: CallMode, model: torch.nn.Module | None, *, time: bool):
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ops: list[OpRow] = []
-        self.casts: list[CastRow] = []
-        self.promotions: list[PromotionRow] = []
-        self.uses: list[tuple[str, int, str, str, int | None]] = []
+        self.ops: list[Operation] = []
+        self.casts: list[OpenCast] = []
+        self.promotions: list[Promotion] = []
+        self.uses: list[WeightUse] = []
         self._values = Values(lambda tensor: self.modules.find(tensor))  # noqa: PLW0108 - they come next
         self.modules = ModuleStack(model, self._values.name, calls.look, calls.pause, calls.resume, self._returned)
         self.places = Places(self.modules)
         self._calls = calls
         self._time = time
         self._synchronize = torch.accelerator.synchronize if time and torch.accelerator.is_available() else None
-        self._cast_at: dict[int, CastRow] = {}
+        self._cast_at: dict[int, OpenCast] = {}
         self._numbers = 0
         self._last_use: dict[str, int] = {}
         self._lowered = False
@@ -123,7 +120,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._handing_on = False
         self.learning = False
         self.model_ops: int | None = None
-        self.corrections = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op and record it, or the ops of a tensor subclass."""
@@ -193,16 +189,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         start = self._loose
         if start is None or start == len(self.ops):
             return
-        self.ops[start:] = [row._replace(phase="optimizer") for row in self.ops[start:]]
-        while self.uses and self.uses[-1][1] >= start:
+        self.ops[start:] = [structs.replace(op, phase="optimizer") for op in self.ops[start:]]
+        while self.uses and self.uses[-1].operation >= start:
             self.uses.pop()
-        for cast in reversed(self.casts):
-            if cast.index < start:
+        for row in reversed(self.casts):
+            if row.cast.index < start:
                 break
-            cast.phase = "optimizer"
-            if cast.what in _STATES:
-                cast.what, cast.name = STATE, ""
-        self.corrections += 1
+            state = {"what": STATE, "name": ""} if row.cast.what in _STATES else {}
+            row.cast = structs.replace(row.cast, phase="optimizer", **state)
 
     def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
         """Return the name of a tensor from outside, and the ops that read it unchanged, its casts included."""
@@ -271,7 +265,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             sources += op_tensors(kwargs.values())
         outputs = [out] if isinstance(out, torch.Tensor) else op_tensors(out) if isinstance(out, list | tuple) else []
         place = self.places.find(index, called=call is not None)
-        function = call.function if call else None
+        function = function_name(call.function) if call else None
         if kind.name.startswith(_SCALER):
             place = place._replace(phase="optimizer")
             self.optimizes()
@@ -289,14 +283,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             row = self._cast(index, call, sources[0], out, place, seconds)
         elif kind.copies and (pairs := copied(args)):
             row = self._cast(index, call, *pairs[0], place, seconds)
-            row.read = sum(source.numel() for source, _ in pairs)
-            row.elements = sum(target.numel() for _, target in pairs)
-            row.origin, row.cached = row.origin if place.phase == "backward" else EXPLICIT, False
+            row.cast = structs.replace(
+                row.cast,
+                elements=sum(target.numel() for _, target in pairs),
+                bytes_read=sum(source.numel() * source.dtype.itemsize for source, _ in pairs),
+                bytes_written=sum(target.numel() * target.dtype.itemsize for _, target in pairs),
+                origin=row.cast.origin if place.phase == "backward" else EXPLICIT,
+                cached=False,
+            )
         if fresh or kind.writes or not written:
             self._consume(index, call, sources, keys, place, kind, row)
         number = call.number if call else 0
         if row is not None and kind.casts:
-            self._values.known[written[0]] = Value(row.what, row.name, row, number, index)
+            self._values.known[written[0]] = Value(row.cast.what, row.cast.name, row, number, index)
         elif fresh:
             role = GRADIENT if place.phase == "backward" else ACTIVATION if sources else INPUT
             for key in fresh:
@@ -306,19 +305,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._values.written(index, (tensor for at in kind.writes for tensor in op_tensors([arguments.get(at)])))
         if (kind.promotes and len({tensor.dtype for tensor in sources}) > 1) or kind.name == _MEAN:
             inside = promoted(args) if kind.promotes else _averaged(sources[0], outputs[0])
-            self.promotions += [PromotionRow(index, of.dtype, to, of.numel()) for of, to in inside]
+            self.promotions += [_promotion(index, tensor, dtype) for tensor, dtype in inside]
         self.ops.append(
-            OpRow(
-                kind.name,
-                function,
-                place.module,
-                place.phase,
-                place.recomputed,
-                place.forward,
-                tuple([tensor.dtype for tensor in sources]),
-                tuple([tensor.dtype for tensor in outputs]),
-                call.source if call else None,
-                seconds,
+            Operation(
+                index=index,
+                name=kind.name,
+                function=function,
+                module=place.module,
+                phase=place.phase,
+                recomputed=place.recomputed,
+                forward=place.forward,
+                inputs=tuple([short_dtype(tensor.dtype) for tensor in sources]),
+                outputs=tuple([short_dtype(tensor.dtype) for tensor in outputs]),
+                source=call.source if call else None,
+                seconds=seconds,
             )
         )
         if place.phase != "forward":
@@ -334,7 +334,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out: torch.Tensor,
         place: Place,
         seconds: float | None,
-    ) -> CastRow:
+    ) -> OpenCast:
         value = self._values.find(source, storage_key(source), place.phase)
         if isinstance(source, torch.nn.Parameter):
             value.what = WEIGHT  # of a module built in the block that has not been called yet
@@ -346,7 +346,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif place.phase == "optimizer" and role in _STATES:
             role, name = STATE, ""
         if role == GRADIENT:
-            name = undone.name if undone is not None else name or place.module
+            name = undone.cast.name if undone is not None else name or place.module
         strided = source.layout is torch.strided
         view = (source.shape, source.stride(), source.storage_offset()) if strided else source.shape
         tensor = value.views.get(view)
@@ -354,25 +354,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._numbers += 1
             tensor = value.views[view] = self._numbers
         origin = origin_of(call, self._calls.autocast, value, source, out.dtype, undone)
-        row = CastRow(
+        cast = Cast(
             index=index,
             what=role,
             name=name,
             module=place.module,
             phase=place.phase,
-            source_dtype=source.dtype,
-            dtype=out.dtype,
-            read=source.numel(),
+            from_dtype=short_dtype(source.dtype),
+            to_dtype=short_dtype(out.dtype),
             elements=source.numel(),
+            bytes_read=source.numel() * source.dtype.itemsize,
+            bytes_written=source.numel() * out.dtype.itemsize,
             seconds=seconds,
             origin=origin,
             cached=origin == AUTOCAST and place.phase != "backward" and cacheable(source, out),
             tensor=tensor,
-            made_by=value.cast.index if value.cast is not None else None,
+            made_by=value.cast.cast.index if value.cast is not None else None,
             producer=value.op,
-            call=call.number if call else 0,
-            value=value,
         )
+        row = OpenCast(cast, value, call.number if call else 0)
         self.casts.append(row)
         self._cast_at[index] = row
         return row
@@ -385,7 +385,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         keys: list[int],
         place: Place,
         kind: Kind,
-        copy_row: CastRow | None,
+        copy_row: OpenCast | None,
     ) -> None:
         """Record how a computing op used copies from casts, weights and inputs."""
         number, forward = call.number if call else -index - 1, place.phase == "forward"
@@ -394,16 +394,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = self._values.known.get(key)
             if value is None or not lives(value):
                 value = self._values.find(tensor, key, place.phase)
-            cast = value.cast
-            if cast is None and value.what == INPUT and forward:
+            row = value.cast
+            if row is None and value.what == INPUT and forward:
                 value.uses.append(index)
-            if cast is not None:
-                first = cast.operation is None
+            if row is not None:
+                first, cast = row.operation is None, row.cast
                 if first:
-                    cast.operation = index
+                    row.operation = index
                 if value.what == WEIGHT and forward and copy_row is None:
                     if cast.origin == AUTOCAST:
-                        use(cast.name, CAST if first or cast.call == number else REUSED, cast.index)
+                        use(cast.name, CAST if first or row.call == number else REUSED, cast.index)
                     elif isinstance(tensor, torch.nn.Parameter):
                         use(cast.name, NOT_NEEDED)
                     elif first:
@@ -416,7 +416,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _use(self, name: str, status: str, cast: int | None = None, *, number: int, index: int, module: str) -> None:
         if not name or self._last_use.get(name) != number:
             self._last_use[name] = number
-            self.uses.append((name, index, module, status, cast))
+            self.uses.append(WeightUse(name=name, operation=index, module=module, status=status, cast=cast))
+
+
+def _promotion(index: int, tensor: torch.Tensor, dtype: torch.dtype) -> Promotion:
+    """Return the record of an input that op `index` converts inside its kernel."""
+    return Promotion(
+        operation=index,
+        from_dtype=short_dtype(tensor.dtype),
+        to_dtype=short_dtype(dtype),
+        elements=tensor.numel(),
+        bytes_read=tensor.numel() * tensor.dtype.itemsize,
+        bytes_written=tensor.numel() * dtype.itemsize,
+    )
 
 
 def _averaged(source: torch.Tensor, out: torch.Tensor) -> list[tuple[torch.Tensor, torch.dtype]]:
@@ -444,35 +456,41 @@ class CastLedger:
     def __init__(self, recorder: Recorder, *, timed: bool):
         self._recorder = recorder
         self._timed = timed
-        self._read: tuple[tuple[int, int], CastTrace] | None = None
 
     @property
     def trace(self) -> CastTrace:
         """Everything recorded so far."""
-        state = len(self._recorder.ops), self._recorder.corrections
-        if self._read is None or self._read[0] != state:
-            self._read = (state, _trace(self._recorder, timed=self._timed))
-        return self._read[1]
+        recorder = self._recorder
+        return CastTrace(
+            ops=self.ops,
+            casts=self.casts,
+            promotions=[*recorder.promotions],
+            weights=self.weights,
+            modules=self.modules,
+            timed=self._timed,
+            inference=bool(recorder.ops) and not recorder.learning,
+            model_ops=recorder.model_ops,
+        )
 
     @property
     def ops(self) -> list[Operation]:
         """Every op, casts included."""
-        return self.trace.ops
+        return [*self._recorder.ops]
 
     @property
     def casts(self) -> list[Cast]:
         """Every copy into another dtype."""
-        return self.trace.casts
+        return [row.closed() for row in self._recorder.casts]
 
     @property
     def weights(self) -> list[WeightUse]:
         """Every forward use of a parameter: cast for it, reused from autocast's cache, or not needed."""
-        return self.trace.weights
+        return [*self._recorder.uses]
 
     @property
     def modules(self) -> list[ModuleCalls]:
         """The dtypes that went in and out of each module."""
-        return self.trace.modules
+        return self._recorder.modules.dtypes()
 
     @property
     def cache_bytes(self) -> int:
@@ -546,87 +564,3 @@ def autocast_devices() -> tuple[str, ...]:
     if (current := torch.accelerator.current_accelerator()) is not None and current.type not in devices:
         devices.append(current.type)
     return tuple(devices)
-
-
-_AS_RECORDED = (
-    "index", "operation", "what", "module", "phase", "elements", "seconds", "origin", "cached", "tensor", "made_by",
-    "producer",
-)  # fmt: skip
-"""Fields of a cast that are stored as they were recorded."""
-
-
-def _trace(recorder: Recorder, *, timed: bool) -> CastTrace:
-    dtypes: dict[tuple[torch.dtype, ...], tuple[str, ...]] = {}
-    functions: dict[Any, str | None] = {}
-
-    def short(row: tuple[torch.dtype, ...]) -> tuple[str, ...]:
-        if row not in dtypes:
-            dtypes[row] = tuple(short_dtype(dtype) for dtype in row)
-        return dtypes[row]
-
-    def named(function: Any) -> str | None:
-        if function not in functions:
-            functions[function] = function_name(function)
-        return functions[function]
-
-    ops = [
-        Operation(
-            index=index,
-            **row._asdict()
-            | {"function": named(row.function), "inputs": short(row.inputs), "outputs": short(row.outputs)},
-        )
-        for index, row in enumerate(recorder.ops)
-    ]
-    casts = [
-        Cast(
-            name=row.name or (row.value.name if row.what == row.value.what else ""),
-            from_dtype=short_dtype(row.source_dtype),
-            to_dtype=short_dtype(row.dtype),
-            bytes_read=row.read * row.source_dtype.itemsize,
-            bytes_written=row.elements * row.dtype.itemsize,
-            read_as_is=row.value.read_as_is,
-            **{name: getattr(row, name) for name in _AS_RECORDED},
-        )
-        for row in recorder.casts
-    ]
-    promotions = [
-        Promotion(
-            operation=row.operation,
-            from_dtype=short_dtype(row.source_dtype),
-            to_dtype=short_dtype(row.dtype),
-            elements=row.elements,
-            bytes_read=row.elements * row.source_dtype.itemsize,
-            bytes_written=row.elements * row.dtype.itemsize,
-        )
-        for row in recorder.promotions
-    ]
-    weights = [
-        WeightUse(name=name, operation=operation, module=module, status=status, cast=cast)
-        for name, operation, module, status, cast in recorder.uses
-    ]
-    return CastTrace(
-        ops=ops,
-        casts=casts,
-        promotions=promotions,
-        weights=weights,
-        modules=_modules(recorder.modules),
-        timed=timed,
-        inference=bool(ops) and not recorder.learning,
-        model_ops=recorder.model_ops,
-    )
-
-
-def _modules(stack: ModuleStack) -> list[ModuleCalls]:
-    return [
-        ModuleCalls(
-            module=path,
-            kind=kind,
-            inputs=tuple(map(short_dtype, inputs)),
-            outputs=tuple(map(short_dtype, outputs)),
-            parameters=tuple(map(short_dtype, parameters)),
-            calls=calls,
-        )
-        for (path, kind, inputs, outputs, parameters), calls in sorted(
-            stack.calls.items(), key=lambda item: stack.order[item[0][0]]
-        )
-    ]

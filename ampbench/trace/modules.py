@@ -18,7 +18,8 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampbench.errors import UsageError
-from ampbench.records.casts import BUFFER, INPUT, WEIGHT
+from ampbench.records.casts import BUFFER, INPUT, WEIGHT, ModuleCalls
+from ampbench.trace.dtypes import short_dtype
 
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 """Modules that take another, fused path in inference, and leave it when any torch function is overridden."""
@@ -26,7 +27,7 @@ FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn
 _ALL = 3
 """What a forward hook is given of a call that did not fail: positional and keyword arguments, and the output."""
 
-ModuleKey = tuple[str, str, tuple[torch.dtype, ...], tuple[torch.dtype, ...], tuple[torch.dtype, ...]]
+ModuleKey = tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
 class ModuleStack:
@@ -73,6 +74,14 @@ class ModuleStack:
         self._hooks.close()
         while self._stack:
             self._pop()
+
+    def dtypes(self) -> list[ModuleCalls]:
+        """Return the dtypes of the calls so far, modules in the order of first running."""
+        ordered = sorted(self.calls.items(), key=lambda item: self.order[item[0][0]])
+        return [
+            ModuleCalls(module=path, kind=kind, inputs=inputs, outputs=outputs, parameters=parameters, calls=calls)
+            for (path, kind, inputs, outputs, parameters), calls in ordered
+        ]
 
     def find(self, tensor: torch.Tensor) -> str:
         """Return the name of a parameter that a running module has got since it was first seen, or ""."""
@@ -123,10 +132,11 @@ class ModuleStack:
             for name, tensor in call[1].items():
                 if isinstance(tensor, torch.Tensor):
                     self._name(tensor, INPUT, name)
-        parameter_dtypes = tuple(dict.fromkeys(p.dtype for p in module._parameters.values() if p is not None))
-        inputs = tuple(tensor.dtype for tensor in tensors_in(call[:-1]))
-        outputs = tuple(tensor.dtype for tensor in tensors_in(call[-1]))
-        self.calls[path, type(module).__name__, inputs, outputs, parameter_dtypes] += 1
+        parameters = dict.fromkeys(short_dtype(p.dtype) for p in module._parameters.values() if p is not None)
+        inputs, outputs = (
+            tuple(short_dtype(tensor.dtype) for tensor in tensors_in(side)) for side in (call[:-1], call[-1])
+        )
+        self.calls[path, type(module).__name__, inputs, outputs, tuple(parameters)] += 1
 
     def _pop(self) -> None:
         _, _, fused = self._stack.pop()

@@ -10,8 +10,7 @@ from ampbench.errors import UsageError, first_line
 from ampbench.records.case import Case
 from ampbench.records.labels import FP32_INSTEAD
 from ampbench.records.ranges import FirstNonfinite, ModuleError, OriginPass
-from ampbench.trace.dtypes import Dtypes, watch_dtypes
-from ampbench.trace.errors import Given, watch_errors
+from ampbench.trace.errors import Dtypes, Given, watch_dtypes, watch_errors
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.distances import Distance, Fp32Check, compare, is_finite, kept_outputs, outputs_in
 from ampbench.worker.machine import Device, fp64_device, precision_flags
