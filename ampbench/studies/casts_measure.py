@@ -233,7 +233,7 @@ def _read_graph(graph: str, step: Step) -> GraphTrace:
 
 
 def _autograd(step: Step) -> GraphTrace:
-    from ampbench.trace.traced import autograd_graph
+    from ampbench.trace.graphs import autograd_graph
 
     output, loss = step.network.forward_and_loss()
     ends = [loss] if loss is not None else [tensor for tensor in outputs_in(output) if tensor.requires_grad]
@@ -243,14 +243,14 @@ def _autograd(step: Step) -> GraphTrace:
 
 
 def _traced(step: Step) -> GraphTrace:
-    from ampbench.trace.traced import traced_graph
+    from ampbench.trace.graphs import traced_graph
 
     args, kwargs = step.network.arguments()
     return traced_graph(step.module, args, kwargs, step.network.autocast)
 
 
 def _compiled(step: Step) -> GraphTrace:
-    from ampbench.trace.compiled import compiled_graph
+    from ampbench.trace.graphs import compiled_graph
 
     def run(forward: Callable[..., Any]) -> Any:
         step.rewind()

@@ -12,8 +12,8 @@ from ampbench.records.case import DEVICES
 from ampbench.records.rules import BANNED, DEVICE, DTYPES, FAKE, NOT_OBSERVED, RuleObservation, RuleProbe, RuleTrial
 from ampbench.records.wire import Nothing
 from ampbench.trace.dtypes import is_present, stood_in
-from ampbench.trace.rule_samples import SAMPLES
 from ampbench.trace.rules import (
+    SAMPLES,
     SOURCES,
     classify,
     documented_category,

@@ -552,7 +552,7 @@ class Network:
 
     def _traced(self) -> Callable[..., Any]:
         """Return the network traced inside autocast and frozen."""
-        from ampbench.trace.traced import trace_frozen  # only the traced path needs it
+        from ampbench.trace.graphs import trace_frozen  # only the traced path needs it
 
         args, kwargs = self.arguments()
         return trace_frozen(self.module, args, kwargs, self.autocast)[1]  # type: ignore[no-any-return]

@@ -224,7 +224,7 @@ def test_graphs_are_read_where_asked_for_and_one_that_cannot_be_made_fails_alone
     def breaks(*_: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr("ampbench.trace.traced.traced_graph", breaks)
+    monkeypatch.setattr("ampbench.trace.graphs.traced_graph", breaks)
     found = measure_casts(classifier, case("bf16_autocast"), Tracing(time=False, graphs=[AUTOGRAD, TRACED]))
     autograd, traced = found.graphs
     assert (autograd.error, traced.error) == ("", "RuntimeError: first line")
@@ -235,7 +235,7 @@ def test_graphs_are_read_where_asked_for_and_one_that_cannot_be_made_fails_alone
 def test_the_compiled_graph_is_given_whole_steps(
     case: MakeCase, classifier: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = pytest.importorskip("ampbench.trace.compiled")
+    compiled = pytest.importorskip("ampbench.trace.graphs")
     seen: list[tuple[Any, bool]] = []
 
     def graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], Any]) -> Any:

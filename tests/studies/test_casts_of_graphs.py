@@ -30,9 +30,8 @@ from ampbench.studies.casts import (
     conclusions,
     differences,
 )
-from ampbench.trace.compiled import compiled_graph
+from ampbench.trace.graphs import compiled_graph, traced_graph
 from ampbench.trace.ledger import trace_casts
-from ampbench.trace.traced import traced_graph
 from tests.stored_runs import make_case
 from tests.traced_programs import Recurrent, autocast, encoder
 

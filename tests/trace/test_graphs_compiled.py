@@ -3,7 +3,7 @@ import torch
 from torch._inductor import config as inductor_config
 
 from ampbench.records.casts import FUSED, KEPT
-from ampbench.trace.compiled import compiled_graph
+from ampbench.trace.graphs import compiled_graph
 from tests.traced_programs import autocast
 
 
@@ -98,13 +98,6 @@ def test_a_model_that_breaks_gives_all_its_graphs_and_a_note():
     }
     assert len(graph.notes) == 1
     assert "2 graphs of it" in graph.notes[0]
-
-
-def test_a_torch_that_does_not_show_its_kernels_keeps_each_cast_with_a_note(monkeypatch):
-    monkeypatch.setattr("ampbench.trace.compiled._HOOK", "no_such_option")
-    graph = compiled_graph(torch.nn.Linear(4, 4), inference(torch.randn(2, 4)))
-    assert {cast.fate for cast in graph.casts} == {KEPT}
-    assert any("does not show inductor's fusion" in note for note in graph.notes)
 
 
 def test_what_the_step_raises_is_the_error_and_a_model_without_a_tensor_has_no_graph():

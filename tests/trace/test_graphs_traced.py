@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ampbench.records.casts import FOLDED, KEPT
+from ampbench.trace.graphs import autograd_graph, trace_frozen, traced_graph
 from ampbench.trace.ledger import trace_casts
-from ampbench.trace.traced import autograd_graph, trace_frozen, traced_graph
 from tests.traced_programs import Recurrent, autocast, conv_net
 
 

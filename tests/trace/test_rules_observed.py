@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from ampbench.trace.dtypes import autocast_to, is_present, stood_in
-from ampbench.trace.rule_samples import SAMPLES
 from ampbench.trace.rules import (
+    SAMPLES,
     classify,
     fill,
     find_inplace,

@@ -3,8 +3,7 @@ import warnings
 import pytest
 import torch
 
-from ampbench.trace.rule_samples import SAMPLES, T, make_tensor
-from ampbench.trace.rules import fill, find_op
+from ampbench.trace.rules import SAMPLES, T, fill, find_op, make_tensor
 
 NOT_ON_CPU = {
     "aten::_cudnn_rnn",

@@ -1,0 +1,791 @@
+"""The graphs of a step besides eager mode's: of torch.jit.trace, of autograd, and of torch.compile, with their casts.
+
+A trace is run once here to see the dtypes and inner casts of its nodes. The autograd graph, the plan of a backward
+pass, is read from the `grad_fn` chain before it runs.
+
+Inductor's graphs split each op into parts, which compute in fp32 whatever their inputs are. The parts of one op keep
+its name and its number in the autograd graph, so they can be put together again; a part that converts is no cast of
+the program's. Inductor runs up to its fused kernels and no further: it generates no code, needs no C++ compiler, and
+a network takes seconds. The step then runs on the graph that inductor received.
+"""
+
+import copy
+import inspect
+import math
+import operator
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from msgspec import structs
+
+from ampbench.core.units import counted
+from ampbench.errors import first_line
+from ampbench.records.casts import (
+    ACTIVATION,
+    AUTOGRAD,
+    BUFFER,
+    COMPILED,
+    FOLDED,
+    FUSED,
+    GRADIENT,
+    INPUT,
+    KEPT,
+    TRACED,
+    WEIGHT,
+    Cast,
+    GraphCast,
+    GraphTrace,
+    Operation,
+    is_view,
+)
+from ampbench.trace.dtypes import short_dtype
+from ampbench.trace.ledger import CastLedger, trace_casts
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A tensor that a model stores: `what` is weight or buffer, `name` its name."""
+
+    what: str
+    name: str
+    tensor: torch.Tensor
+
+
+def _stored_tensors(model: torch.nn.Module) -> list[_Stored]:
+    """Return the parameters and buffers of `model`, each under the first name that it has."""
+    return [
+        *(_Stored(WEIGHT, name, tensor) for name, tensor in model.named_parameters()),
+        *(_Stored(BUFFER, name, tensor) for name, tensor in model.named_buffers()),
+    ]
+
+
+Region = Callable[[], AbstractContextManager[Any]]
+
+
+def _observed(
+    model: torch.nn.Module, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region
+) -> tuple[dict[str, tuple[torch.dtype, int]], list[tuple[str, Cast]]]:
+    """Run `graph` once inside `region`; return the dtype and element count of each tensor, and the casts in its ops.
+
+    A cast comes with the name of a value that its op makes. A frozen graph forgets its types, so a copy runs that
+    returns the dtypes of all its tensors in place of its results. Each dtype is read from an alias, an op without
+    effect whose place in the ledger shows how far the graph has run. Raises `RuntimeError` where freezing left
+    attributes, which the graph writes to.
+    """
+    copy = graph.copy()  # gives values other names, but keeps their order
+    names = [value.debugName() for value in _tensors(graph)]
+    values = list(_tensors(copy))
+    inputs = list(copy.inputs())
+    if inputs and inputs[0].type().kind() == "ClassType":
+        if inputs[0].uses():
+            raise RuntimeError("freezing left attributes in the graph, so it cannot run without its module")
+        copy.eraseInput(0)
+    while list(copy.outputs()):
+        copy.eraseOutput(0)
+    for value in values:
+        alias = copy.create("aten::alias", [value], 1)
+        if value.node().kind() == "prim::Param":
+            copy.prependNode(alias)
+        else:
+            alias.insertAfter(value.node())
+        after = alias
+        for kind in ("prim::dtype", "aten::numel"):
+            asked = copy.create(kind, [alias.output()], 1)
+            asked.output().setType(torch._C.IntType.get())
+            asked.insertAfter(after)
+            copy.registerOutput(asked.output())
+            after = asked
+    copy.makeMultiOutputIntoTuple()
+    order = [node.inputsAt(0) for node in copy.nodes() if node.kind() == "aten::alias"]
+    places = {value.debugName(): name for value, name in zip(values, names, strict=True)}
+    markers = [places.get(value.debugName()) for value in order]
+    run = _Called(torch._C._create_function_from_graph("observed", copy))
+    wanted = [value.debugName().partition(".")[0] for value in copy.inputs()]  # "x.1" is what the model calls "x"
+    operands = [*args, *(kwargs[name] for name in wanted if name in kwargs)]
+    cache = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.no_grad(), region():
+            run(*operands)  # TorchScript optimizes a graph on its first run, and compares constants through the mode
+        with trace_casts(model) as ledger, torch.no_grad(), region():
+            results = run(*operands)
+    finally:
+        torch.set_autocast_cache_enabled(cache)
+    known = _dtypes_by_number()
+    tensors = {name: (known[results[2 * at]], results[2 * at + 1]) for at, name in enumerate(names)}
+    return tensors, _inside(ledger, markers)
+
+
+class _Called(torch.nn.Module):
+    """A module that calls `function`: a ledger reads whether autocast is on where a module is called."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self._function(*args)
+
+
+def _inside(ledger: CastLedger, markers: list[str | None]) -> list[tuple[str, Cast]]:
+    """Return the casts with the value that was made next, by the aliases in between."""
+    casts = {cast.index: cast for cast in ledger.casts}
+    casts_named = []
+    passed = 0
+    for operation in ledger.ops:
+        if operation.name == "aten.alias" and passed < len(markers):
+            passed += 1
+        elif operation.index in casts and passed < len(markers) and (name := markers[passed]) is not None:
+            casts_named.append((name, casts[operation.index]))
+    return casts_named
+
+
+def _tensors(graph: Any) -> Iterable[Any]:
+    """Yield the input tensors and the results of top-level nodes, without constants."""
+    for value in graph.inputs():
+        if value.type().kind() == "TensorType":
+            yield value
+    for node in graph.nodes():
+        if node.kind() != "prim::Constant":
+            outputs = [value for value in node.outputs() if value.type().kind() == "TensorType"]
+            yield from (value for value in outputs if value.uses())  # an unread value may not exist
+
+
+def _dtypes_by_number() -> dict[int, torch.dtype]:
+    """Return torch's dtypes by TorchScript's numbers for them."""
+    graph = torch._C.parse_ir("graph(%x : Tensor):\n  %d : int = prim::dtype(%x)\n  return (%d)")
+    ask = torch._C._create_function_from_graph("number", graph)
+    ordinary = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    floating = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+    return {ask(torch.empty(0, dtype=dtype)): dtype for dtype in (*ordinary, *floating)}
+
+
+_ADDED = frozenset({"aten::_autocast_to_reduced_precision", "aten::_autocast_to_full_precision"})
+"""Kinds of nodes that TorchScript's own autocast adds when a graph is frozen."""
+
+_CASTS = _ADDED | {"aten::to", "aten::type_as"}
+"""Kinds of nodes that cast, or do nothing where the dtype is right already."""
+
+
+class _FrozenGraph:
+    """Ops and casts of a frozen graph, with `seen` dtypes and element counts by value name."""
+
+    def __init__(self, graph: Any, tensors: Mapping[str, tuple[torch.dtype, int]], stored: Mapping[int, _Stored]):
+        self._nodes = list(_nodes(graph))
+        self._makers = {value.debugName(): node for node in self._nodes for value in node.outputs()}
+        self._inputs = {value.debugName() for value in graph.inputs()}
+        self._seen = dict(tensors)
+        self._stored = stored
+        for name, node in self._makers.items():
+            if node.kind() == "prim::Constant" and (tensor := _constant(node)) is not None:
+                self._seen[name] = tensor.dtype, tensor.numel()
+
+    def ops(self) -> list[Operation]:
+        """Return the ops that make tensors, in order; a cast that has nothing to do is left out."""
+        nodes = [node for node in self._nodes if not node.kind().startswith("prim::") and self._does_something(node)]
+        return [
+            Operation(
+                index=index,
+                name=node.kind().replace("::", "."),
+                module=self._module(node),
+                inputs=tuple(short_dtype(dtype) for value in node.inputs() for dtype in self._dtypes(value)),
+                outputs=tuple(short_dtype(dtype) for value in node.outputs() for dtype in self._dtypes(value)),
+            )
+            for index, node in enumerate(nodes)
+        ]
+
+    def casts(self) -> list[GraphCast]:
+        """Return the casts that are still there."""
+        casts = []
+        for node in self._nodes:
+            if node.kind() in _CASTS and self._does_something(node):
+                source = next(node.inputs())
+                dtype, elements = self._seen[source.debugName()]
+                role, name = self._origin(source)
+                casts.append(
+                    GraphCast(
+                        what=role,
+                        name=name,
+                        module=self._module(node),
+                        from_dtype=short_dtype(dtype),
+                        to_dtype=short_dtype(self._seen[node.output().debugName()][0]),
+                        elements=elements,
+                        fate=KEPT,
+                    )
+                )
+        return casts
+
+    def inside(self, observed: list[tuple[str, Cast]]) -> list[GraphCast]:
+        """Return the observed casts that a node makes inside another op."""
+        return [
+            GraphCast(
+                what=cast.what,
+                name=cast.name,
+                module=self._module(self._makers[value]),
+                from_dtype=cast.from_dtype,
+                to_dtype=cast.to_dtype,
+                elements=cast.elements,
+            )
+            for value, cast in observed
+            if value in self._makers and self._makers[value].kind() not in _CASTS
+        ]
+
+    def _does_something(self, node: Any) -> bool:
+        outputs = [self._seen[value.debugName()][0] for value in node.outputs() if value.debugName() in self._seen]
+        if node.kind() in _CASTS and outputs:
+            source = self._seen.get(next(node.inputs()).debugName())
+            return source is not None and source[0] != outputs[0]
+        return bool(outputs) or any("Tensor" in str(value.type()) for value in node.outputs())
+
+    def _dtypes(self, value: Any) -> Iterable[torch.dtype]:
+        name = value.debugName()
+        if name in self._seen:
+            yield self._seen[name][0]
+        elif name in self._makers:
+            node = self._makers[name]
+            if node.kind() in ("prim::ListConstruct", "prim::TupleConstruct"):
+                for part in node.inputs():
+                    yield from self._dtypes(part)
+            elif node.kind() == "prim::Constant" and isinstance(parts := node.output().toIValue(), list):
+                yield from (part.dtype for part in parts if isinstance(part, torch.Tensor))
+
+    def _origin(self, value: Any) -> tuple[str, str]:
+        """Return the kind and the name of a value."""
+        name = value.debugName()
+        if name in self._inputs:
+            return INPUT, name.partition(".")[0]
+        node = self._makers[name]
+        if is_view(node.kind()):
+            return self._origin(next(node.inputs()))
+        if node.kind() == "prim::Constant" and (tensor := _constant(node)) is not None:
+            known = self._stored.get(tensor.data_ptr())
+            return (known.what, known.name) if known is not None else (ACTIVATION, "")
+        return ACTIVATION, self._module(node)
+
+    def _module(self, node: Any) -> str:
+        """Return a node's module; the casts that freezing adds have none, and are made for the op that reads them."""
+        scope = _scope(node)
+        if not scope and node.kind() in _ADDED:
+            return next((_scope(use.user) for use in node.output().uses()), "")
+        return scope
+
+
+def _stored_casts(graph: Any, stored: list[_Stored]) -> list[GraphCast]:
+    """Return the casts of weights and buffers in a graph that is not frozen."""
+    known = {value.name: value for value in stored}
+    casts = []
+    for node in _nodes(graph):
+        if node.kind() not in _CASTS:
+            continue
+        value = known.get(_attribute(next(node.inputs())))
+        dtype = node.output().type().dtype() if node.output().type().kind() == "TensorType" else None
+        if value is not None and dtype is not None and dtype != value.tensor.dtype:
+            casts.append(
+                GraphCast(
+                    what=value.what,
+                    name=value.name,
+                    module=_scope(node),
+                    from_dtype=short_dtype(value.tensor.dtype),
+                    to_dtype=short_dtype(dtype),
+                    elements=value.tensor.numel(),
+                    fate=FOLDED,
+                )
+            )
+    return casts
+
+
+def _attribute(value: Any) -> str:
+    """Return the dotted name of the attribute a value is, through views; "" if it is none."""
+    node = value.node()
+    while is_view(node.kind()):
+        node = next(node.inputs()).node()
+    names: list[str] = []
+    while node.kind() == "prim::GetAttr":
+        names.append(node.s("name"))
+        node = next(node.inputs()).node()
+    return ".".join(reversed(names))
+
+
+def _nodes(block: Any) -> Iterable[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)
+
+
+def _constant(node: Any) -> torch.Tensor | None:
+    value = node.output().toIValue()
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _scope(node: Any) -> str:
+    return str(node.scopeName()).rpartition("/")[2].removeprefix("__module").removeprefix(".")
+
+
+_HIDE = ("CheckpointFunction", "CompiledFunction")
+"""Nodes whose backward pass has a graph of its own, which is made only when it runs."""
+
+
+def autograd_graph(output: torch.Tensor, model: torch.nn.Module) -> GraphTrace:
+    """Return the casts in the autograd graph of `output`, in the order in which autograd will run them.
+
+    A cast's `name` is the weight whose gradient it casts, "" for the gradient of an activation.
+    """
+    root = output.grad_fn
+    if root is None:
+        return GraphTrace(graph=AUTOGRAD, error="the output needs no gradient, so autograd keeps no graph of it")
+    nodes = _in_order(root)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    casts = []
+    for node in nodes:
+        following, number = node.next_functions[0] if node.next_functions else (None, 0)
+        if following is None or not node.name().startswith("ToCopyBackward"):
+            continue
+        incoming, handed_on = node._input_metadata[0], following._input_metadata[number]
+        if incoming.dtype != handed_on.dtype:  # a copy to another device has the same name
+            casts.append(
+                GraphCast(
+                    what=GRADIENT,
+                    name=names.get(id(getattr(following, "variable", None)), ""),
+                    phase="backward",
+                    from_dtype=short_dtype(incoming.dtype),
+                    to_dtype=short_dtype(handed_on.dtype),
+                    elements=math.prod(incoming.shape),
+                )
+            )
+    hidden = Counter(kind for node in nodes for kind in _HIDE if kind in node.name())
+    notes = [f"{count} nodes {kind} hide a graph that is made only when they run" for kind, count in hidden.items()]
+    return GraphTrace(graph=AUTOGRAD, casts=casts, notes=notes)
+
+
+def _in_order(root: Any) -> list[Any]:
+    """Return the nodes in the order of autograd's engine: newest first."""
+    nodes, known = [root], {root}
+    for node in nodes:
+        new = [following for following, _ in node.next_functions if following is not None and following not in known]
+        known.update(new)
+        nodes += dict.fromkeys(new)
+    return sorted(nodes, key=lambda node: -node._sequence_nr())
+
+
+def trace_frozen(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region) -> Any:
+    """Return `model` traced inside `region` and the same frozen, as a pair of ScriptModules.
+
+    The weight cache is off while tracing: with it, `torch.jit.trace` can fail with "Cannot insert a Tensor that
+    requires grad as a constant". Raises whatever tracing raises, and RuntimeError for a model in training mode.
+    """
+    cache = torch.is_autocast_cache_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, in other words in every torch version
+        torch.set_autocast_cache_enabled(False)
+        try:
+            with torch.no_grad(), region():
+                inputs: dict[str, Any] = {"example_inputs": args}
+                if kwargs:
+                    positional = inspect.signature(model.forward).bind_partial(*args).arguments
+                    inputs = {"example_kwarg_inputs": {**positional, **kwargs}}
+                traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+                    model, check_trace=False, strict=False, **inputs
+                )
+                return traced, torch.jit.freeze(traced)
+        finally:
+            torch.set_autocast_cache_enabled(cache)
+
+
+def traced_graph(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region
+) -> GraphTrace:
+    """Return the graph of `model` traced inside `region` and frozen, with the casts it had before it was frozen.
+
+    Ops come from the frozen graph, which runs once, inside `region`, to learn their dtypes. A cast of a weight that
+    freezing has done once and for all is folded. A model in training mode cannot be frozen: that is the `error`.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced, frozen = trace_frozen(model, args, kwargs, region)
+            return _read(model, traced.inlined_graph, frozen.graph, args, kwargs, region)
+    except Exception as error:  # noqa: BLE001 - the error is the answer
+        return GraphTrace(graph=TRACED, error=first_line(error))
+
+
+def _read(
+    model: torch.nn.Module, before: Any, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region
+) -> GraphTrace:
+    stored = _stored_tensors(model)
+    tensors, casts_inside = _observed(model, graph, args, kwargs, region)
+    reader = _FrozenGraph(graph, tensors, {value.tensor.data_ptr(): value for value in stored})
+    inside = reader.inside(casts_inside)
+    casts = [*reader.casts(), *inside]
+    kept = {(cast.name, cast.to_dtype) for cast in casts}
+    folded = [cast for cast in _stored_casts(before, stored) if (cast.name, cast.to_dtype) not in kept]
+    norms = [sum(node.kind() == "aten::batch_norm" for node in _nodes(read)) for read in (before, graph)]
+    gone = norms[0] - norms[1]
+    notes = [f"freezing folded {gone} batch norms into the weights of the op before them"] if gone else []
+    if inside:
+        notes.append(f"{counted(len(inside), 'cast')} are made inside ops of the graph when it runs, not by its nodes")
+    return GraphTrace(graph=TRACED, ops=reader.ops(), casts=[*folded, *casts], notes=notes)
+
+
+Modules = tuple[Mapping[str, str], frozenset[str]]
+"""The paths of modules by `str(id(module))`, as dynamo marks nodes with, and all paths."""
+
+_CONVERTS = frozenset({"prims.convert_element_type", "aten._to_copy"})
+"""Ops that copy into another dtype: inductor's and ATen's."""
+
+_COPY = "aten.copy"
+"""What a graph makes of `copy_`: the tensor written into, the one read."""
+
+Node = torch.fx.Node
+
+
+def _target_name(node: Node) -> str:
+    """Return "aten.addmm"."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet) if packet is not None else getattr(node.target, "__name__", str(node.target))
+
+
+def _ops_of(nodes: list[Node], modules: Modules, *, backward: bool, start: int) -> list[Operation]:
+    """Return the ops of one graph, numbered from `start`, the parts of each put together.
+
+    An op's first output is its result; others are its further used values. In a backward graph, forward ops run again.
+    """
+    groups: dict[Any, list[Node]] = {}
+    for number, node in enumerate(nodes):
+        if node.op == "call_function":
+            original = node.meta.get("original_aten")
+            key: Any = (str(original), node.meta.get("seq_nr"), _born_backward(node, backward), _path(node, modules))
+            packet = str(getattr(original, "overloadpacket", original))
+            if (
+                original is None
+                or packet == _target_name(node)
+                or (_target_name(node) in _CONVERTS and _asked_for(node))
+            ):
+                key = number
+            if node.target is operator.getitem and original is None:
+                continue
+            groups.setdefault(key, []).append(node)
+    return [
+        _operation(index, parts, modules, backward=backward)
+        for index, parts in enumerate(groups.values(), start=start)
+        if _target_name(parts[0]) != "aten.copy_"
+    ]
+
+
+def _cast_names(nodes: list[Node], names: Mapping[str, _Stored], modules: Modules) -> dict[int, str]:
+    """Return the names of values that a forward graph casts, by autograd number; see `_casts_of` for `names`."""
+    casts: dict[int, str] = {}
+    for node in nodes:
+        if _is_cast(node) and not _born_backward(
+            node, False
+        ):  # a node without gradient has the number of the node before
+            casts.setdefault(node.meta.get("seq_nr", -1), _origin(_source(node), names, modules)[1])
+    return casts
+
+
+def _casts_of(
+    nodes: list[Node], names: Mapping[str, _Stored], modules: Modules, undone: Mapping[int, str], *, backward: bool
+) -> Iterator[tuple[Node, GraphCast]]:
+    """Yield the casts of one graph with their nodes; `names` are the stored tensors and the inputs by placeholder.
+
+    A gradient has the name of the value under the forward cast of its number: `undone`, from `_cast_names`. A forward
+    cast that the backward graph does again has the phase "backward".
+    """
+    for node in nodes:
+        if not _is_cast(node):
+            continue
+        source = _source(node)
+        late = _born_backward(node, backward)
+        role, name = _origin(source, names, modules)
+        if late:
+            role, name = GRADIENT, undone.get(node.meta.get("seq_nr", -1), _path(source, modules))
+        yield (
+            node,
+            GraphCast(
+                what=role,
+                name=name,
+                module=_path(node, modules),
+                phase="backward" if late or backward else "forward",
+                from_dtype=short_dtype(source.meta["val"].dtype),
+                to_dtype=short_dtype(node.meta["val"].dtype),
+                elements=_elements(source.meta["val"]),
+            ),
+        )
+
+
+def _is_cast(node: Node) -> bool:
+    """Return whether a node copies into another dtype because the program or autocast asked for it."""
+    name = _target_name(node)
+    if node.op != "call_function" or not (name == _COPY or (name in _CONVERTS and _asked_for(node))):
+        return False
+    source = _source(node).meta.get("val") if node.all_input_nodes else None
+    output = node.meta.get("val")
+    return isinstance(source, torch.Tensor) and isinstance(output, torch.Tensor) and source.dtype != output.dtype
+
+
+def _source(node: Node) -> Node:
+    """Return the input of a cast."""
+    return node.all_input_nodes[-1 if _target_name(node) == _COPY else 0]
+
+
+def _asked_for(node: Node) -> bool:
+    original = node.meta.get("original_aten")
+    return original is None or str(original).startswith("aten._to_copy")
+
+
+def _born_backward(node: Node, backward: bool) -> bool:
+    """Return whether a node differentiates; forward nodes may be in a backward graph and the other way round."""
+    tag = node.meta.get("partitioner_tag")
+    if tag is not None:
+        return bool(tag == "is_backward")
+    return "fwd_nn_module_stack" in node.meta or (backward and "nn_module_stack" not in node.meta)
+
+
+def _operation(index: int, parts: list[Node], modules: Modules, *, backward: bool) -> Operation:
+    first = parts[0]
+    late = _born_backward(first, backward)
+    original = first.meta.get("original_aten")
+    packet = getattr(original, "overloadpacket", None)
+    members = set(parts)
+    inputs = dict.fromkeys(source for part in parts for source in part.all_input_nodes if source not in members)
+    used = [part for part in parts if any(user.op == "call_function" and user not in members for user in part.users)]
+    used = [
+        part for part in used if any(_target_name(user) != "aten.copy_" for user in part.users if user not in members)
+    ]
+    result = (used or parts)[-1]
+    outputs = [result, *(part for part in used if part is not result)]
+    return Operation(
+        index=index,
+        name=str(packet) if packet is not None and not _is_cast(first) else _target_name(first),
+        module=_path(first, modules),
+        phase="backward" if late else "forward",
+        recomputed=backward and not late,
+        inputs=_dtypes(inputs),
+        outputs=_dtypes(outputs),
+    )
+
+
+def _origin(node: Node, names: Mapping[str, _Stored], modules: Modules) -> tuple[str, str]:
+    """Return the kind and the name of a node's value."""
+    while node.op == "call_function" and is_view(_target_name(node)):
+        node = node.all_input_nodes[0]
+    if node.name in names:
+        return names[node.name].what, names[node.name].name
+    return ACTIVATION, _path(node, modules)
+
+
+def _path(node: Node, modules: Modules) -> str:
+    """Return the path of a node's innermost module in the model, "" if unknown."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    by_id, paths = modules
+    for key, (text, _) in reversed(stack.items()):
+        known = by_id.get(str(key).partition("@")[0])
+        if known is not None:
+            return known
+        dotted = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", text)
+        dotted = re.sub(r"\[['\"]?([^]'\"]*)['\"]?\]", r".\1", dotted.partition("]")[2])
+        if dotted.strip(".") in paths:
+            return dotted.strip(".")
+    return ""
+
+
+def _dtypes(nodes: Iterable[Node]) -> tuple[str, ...]:
+    values = (node.meta.get("val") for node in nodes)
+    flat = (leaf for value in values for leaf in (value if isinstance(value, tuple | list) else [value]))
+    return tuple(short_dtype(leaf.dtype) for leaf in flat if isinstance(leaf, torch.Tensor))
+
+
+def _elements(value: torch.Tensor) -> int | None:
+    count = value.numel()
+    return count if isinstance(count, int) else None
+
+
+class _FusedError(Exception):
+    """Raised within inductor once the fused kernels have been read."""
+
+
+@dataclass(slots=True)
+class _Lowered:
+    """A graph that inductor was given: `nodes` are FX nodes, `names` the stored tensors by placeholder.
+
+    `kernels` are, per fused kernel, the nodes it computes with their ops, None where they could not be read; `mistake`
+    says why.
+    """
+
+    nodes: list[torch.fx.Node]
+    names: dict[str, _Stored]
+    backward: bool
+    kernels: list[dict[str, str]] | None = None
+    mistake: str = ""
+
+
+@dataclass(slots=True)
+class _Backend:
+    """A backend for torch.compile that runs inductor up to its fused kernels and keeps their graphs."""
+
+    stored: dict[int, _Stored]
+    graphs: list[_Lowered] = field(default_factory=list)
+    frames: int = 0
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        self.frames += 1
+        arguments = [*module.parameters(), *module.buffers(), *inputs]
+        names = {place: self.stored[id(value)] for place, value in enumerate(arguments) if id(value) in self.stored}
+        places = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+        for place, (name, value) in enumerate(zip(places, inputs, strict=True), start=len(arguments) - len(inputs)):
+            names.setdefault(place, _given(name, value))
+
+        def inner(graph: torch.fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
+            return self.lower(graph, example_inputs, names, options)
+
+        return compile_fx(module, inputs, inner_compile=inner)
+
+    def __deepcopy__(self, memo: Any) -> "_Backend":
+        """Return itself: inductor copies its options deeply now and then, and `fused` is one of them."""
+        return self
+
+    def lower(
+        self, graph: torch.fx.GraphModule, inputs: Any, names: dict[int, _Stored], options: dict[str, Any]
+    ) -> Any:
+        """Read one graph and its fusion by inductor; return the graph itself, ready to run."""
+        from torch._functorch._aot_autograd.utils import make_boxed_func
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        kept = copy.deepcopy(graph)
+        backward = bool(options.get("is_backward"))
+        places = [node.name for node in kept.graph.nodes if node.op == "placeholder"]
+        by_name = {name: names[at] for at, name in enumerate(places) if at in names}
+        if backward:  # values saved by a forward graph keep their names
+            by_name = {
+                name: stored for earlier in self.graphs for name, stored in earlier.names.items() if name in places
+            }
+        lowered = _Lowered(list(kept.graph.nodes), by_name, backward)
+        self.graphs.append(lowered)
+        try:
+            compile_fx_inner(graph, inputs, **options)
+        except Exception as error:  # noqa: BLE001 - inductor wraps errors of its passes in its own
+            if lowered.kernels is None:
+                lowered.mistake = first_line(error)
+        return make_boxed_func(kept.forward)
+
+    def fused(self, kernels: Iterable[Any]) -> Any:
+        """Keep the nodes of each kernel and end the compilation; inductor calls this after fusion."""
+        self.graphs[-1].kernels = [_computed(kernel) for kernel in kernels]
+        raise _FusedError("the fused kernels are read")
+
+
+def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], Any]) -> GraphTrace:
+    """Return the graphs that torch.compile makes of `model` while `step(compiled)` runs one step, in order.
+
+    `step` runs forward, loss and, in training, backward with its argument as the model; code outside the model is not
+    in the graphs. Ops are those of ATen before inductor splits them up. A cast is fused where it became part of a
+    kernel that does other work, kept where its kernel does nothing else. `error` is the first line of a compilation
+    error.
+    """
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config as inductor_config
+
+    backend = _Backend({id(stored.tensor): stored for stored in _stored_tensors(model)})
+    options = {
+        "fx_graph_cache": False, "fx_graph_remote_cache": False, "_post_fusion_custom_pass": backend.fused,
+    }  # fmt: skip
+    torch.compiler.reset()
+    before = _breaks()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            stack.enter_context(inductor_config.patch(options))
+            stack.enter_context(functorch_config.patch(enable_autograd_cache=False))
+            step(torch.compile(model, backend=backend))
+            breaks = list(_breaks() - before)
+    except Exception as error:  # noqa: BLE001 - the error is the answer
+        return GraphTrace(graph=COMPILED, error=first_line(error))
+    finally:
+        torch.compiler.reset()
+    if not backend.graphs:
+        return GraphTrace(graph=COMPILED, error="torch.compile made no graph of the model: all of it ran in Python")
+    return _trace(model, backend, breaks)
+
+
+def _given(name: str, tensor: Any) -> _Stored:
+    """Return the value behind dynamo's placeholder: an input of the model, or a value from before a graph break."""
+    match = re.fullmatch(r"[lL]_(.+)_", name)
+    plain = match[1] if match else name
+    return _Stored(ACTIVATION, "", tensor) if plain.startswith("stack") else _Stored(INPUT, plain, tensor)
+
+
+def _computed(kernel: Any) -> dict[str, str]:
+    """Return the nodes of the graph that a fused kernel computes, by name, with their ops.
+
+    A kernel of a library has the casts of its inputs among its origins, which are computed before it: only its own
+    node counts.
+    """
+    from torch._inductor.ir import ExternKernel, TemplateBuffer
+
+    ops: dict[str, str] = {}
+    for part in kernel.get_nodes():
+        buffer = part.node
+        if buffer is None:
+            continue
+        origins = list(buffer.origins)
+        if isinstance(buffer, ExternKernel | TemplateBuffer) and len(origins) > 1:
+            origins = [origin for origin in [buffer.get_origin_node()] if origin is not None]
+        ops.update({origin.name: _target_name(origin) for origin in origins})
+    return ops
+
+
+def _fate(name: str, lowered: _Lowered) -> str | None:
+    """Return the fate of a cast: kept, fused, or None if no kernel computes it."""
+    if lowered.kernels is None:
+        return KEPT
+    computing = [kernel for kernel in lowered.kernels if name in kernel]
+    if not computing:
+        return None
+    alone = any(all(op in _CONVERTS or op == _COPY or is_view(op) for op in kernel.values()) for kernel in computing)
+    return KEPT if alone else FUSED
+
+
+def _breaks() -> Counter[str]:
+    """Return why, and how often, dynamo has broken graphs in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return Counter(counters["graph_break"])
+
+
+def _trace(model: torch.nn.Module, backend: _Backend, breaks: list[str]) -> GraphTrace:
+    paths = {str(id(module)): name for name, module in model.named_modules()}
+    modules = paths, frozenset(name for name, _ in model.named_modules())
+    ops: list[Operation] = []
+    casts: list[GraphCast] = []
+    notes = []
+    undone: dict[int, str] = {}
+    dropped = 0
+    for lowered in backend.graphs:
+        if not lowered.backward:
+            undone |= _cast_names(lowered.nodes, lowered.names, modules)
+        ops += _ops_of(lowered.nodes, modules, backward=lowered.backward, start=len(ops))
+        for node, cast in _casts_of(lowered.nodes, lowered.names, modules, undone, backward=lowered.backward):
+            fate = _fate(node.name, lowered)
+            if fate is None:
+                dropped += 1
+            else:
+                casts.append(structs.replace(cast, fate=fate))
+    if dropped:
+        notes.append(f"inductor dropped {counted(dropped, 'cast')}: the copy is never made")
+    if breaks or backend.frames > 1:
+        why = f" ({breaks[0].strip().splitlines()[0]})" if breaks and breaks[0].strip() else ""
+        notes.append(
+            f"the model breaks{why}: {counted(backend.frames, 'graph')} of it; the rest of it runs as in eager mode"
+        )
+    mistakes = Counter(lowered.mistake for lowered in backend.graphs if lowered.mistake)
+    notes += [f"inductor's fusion is unknown for {n} of the graphs: {mistake}" for mistake, n in mistakes.items()]
+    return GraphTrace(graph=COMPILED, ops=ops, casts=casts, notes=notes)
