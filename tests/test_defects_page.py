@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 from packaging.version import Version
 
-from ampbench.defects.catalogue import CHECKS
+from ampbench.defects import CHECKS
 from ampbench.records.kinds import CHECK
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN
 from benchmarks.defects import ABSENT, PAGE, PROBES, WITHOUT_CHECK, matrices, page

@@ -108,7 +108,7 @@ def _list_networks(which: str, format: OutputFormat) -> int:
 
 def _program(name: str) -> str:
     """Return the program of a check, to paste; raise `UnknownNameError` for an unknown name."""
-    from ampbench.defects.catalogue import CHECKS, program_of
+    from ampbench.defects import CHECKS, program_of
 
     if name not in CHECKS:
         raise UnknownNameError("check", name, CHECKS)
@@ -117,7 +117,7 @@ def _program(name: str) -> str:
 
 def checks(results: Path) -> Rows:  # noqa: ARG001
     """Return the known defects that `ampbench check` looks for, and the public threads about each."""
-    from ampbench.defects.catalogue import CHECKS
+    from ampbench.defects import CHECKS
 
     texts, lists = ("area", "title", "why", "remedy", "mended"), ("threads", "devices", "matters")
     return [

@@ -18,8 +18,7 @@ from msgspec import structs
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import all_of
 from ampbench.core.units import one_of as choice
-from ampbench.defects import AREAS, INFERENCE, TRAINING, Check
-from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.defects import AREAS, CHECKS, INFERENCE, TRAINING, Check, program_of
 from ampbench.errors import NothingToRunError
 from ampbench.records.bounds import Seconds, one_of
 from ampbench.records.case import DEVICES, Environment

@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from ampbench.core.units import format_share
-from ampbench.defects.catalogue import CHECKS
+from ampbench.defects import CHECKS
 from ampbench.errors import bounded, first_line
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked, digest_of

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ampbench import store
-from ampbench.defects import AREAS
-from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.defects import AREAS, CHECKS, program_of
 from ampbench.records.kinds import CHECK
 from ampbench.studies.check import Checked
 

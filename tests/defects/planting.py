@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.defects import CHECKS, program_of
 from ampbench.studies.check import Checked
 from ampbench.studies.check_measure import run_program
 

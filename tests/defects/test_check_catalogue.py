@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from ampbench.defects import AREAS, INFERENCE, TRAINING
-from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.defects import AREAS, CHECKS, INFERENCE, TRAINING, program_of
 from ampbench.records.case import DEVICES
 
 ENDING = 'print("expected:", expected)\nprint("seen:    ", seen)\n'

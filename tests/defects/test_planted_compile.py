@@ -11,7 +11,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from ampbench.defects.catalogue import CHECKS
+from ampbench.defects import CHECKS
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
 from tests.defects.planting import Plant, outcome_of
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ampbench.defects.catalogue import CHECKS, program_of
+from ampbench.defects import CHECKS, program_of
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
 from ampbench.studies.check_measure import run_program
 from tests.defects.planting import Plant

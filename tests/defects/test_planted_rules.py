@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ampbench.defects.catalogue import CHECKS
+from ampbench.defects import CHECKS
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
 from tests.defects.planting import Plant, outcome_of
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from ampbench import store
 from ampbench.core.statement import Statement
-from ampbench.defects.catalogue import CHECKS
+from ampbench.defects import CHECKS
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, Update
 from ampbench.records.rules import FAKE
