@@ -275,9 +275,10 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
     if "training" in phases or any(map(compile_mode, selection.paths)):
         modules.append("torch._dynamo")
     needed = {WORKLOADS[source.name].needs for source in sources if source.builtin}
-    libraries = dict.fromkeys(LIBRARIES[source.family].module for source in sources if source.family in LIBRARIES)
+    libraries = [LIBRARIES[source.family] for source in sources if source.family in LIBRARIES]
     families = dict.fromkeys(source.module for source in sources if source.builtin)
-    return [*modules, *(module for package, module in PRELOADED.items() if package in needed), *libraries, *families]
+    modules += [module for package, module in PRELOADED.items() if package in needed]
+    return [*dict.fromkeys([*modules, *(name for row in libraries for name in (row.name, row.module)), *families])]
 
 
 def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TurnKey]:

@@ -208,7 +208,8 @@ def items_per_step(workload: Workload) -> float:
 
 def _library(source: WorkloadSource) -> Any:
     """Return a network's `ampbench.workloads.named.Library`; raises any error of its import."""
-    return importlib.import_module(source.module).LIBRARY
+    importlib.import_module(source.family)
+    return getattr(importlib.import_module(source.module), source.family.upper())
 
 
 def _not_imported(source: WorkloadSource, error: Exception) -> WorkloadError:

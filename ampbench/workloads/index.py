@@ -23,11 +23,8 @@ LIMITS: dict[str, tuple[int, int]] = {
     "regions": (1, 65_536),
     "layers": (1, 1024),
     "hidden": (1, 65_536),
-    "tables": (1, 1024),
-    "bag": (1, 1024),
     "context": (1, 131_072),
     "experts": (8, 1024),
-    "active": (1, 8),
     "rank": (1, 65_536),
 }
 """The smallest and largest value of a parameter of that name, in every workload that does not narrow it."""
@@ -97,10 +94,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             {"features": (32, 784, 784), "depth": (2, 3, 6), "width": (32, 512, 4096), "classes": (10, 10, 1000),
              "batch_size": (8, 32, 16_384)},
             suite=("inference", "training")),
-        WorkloadSpec("recommender", "linear", "rows",
-            "bags of embeddings with sparse gradients, their products by pairs and perceptrons, as in DLRM",
-            {"features": (13, 13, 13), "tables": (3, 8, 26), "vocabulary": (1000, 20_000, 100_000), "bag": (2, 4, 8),
-             "width": (8, 32, 128), "batch_size": (8, 128, 32_768)}),
         WorkloadSpec("transformer_encoder", "sequence", "tokens",
             "pre-norm encoder with scaled_dot_product_attention; its first operation is a layer norm",
             {"depth": (2, 2, 24), "width": (32, 192, 1024), "heads": (2, 3, 16), "sequence_length": (8, 64, 512),
@@ -125,12 +118,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "context": (8, 512, 2048), "batch_size": (2, 1, 16)},
             phases=("inference",), multiples={"width": ("heads", 2)}),
-        WorkloadSpec("moe", "sequence", "tokens",
-            "the language model with a mixture of experts: a router in fp32, no capacity, no token dropped",
-            {"depth": (2, 2, 6), "width": (32, 128, 1024), "heads": (2, 2, 16), "experts": (8, 8, 8),
-             "active": (2, 2, 2), "vocabulary": (64, 4096, 50_304), "sequence_length": (32, 64, 2048),
-             "batch_size": (2, 1, 8)},
-            multiples={"width": ("heads", 2)}),
         WorkloadSpec("lora", "sequence", "tokens",
             "low-rank fine-tuning of the language model, whose linear layers are kept in bf16 and frozen",
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
@@ -177,17 +164,13 @@ FAMILIES = tuple(dict.fromkeys(spec.family for spec in WORKLOADS.values()))
 class Library:
     """A package whose networks can be named: `timm:vit_small_patch16_224`, or `timm:vit_*` for all that match.
 
-    `name` is the package's and stands before the colon; `extra` is ampbench's that installs it. The `LIBRARY` of
-    `module` knows and builds its networks.
+    `name` is the package's and stands before the colon; `extra` is ampbench's that installs it. Only a worker imports
+    the `module` that knows and builds its networks.
     """
 
     name: str
     extra: str
-
-    @property
-    def module(self) -> str:
-        """The module that builds its networks, which only a worker imports."""
-        return f"ampbench.workloads.{self.name}_networks"
+    module: str
 
     @property
     def absent(self) -> str:
@@ -198,9 +181,9 @@ class Library:
 LIBRARIES: dict[str, Library] = {
     row.name: row
     for row in (
-        Library(name="torchvision", extra="vision"),
-        Library(name="timm", extra="timm"),
-        Library(name="transformers", extra="transformers"),
+        Library(name="torchvision", extra="vision", module="ampbench.workloads.image_networks"),
+        Library(name="timm", extra="timm", module="ampbench.workloads.image_networks"),
+        Library(name="transformers", extra="transformers", module="ampbench.workloads.transformers_networks"),
     )
 }
 """Prefixes of a name before a colon, other than a user's file or module."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
 
 import torch
@@ -125,10 +124,10 @@ class EncoderBlock(nn.Module):
         return x + self.down(F.gelu(self.up(self.feed_norm(x))))  # type: ignore[no-any-return]
 
 
-class CausalBlock(nn.Module):
-    """Causal attention with rotary positions and `feed`, each behind an RMS norm and added to the stream.
+class DecoderBlock(nn.Module):
+    """Causal attention with rotary positions and a SwiGLU layer, each behind an RMS norm and added to the stream.
 
-    Source: Touvron et al., "LLaMA", 2023.
+    Source: Touvron et al., "LLaMA", 2023; Shazeer, "GLU variants improve Transformer", 2020.
     """
 
     def __init__(self, width: int, heads: int):
@@ -136,33 +135,16 @@ class CausalBlock(nn.Module):
         self.attention_norm = nn.RMSNorm(width)
         self.attention = Attention(width, heads, causal=True, bias=False)
         self.feed_norm = nn.RMSNorm(width)
-
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the stream (batch, tokens, width) after this block."""
-        x = x + self.attention(self.attention_norm(x), cosine, sine, cache)
-        return x + self.feed(self.feed_norm(x))
-
-    def feed(self, x: Tensor) -> Tensor:
-        """Return the addition to the stream of every token by itself."""
-        raise NotImplementedError
-
-
-class DecoderBlock(CausalBlock):
-    """A causal block with a SwiGLU layer.
-
-    Source: Shazeer, "GLU variants improve Transformer", 2020.
-    """
-
-    def __init__(self, width: int, heads: int):
-        super().__init__(width, heads)
         hidden = 8 * ((width + 2) // 3)
         self.gate = nn.Linear(width, hidden, bias=False)
         self.up = nn.Linear(width, hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
-    def feed(self, x: Tensor) -> Tensor:
-        """Return the SwiGLU layer's output."""
-        return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: Cache | None = None) -> Tensor:
+        """Return the stream (batch, tokens, width) after this block."""
+        x = x + self.attention(self.attention_norm(x), cosine, sine, cache)
+        y = self.feed_norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))  # type: ignore[no-any-return]
 
 
 class Encoder(nn.Module):
@@ -185,11 +167,11 @@ class Decoder(nn.Module):
     cosine: Tensor
     sine: Tensor
 
-    def __init__(self, sizes: Sizes, block: Callable[[int, int], CausalBlock] = DecoderBlock):
+    def __init__(self, sizes: Sizes):
         super().__init__()
         width, heads = sizes["width"], sizes["heads"]
         self.embedding = nn.Embedding(sizes["vocabulary"], width)
-        self.blocks = nn.ModuleList(block(width, heads) for _ in range(sizes["depth"]))
+        self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(sizes["depth"]))
         self.norm = nn.RMSNorm(width)
         for table in ("cosine", "sine"):
             self.register_buffer(table, torch.empty(sizes["sequence_length"], width // heads), persistent=False)
@@ -377,64 +359,6 @@ class Decode(Decoder):
         return self.logits(self.stream(token, self.cosine[context:], self.sine[context:], caches)[:, -1])
 
 
-class Expert(nn.Module):
-    """A SwiGLU layer (tokens, width)."""
-
-    def __init__(self, width: int, hidden: int):
-        super().__init__()
-        self.gate = nn.Linear(width, hidden, bias=False)
-        self.up = nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the layer's output."""
-        return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
-
-
-class Router(nn.Linear):
-    """The weight of every expert for every token (tokens, experts): 0 but for the `active` highest, which sum to 1.
-
-    It runs in at least fp32 with autocast off, as routers do. Source: Fedus et al., "Switch transformers", JMLR 2022,
-    section 2.4.
-    """
-
-    def __init__(self, width: int, experts: int, active: int):
-        super().__init__(width, experts, bias=False)
-        self.active = active
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the weights for `tokens` (tokens, width)."""
-        with torch.autocast(tokens.device.type, enabled=False):
-            exact = torch.promote_types(tokens.dtype, torch.float32)
-            scores = F.linear(tokens.to(exact), self.weight.to(exact))
-            best, chosen = scores.topk(self.active)
-            return torch.zeros_like(scores).scatter(1, chosen, best.softmax(-1))
-
-
-class MixtureBlock(CausalBlock):
-    """A causal block in which a router sends each token to some of its experts.
-
-    No expert has a capacity: no token is dropped. Outputs of experts are added in their order, so that a step repeats
-    exactly. Source: Jiang et al., "Mixtral of experts", 2024.
-    """
-
-    def __init__(self, width: int, heads: int, experts: int, active: int):
-        super().__init__(width, heads)
-        self.router = Router(width, experts, active)
-        self.experts = nn.ModuleList(Expert(width, 8 * ((width + 2) // 3)) for _ in range(experts))
-
-    def feed(self, x: Tensor) -> Tensor:
-        """Return the outputs of every token's experts, weighted by the router."""
-        tokens = x.flatten(0, -2)
-        weights = self.router(tokens)
-        total = torch.zeros_like(tokens)
-        for place, expert in enumerate(self.experts):
-            rows = weights[:, place].nonzero()[:, 0]
-            answers = expert(tokens[rows]) * weights[rows, place, None]
-            total.index_add_(0, rows, answers.to(total.dtype))
-        return total.view_as(x)
-
-
 class LowRank(nn.Linear):
     """A linear layer whose weights stay in bf16 and are not trained, and an adapter of low rank, which is.
 
@@ -493,16 +417,6 @@ def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
         cached=(1, 2),
         classes_dim=-1,
     )
-
-
-def moe(generator: Generator, *, experts: int, active: int, **sizes: int) -> Workload:
-    """The language model of `decoder_lm` with a mixture of experts in each block; cross entropy, AdamW.
-
-    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
-    """
-    with device("meta"):
-        module = Decoder(sizes, partial(MixtureBlock, experts=experts, active=active))
-    return language_model(generator, module, sizes)
 
 
 def lora(generator: Generator, *, rank: int, **sizes: int) -> Workload:

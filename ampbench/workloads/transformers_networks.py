@@ -133,7 +133,7 @@ def find(name: str, preset: str) -> Named:
     )
 
 
-LIBRARY = Library("transformers", tasks, find, quick=False)
+TRANSFORMERS = Library("transformers", tasks, find, quick=False)
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call] # its messages are about loading weights
 
 

@@ -5,15 +5,14 @@ import math
 
 import pytest
 import torch
-from built_workloads import build, forward
-from torch.nn import functional as F
+from built_workloads import build
 
 from ampbench.core.precisions import FP64
 from ampbench.worker.machine import Cpu
 from ampbench.worker.network import build_network
 from ampbench.worker.step import InferenceStep, TrainingStep, build_step
 from ampbench.workload import Workload
-from ampbench.workloads.sequence import ADAPTER_SCALE, Decode, Decoder, LowRank, Router, Timesteps
+from ampbench.workloads.sequence import ADAPTER_SCALE, Decode, Decoder, LowRank, Timesteps
 from tests.worker.conftest import make_case
 
 SIZES = {"depth": 2, "width": 32, "heads": 2, "vocabulary": 64, "sequence_length": 12}
@@ -60,42 +59,6 @@ def test_autocast_computes_keys_in_the_dtype_that_the_cache_is_given_in() -> Non
         network.forward_alone(network.data.batches[0])
     _, keys, values = network.data.batches[0]
     assert {keys.dtype, values.dtype} == {projected[0].dtype} == {torch.bfloat16}
-
-
-@torch.no_grad()
-def test_a_mixture_adds_the_best_experts_of_each_token_by_their_softmax() -> None:
-    workload = build("moe")
-    block = double(workload).blocks[0]
-    tokens = torch.randn(6, 32, dtype=torch.float64)
-    for token, found in zip(tokens, block.feed(tokens), strict=True):
-        scores = block.router.weight @ token
-        best = sorted(range(8), key=lambda expert: -scores[expert])[:2]
-        weights = torch.tensor([scores[expert] for expert in best], dtype=torch.float64).softmax(0)
-        expected = torch.zeros(32, dtype=torch.float64)
-        for weight, expert in zip(weights, best, strict=True):
-            own = block.experts[expert]
-            hidden = F.silu(own.gate.weight @ token) * (own.up.weight @ token)
-            expected += weight * (own.down.weight @ hidden)
-        assert torch.allclose(found, expected)
-
-
-@pytest.mark.parametrize("precision", ["bf16_autocast", "fp16_pure"])
-def test_the_router_of_a_mixture_runs_in_fp32(precision: str) -> None:
-    network = build_network(build("moe"), make_case(precision, phase="inference"), Cpu())
-    routed: list[torch.Tensor] = []
-    for router in (module for module in network.module.modules() if isinstance(module, Router)):
-        router.register_forward_hook(lambda *seen: routed.append(seen[2]))
-    with network.mode():
-        network.forward_alone(network.data.batches[0])
-    assert [weights.dtype for weights in routed] == [torch.float32, torch.float32]
-    for weights in routed:
-        assert torch.equal((weights > 0).sum(1), torch.full((len(weights),), 2))
-        assert torch.allclose(weights.sum(1), torch.ones(len(weights)))
-
-
-def test_a_mixture_gives_the_same_bits_again() -> None:
-    workload = build("moe")
-    assert torch.equal(forward(workload.module, workload.inputs), forward(workload.module, workload.inputs))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast"])

@@ -9,7 +9,6 @@ SHORTER = {
     "decoder_lm": {"sequence_length": 256},
     "gru": {"sequence_length": 64},
     "prefill": {"sequence_length": 256},
-    "moe": {"sequence_length": 256},
     "lora": {"sequence_length": 256},
 }
 
@@ -47,7 +46,6 @@ def test_every_output_keeps_its_size_at_preset_large_with_one_example_and_shorte
         ("decoder_lm", {"depth": 24}),
         ("gru", {"depth": 8}),
         ("decode", {"depth": 24, "context": 512}),
-        ("moe", {"depth": 24}),
     ],
 )
 def test_outputs_keep_their_size_in_networks_deeper_than_any_preset(name, overrides):

@@ -1,9 +1,13 @@
-"""Torchvision's networks by name: classifiers, segmentation, detection, video and optical flow.
+"""The networks of torchvision and timm by name: of images, video and optical flow.
 
-Sizes are as for the library's own weights, from its transforms; losses are from its training references.
+Sizes are as for the libraries' own weights: from torchvision's transforms, from timm's configurations. Losses are from
+torchvision's training references. Networks of timm without a head give features. timm, which needs torchvision, is
+imported where one of its networks is.
 """
 
+import contextlib
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,8 +35,8 @@ _TASKS = {
 
 AUXILIARY = 0.3
 """Weight of the loss of an auxiliary classifier (Szegedy et al., "Going deeper with convolutions", CVPR 2015)."""
-BESIDE = 0.5
-"""That of segmentation's auxiliary head, in torchvision's reference."""
+SEGMENTED = 0.5
+"""Weight of the loss of segmentation's auxiliary head, in torchvision's reference."""
 BOXES, POINTS, FRAMES = 4, 17, 16
 
 _TINY = {"inception_v3": 299, "maxvit_t": 224, "mvit_v1_b": 224, "mvit_v2_s": 224, "s3d": 224}
@@ -46,8 +50,7 @@ _OWN = {SEGMENTATION: 520, DETECTION: 800, VIDEO: 224, FLOW: 256}
 
 
 @functools.cache
-def tasks() -> Mapping[str, str]:
-    """Return every name with the network's task."""
+def _tasks() -> Mapping[str, str]:
     return {name: task for name in models.list_models() if (task := _task(name))}
 
 
@@ -56,9 +59,9 @@ def _task(name: str) -> str:
     return _TASKS.get(module[2], CLASSES)
 
 
-def find(name: str, preset: str) -> Named:
-    """Return a network by its name, of the size that a preset gives it."""
-    task = tasks()[name]
+def _network(name: str, preset: str) -> Named:
+    """Return a network of torchvision by its name, of the size that a preset gives it."""
+    task = _tasks()[name]
     image = _image(name, task)
     batch = _BATCH[task] if preset == "large" else 2 if name.startswith(_POOLED) else 1
     defaults = {"image": image if preset != "tiny" else _tiny(name, task), "batch_size": batch}
@@ -79,7 +82,7 @@ def find(name: str, preset: str) -> Named:
     )
 
 
-LIBRARY = Library("torchvision", tasks, find)
+TORCHVISION = Library("torchvision", _tasks, _network)
 
 
 def _image(name: str, task: str) -> int:
@@ -139,7 +142,7 @@ def _segment(name: str, generator: Generator, parameters: Parameters) -> Mapping
 
 def _pixel_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
     first, *others = [F.cross_entropy(logits, targets) for logits in output.values()]
-    return first + BESIDE * sum(others)
+    return first + SEGMENTED * sum(others)
 
 
 def _detect(name: str, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
@@ -199,3 +202,70 @@ def _flow_loss(output: list[Tensor], targets: Tensor) -> Tensor:
     """Return the loss of RAFT's refinements, each at 0.8 of the next (Teed & Deng, ECCV 2020)."""
     weighted = [0.8 ** (len(output) - 1 - place) * F.l1_loss(flow, targets) for place, flow in enumerate(output)]
     return torch.stack(weighted).sum()
+
+
+FEATURES = "features of images"
+TIMM_TINY, PATCHES = 96, 4
+"""The smallest side of images, and its number of patches for networks that need a multiple of a patch."""
+_PATCH = re.compile(r"^(?:vit|deit|deit3|eva02|beit|beitv2|mixer)_.*patch(\d+)")
+
+
+@functools.cache
+def _timm_tasks() -> Mapping[str, str]:
+    import timm
+
+    return {name: CLASSES if _configuration(name).num_classes else FEATURES for name in timm.list_models()}
+
+
+def _timm_network(name: str, preset: str) -> Named:
+    """Return a network of timm by its name, with or without the tag of its weights, of a preset's size."""
+    held = _configuration(name)
+    channels, side = held.input_size[0], held.input_size[-1]
+    classes = {"classes": 10 if preset == "tiny" else held.num_classes} if held.num_classes else {}
+    pooled = name.startswith("levit")  # normalises one number a sample, which takes two in training
+    return Named(
+        task=CLASSES if classes else FEATURES,
+        defaults={
+            **classes,
+            "image": _timm_tiny(name, held) if preset == "tiny" else side,
+            "batch_size": 64 if preset == "large" else 2 if pooled else 1,
+        },
+        make=functools.partial(_make_timm, name, side),
+        feed=functools.partial(_feed_timm, channels),
+        trains=bool(classes),
+    )
+
+
+TIMM = Library("timm", _timm_tasks, _timm_network)
+
+
+def _configuration(name: str) -> Any:
+    import timm
+
+    held = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    return timm.models.PretrainedCfg() if held is None else held
+
+
+def _timm_tiny(name: str, held: Any) -> int:
+    side = int(held.input_size[-1])
+    if match := _PATCH.match(name):
+        return min(side, PATCHES * int(match[1]))
+    return side if held.fixed_input_size else min(side, TIMM_TINY)
+
+
+def _make_timm(name: str, side: int, parameters: Parameters) -> nn.Module:
+    import timm
+
+    further: dict[str, Any] = {"num_classes": parameters.get("classes", 0)}
+    module: nn.Module | None = None
+    if parameters["image"] != side:
+        with contextlib.suppress(TypeError):  # it takes images of any size
+            module = timm.create_model(name, pretrained=False, img_size=parameters["image"], **further)
+    return timm.create_model(name, pretrained=False, **further) if module is None else module
+
+
+def _feed_timm(channels: int, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    if "classes" in parameters:
+        return classified_images(generator, parameters, channels)
+    samples, image = parameters["batch_size"], parameters["image"]
+    return {"inputs": generator.uniform("inputs", (samples, channels, image, image)), "items_per_step": samples}
