@@ -235,6 +235,11 @@ class Ranges:
         self._together: dict[str, Counter[int]] = {}
         self._ran: dict[str, None] = {}
         self._moved: dict[str, tuple[int, list[int]]] = {}
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._room: dict[str, torch.Tensor] = {}
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Counts]] = {}
+        self._active = True
 
     @property
     def magnitudes(self) -> list[Magnitudes]:
@@ -254,52 +259,6 @@ class Ranges:
             for name, (moved, losses) in self._moved.items()
             for dtype, lost in zip(LOW_DTYPES, losses, strict=True)
         ]
-
-
-@contextmanager
-def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[Ranges]:
-    """Count the magnitudes of `model`'s values while the block runs it in fp32, over one or many batches.
-
-    Counted exactly, and put together over all calls of a module:
-
-    * its floating inputs and outputs, for a module in which no other module of `model` ran; of the others only the
-      outputs that no module within them returned as they are;
-    * the gradients of these outputs, and of parameters, at each backward pass;
-    * parameters and floating buffers, once, as the block begins; shared ones once, below their first name;
-    * with `optimizer`, what each of its steps adds to a parameter of `model`, and how much of it rounding to nearest
-      would swallow were the parameter stored in fp16 or bf16: added to the rounded parameter, it leaves that as it is.
-
-    Results are those of the unwatched program, bit by bit. Values of other dtypes are ignored. Where the user's hooks
-    change what a module returns, what it computed itself is counted. Raises `UsageError` for compiled modules.
-    """
-    watcher = _Watcher(model)
-    with ExitStack() as stack:
-        stack.callback(watcher.stop)
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            if not tensor.is_floating_point() or torch.nn.parameter.is_lazy(tensor):
-                continue
-            module = name.rpartition(".")[0]
-            watcher.count(module, WEIGHT, name, tensor)
-            if tensor.requires_grad and tensor.is_leaf:
-                hook = tensor.register_hook(partial(watcher.gradient, module, name))  # type: ignore[no-untyped-call]
-                stack.callback(hook.remove)
-        if optimizer is not None:
-            stack.callback(optimizer.register_step_pre_hook(watcher.before_step).remove)
-            stack.callback(optimizer.register_step_post_hook(watcher.after_step).remove)
-        stack.enter_context(watch_runs(model, watcher.after, watcher.before))
-        yield watcher
-
-
-class _Watcher(Ranges):
-    """Counts the values of runs, gradients and steps."""
-
-    def __init__(self, model: torch.nn.Module):
-        super().__init__(model)
-        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._room: dict[str, torch.Tensor] = {}
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Counts]] = {}
-        self._active = True
 
     def stop(self) -> None:
         """Let graphs that outlive the block be differentiated without being counted."""
@@ -395,6 +354,40 @@ class _Watcher(Ranges):
         since = version(tensor)
         if since is not None:
             self._known[id(tensor)] = (weakref.ref(tensor), since, counts)
+
+
+@contextmanager
+def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[Ranges]:
+    """Count the magnitudes of `model`'s values while the block runs it in fp32, over one or many batches.
+
+    Counted exactly, and put together over all calls of a module:
+
+    * its floating inputs and outputs, for a module in which no other module of `model` ran; of the others only the
+      outputs that no module within them returned as they are;
+    * the gradients of these outputs, and of parameters, at each backward pass;
+    * parameters and floating buffers, once, as the block begins; shared ones once, below their first name;
+    * with `optimizer`, what each of its steps adds to a parameter of `model`, and how much of it rounding to nearest
+      would swallow were the parameter stored in fp16 or bf16: added to the rounded parameter, it leaves that as it is.
+
+    Results are those of the unwatched program, bit by bit. Values of other dtypes are ignored. Where the user's hooks
+    change what a module returns, what it computed itself is counted. Raises `UsageError` for compiled modules.
+    """
+    watcher = Ranges(model)
+    with ExitStack() as stack:
+        stack.callback(watcher.stop)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if not tensor.is_floating_point() or torch.nn.parameter.is_lazy(tensor):
+                continue
+            module = name.rpartition(".")[0]
+            watcher.count(module, WEIGHT, name, tensor)
+            if tensor.requires_grad and tensor.is_leaf:
+                hook = tensor.register_hook(partial(watcher.gradient, module, name))  # type: ignore[no-untyped-call]
+                stack.callback(hook.remove)
+        if optimizer is not None:
+            stack.callback(optimizer.register_step_pre_hook(watcher.before_step).remove)
+            stack.callback(optimizer.register_step_post_hook(watcher.after_step).remove)
+        stack.enter_context(watch_runs(model, watcher.after, watcher.before))
+        yield watcher
 
 
 def _differences(before: torch.Tensor, after: torch.Tensor, visible: list[int]) -> Iterator[torch.Tensor]:

@@ -17,7 +17,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -176,26 +176,13 @@ def registered_ops(device: str) -> frozenset[str]:
 _REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 
-@dataclass(slots=True)
-class _Way:
-    """The record of a running call; `as_call` is its stored form."""
-
-    inputs: list[str] = field(default_factory=list)
-    computed: set[str] = field(default_factory=set)
-    outputs: list[str] = field(default_factory=list)
-    casts: list[str] = field(default_factory=list)
-    error: str | None = None
-
-    def as_call(self) -> RuleCall:
-        return RuleCall(outputs=self.outputs, computed=sorted(self.computed), casts=self.casts, error=self.error)
-
-
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every op below autocast before it runs, so that dtypes at a kernel are known even if it fails."""
 
-    def __init__(self, way: _Way, probed: object):
+    def __init__(self, probed: object):
         super().__init__()  # type: ignore[no-untyped-call]
-        self._way = way
+        self.computed: set[str] = set()
+        self.casts: list[str] = []
         self._probed = probed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -206,9 +193,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._to_copy.default:
             wanted = kwargs.get("dtype")
             if dtypes and wanted is not None and wanted.is_floating_point and dtypes != [_short(wanted)]:
-                self._way.casts.append(f"{dtypes[0]} to {_short(wanted)}")
+                self.casts.append(f"{dtypes[0]} to {_short(wanted)}")
         elif func is self._probed or not _only_moves(func):
-            self._way.computed.update(dtypes)
+            self.computed.update(dtypes)
         return func(*args, **kwargs)
 
 
@@ -240,28 +227,31 @@ def find_op(name: str) -> Callable[..., Any] | None:
 
 def run_trial(op: Callable[..., Any], make: Callable[[], Sample], device: str, dtype: torch.dtype) -> RuleTrial:
     """Return the behaviour of `op` on fresh arguments of `make`, with autocast to `dtype` and without."""
-    under = _walk(op, make, device, dtype, enabled=True)
-    plain = _walk(op, make, device, dtype, enabled=False)
-    return RuleTrial(inputs=under.inputs, autocast=under.as_call(), plain=plain.as_call())
+    inputs, autocast = _called(op, make, device, dtype, enabled=True)
+    _, plain = _called(op, make, device, dtype, enabled=False)
+    return RuleTrial(inputs=inputs, autocast=autocast, plain=plain)
 
 
-def _walk(
+def _called(
     op: Callable[..., Any], make: Callable[[], Sample], device: str, dtype: torch.dtype, *, enabled: bool
-) -> _Way:
-    """Make the arguments and call `op`; whatever either raises is recorded."""
-    way = _Way()
+) -> tuple[list[str], RuleCall]:
+    """Make the arguments and call `op`; return the dtypes of its inputs and the record, with any error of both."""
+    watch = _Watch(op)
+    inputs: list[str] = []
+    outputs: list[str] = []
+    message = None
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # deprecated ops have rules too
         try:
             sample = make()
-            way.inputs = _floating((sample.args, sample.kwargs))
-            with autocast_to(device, dtype, enabled), _Watch(way, op):
+            inputs = _floating((sample.args, sample.kwargs))
+            with autocast_to(device, dtype, enabled), watch:
                 result = op(*sample.args, **sample.kwargs)
             leaves = pytree.tree_leaves(result)
-            way.outputs = [_short(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            outputs = [_short(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         except Exception as error:  # noqa: BLE001 - an op's error is recorded
-            way.error = first_line(error)[:200]
-    return way
+            message = first_line(error)[:200]
+    return inputs, RuleCall(outputs=outputs, computed=sorted(watch.computed), casts=watch.casts, error=message)
 
 
 def fill(sample: Sample, device: str, dtypes: Callable[[int], torch.dtype]) -> Sample:
