@@ -23,6 +23,7 @@ from torch import overrides
 from torch.overrides import TorchFunctionMode, resolve_name
 
 import ampbench
+from ampbench.records.case import AUTOCAST_DEVICES
 from ampbench.records.casts import ACTIVATION, AUTOCAST, EXPLICIT, GRADIENT, INPUT, INTERNAL, WEIGHT, WHOLE, Cast
 from ampbench.trace.dtypes import HALVES
 from ampbench.trace.modules import ModuleStack
@@ -225,16 +226,16 @@ class Call(NamedTuple):
 class CallMode(TorchFunctionMode):
     """Keeps `current`, the outermost torch function that is running; None between calls and in autograd's own code.
 
-    `autocast` names the device types on which autocast was on when last seen. `whole`, if given, runs what fake tensors
-    would take apart and their device would not.
+    `autocast` names the device types on which autocast was on when last seen. `whole` runs what fake tensors would take
+    apart and their device would not.
     """
 
-    def __init__(self, devices: tuple[str, ...], *, sources: bool):
+    def __init__(self, whole: Callable[..., Any], *, sources: bool):
         super().__init__()
-        self.whole: Callable[..., Any] | None = None
+        self._whole = whole
         self.current: Call | None = None
         self.autocast: tuple[str, ...] = ()
-        self._devices = devices
+        self._devices = _autocast_devices()
         self._sources = sources
         self._number = 0
         self._pauses: list[bool] = []
@@ -257,8 +258,8 @@ class CallMode(TorchFunctionMode):
         explicit = getattr(func, "__name__", "") in CONVERSIONS or kwargs.get("dtype") is not None
         self.current = Call(self._number, func, explicit, self.autocast, _caller() if self._sources else None)
         try:
-            if self.whole is not None and _has_kernel(func, args, kwargs):
-                return self.whole(func, args, kwargs)
+            if _has_kernel(func, args, kwargs):
+                return self._whole(func, args, kwargs)
             return func(*args, **kwargs)
         finally:
             self.current = before
@@ -304,6 +305,14 @@ class CallMode(TorchFunctionMode):
                 return _unguarded(func)(*args, **kwargs)
         finally:
             self.current, Running.create_graph, Running.differentiating = before
+
+
+def _autocast_devices() -> tuple[str, ...]:
+    """Return the device types on which a program may switch autocast on."""
+    devices = [*AUTOCAST_DEVICES]
+    if (current := torch.accelerator.current_accelerator()) is not None and current.type not in devices:
+        devices.append(current.type)
+    return tuple(devices)
 
 
 @functools.cache

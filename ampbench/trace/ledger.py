@@ -18,7 +18,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampbench.records.case import AUTOCAST_DEVICES
 from ampbench.records.casts import (
     ACTIVATION,
     AUTOCAST,
@@ -99,16 +98,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, calls: CallMode, model: torch.nn.Module | None, *, time: bool):
+    def __init__(self, model: torch.nn.Module | None, *, sources: bool = False, time: bool = False):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Operation] = []
         self.casts: list[OpenCast] = []
         self.promotions: list[Promotion] = []
         self.uses: list[WeightUse] = []
         self._values = Values(lambda tensor: self.modules.find(tensor))  # noqa: PLW0108 - they come next
-        self.modules = ModuleStack(model, self._values.name, calls.look, calls.pause, calls.resume, self._returned)
+        self.calls = CallMode(self.run_whole, sources=sources)
+        self.modules = ModuleStack(model, self._values.name, self.calls, self._returned)
         self.places = Places(self.modules)
-        self._calls = calls
         self._time = time
         self._synchronize = torch.accelerator.synchronize if time and torch.accelerator.is_available() else None
         self._cast_at: dict[int, OpenCast] = {}
@@ -210,7 +209,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _open(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an op with autocast as the program has it: a mode's own code runs with autocast off."""
-        on = [device for device in self._calls.autocast if not torch.is_autocast_enabled(device)]
+        on = [device for device in self.calls.autocast if not torch.is_autocast_enabled(device)]
         for device in on:
             torch.set_autocast_enabled(device, True)
         try:
@@ -238,7 +237,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Autocast casts the parts of an op that has no rule (einsum); an op that has one was cast already.
         """
         before = self._lowered
-        self._lowered = before or bool(set(self._calls.autocast) & set(kind.autocast))
+        self._lowered = before or bool(set(self.calls.autocast) & set(kind.autocast))
         try:
             with self:
                 if self._lowered:
@@ -250,7 +249,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _lower(self, tensor: torch.Tensor) -> torch.Tensor:
         """Cast the inputs of a low-dtype kernel as autocast does."""
         device = tensor.device.type
-        lowered = device in self._calls.autocast and tensor.dtype is torch.float32
+        lowered = device in self.calls.autocast and tensor.dtype is torch.float32
         return tensor.to(torch.get_autocast_dtype(device)) if lowered else tensor
 
     def _record(self, kind: Kind, args: Any, kwargs: Any, out: Any, seconds: float | None) -> None:
@@ -259,7 +258,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # autocast casts a weight for its cache with gradients on, whatever the program says
         self.learning = self.learning or (torch.is_grad_enabled() and not kind.casts)
         index = len(self.ops)
-        call = self._calls.current
+        call = self.calls.current
         sources = op_tensors(args)
         if kwargs:
             sources += op_tensors(kwargs.values())
@@ -353,7 +352,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor is None:
             self._numbers += 1
             tensor = value.views[view] = self._numbers
-        origin = origin_of(call, self._calls.autocast, value, source, out.dtype, undone)
+        origin = origin_of(call, self.calls.autocast, value, source, out.dtype, undone)
         cast = Cast(
             index=index,
             what=role,
@@ -526,15 +525,13 @@ def trace_casts(
     runs in other threads the block starts is not seen. Compiled modules and functions run uncompiled while a trace is
     on, because torch does not run compiled code under a dispatch mode.
     """
-    calls = CallMode(autocast_devices(), sources=sources)
-    recorder = Recorder(calls, model, time=time)
-    calls.whole = recorder.run_whole
-    with recording(recorder, calls):
+    recorder = Recorder(model, sources=sources, time=time)
+    with recording(recorder):
         yield CastLedger(recorder, timed=time)
 
 
 @contextmanager
-def recording(recorder: Recorder, calls: CallMode) -> Iterator[None]:
+def recording(recorder: Recorder) -> Iterator[None]:
     """Have a recorder watch the block, in which nothing is compiled."""
 
     def starts(*_: Any) -> None:
@@ -549,18 +546,10 @@ def recording(recorder: Recorder, calls: CallMode) -> Iterator[None]:
         stack.callback(recorder.modules.unhook)
         stack.callback(register_optimizer_step_pre_hook(starts).remove)
         stack.callback(register_optimizer_step_post_hook(ends).remove)
-        stack.enter_context(calls)
+        stack.enter_context(recorder.calls)
         stack.enter_context(recorder)
         if "torch._dynamo" in sys.modules:  # which takes seconds to import, and is before anything is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)  # with hooks on modules, as here
         yield
-
-
-def autocast_devices() -> tuple[str, ...]:
-    """Return the device types on which a program may switch autocast on."""
-    devices = [*AUTOCAST_DEVICES]
-    if (current := torch.accelerator.current_accelerator()) is not None and current.type not in devices:
-        devices.append(current.type)
-    return tuple(devices)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as module_hooks
@@ -20,6 +20,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ampbench.errors import UsageError
 from ampbench.records.casts import BUFFER, INPUT, WEIGHT, ModuleCalls
 from ampbench.trace.dtypes import short_dtype
+
+if TYPE_CHECKING:
+    from ampbench.trace.calls import CallMode
 
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 """Modules that take another, fused path in inference, and leave it when any torch function is overridden."""
@@ -34,28 +37,25 @@ class ModuleStack:
     """The modules now running, innermost last, kept by hooks on every module's call while `hooked`.
 
     `name(tensor, what, name)` receives the parameters, buffers and inputs of each outermost module; keyword inputs once
-    it is done, as torch shows them only then. `look()` is called before each module, `entered()` and `left()` around
-    those whose inference takes a fused path, `returned()` after the model, or after each outermost module if no model
-    was given.
+    it is done, as torch shows them only then. `calls` looks at autocast before each module and pauses for those whose
+    inference takes a fused path. `returned()` is called after the model, or after each outermost module without one.
     """
 
     def __init__(
         self,
         model: torch.nn.Module | None,
         name: Callable[[torch.Tensor, str, str], None],
-        look: Callable[[], None],
-        entered: Callable[[], None],
-        left: Callable[[], None],
+        calls: "CallMode",
         returned: Callable[[], None],
     ):
         self.path = ""
         self.depth = 0
-        self.calls: Counter[ModuleKey] = Counter()
+        self.seen: Counter[ModuleKey] = Counter()
         self.order: dict[str, int] = {}
         self.owners: dict[str, str] = {}
         self._name = name
-        self._look = look
-        self._entered, self._left, self._returned = entered, left, returned
+        self._calls = calls
+        self._returned = returned
         self._stack: list[tuple[torch.nn.Module, str, bool]] = []
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], list[str]]] = {}
         self._roots: Counter[str] = Counter()
@@ -77,7 +77,7 @@ class ModuleStack:
 
     def dtypes(self) -> list[ModuleCalls]:
         """Return the dtypes of the calls so far, modules in the order of first running."""
-        ordered = sorted(self.calls.items(), key=lambda item: self.order[item[0][0]])
+        ordered = sorted(self.seen.items(), key=lambda item: self.order[item[0][0]])
         return [
             ModuleCalls(module=path, kind=kind, inputs=inputs, outputs=outputs, parameters=parameters, calls=calls)
             for (path, kind, inputs, outputs, parameters), calls in ordered
@@ -108,14 +108,14 @@ class ModuleStack:
         if not self._stack:
             for name, tensor in _named_inputs(module, args):
                 self._name(tensor, INPUT, name)
-        self._look()
+        self._calls.look()
         fused = isinstance(module, FUSED) and not module.training and not _learning(module)
         self._stack.append((module, path, fused))
         self.path = path
         self.depth += 1
         self.order.setdefault(path, len(self.order))
         if fused:
-            self._entered()
+            self._calls.pause()
 
     def _after(self, module: torch.nn.Module, *call: Any) -> None:
         """Take args, kwargs and output; after an exception torch leaves the kwargs out."""
@@ -136,14 +136,14 @@ class ModuleStack:
         inputs, outputs = (
             tuple(short_dtype(tensor.dtype) for tensor in tensors_in(side)) for side in (call[:-1], call[-1])
         )
-        self.calls[path, type(module).__name__, inputs, outputs, tuple(parameters)] += 1
+        self.seen[path, type(module).__name__, inputs, outputs, tuple(parameters)] += 1
 
     def _pop(self) -> None:
         _, _, fused = self._stack.pop()
         self.depth -= 1
         self.path = self._stack[-1][1] if self._stack else ""
         if fused:
-            self._left()
+            self._calls.resume()
 
     def _path(self, module: torch.nn.Module) -> str:
         parent = self._stack[-1] if self._stack else None

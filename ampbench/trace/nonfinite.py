@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ampbench.records.ranges import FirstNonfinite
-from ampbench.trace.calls import INSIDE, CallMode, leaves_ahead, op_tensors
+from ampbench.trace.calls import INSIDE, leaves_ahead, op_tensors
 from ampbench.trace.dtypes import Kind, op_kind
-from ampbench.trace.ledger import Recorder, autocast_devices, recording
+from ampbench.trace.ledger import Recorder, recording
 from ampbench.trace.modules import hook_calls
 
 FRAMES = 5
@@ -57,17 +57,16 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
     Gradients that overflow below `torch.amp.GradScaler` are found, too. Results equal the program's, bit by bit; rows
     of all ops are kept, so a block should hold steps, and programs are refused as by `trace_casts`.
     """
-    calls = CallMode(autocast_devices(), sources=False)
-    finder = _Finder(calls, model)
-    with hook_calls(finder.count_step), recording(finder, calls):
+    finder = _Finder(model)
+    with hook_calls(finder.count_step), recording(finder):
         yield finder
 
 
 class _Finder(Recorder):  # type: ignore[no-untyped-call]
     """A recorder that also looks at values until it has found the op."""
 
-    def __init__(self, calls: CallMode, model: torch.nn.Module):
-        super().__init__(calls, model, time=False)
+    def __init__(self, model: torch.nn.Module):
+        super().__init__(model)
         self.first: FirstNonfinite | None = None
         self._model = model
         self._step = -1

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ampbench
 from ampbench.trace import modules
+from ampbench.trace.calls import CallMode
 from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import BF16, FP16, CastLog, autocast, conv_net, encoder, trace
 
@@ -919,7 +920,7 @@ def test_a_frozen_module_that_is_first_called_in_the_block_runs():
 
 
 def test_a_torch_without_that_list_of_hooks_is_traced(monkeypatch):
-    hooks = modules.ModuleStack(None, *[lambda *_: None] * 5)
+    hooks = modules.ModuleStack(None, lambda *_: None, CallMode(lambda *_: None, sources=False), lambda: None)
     hooks.hook()
     with monkeypatch.context() as patch:
         patch.setattr(modules, "module_hooks", object())
