@@ -440,7 +440,7 @@ _CONVERTS = frozenset({"prims.convert_element_type", "aten._to_copy"})
 """Ops that copy into another dtype: inductor's and ATen's."""
 
 _COPY = "aten.copy"
-"""What a graph makes of `copy_`: the tensor written into, the one read."""
+"""The op that graphs have for `copy_`; its inputs are the written and the read tensor."""
 
 Node = torch.fx.Node
 
@@ -649,7 +649,7 @@ class _Backend:
         return compile_fx(module, inputs, inner_compile=inner)
 
     def __deepcopy__(self, memo: Any) -> "_Backend":
-        """Return itself: inductor copies its options deeply now and then, and `fused` is one of them."""
+        """Return itself: inductor sometimes copies its options, `fused` among them."""
         return self
 
     def lower(

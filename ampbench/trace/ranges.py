@@ -369,7 +369,7 @@ def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
     * with `optimizer`, what each of its steps adds to a parameter of `model`, and how much of it rounding to nearest
       would swallow were the parameter stored in fp16 or bf16: added to the rounded parameter, it leaves that as it is.
 
-    Results are those of the unwatched program, bit by bit. Values of other dtypes are ignored. Where the user's hooks
+    Results equal the unwatched program's, bit by bit. Values of other dtypes are ignored. Where the user's hooks
     change what a module returns, what it computed itself is counted. Raises `UsageError` for compiled modules.
     """
     watcher = Ranges(model)

@@ -49,7 +49,7 @@ FLOATING = ("unit", "spd")
 
 @dataclass(frozen=True, slots=True)
 class T:
-    """A tensor of a sample: "unit" lies in (0, 1), "spd" is symmetric positive definite, the others hold integers.
+    """A tensor of a sample: "unit" is in (0, 1), "spd" is symmetric positive definite, the others hold integers.
 
     "index" counts from 0 and wraps at `high`, "label" likewise from 1, "length" is `high` everywhere; "pivot" counts
     from 1 in int32, as LAPACK's row swaps do.

@@ -204,7 +204,7 @@ class RegionHead(nn.Module):
         """Return scores (batch x regions, classes) and corrections (batch x regions, 4).
 
         `boxes` (batch, regions, 4) are corners in pixels. They are never cast to less than fp32: fp16 holds no odd
-        number above 2048 and no fraction above 1024, bf16 neither above 256 and 128. RoIAlign wants one dtype, so that
+        number above 2048 and no fraction above 1024, bf16 neither above 256 and 128. RoIAlign needs one dtype, so that
         its features are cast to theirs and its output is cast back.
         """
         features = self.backbone(images)

@@ -2,7 +2,7 @@
 
 Sizes are as for the libraries' own weights: from torchvision's transforms, from timm's configurations. Losses are from
 torchvision's training references. Networks of timm without a head give features. timm, which needs torchvision, is
-imported where one of its networks is.
+imported only for its own networks.
 """
 
 import contextlib

@@ -352,7 +352,7 @@ class Decode(Decoder):
     def forward(self, token: Tensor, keys: Tensor, values: Tensor) -> Tensor:  # type: ignore[override]
         """Return the logits (batch, vocabulary) that follow `token` (batch, 1).
 
-        `keys` and `values` (batch, depth, heads, context, size) are those of the tokens before it.
+        `keys` and `values` (batch, depth, heads, context, size) belong to the tokens before it.
         """
         caches = [Cache(*pair) for pair in zip(keys.unbind(1), values.unbind(1), strict=True)]
         context = keys.shape[-2]
@@ -393,7 +393,7 @@ def prefill(generator: Generator, **sizes: int) -> Workload:
 
 
 def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
-    """One token after `context` others, of which each block has the keys and values in a cache; no loss.
+    """One token after `context` others, whose keys and values each block has in a cache; no loss.
 
     Inputs are tokens (batch_size, 1) and a cache of keys and values (batch_size, depth, heads, context, width / heads)
     each, outputs logits (batch_size, vocabulary). The cache is the same at every step.
