@@ -39,7 +39,7 @@ from ampbench.records.run import MEASURE, Selection, Settings
 from ampbench.result import Findings, Result
 from ampbench.show.terminal import make_console
 from ampbench.store import StoredRun, read_run
-from ampbench.studies.study import SELECTING, asked_for, given_by, study_of
+from ampbench.studies.study import SELECTING, asked_for, study_of
 from ampbench.studies.work import Piece, begin
 from ampbench.studies.work import Watch as PieceWatch
 from ampbench.worker.data import carried
@@ -108,7 +108,7 @@ def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: An
     settings = Settings(isolation=row.selects is None)
     with no_trace(), contextlib.ExitStack() as stack:
         selection = selected(stack, workload, inputs, loss, **selecting)
-        asked = asked_for(row, given_by(row, options, selection))
+        asked = asked_for(row, options)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-")))
         command = [f"ampbench.{verb_of(kind).replace(' ', '.').replace('-', '_')}", *selection.workloads]
         done = begin(

@@ -16,12 +16,11 @@ from ampbench.judge import frame, notes
 from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
-from ampbench.show import study_words
 from ampbench.show.charts import colour_variables, speed_layers, speed_points
 from ampbench.show.document import Document, finite
 from ampbench.show.results import Screen, result_lines
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
-from ampbench.show.studies import Subject, document, rows_of, subjects_of
+from ampbench.show.studies import Subject, document, lines, rows_of, subjects_of
 from ampbench.show.terminal import WIDTH, Printed, code_text, document_lines
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
@@ -148,7 +147,7 @@ class Result(Shown):
         """Return the screen of some of the rows (None: all); `rest` is the command that shows everything."""
         chosen = self.rows if rows is None else rows
         header, cases = self.stored.header, self.stored.cases
-        pointers = study_words.lines(check.pointers(self.stored))
+        pointers = lines(check.pointers(self.stored))
         notes = self.notes(chosen)
         return Screen(
             header=header, cases=cases, rows=chosen, takes=self.takes, notes=notes, pointers=pointers, rest=rest

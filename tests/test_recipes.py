@@ -149,7 +149,7 @@ WORDS = """\
     "warmup-unsettled": "not settled after {steps:counted;step}: no end within {tolerance:share} of {fastest:s}",
     "shapes-total": "{modules:counted;module}: {total:B} of outputs, {most:B} of {module} at most",
 """
-"""The lines of `show/study_words.py` that word their codes."""
+"""The lines of `show/studies.py` that word their codes."""
 BREAKS = "import torch\n\n\ndef make():\n    return torch.nn.Linear(4, 4), torch.ones(2, 5)\n"
 """A workload whose step raises."""
 
@@ -161,7 +161,7 @@ def copy(tmp_path: Path) -> Path:
     shutil.copytree(PACKAGE, found)  # with what is compiled of it, which takes seconds
     for name in ROWS:
         shutil.copy(MADE / f"{name}.py", found / "studies")
-    kinds, words = found / "records" / "kinds.py", found / "show" / "study_words.py"
+    kinds, words = found / "records" / "kinds.py", found / "show" / "studies.py"
     before, end, after = kinds.read_text().partition(")  # fmt: skip\nKINDS:")
     kinds.write_text(before + "".join(ROWS.values()) + end + after)
     before, begin, after = words.read_text().partition("TEMPLATES: Mapping[str, str] = {\n")
@@ -197,7 +197,7 @@ def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path,
     folder = tmp_path / "used"
     folder.mkdir()
     assert differences(copy) == {
-        "studies/warmup.py", "studies/shapes.py", "records/kinds.py", "show/study_words.py"
+        "studies/warmup.py", "studies/shapes.py", "records/kinds.py", "show/studies.py"
     }  # fmt: skip
 
     (folder / "ampbench.toml").write_text('["study warmup"]\ntolerance = 0.5\nsteps = 3\n')
@@ -243,7 +243,7 @@ def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path,
 
     for name in ROWS:
         (copy / "studies" / f"{name}.py").unlink()
-    for edited in ("records/kinds.py", "show/study_words.py"):
+    for edited in ("records/kinds.py", "show/studies.py"):
         shutil.copy(PACKAGE / edited, copy / edited)
     assert differences(copy) == set()
     gone, unreadable = session(copy, folder, ["explain", "shapes", "mlp"], ["show", explanation])

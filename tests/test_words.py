@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ampbench
-from ampbench.show import comparison, study_words, wording
+from ampbench.show import comparison, studies, wording
 
 PACKAGE = Path(ampbench.__file__).parent
 BANNED = re.compile(
@@ -34,7 +34,7 @@ def templates() -> Iterator[tuple[str, str]]:
     """Yield every template of a statement, with its code."""
     tables = [wording.TEMPLATES, wording.OF_GATES, wording.CAUSES, wording.BRIEFLY]
     tables += [comparison.CHANGES, comparison.REMARKS, comparison.CONTROLS, comparison.CAVEATS]
-    for table in (*tables, study_words.TEMPLATES):
+    for table in (*tables, studies.TEMPLATES):
         yield from ((str(code), spelled(text)) for code, text in table.items())
 
 

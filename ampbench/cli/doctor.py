@@ -274,12 +274,12 @@ def _section(title: str, lines: Iterable[str | Block]) -> Section:
 
 def _known(results: Path, environment: "Environment") -> list[str]:
     """Return the known defects of an environment, from the runs in a folder, a line each."""
-    from ampbench.show import study_words
+    from ampbench.show import studies
     from ampbench.store import list_runs, runs_with
     from ampbench.studies.check import diagnosis
 
     runs = runs_with(list_runs(results), lambda header: header.explains == CHECK)
-    return study_words.lines(diagnosis(list(runs), environment))
+    return studies.lines(diagnosis(list(runs), environment))
 
 
 def _fitness(findings: "Sequence[Spoiler]") -> Iterator[str]:

@@ -24,7 +24,6 @@ from ampbench.cli.options import (
     Value,
     Verbose,
     chosen_format,
-    is_typed,
     make_selection,
     make_settings,
     many_names,
@@ -69,8 +68,10 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
     selects, limits = study.selects, parameters_of(make_settings)
     options = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
     parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
-    parameters = [options.pop(parameter.name, parameter) for parameter in parameters] + [*options.values()]
-    parameters += [option("verbose", Verbose, False)]
+    if study.on_devices and study.on_devices.help:
+        texts = many_names("--device", study.on_devices.help)
+        parameters = [parameter.replace(annotation=Annotated[list[str] | None, texts]) for parameter in parameters]
+    parameters += [*options.values(), option("verbose", Verbose, False)]
     parameters += [option("timeout", PieceTimeout, study.timeout), limits["threads"]]
     parameters += [limits["seed"]] if selects is not None else []
     parameters += [option("results", Results, DEFAULT_RESULTS), option("label", Label, "")]
@@ -80,10 +81,13 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
 
 def _selecting(selects: "Selects") -> list[Parameter]:
     """Return the parameters that select cases for a study, with its help texts."""
+    from ampbench.studies.study import PHASE_HELP
+
     parameters = parameters_of(make_selection)
     for name in ("sweep", *(() if selects.recipes else ("optimizer",))):
         del parameters[name]
-    texts = {"precision": selects.precision, "phase": selects.phase, "path": selects.path}
+    phase = "" if selects.phases else PHASE_HELP[selects.one_phase]
+    texts = {"precision": selects.precision, "phase": phase, "path": selects.path}
     types = {name: Annotated[list[str] | None, many_names(f"--{name}", text)] for name, text in texts.items()}
     lacking = [name for name, text in texts.items() if not text]
     return [
@@ -120,7 +124,7 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
     Results are printed even if storing them failed; that error is raised afterwards. An empty run file is removed.
     """
     from ampbench.studies import work
-    from ampbench.studies.study import Given, asked_for, options_of
+    from ampbench.studies.study import asked_for, options_of
 
     chosen, results = chosen_format(values["format"], values["json"]), values["results"]
     tell = told_as(chosen, everything=values["verbose"])
@@ -128,13 +132,7 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(study, values["resume"], results, tell)
     selection, settings = _called(make_selection, values), _called(make_settings, values)
-    options = options_of(study)
-    request = Given(
-        values=values | {row.name: _typed(row, values[row.name]) for row in options},
-        typed={row.name for row in options if is_typed(context, row.name)},
-        selection=selection,
-    )
-    asked = asked_for(study, request)
+    asked = asked_for(study, {row.name: _typed(row, values[row.name]) for row in options_of(study)})
     command, watching = ["ampbench", *sys.argv[1:]], _watching(study)
     try:
         done = work.begin(
@@ -152,8 +150,6 @@ def _called(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:
 
 
 def _typed(option: "studies.Option", value: Any) -> Any:
-    if option.names:
-        return value or []
     return typed_seconds(f"--{option.name.replace('_', '-')}", value) if option.seconds else value
 
 
@@ -163,14 +159,14 @@ Tell = Callable[["StoredRun"], None]
 
 def told_as(format: OutputFormat, *, everything: bool) -> Tell:
     """Return a function that prints a run by its study, then its failures."""
-    from ampbench.show import studies, study_words
+    from ampbench.show import studies
     from ampbench.studies.check import pointers
     from ampbench.studies.study import study_of
 
     def tell(stored: "StoredRun") -> None:
         study = study_of(stored.header.explains)
         print_document(studies.document(study, stored, list(stored.cases), everything=everything), format)
-        for line in study_words.lines(pointers(stored)):
+        for line in studies.lines(pointers(stored)):
             print_note(line)
         for failure in stored.failures.values() if format is OutputFormat.CSV else ():  # CSV has no place for them
             print_note(f"failed: {failure.case_id}: {failure.said}")

@@ -283,18 +283,12 @@ class Whole(NamedTuple):
     """A kernel that runs a function whole, on which devices; `lowers`: autocast casts all its inputs."""
 
     devices: Collection[str]
-    said: str
     lowers: bool = False
 
 
-_RECURRENT = Whole(
-    ("cuda",), "cuDNN's `_cudnn_rnn`, for which autocast casts input, states and weights once", lowers=True
-)
 WHOLE: Mapping[str, Whole] = {
-    "scaled_dot_product_attention": Whole(
-        ("cuda", "xpu"), "flash or memory-efficient attention, which casts nothing inside, where it takes these shapes"
-    ),
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
+    "scaled_dot_product_attention": Whole(("cuda", "xpu")),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), Whole(("cuda",), lowers=True)),  # cuDNN's `_cudnn_rnn`
 }
 """Composite functions of torch by name, and the kernels that devices have for them."""
 

@@ -196,13 +196,6 @@ def ranked(errors: Iterable[ModuleError]) -> list[ModuleError]:
     )
 
 
-class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Options: `steps` fp32 steps to watch (0: one for each batch), then a step in each of `precisions`."""
-
-    steps: Steps = 0
-    precisions: list[str] = []
-
-
 def format_scale(scale: float) -> str:
     """Return a loss scale as "2^16", or as "1000" if it is no power of two."""
     mantissa, power = math.frexp(scale)

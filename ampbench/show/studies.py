@@ -1,4 +1,4 @@
-"""The document and the part of a page of a run that explains or studies, by its `Study`."""
+"""The document and the part of a page of a run that explains or studies, by its `Study`, and the words of codes."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from ampbench.core.units import counted
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS
 from ampbench.records.labels import NOT_REACHED, case_labels, common_traits, few
-from ampbench.show import study_words
+from ampbench.show import wording
 from ampbench.show.document import (
     Block,
     Code,
@@ -30,7 +30,7 @@ from ampbench.show.terminal import block_lines, wrapped
 from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
-    from ampbench.studies.study import Study, Table, View
+    from ampbench.studies.study import Study, Table
 
 Found = TypeVar("Found")
 """The type of a case's record."""
@@ -145,7 +145,7 @@ def _concluded(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str,
     statements = list(study.conclusions(subject.case, subject.found))
     code = study.code(subject.case, subject.found)
     return {
-        "sentences": study_words.lines(statements),
+        "sentences": lines(statements),
         **({"code": code} if code else {}),
         "statements": [asdict(statement) for statement in statements],
         "tables": _tables(study, [subject]),
@@ -156,7 +156,7 @@ def _by_name(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> dict
     """Return the conclusions and tables of subjects by name, for JSON."""
     statements = {subject.name: list(study.conclusions(None, subject.found)) for subject in subjects}
     return {
-        "sentences": {name: study_words.lines(concluded) for name, concluded in statements.items()},
+        "sentences": {name: lines(concluded) for name, concluded in statements.items()},
         "statements": {name: [asdict(statement) for statement in concluded] for name, concluded in statements.items()},
         "tables": _tables(study, subjects),
     }
@@ -189,7 +189,7 @@ def _as_data(record: Any) -> Any:
 def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Section:
     """Return the conclusions, tables and remarks of a study on a case."""
     sentences = _sentences([*study.conclusions(case, record)])
-    tables = [_block(shape, view, record) for shape in study.tables for view in shape.views]
+    tables = [_block(shape, record) for shape in study.tables if shape.title]
     return Section(
         " · ".join(filter(None, [case_title(case) if case else "", study.heading(record)])),
         [
@@ -200,9 +200,9 @@ def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Sec
     )
 
 
-def _block(shape: "Table[Found, Any]", view: "View[Any]", record: Found) -> Block:
-    chosen = picked(shape.columns, *view.keys.split()) if view.keys else shape.columns
-    return table(view.title, chosen, [*filter(view.only, shape.rows(record))], view.note, folded=view.folded)
+def _block(shape: "Table[Found, Any]", record: Found) -> Block:
+    chosen = picked(shape.columns, *shape.keys.split()) if shape.keys else shape.columns
+    return table(shape.title, chosen, [*filter(shape.only, shape.rows(record))], shape.note, folded=shape.folded)
 
 
 def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -> Section:
@@ -256,7 +256,7 @@ def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: i
 
 def _sentences(statements: Sequence[Statement]) -> list[str]:
     names = {statement.subject for statement in statements}
-    return [as_sentence(line, names) for line in study_words.lines(statements)]
+    return [as_sentence(line, names) for line in lines(statements)]
 
 
 def problems(statements: Iterable[Statement]) -> int:
@@ -280,7 +280,7 @@ def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
         title=study.title,
         drawings=study.charts,
         code=lambda subject: study.code(subject.case, subject.found),
-        finding=lambda subject: next(iter(study_words.lines(concluded[id(subject)])), ""),
+        finding=lambda subject: next(iter(lines(concluded[id(subject)])), ""),
     )
 
 
@@ -302,3 +302,214 @@ def case_title(case: Case) -> str:
     if case.precision in PRECISIONS and case.input_dtype != SHORT_DTYPES[PRECISIONS[case.precision].storage]:
         parts.append(f"inputs in {case.input_dtype}")
     return " · ".join(parts)
+
+
+_ERRORS = (
+    "{output_rel_l2:if|; output error |error|}{output_rel_l2_fp32:if| (|error| from fp32 inputs)|}"
+    "{grad_rel_l2:if|; gradient error |error|}{grad_rel_l2_fp32:if| (|error|)|}"
+)
+_STEP = "a step takes {after:s}, not {before:s}: {ratio:ratio} as long{low:if| (95%: |.3f|}{high:if| to |.3f|)}"
+_TIMES = "{ratio:ratio} {low:if|(95%: |.2f|}{high:if| to |.2f|) }the time of"
+TEMPLATES: Mapping[str, str] = {
+    "timing-faster": _STEP,
+    "timing-slower": _STEP,
+    "timing-same": f"{_STEP}: no certain difference",
+    "timing-noisy": "step times are too noisy to compare: builds of one step differ by more than {widest:g} times",
+    "timing-busy": "do not trust the times: other work took {share:share} of the CPU",
+    "storage-raises": "the step does not run with inputs in {dtype}: {error}",
+    "storage-same": (
+        "nothing is lost: with inputs in {dtype}, {what} are the same to the last bit"
+        "{held:only|: {dtype} holds these inputs exactly}"
+        "{commutes:only|: rounding before or after their first ops is the same}"
+    ),
+    "storage-lost": f"information is lost: with inputs in {{dtype}}, {{what}} differ{_ERRORS}",
+    "storage-unrepeatable": f"two equal steps give different bits here, so that inputs in {{dtype}} may, too{_ERRORS}",
+    "storage-exact": (
+        f"{{dtype}} holds these inputs exactly, but ops then compute in {{dtype}}, and {{what}} differ{_ERRORS}"
+    ),
+    "casts-none": "no casts: {precision} runs without autocast",
+    "casts-made": (
+        "{casts:counted;cast} {forward:only|in the forward pass (backward pass not traced)}{forward:else|a step}, "
+        "{bytes:B}{share:if|, |share| of the traced time}{step:if|, about |s| untraced}"
+        "{fake:only| (fake tensors, not on hardware)}"
+    ),
+    "casts-promoted": (
+        "{ops:counted;op} {ops:verb;converts;convert} {inputs:counted;input} inside, {bytes:B}: copies on a CPU, "
+        "fused on a GPU"
+    ),
+    "casts-saved": "{casts:counted;cast} could be saved",
+    "casts-step": "the step takes {seconds:s} untraced (median of {builds:counted;build})",
+    "casts-weights": (
+        "{uses:counted;use of a weight;uses of weights}: {cast} cast, {reused} reused from autocast's cache, {idle} "
+        "not needed; the cache {cache:if|keeps |B| alive until autocast's region ends}{cache:else|holds nothing}"
+    ),
+    "casts-tried": (
+        "{casts:counted;cast} a step fewer, {bytes:B}; outputs "
+        "{identical:only|are the same to the last bit}{identical:else|differ}"
+        "{before:if|; peak memory |B|}{after:if| → |B|}"
+    ),
+    "casts-graph": (
+        "{casts:counted;cast} where eager mode makes {eager}{kept:if|, || kept}{fused:if|, || fused}"
+        "{folded:if|, || folded}"
+    ),
+    "casts-no-graph": "not made: {error}",
+    "casts-inside": "{op} casts {given} to {made} inside, in {count:counted;op}, and is not counted",
+    "casts-unseen": "casts inside {names} ({ops:counted;op}) cannot be counted",
+    "ceiling-ratio": "{ratio:ratio} fp32's rate{emulated:only| (emulated)}",
+    "ceiling-traffic": "as many values are copied in {ratio:ratio} the time of fp32",
+    "ceiling-disturbed": (
+        "measure again: other work used up to {share:share} of the CPU during "
+        "{which:if|||}{which:else|all measurements}"
+    ),
+    "headroom-nothing": "nothing to predict: no module returned a floating-point value",
+    "headroom-overflows": (
+        "{count:,} of {modules:counted;module} would overflow (worst {worst}: largest {values} is {reach:.5g} times "
+        "{dtype}'s largest number)"
+    ),
+    "headroom-fits": "nothing in {modules:counted;module} would overflow{flush:only| or flush}",
+    "headroom-flushes": "{count:,} would flush ({names})",
+    "headroom-near": "{count:,} {count:verb;comes;come} within a factor {margin} of overflow ({names})",
+    "headroom-unscaled": (
+        "{flushed:else|gradients need no loss scale}"
+        "{flushed:if|no loss scale saves the |share| of gradients that flush}"
+    ),
+    "headroom-scale": (
+        "loss scale {lowest}{highest:if| to ||} {flushed:if|loses the fewest gradients, |share|}"
+        "{flushed:else|keeps every gradient}{unscaled:if|, |share| are lost without it}; the largest is in {limiting}"
+    ),
+    "headroom-swallowed": "stored in {dtype}, {share:share} of weight updates would be lost to rounding",
+    "headroom-raised": "the step raised an error: {error}",
+    "headroom-stored": (
+        "{names} {count:verb;overflows;overflow} as stored in {dtype}"
+        "{step:if|, so that outputs are not finite in the forward pass of step |,|}"
+        "{step:else|, but the outputs are finite}"
+    ),
+    "headroom-first": "{first}",
+    "headroom-nonfinite": "outputs are not finite from step {step:,} on; no single op made the first such value",
+    "headroom-finite": "all values of the whole step are finite",
+    "headroom-unseen": "the whole step was not observed",
+    "headroom-seen": "{event} predicted in {predicted:counted;module}, seen in {seen:,}",
+    "headroom-gradients": (
+        "gradients{scale:if| at loss scale ||}: {predicted:share} predicted to flush, {seen:share} seen"
+        "{nonfinite:if|; not finite in |,|}{parameters:if| of |counted;parameter|}"
+    ),
+    "origin-nothing": "nothing to compare: no module returned a floating-point value",
+    "origin-output": "output error {error:error} against {reference} (relative L2)",
+    "origin-undefined": "output error undefined{strange:only|: some values are not finite}",
+    "origin-overflows": (
+        "{names} {count:verb;overflows by itself;overflow by themselves} ({count:,} of {modules:counted;module})"
+    ),
+    "origin-handed": "{names} {count:verb;has;have} inputs that overflow ({count:,} of {modules:counted;module})",
+    "origin-flushes": (
+        "{names} {count:verb;flushes;flush} at least {least:share} of {count:verb;its;their} outputs to zero "
+        "({count:,} of {modules:counted;module})"
+    ),
+    "origin-kept": (
+        "{module} in fp32 alone {share:if|lowers the output error most, by |share|, to }"
+        "{share:else|makes the output finite, with an error of }{error:error}{then:if|; next: ||}"
+    ),
+    "origin-spread": "no single module matters: {module} in fp32 lowers the error most, by {share:share}",
+    "origin-worst": "largest own errors: {names}, up to {error:error}",
+    "origin-exact": "no module has an error of its own",
+    "origin-first": "whole run: {first}",
+    "origin-left-out": "{count:,} of {modules:counted;module} not compared: {reasons}",
+    "keep-found": "keep {units:,} of {modules:counted;module} in fp32: {names}",
+    "keep-nothing": "no module needs fp32",
+    "keep-whole": "run the whole network in fp32: no smaller set of modules meets the budget",
+    "keep-missed": ("no {untried:only|tried }set of modules in fp32 meets the budget ({trials:counted;trial})"),
+    "keep-unfinished": (
+        "the search is not finished: {trials:counted;trial} made, {names:else|none meets the budget}"
+        "{names:if|the smallest set within the budget so far: ||}"
+    ),
+    "keep-closest": "closest to the budget: {names} kept{why:if|; a step raised ||}",
+    "keep-error": (
+        "{what} error against {reference}: {error:error}{before:if| (|error| with none kept)|}"
+        "{nonfinite:if| (undefined with none kept: |counted;value| not finite)|}; budget {limit:error}"
+    ),
+    "keep-update": (
+        "{share:if||kept| of the update arrives}{share:else|no share of the update is defined}{why:if| (||)}"
+        "{nonfinite:if| (|counted;parameter element| not finite)|}{before:if| (|kept| with none kept)|}; "
+        "budget {limit:share}"
+    ),
+    "keep-minimal": "no single module can be left out ({trials:counted;trial})",
+    "keep-spent": ("some of them may not be needed: the search stopped after {trials:counted;trial} (--max-trials)"),
+    "keep-confirmed": (
+        "confirmed on {batches:counted;other batch;other batches}: output error at most {error:error}"
+        "{gradient:if|, gradient error at most |error|}"
+    ),
+    "keep-unconfirmed": "not confirmed on {more:only|more batches}{more:else|other batches}: {why}",
+    "keep-time": f"with these modules kept, a step takes {_TIMES} a step with none kept",
+    "keep-faster": f"with these modules kept, a step takes {_TIMES} a step in fp32",
+    "keep-slower": f"fp32 is faster here: with these modules kept, a step takes {_TIMES} a step in fp32",
+    "keep-untimed": (
+        "step time in fp32 not measured{why:if| (||)}: compare with ampbench run on a model that keeps these "
+        "modules in fp32"
+    ),
+    "keep-peak": "peak memory {kept:B} with these modules kept{none:if|, |B| with none}{all:if|, |B| with all}",
+    "keep-reference": "errors are against fp32, because the fp64 reference failed: {why}",
+    "scope-recommended": "recommended by PyTorch",
+    "scope-raises": "raises: {error}",
+    "scope-stale": (
+        "from step {step} on, {weights:counted;weight} {weights:verb;is;are} stale: the step reads "
+        "{weights:verb;a copy;copies} from before the last optimizer step"
+    ),
+    "scope-casts": "{casts} casts a step instead of {than}",
+    "scope-time": "a step takes {ratio:ratio} as long (95%: {low:.2f} to {high:.2f})",
+    "scope-peak": "peak memory {peak:B} instead of {than:B}",
+    "scope-grows": "memory grows by {growth:B} with each step",
+    "scope-keeps": "{kept:B} stay allocated between steps",
+    "scope-low-loss": "the loss is computed in {dtype}: cast its input to fp32",
+    "scope-error": "{what} error {error:error} against {reference} instead of {than:error}",
+    "scope-undefined": "{what} error undefined: values are not finite or have another shape",
+    "scope-free": "no extra cost measured",
+    "check-defects": (
+        "{number:,} of {shown:counted;known defect} found: {training:,} in training, "
+        "{inference:,} in inference{traps:if|; |counted;trap| by design}"
+    ),
+    "check-unasked": ("run `ampbench check`: torch {version} on this processor was not checked for known defects"),
+    "check-shown": "remedies: {commands}",
+    "check-error": ("{cases:counted;case} failed with a known error: run `ampbench check {check}` ({title})"),
+    "check-unmoved": ("{cases:counted;case} left most bf16 weights unchanged: run `ampbench check {check}` ({title})"),
+    "check-called": ("{cases:counted;case} called {op}: run `ampbench check {check}` ({title})"),
+    "rules-disagree": (
+        "documents, dispatcher and observation disagree about {number:,} of {ops:counted;op}{kinds:if|: ||}"
+    ),
+    "rules-not-probed": "autocast could not be probed: {error}",
+    "training-flat": (
+        "{learns:only|hardly learns}{learns:else|does not learn}: {metric} is {value:.4g}, before training "
+        "{before:.4g}: train for longer, or at another learning rate, to conclude"
+    ),
+    "training-scale-needed": "fp16 needs loss scaling here; with setting {setting} it trains as fp32 does",
+    "training-scale-needless": "fp16 needs no loss scaling here: without it, it trains as fp32 does",
+    "training-trains": "{count:verb;trains;train} as fp32 does",
+    "training-fails": "{count:verb;does;do} not train as fp32 does",
+    "training-open": "inconclusive",
+    "training-broke": ("{what}{error:if| ||}{step:if| from step |,|} in {seeds} of {of:counted;seed}{first:if|: ||}"),
+    "training-apart": (
+        "{metric} is {by:.2f}{unit} {less:only|lower}{less:else|higher} than fp32's"
+        "{low:if| (90%: |+.2f|}{high:if| to |+.2f|)}"
+    ),
+    "training-within": "{metric} within {margin:.2g}{unit}",
+    "training-seeds": (
+        "{seeds:if|about || seeds would give a verdict}"
+        "{margin:if|too near the margin of |.2g|}{unit}{margin:if| for any number of seeds}"
+    ),
+    "training-one-start": (
+        "{one:only|no verdict from one seed: use two, better three or more (--seeds)}"
+        "{one:else|every seed gave the same weights and batches: do not seed in the function that makes the workload}"
+    ),
+    "training-no-ratio": "no comparison: fp32's loss ends at 0, does not fall, or its training broke off",
+    "training-inexact": "differs from fp32 at the end{control:only|, so that no verdict is possible}",
+}
+
+
+def lines(statements: Iterable[Statement]) -> list[str]:
+    """Return statements in plain lines; consecutive statements on a subject share a line behind its name."""
+    groups: list[tuple[str, list[str]]] = []
+    for statement in statements:
+        text = wording.spelled((TEMPLATES.get(statement.code) or wording.TEMPLATES[statement.code]), statement.facts)
+        if groups and statement.subject and statement.subject == groups[-1][0]:
+            groups[-1][1].append(text)
+        else:
+            groups.append((statement.subject, [text]))
+    return [": ".join(filter(None, [subject, "; ".join(texts)])) for subject, texts in groups]

@@ -8,7 +8,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -39,27 +38,35 @@ from ampbench.records.casts import (
     op_rows,
     savings,
 )
-from ampbench.records.kinds import CASTS, named
+from ampbench.records.kinds import CASTS
 from ampbench.records.labels import few
 from ampbench.records.rules import FAKE
-from ampbench.records.run import Entry, Selection
+from ampbench.records.run import Selection
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.paired import WIDEST, Timing, busy, compared_steps, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, Table, View, asks, grouped
+from ampbench.studies.study import (
+    WIDEST,
+    Selects,
+    Study,
+    Table,
+    Timing,
+    asks,
+    busy,
+    compared_steps,
+    grouped,
+    step_seconds,
+)
 
 if TYPE_CHECKING:
-    from ampbench.drive.servers import Channel
+    from ampbench.drive.planning import PlannedCase
     from ampbench.studies.study import Session
-    from ampbench.studies.work import Piece
 
 Row = dict[str, Any]
 """A row of a table, by the keys of its columns."""
-PLAN = "ampbench.studies.work:plan_default_autocast"
 TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts", absent=True, flags=True)
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
-"""If traced ops take more than this many times the untraced step, the share of casts is not carried over to it."""
+"""Above this ratio of traced to untraced time, the share of casts does not hold for the untraced step."""
 STORED = "only stored"
 """The name in place of an op where no op uses the copy."""
 MOVES = terms.VIEWS | terms.CASTS | {"copy", "clone"}
@@ -89,8 +96,6 @@ class Casts(StrEnum):
     NO_GRAPH = "casts-no-graph"
     INSIDE = "casts-inside"
     UNSEEN = "casts-unseen"
-    AS_ONE = "casts-as-one"
-    APART = "casts-apart"
 
 
 def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
@@ -120,7 +125,7 @@ def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
         yield _info(Casts.WEIGHTS, uses=len(trace.weights), cache=cache_bytes(trace) or None, **counts)
     yield from _tried(record)
     yield from _of_graphs(record)
-    yield from _unseen(case, record)
+    yield from _unseen(record)
 
 
 def _info(code: Casts, subject: str = "", /, **facts: float | str | None) -> Statement:
@@ -128,10 +133,7 @@ def _info(code: Casts, subject: str = "", /, **facts: float | str | None) -> Sta
 
 
 def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
-    """Return the traced seconds of the casts, their share of all ops' seconds, and this share of the untraced `step`.
-
-    The last is an estimate, None where tracing slows the step too much.
-    """
+    """Return the traced seconds of the casts, their share, and this share of the untraced `step` as an estimate."""
     traced, of_casts = _seconds(trace, trace.ops), _seconds(trace, trace.casts)
     if not traced or of_casts is None or not trace.casts:
         return {}
@@ -163,8 +165,8 @@ def _tried(record: CastPass) -> Iterator[Statement]:
                 yield dataclasses.replace(timing, subject=change.change)
 
 
-def _unseen(case: Case, record: CastPass) -> Iterator[Statement]:
-    """Yield ops that cast or may cast invisibly, and the use of fake tensors in place of a device."""
+def _unseen(record: CastPass) -> Iterator[Statement]:
+    """Yield ops that cast or may cast invisibly."""
     for (name, sources, results), count in casts_inside(record.trace).items():
         yield _info(Casts.INSIDE, op=name, given=" and ".join(sources), made=" and ".join(results), count=count)
     names = Counter(op.name for op in record.trace.ops)
@@ -172,19 +174,6 @@ def _unseen(case: Case, record: CastPass) -> Iterator[Statement]:
     if others:
         short = [name.removeprefix("higher_order.") for name in others]
         yield _info(Casts.UNSEEN, names=few(short), ops=sum(names[name] for name in others))
-    if record.how == FAKE:
-        yield from stood_for(record.trace, case.device)
-
-
-def stood_for(trace: CastTrace, device: str) -> Iterator[Statement]:
-    """Yield of each function of `WHOLE` in a trace on fake tensors of `device` whether it is one op or in parts."""
-    whole = Counter(op.name.rpartition(".")[2] for op in trace.ops)
-    parts = {(op.function or "").rpartition(".")[2] for op in trace.ops}
-    for name, kernel in terms.WHOLE.items():
-        if device in kernel.devices and whole[name]:
-            yield _info(Casts.AS_ONE, device=device, name=name, calls=whole[name], kernel=kernel.said)
-        elif device not in kernel.devices and name in parts:
-            yield _info(Casts.APART, device=device, name=name)
 
 
 class CastRow(NamedTuple):
@@ -269,10 +258,7 @@ def _seconds(trace: CastTrace, casts: Iterable[Any]) -> float | None:
 
 
 def by_weight(record: CastPass) -> list[Row]:
-    """Return how each weight reached the ops that use it in the forward pass, in the order of first use.
-
-    A row has the uses by status, the bytes its casts read and wrote, and the bytes that autocast's cache keeps alive.
-    """
+    """Return the uses of each weight in the forward pass, the bytes of its casts, and those in autocast's cache."""
     uses = Counter((use.name, use.status) for use in record.trace.weights)
     casts = grouped(record.trace.casts, lambda cast: (cast.what, cast.name))
     rows = []
@@ -293,10 +279,7 @@ def by_weight(record: CastPass) -> list[Row]:
 
 
 def by_module(record: CastPass) -> list[Row]:
-    """Return the input and output dtypes of modules, equal ones together, with their casts.
-
-    A module that was called with several dtypes is in several rows; its casts are in the first.
-    """
+    """Return the dtypes of modules, equal ones together, with their casts, which are in a module's first row."""
     casts = grouped(record.trace.casts, lambda cast: cast.module)
     rows = []
     for sides, calls in grouped(record.trace.modules, _sides).items():
@@ -321,25 +304,17 @@ def _sides(calls: ModuleCalls) -> tuple[str, ...]:
 
 
 DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
-"""A module's last op gives another dtype; casts of the graph alone; of eager alone; in a module left to eager mode."""
+"""A module's last op has another dtype; casts of the graph alone; of eager alone; in a module left to eager mode."""
 
 
 def differences(record: CastPass) -> list[Row]:
-    """Return the casts that only a graph or only the eager step makes.
-
-    A graph is compared in the phases it has; eager ops after the model (the loss) are in none. A constant costs
-    nothing, however often it is used.
-    """
+    """Return the casts that only a graph or only the eager step makes, in the phases of the graph, without the loss."""
     compared = [graph for graph in record.graphs if not graph.error and graph.graph != terms.AUTOGRAD]
     return [{"graph": graph.graph} | row for graph in compared for row in compare_graph(record.trace, graph)]
 
 
 def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Row]:
-    """Return the differences between a graph and the eager trace of the same step, changes of results first.
-
-    That is casts that one side alone makes. In inference the last op of a module may give another dtype, too; that
-    concerns no casts.
-    """
+    """Return the casts that a graph or the eager step alone makes, after modules whose last op gives another dtype."""
     present = {operation.module for operation in graph.ops} | {cast.module for cast in graph.casts} | {""}
     eager = Counter(map(_cast_key, _model_casts(trace, graph)))
     compiled = Counter(map(_cast_key, graph.casts))
@@ -391,7 +366,6 @@ def _model_ops(trace: CastTrace) -> list[Operation]:
     makers = {cast.index: cast.producer for cast in trace.casts}
 
     def within(op: Operation) -> bool:
-        """Return whether an op, or the op it differentiates, is the model's; a gradient's cast belongs to its maker."""
         maker = makers.get(op.index) if op.forward is None else None
         forward = trace.ops[maker].forward if maker is not None else op.forward
         return op.recomputed or (op.index if op.phase == "forward" else forward or 0) < end
@@ -502,23 +476,12 @@ def _refined(selection: Selection, _: CastsAsked) -> Selection:
     return selection
 
 
-def _traced(session: "Session[CastsAsked]", channel: "Channel", piece: "Piece") -> Entry:
-    """Have a case traced, with the graphs of the paths selected and, in training, autograd's."""
-    from ampbench.studies.work import ask_worker
-
+def _request(session: "Session[CastsAsked]", planned: "PlannedCase") -> Tracing:
+    """Return a request for a case's casts, with the graphs of the paths selected and, in training, autograd's."""
     paths = [path for path in dict.fromkeys(session.prepared.selection.paths) if path in GRAPHS]
-    graphs = [*paths, *([terms.AUTOGRAD] if piece.planned.case.phase == "training" else [])]
-    tracing = Tracing(sources=session.asked.sources, check=session.asked.check, graphs=graphs)
-    return ask_worker(channel, piece.planned, session.prepared.settings, TASK, tracing)
+    graphs = [*paths, *([terms.AUTOGRAD] if planned.case.phase == "training" else [])]
+    return Tracing(sources=session.asked.sources, check=session.asked.check, graphs=graphs)
 
-
-def _table(key: str, columns: Any, rows: Callable[[CastPass], Any], title: str, note: str = "") -> Table[CastPass, Any]:
-    view: View[Any] = View(title=title, note=note, folded=title not in UNFOLDED)
-    return Table(key=key, columns=columns, rows=rows, views=[view])
-
-
-UNFOLDED = ("Where they come from", "What could be saved", "Casts per op", "Inputs that ops convert inside")
-"""The tables that a page shows at once."""
 
 STUDY: Study[CastsAsked, CastPass] = Study(
     kind=CASTS,
@@ -539,36 +502,29 @@ Examples:
     asked=CastsAsked,
     record=CastPass,
     task=TASK,
-    selects=Selects(
-        precision=AUTOCAST_HELP,
-        phase=ONE_PHASE_HELP,
-        path="compiled or traced: this graph, too, beside eager.",
-        one_phase=True,
-        eager=False,
-    ),
+    selects=Selects(path="compiled or traced: this graph as well as eager mode.", absent=True),
     refined=_refined,
-    plan=lambda selection, _, *context: named(PLAN)(selection, *context, absent_devices=True),
-    work=lambda session: partial(_traced, session),
+    request=_request,
     title="Casts",
     remarks=lambda record: [
         *record.notes,
         *(f"{graph.graph}: {note}" for graph in record.graphs for note in graph.notes),
     ],
     tables=(
-        Table(key="casts", columns=ALL, rows=all_casts),
-        _table("origins", ORIGINS, by_origin, "Where they come from"),
-        _table("savings", SAVINGS, _savings, "What could be saved"),
-        _table("ops", OPS, by_op, "Casts per op"),
-        _table("promotions", INSIDE, by_promoting_op, "Inputs that ops convert inside", "in no count of casts"),
-        _table("modules", MODULES, by_module, "Dtypes in and out of modules"),
-        _table("weights", WEIGHTS, by_weight, "Weights", "uses in the forward pass; cached: kept by autocast"),
-        _table(
+        Table("casts", ALL, all_casts),
+        Table("origins", ORIGINS, by_origin, "Where they come from"),
+        Table("savings", SAVINGS, _savings, "What could be saved"),
+        Table("ops", OPS, by_op, "Casts per op"),
+        Table("promotions", INSIDE, by_promoting_op, "Inputs that ops convert inside", "in no count of casts"),
+        Table("modules", MODULES, by_module, "Dtypes in and out of modules", folded=True),
+        Table("weights", WEIGHTS, by_weight, "Weights", "uses in the forward pass; cached: by autocast", folded=True),
+        Table(
             "differences", OTHERWISE, differences, "What other graphs do otherwise",
             "dtype: what a module gives; added: casts of the graph alone; gone: of eager mode alone; outside: in a "
-            "module that the graph leaves to eager mode",
+            "module that the graph leaves to eager mode", folded=True,
         ),
-        _table("autograd", UNDONE, _of_autograd, "Casts of the autograd graph in their order"),
-        _table("", STEP, lambda record: op_rows(record.trace), "Every op in order"),
+        Table("autograd", UNDONE, _of_autograd, "Casts of the autograd graph in their order", folded=True),
+        Table("", STEP, lambda record: op_rows(record.trace), "Every op in order", folded=True),
     ),
     conclusions=conclusions,
 )  # fmt: skip

@@ -1,9 +1,8 @@
 """A cast pass: one step of a case traced in eager mode, its time, memory and graphs, and savings of changes.
 
-Times are left as they were sampled. A device that this machine does not have is stood in for by fake tensors, which
-have dtypes and shapes but no values. Then only the forward pass runs: autograd needs the device. Where torch was built
-without it, one node of a graph is enough to end the process, and autocast makes one for a weight it caches, even
-without grad mode; there weights need no gradients.
+Fake tensors, which have dtypes and shapes but no values, stand in for an absent device. Then only the forward pass
+runs: where torch was built without the device, one node of an autograd graph is enough to end the process, and autocast
+makes one for a weight it caches, even without grad mode; there weights need no gradients.
 """
 
 import copy
@@ -45,8 +44,7 @@ _NOT_ITS = tuple(module.__path__[0] for module in (torch, ampbench.trace, ampben
 def trace_absent(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     """Return one forward pass of `case`, in training with its loss, traced on fake tensors of its absent device.
 
-    Nothing is timed or tried and no other graph is read. Raises `AmpbenchError` where an op cannot
-    run on fake tensors.
+    Raises `AmpbenchError` where an op cannot run on fake tensors.
     """
     device, training = case.device, case.phase == "training"
     with stood_in(device):
@@ -130,12 +128,10 @@ DISCARDED = 8
 
 
 def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
-    """Return the casts of one eager step of `case`, with the extras that `tracing` asks for.
+    """Return the casts of one eager step of `case`, warmed up as in a round, with the extras of `tracing`.
 
-    The step is the one that is timed by a round: warmed up, GradScaler settled, training state put back between steps.
-    Where the device is absent, see `trace_absent`. What the network raises is raised; a graph that cannot be made says
-    so. Timing takes about `tracing.seconds`, and so do all checks together; a step so long that it would have no
-    interval gets up to `PATIENCE` times as many.
+    Timing takes about `tracing.seconds`, and so do all checks together; a step too long for an interval gets up to
+    `PATIENCE` times as many. Raises the network's errors; see `trace_absent` for an absent device.
     """
     case = structs.replace(case, path="eager")
     if not is_present(case.device):

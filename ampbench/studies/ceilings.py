@@ -1,11 +1,9 @@
 """Ceilings: the peak rates of a device, against its datasheet, and in half precision against fp32.
 
-A ceiling is the fastest sample of the best size: other work on a machine only delays. The time of a case also comes
-from its fastest samples (`stats.round_value`), so both use the same measure.
-
-A step takes at least max(Σ FLOPs of an operation in a dtype / its ceiling, least bytes / bandwidth): a device does one
-operation after the other. FLOPs are the minimum of any kernel, bytes the minimum that any step must move
-(`records.measured.MemoryPass`), at the bandwidth of the cache that they fit (`bandwidth_of`).
+A ceiling is the fastest sample of the best size, as other work on a machine only delays. A step takes at least
+max(Σ FLOPs of an operation in a dtype / its ceiling, least bytes / bandwidth): a device does one operation after the
+other. FLOPs are the minimum of any kernel, bytes the minimum that any step must move (`records.measured.MemoryPass`),
+at the bandwidth of the cache that they fit (`bandwidth_of`).
 """
 
 import re
@@ -32,8 +30,7 @@ from ampbench.records.run import Header
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.show.page import place_of
-from ampbench.studies.paired import unfit
-from ampbench.studies.study import Given, OnDevices, Option, Study, Table, View, chosen, grouped
+from ampbench.studies.study import OnDevices, Study, Table, asks, grouped, unfit
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -110,18 +107,20 @@ class CeilingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class CeilingsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """To measure each of the `operations` in each of the `dtypes` (none: all that a device has) for about `seconds`."""
+    """To measure each `operation` in each `dtype` (none: all that a device has) for about `seconds`."""
 
-    seconds: Seconds = 2.0
-    operations: list[str] = []
-    dtypes: list[str] = []
+    operation: Annotated[
+        list[str], asks("matmul, conv, attention, copy or read. Default: all.", names=True, among=OPERATIONS)
+    ] = []
+    dtype: Annotated[
+        list[str],
+        asks("fp32, tf32, bf16, fp16 or fp64. Default: all the device has, but fp64.", names=True, among=DTYPES),
+    ] = []
+    seconds: Annotated[Seconds, asks("Timing of each operation in each dtype", seconds=True)] = 2.0
 
 
 def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
-    """Return the peak FLOP/s of a type of device in `dtype`, in matrix products or convolutions.
-
-    Only in `operation`, where it is given. None where nothing was attained.
-    """
+    """Return the peak FLOP/s of a type of device in `dtype`, in products or convolutions, or only in `operation`."""
     wanted = (MATMUL, CONV) if operation is None else (operation,)
     able = [
         ceiling
@@ -132,10 +131,7 @@ def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | 
 
 
 def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None) -> float | None:
-    """Return the most bytes per second that copies in main memory moved, in `dtype` or whichever is fastest.
-
-    None where that was not measured.
-    """
+    """Return the most bytes per second that copies in main memory moved, in `dtype` or whichever is fastest."""
     copies = [
         ceiling
         for ceiling in ceilings
@@ -145,12 +141,11 @@ def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None
 
 
 def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float | None:
-    """Return the most bytes per second at which a step that moves `moved` bytes can do so, in whichever cache they fit.
+    """Return the most bytes per second at which a step can move `moved` bytes, in whichever cache they fit.
 
-    That is the highest of all copies and reads that touched as many bytes or more, beginning with the largest one that
-    touched no more than it: a working set in a cache runs at its speed, and a larger one is no faster. None where no
-    read was measured, as a copy counts less than it moves where a line is read before it is overwritten, and where the
-    smallest touched more.
+    That is the highest of copies and reads of as many bytes or more, beginning with the largest of no more: a working
+    set in a cache runs at its speed, and a larger one is no faster. None where the smallest touched more, or no read
+    was measured, as a copy counts less than it moves where a line is read before it is overwritten.
     """
     moving = [ceiling for ceiling in ceilings if ceiling.device == device and ceiling.operation in MOVING]
     if not any(ceiling.operation == READ and ceiling.attained for ceiling in moving):
@@ -161,10 +156,7 @@ def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float 
 
 
 class Datasheet(NamedTuple):
-    """What a vendor says of devices with a name that `pattern` is found in: TFLOP/s by dtype, and GB/s of `memory`.
-
-    Rates are None where the device does not have the dtype.
-    """
+    """A vendor's TFLOP/s by dtype (None: not on the device) and GB/s of `memory`, by a `pattern` of device names."""
 
     pattern: str
     fp32: float
@@ -303,10 +295,7 @@ class Bounds:
 
 
 class Size(NamedTuple):
-    """A size of a ceiling, None where there is none; `best` is the one that the ceiling stands for.
-
-    Of that, `to_fp32` is its rate over fp32's, and `share` its part of the vendor's peak.
-    """
+    """A size of a ceiling, if any; the `best` also has its rate over fp32's and its `share` of the vendor's peak."""
 
     found: Ceiling
     size: Attained | None
@@ -357,8 +346,7 @@ COLUMNS: Sequence[Column[Size]] = (
 def highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
     """Return the highest ceiling of each device, operation and dtype, of equals the last.
 
-    Whatever else runs on a machine only delays: the highest is the nearest to its peak. Of copies and reads that is one
-    of the largest size, as smaller ones may be a cache's.
+    Of copies and reads that is one of the largest size, as smaller ones may be a cache's.
     """
     best_so_far: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
     for ceiling in ceilings:
@@ -403,7 +391,7 @@ def _heading(measured: Ceilings) -> str:
     return " · ".join(filter(None, named))
 
 
-TASK = Task(CEILINGS, CeilingAsked, Ceiling, "ampbench.studies.ceilings_measure:do_ceiling")
+TASK = Task(CEILINGS, CeilingAsked, Ceiling, "ampbench.studies.devices_measure:do_ceiling")
 DEFAULT_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "fp64")
 """The dtypes measured where none is asked for, if the device has them."""
 
@@ -420,23 +408,19 @@ def _lacking(device: DeviceDescription, dtype: str) -> str:
 
 
 def _wanted(where: "Prepared | Header", _: object, asked: CeilingsAsked) -> list[Ceiling]:
-    """Return the requested ceilings that the devices can measure.
-
-    Copies in tf32 are those in fp32, and reads are measured in fp32. Raises `NothingToRunError`, with the reasons,
-    where something that is named cannot be measured.
-    """
+    """Return the requested ceilings that the devices can measure; `NothingToRunError` where one cannot be."""
     from ampbench.drive.planning import default_device
 
     threads = where.settings.threads or where.environment.threads or 0
     names = dict.fromkeys(where.selection.devices or [default_device(where.environment)])
     unknown = partial(DeviceDescription, available=False, reason="unknown to torch")
     devices = [where.environment.device(name) or unknown(type=name) for name in names]
-    lacking = [_lacking(device, dtype) for device in devices for dtype in asked.dtypes or [FP32]]
+    lacking = [_lacking(device, dtype) for device in devices for dtype in asked.dtype or [FP32]]
     wanted = [
         Ceiling(device=device.type, operation=operation, dtype=dtype, threads=threads)
         for device in devices
-        for operation in asked.operations or OPERATIONS
-        for dtype in asked.dtypes or DEFAULT_DTYPES
+        for operation in asked.operation or OPERATIONS
+        for dtype in asked.dtype or DEFAULT_DTYPES
         if not _lacking(device, dtype) and (operation, dtype) != (COPY, TF32) and (operation != READ or dtype == FP32)
     ]
     why = list(filter(None, dict.fromkeys(lacking)))
@@ -453,9 +437,8 @@ _SAME = ("host", "cpu", "torch_version", "cuda_version", "xpu_version")
 def ceilings_known(results: Path | str, environment: Environment) -> list[Ceiling]:
     """Return the highest ceiling of each device, operation and dtype in a results folder that holds in `environment`.
 
-    All were measured on the same host, CPU or accelerator, with the same torch, and on a CPU with as many threads. Each
-    names its run; damaged runs have none. A ceiling that other work may have lowered does not count: shares of it would
-    be too high.
+    That is one of the same host, device and torch, on a CPU with as many threads; each names its run. A ceiling that
+    other work may have lowered does not count: shares of it would be too high.
     """
     from ampbench import store
 
@@ -478,14 +461,6 @@ def ceilings_known(results: Path | str, environment: Environment) -> list[Ceilin
     )
 
 
-def _made(arguments: Given) -> CeilingsAsked:
-    return CeilingsAsked(
-        seconds=arguments.values["seconds"],
-        operations=chosen("operation", arguments.values["operation"], OPERATIONS),
-        dtypes=chosen("dtype", arguments.values["dtype"], DTYPES),
-    )
-
-
 STUDY: Study[CeilingsAsked, Ceilings] = Study(
     kind=CEILINGS,
     help="""\
@@ -505,17 +480,6 @@ Examples:
     asked=CeilingsAsked,
     record=Ceiling,
     task=TASK,
-    options=(
-        Option(name="operation", default=None, names=True, help="matmul, conv, attention, copy or read. Default: all."),
-        Option(
-            name="dtype",
-            default=None,
-            names=True,
-            help="fp32, tf32, bf16, fp16 or fp64. Default: all the device has, but fp64.",
-        ),
-        Option(name="seconds", default="2", seconds=True, help="Timing of each operation in each dtype"),
-    ),
-    made=_made,
     on_devices=OnDevices(
         request=lambda asked, blank: CeilingAsked(operation=blank.operation, dtype=blank.dtype, seconds=asked.seconds)
     ),
@@ -529,19 +493,11 @@ Examples:
     heading=_heading,
     tables=(
         Table(
-            key="sizes",
-            columns=COLUMNS,
-            rows=sizes,
-            views=[
-                View(
-                    title="Attained at best",
-                    keys="operation dtype size per_second to_fp32 datasheet_share reason",
-                    note="of copies and reads, the largest, in main memory; of peak: of the vendor's datasheet",
-                    only=lambda row: row.best,
-                ),
-                View(title="Every size", keys="operation dtype size per_second", folded=True),
-            ],
+            "sizes", COLUMNS, sizes, "Attained at best",
+            "of copies and reads, the largest, in main memory; of peak: of the vendor's datasheet",
+            keys="operation dtype size per_second to_fp32 datasheet_share reason", only=lambda row: row.best,
         ),
+        Table("", COLUMNS, sizes, "Every size", keys="operation dtype size per_second", folded=True),
     ),
     conclusions=conclusions,
-)
+)  # fmt: skip

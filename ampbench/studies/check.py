@@ -29,7 +29,7 @@ from ampbench.records.measured import KILLED
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import OnDevices, Option, Study, Table, View, chosen, grouped, shown
+from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, asks, grouped
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -51,10 +51,10 @@ UNKNOWN = Check(
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The outcome of the check named `check` on a device type: one of `OUTCOMES`.
 
-    `how` it was seen: on the device, by fake tensors that stand in for it, or not at all. `expected` and `seen` are in
-    the program's own words, `said` its further output, `warned` its warnings, one line each. `why` is the reason where
-    nothing could be shown, `cause` the failure's (`CAUSES`) where the worker broke. `program` is a digest of its code:
-    results of other code do not show a change of torch. `seconds` is how long it took.
+    `how` is on the device, by fake tensors in its place, or not at all. `expected` and `seen` are the program's texts,
+    `said` its further output, `warned` its warnings. `why` is the reason where nothing could be shown, `cause` the
+    failure's (`CAUSES`) where the worker broke. `program` is a digest of its code, without which a change of outcome
+    does not show a change of torch. It took `seconds`.
     """
 
     device: str
@@ -79,10 +79,15 @@ class CheckAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ChecksAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """To run the `checks` of these names (none: all but the slow ones), or all of some `areas`."""
+    """To run the checks with these names or in these areas (none: all but the slow ones)."""
 
-    checks: list[str] = []
-    areas: list[str] = []
+    names: Annotated[
+        list[str],
+        asks(
+            f"Checks (ampbench list checks), or all of {choice(AREAS)}. Default: all fast ones.",
+            names=True, argument=True, metavar="[NAME...]", kind="check", among=(*CHECKS, *AREAS),
+        ),
+    ] = []  # fmt: skip
 
 
 class CheckCode(StrEnum):
@@ -136,10 +141,7 @@ def _here_first(results: Iterable[Checked]) -> list[Checked]:
 
 
 def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
-    """Yield the number of defects and of traps on each device, by phase.
-
-    A difference by design counts as a trap, not as a defect.
-    """
+    """Yield the number of defects on each device, by phase, and of traps, which are by design."""
     for device, results in grouped(torch.results, attrgetter("device")).items():
         fake = any(result.how == FAKE for result in results)
         sought = [result for result in results if result.outcome != NOT_SHOWN and not check_of(result).by_design]
@@ -213,10 +215,7 @@ def facts(torch: Torch) -> Iterator[Fact]:
 
 
 def came_or_went(before: "StoredRun", after: "StoredRun") -> list[DefectChange]:
-    """Return the defects that only one of two runs found, new ones first.
-
-    A check whose program changed is left out.
-    """
+    """Return the defects that only one of two runs found by the same program, new ones first."""
     earlier, later = latest([before]), latest([after])
     pairs = [(earlier[key], result) for key, result in later.items() if key in earlier]
     changes = [
@@ -238,10 +237,7 @@ def came_or_went(before: "StoredRun", after: "StoredRun") -> list[DefectChange]:
 
 
 def pointers(stored: "StoredRun") -> Iterator[Statement]:
-    """Yield the checks that may explain cases of a run: an error, still weights, an op's dtype.
-
-    These are suspects: only running the check shows whether this torch has the defect.
-    """
+    """Yield the checks that may explain cases of a run: an error, still weights, an op's dtype."""
     met: dict[tuple[str, CheckCode, str], set[str]] = {}
     for check, case_id, code, op in _met(stored):
         case = stored.cases.get(case_id)
@@ -300,31 +296,22 @@ def diagnosis(runs: "Iterable[StoredRun]", environment: Environment) -> Iterator
         yield state(CheckCode.SHOWN, "", Severity.INFO, commands=all_of([f"ampbench show {path}" for path in evidence]))
 
 
-def asked_of(names: Sequence[str]) -> ChecksAsked:
-    """Return the request for checks by their names and areas; raises `UnknownNameError` for any other name."""
-    names = chosen("check", names, [*CHECKS, *AREAS])
-    return ChecksAsked(
-        checks=[name for name in names if name in CHECKS], areas=[name for name in names if name in AREAS]
-    )
-
-
 def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsked) -> list[Checked]:
-    """Return the requested checks, device by device: by name or area, else all but the slow ones.
+    """Return the requested checks, device by device, without `devices` on all types of them.
 
-    Without `devices`, on all types of them; of one that is not here, those that fake tensors answer and those named.
-    Those that cannot be run there say why.
+    On an absent device these are the checks that fake tensors answer, and named ones, with the reason not to run them.
     """
     checks = [
         check
         for check in CHECKS.values()
-        if (check.name in asked.checks or check.area in asked.areas) or not (check.slow or asked.checks or asked.areas)
+        if {check.name, check.area} & {*asked.names} or not (check.slow or asked.names)
     ]
     wanted = []
     for device in dict.fromkeys(devices or DEVICES):
         present_device = environment.device(device)
         present = present_device is not None and present_device.available
         for check in checks:
-            if device not in check.devices or not (present or check.fake or (devices and check.name in asked.checks)):
+            if device not in check.devices or not (present or check.fake or (devices and check.name in asked.names)):
                 continue
             why = "" if present or check.fake else f"needs a real {device}, and there is none"
             if not why and check.compiler and environment.compiler is None:
@@ -347,7 +334,7 @@ def _request(_: ChecksAsked, wanted: Checked) -> CheckAsked | None:
     return None if wanted.why else CheckAsked(check=wanted.check, text=text)
 
 
-TASK = Task(CHECK, CheckAsked, Checked, "ampbench.studies.check_measure:do_check")
+TASK = Task(CHECK, CheckAsked, Checked, "ampbench.studies.devices_measure:do_check")
 STUDY: Study[ChecksAsked, Torch] = Study(
     kind=CHECK,
     help="""\
@@ -365,18 +352,6 @@ Examples:
 """,
     doing="checking",
     timeout="60",
-    options=(
-        Option(
-            name="names",
-            default=None,
-            metavar="[NAME...]",
-            names=True,
-            argument=True,
-            help=f"Checks (ampbench list checks), or all of {choice(AREAS)}. Default: all fast ones.",
-        ),
-        Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),
-    ),
-    made=lambda given: asked_of(given.values["names"]),
     asked=ChecksAsked,
     record=Checked,
     task=TASK,
@@ -384,6 +359,7 @@ Examples:
         request=_request,
         unanswered=lambda blank, failure: structs.replace(blank, why=failure.said, cause=failure.cause),
         preload=PRELOADED,
+        help=ANY_DEVICE,
     ),
     parts=_parts,
     apart=("check", "device"),
@@ -393,24 +369,19 @@ Examples:
     subject="torch",
     subjects=lambda runs, _: torches(runs),
     tables=(
-        Table(key="outcomes", columns=COLUMNS, rows=lambda torch: torch.results),
-        Table(
-            key="",
-            columns=GROUPED,
-            rows=alike,
-            views=[
-                View(title="Defects", keys="check devices title", only=partial(_came_to, DEFECTIVE)),
-                View(
-                    title="By design, but not what one may expect",
-                    keys="check devices title",
-                    only=partial(_came_to, DIFFERS),
-                    folded=True,
-                ),
-                View(title="Not shown here", keys="check devices why", only=partial(_came_to, NOT_SHOWN)),
-                View(title="As it should be", keys="check devices expected", only=partial(_came_to, GOOD), folded=True),
-            ],
+        Table("outcomes", COLUMNS, lambda torch: torch.results),
+        *(
+            Table(
+                "", GROUPED, alike, title, keys=f"check devices {key}", only=partial(_came_to, outcome), folded=folded
+            )
+            for outcome, title, key, folded in (
+                (DEFECTIVE, "Defects", "title", False),
+                (DIFFERS, "By design, but not what one may expect", "title", True),
+                (NOT_SHOWN, "Not shown here", "why", False),
+                (GOOD, "As it should be", "expected", True),
+            )
         ),
-        shown("", FACTS, lambda torch: list(facts(torch)), title="Each check in full", folded=True),
+        Table("", FACTS, lambda torch: list(facts(torch)), "Each check in full", folded=True),
     ),
     conclusions=conclusions,
 )

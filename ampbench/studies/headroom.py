@@ -1,25 +1,24 @@
 """Headroom of an fp32 run's values in fp16 and bf16: predictions of overflow and flushing, and their outcome.
 
-A histogram by exponent is exact for all borders of a format that are powers of two, as those of zero and of subnormals
-are, the first of which rounds to zero itself (`Magnitudes.powers`). That of overflow lies half a unit below one:
-`largest` decides whether any value is beyond, and of the values within that half unit (less than a thousandth of their
-exponent in fp16) one at most is counted.
+A histogram by exponent is exact for borders that are powers of two, as those of zero and of subnormals are, the first
+of which rounds to zero itself (`Magnitudes.powers`). Overflow begins half a unit below one: `largest` decides whether
+any value is beyond, and of the values within that half unit one at most is counted.
 """
 
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from ampbench.core.precisions import BASELINE, FORMATS, LOW, SHORT_DTYPES, Format, find_format, find_precision
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted
-from ampbench.records.case import Case, Environment
+from ampbench.records.case import Case
 from ampbench.records.kinds import HEADROOM
 from ampbench.records.labels import few, remarks_of
 from ampbench.records.ranges import (
@@ -34,21 +33,27 @@ from ampbench.records.ranges import (
     Magnitudes,
     ModuleError,
     RangePass,
-    RangesAsked,
     format_scale,
 )
-from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import ONE_PHASE_HELP, Option, Selects, Session, Study, Table, shown
+from ampbench.studies.study import Selects, Session, Study, Table, asks
 from ampbench.workloads.index import LIBRARIES
 
 if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
-    from ampbench.drive.servers import Channel
-    from ampbench.studies.work import Piece
 
-T = TypeVar("T")
+
+class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """Fp32 steps to watch, then a step in each of `precisions`; `notes` are for the record."""
+
+    steps: Annotated[
+        int, asks("Steps to watch in fp32; 0: one for each batch there is.", metavar="N", least=0, most=10_000)
+    ] = 0
+    precisions: list[str] = []
+    notes: list[str] = []
+
+
 MARGIN = 8
 """Values within this factor of overflow are called near it: another batch, or some training, moves the largest."""
 
@@ -68,9 +73,8 @@ _STORES_MEAN = ("BatchNorm", "InstanceNorm")
 class Fit:
     """How values fit into a format; None where there are no finite ones.
 
-    `reach` is the largest magnitude over the format's largest number. The others are shares of all finite values:
-    `overflow` would become infinite, `flushed` zero though they are not, `subnormal` would lose digits; of updates,
-    `swallowed` would change nothing where the parameter is stored in the format.
+    `reach` is the largest magnitude over the format's largest number. The others are shares of all finite values that
+    would overflow, flush to zero or lose digits; of updates, `swallowed` would change nothing.
     """
 
     reach: float | None = None
@@ -147,15 +151,15 @@ def predict(
     computes_low: bool = True,
     lowered_weights: Container[str] | None = None,
 ) -> Events:
-    """Return whether a module would overflow or flush if inputs, weights and outputs were in `dtype`.
+    """Return whether a module with these `values` would overflow or flush if they were in `dtype`.
 
-    As in pure half, all are; with autocast, inputs and outputs only if the module `computes_low`, and of its parameters
+    In pure half, all are; with autocast, inputs and outputs only if the module `computes_low`, and of its parameters
     and buffers those that `lowered_weights` names (None: all).
 
-    `values` are all records of one module. It is predicted to **overflow** if the largest of its outputs, parameters or
-    inputs rounds to infinity; inputs do not count where a module may make finite values of infinite ones (ReLU6), nor
-    what only divides (running variances). It is predicted to **flush** if at least `FLUSHES` of its outputs round to
-    zero, or become zero in a normalisation because its inputs do. What overflows only inside a module cannot be seen.
+    A module overflows if the largest of its outputs, parameters or inputs rounds to infinity; inputs do not count where
+    a module may make finite values of infinite ones (ReLU6), nor what only divides (running variances). It flushes if
+    at least `FLUSHES` of its outputs round to zero, or become zero in a normalisation because its inputs do. An
+    overflow inside a module is not predicted.
     """
     form = find_format(dtype)
     kind = values[0].kind if values else ""
@@ -218,9 +222,9 @@ def _share(values: Magnitudes, form: Format) -> float:
 def _normalised_to_zero(inputs: Magnitudes, values: Sequence[Magnitudes], form: Format, mean_low: bool) -> float:
     """Return the share of a normalisation's outputs that become zero since its inputs do.
 
-    With a remembered mean or none, those of inputs that round to zero; with the mean of what it is given, those of
-    which the whole channel or row does, as one value that is left moves all others off zero. `mean_low`: that mean is
-    rounded as these are, and becomes zero beside values that are all small.
+    With a remembered mean or none, those of inputs that round to zero; with the mean of its inputs, those whose whole
+    channel or row does, as one value that is left moves all others off zero. `mean_low`: that mean is rounded, too, and
+    becomes zero where all values are small.
     """
     finite = inputs.elements - inputs.nonfinite
     if not finite:
@@ -258,8 +262,8 @@ _LOWEST, _HIGHEST = -126, 127
 class Scales:
     """The loss scales, powers of two from `lowest` to `highest`, at which no gradient overflows and fewest flush.
 
-    `flushed` is the share of all gradient values that flush to zero at these, `unscaled` at a scale of 1; `limiting`
-    is the module of the largest gradient, which bounds the scale.
+    `flushed` is the share of all gradients that flush to zero at these, `unscaled` at a scale of 1; `limiting` is the
+    module of the largest gradient.
     """
 
     lowest: float
@@ -277,9 +281,8 @@ class Scales:
 def usable_scales(values: Iterable[Magnitudes], dtype: str = "fp16") -> Scales | None:
     """Return the loss scales for the gradients among `values`, of outputs and of parameters.
 
-    From one fp32 run; later gradients may be larger. `lowest` is not below 1 where 1 will do, and no scale is beyond
-    what fp32 holds, in which GradScaler keeps it. None where no gradient is finite and not zero, or no such scale will
-    do.
+    `lowest` is not below 1 where 1 will do, and no scale is beyond fp32, in which GradScaler keeps it. None where all
+    gradients are zero or not finite, or no such scale will do.
     """
     form = find_format(dtype)
     gradients = [row for row in values if row.what == GRADIENT and row.largest]
@@ -319,17 +322,19 @@ def values_phrase(values: Magnitudes) -> str:
 class Outcome(NamedTuple):
     """The events that a low precision was predicted to have in a module, and did; `error` may note why not seen."""
 
+    precision: str
     error: ModuleError
     events: Events
 
 
 class GradientOutcome(NamedTuple):
-    """The gradient of a parameter: the share of its finite values predicted and seen to flush to zero.
+    """The share of a parameter's finite gradients that is predicted and seen to flush to zero in a low precision.
 
     `predicted` is None where fp32 gave no finite one, `seen` where the low precision did not. Of its `elements`,
     `nonfinite` are not finite in the low precision alone.
     """
 
+    precision: str
     parameter: str
     elements: int
     predicted: float | None
@@ -351,14 +356,12 @@ def whole_step_seen(low: LowRun) -> bool:
 def predicted_and_seen(record: RangePass, low: LowRun) -> list[Outcome]:
     """Return the predictions for each module in `low` and its events, in the order of running.
 
-    Predicted is from the magnitudes of `found` as by `predict`: in pure half of all values; with autocast, of those
-    that autocast made half precision in the step. A module computes in the low dtype if one of its own weights is used
-    in it or if its outputs are in it; inputs count only then. One that is handed rounded inputs and gives fp32, as a
-    softmax on CUDA, has lost nothing by itself: the loss of its inputs belongs to the module they come from.
+    Predictions are as by `predict`: in pure half of all values; with autocast, of those that autocast made half
+    precision in the step. A module computes in the low dtype if one of its own weights or its outputs are in it; inputs
+    count only then. A module with rounded inputs and fp32 outputs, as a softmax on CUDA, has lost nothing by itself.
 
-    Seen is the module's behaviour on exact inputs: it overflows if any output does, and flushes if at least `FLUSHES`
-    of its outputs do. A module overflows in any case that the whole step names as the first to make a value that is not
-    finite in its forward pass.
+    Events are of exact inputs: a module overflows if any output does, or if the whole step names it as the first to
+    make a value that is not finite in its forward pass, and flushes if at least `FLUSHES` of its outputs do.
     """
     rows = by_running_module(record.magnitudes)
     first = low.first_nonfinite.module if low.first_nonfinite and low.first_nonfinite.phase == "forward" else None
@@ -373,7 +376,7 @@ def predicted_and_seen(record: RangePass, low: LowRun) -> list[Outcome]:
         }
         foretold = prediction or dict.fromkeys(happened, Event())
         events = {event: foretold[event]._replace(seen=happened[event]) for event in happened}
-        outcomes.append(Outcome(row, events))
+        outcomes.append(Outcome(low.precision, row, events))
     return outcomes
 
 
@@ -381,8 +384,7 @@ def predicted_gradients(record: RangePass, low: LowRun) -> list[GradientOutcome]
     """Return the gradients of parameters as predicted at the loss scale of `low` and as seen, the worst first.
 
     With autocast, a gradient is in the low dtype where the weight is used in it; others are fp32 and lose nothing by
-    themselves. The prediction has neither losses on the way, as gradients of activations, nor zeros that are the
-    difference of equal values.
+    themselves. Losses on the way, as in gradients of activations, are not predicted.
     """
     scale = low.scaler_scale or 1.0
     dtype = low_dtype(low.precision)
@@ -394,6 +396,7 @@ def predicted_gradients(record: RangePass, low: LowRun) -> list[GradientOutcome]
         in_fp32 = not _is_pure(low) and gradient.parameter not in low.lowered_weights
         rows.append(
             GradientOutcome(
+                precision=low.precision,
                 parameter=gradient.parameter,
                 elements=gradient.elements,
                 predicted=0.0 if in_fp32 and share is not None else share,
@@ -414,9 +417,7 @@ def flushed_together(rows: Iterable[GradientOutcome]) -> tuple[float | None, flo
     total = sum(finite for finite, *_ in known)
     if not total:
         return None, None
-    return sum(triple[0] * triple[1] for triple in known) / total, sum(
-        triple[0] * triple[2] for triple in known
-    ) / total
+    return sum(row[0] * row[1] for row in known) / total, sum(row[0] * row[2] for row in known) / total
 
 
 def _predicted(low: LowRun, values: list[Magnitudes]) -> Events | None:
@@ -440,22 +441,18 @@ class Headroom(StrEnum):
     NOTHING = "headroom-nothing"
     OVERFLOWS = "headroom-overflows"
     FITS = "headroom-fits"
-    """No module would overflow."""
     FLUSHES = "headroom-flushes"
     NEAR = "headroom-near"
     UNSCALED = "headroom-unscaled"
-    """No loss scale saves gradients."""
     SCALE = "headroom-scale"
     SWALLOWED = "headroom-swallowed"
     RAISED = "headroom-raised"
     STORED = "headroom-stored"
-    """Weights overflow when stored."""
     FIRST = "headroom-first"
     NONFINITE = "headroom-nonfinite"
     FINITE = "headroom-finite"
     UNSEEN = "headroom-unseen"
     SEEN = "headroom-seen"
-    """Modules that overflow or flush, as predicted and seen."""
     GRADIENTS = "headroom-gradients"
 
 
@@ -556,40 +553,26 @@ def forward_overflows(low: LowRun) -> bool:
     return stored or (low.first_nonfinite is not None and low.first_nonfinite.phase == "forward")
 
 
-class Fits(NamedTuple):
-    """Magnitudes, and how they fit into each low format."""
-
-    values: Magnitudes
-    formats: Mapping[str, Fit]
-
-
-def _fit(dtype: str, share: str) -> Callable[[Fits], float | None]:
-    return lambda row: getattr(row.formats[dtype], share)
-
-
-VALUES: Sequence[Column[Fits]] = (
-    *(
-        Column(name, attrgetter(f"values.{name}"))
-        for name in ("module", "kind", "what", "name", "elements", "zeros", "nonfinite", "largest")
-    ),
-    *(
-        Column(f"{dtype}_{share}", _fit(dtype, share))
-        for dtype in FORMATS
-        for share in ("reach", "overflow", "flushed", "subnormal", "swallowed")
-    ),
-)
+_OF_VALUES = ("module", "kind", "what", "name", "elements", "zeros", "nonfinite", "largest")
+VALUES: Sequence[Column[Mapping[str, Any]]] = [
+    Column(key, itemgetter(key))
+    for key in (*_OF_VALUES, *(f"{dtype}_{field.name}" for dtype in FORMATS for field in fields(Fit)))
+]
 """Columns of a magnitudes record: the fp32 values and their fit into each dtype, "fp16_reach" and so on (`Fit`)."""
 
 
-def fits(record: RangePass) -> list[Fits]:
+def fits(record: RangePass) -> list[dict[str, Any]]:
     """Return the records of magnitudes, with how they fit into each low format."""
     lost = {(row.parameter, row.dtype): row.swallowed / row.moved for row in record.swallowed if row.moved}
-
-    def fitted(values: Magnitudes, dtype: str) -> Fit:
-        swallowed = lost.get((values.name, dtype)) if values.what == UPDATE else None
-        return replace(fit(values, dtype), swallowed=swallowed)
-
-    return [Fits(values, {dtype: fitted(values, dtype) for dtype in FORMATS}) for values in record.magnitudes]
+    rows = []
+    for values in record.magnitudes:
+        row = {name: getattr(values, name) for name in _OF_VALUES}
+        for dtype in FORMATS:
+            row |= {f"{dtype}_{share}": value for share, value in asdict(fit(values, dtype)).items()}
+            if values.what == UPDATE:
+                row[f"{dtype}_swallowed"] = lost.get((values.name, dtype))
+        rows.append(row)
+    return rows
 
 
 class Module(NamedTuple):
@@ -635,45 +618,41 @@ MODULE_COLUMNS: Sequence[Column[Module]] = (
     Column("bf16_would", _would("bf16"), "bf16 would", rare=True),
 )
 
-Checked = tuple[str, Outcome]
-"""A precision, and the predicted and seen events of a module in it."""
 
-
-def seen(record: RangePass) -> list[Checked]:
+def seen(record: RangePass) -> list[Outcome]:
     """Return the predicted and seen events of each module in each low precision."""
-    return [(low.precision, row) for low in record.low_runs for row in predicted_and_seen(record, low)]
+    return [row for low in record.low_runs for row in predicted_and_seen(record, low)]
 
 
-def _event_columns(event: str, key: str, outputs: str) -> list[Column[Checked]]:
+def _event_columns(event: str, key: str, outputs: str) -> list[Column[Outcome]]:
     """Return the columns of an event whose names begin with `key`; `outputs`: what a module's outputs then are."""
 
-    def share(row: Checked) -> float | None:
-        error = row[1].error
-        return getattr(error, outputs) / error.elements if error.elements else None
+    def share(row: Outcome) -> float | None:
+        return getattr(row.error, outputs) / row.error.elements if row.error.elements else None
 
     return [
-        Column(f"{key}_predicted", lambda row: row[1].events[event].predicted, f"{event} predicted of", rare=True),
-        Column(f"{key}_seen", lambda row: row[1].events[event].seen),
+        Column(f"{key}_predicted", lambda row: row.events[event].predicted, f"{event} predicted of", rare=True),
+        Column(f"{key}_seen", lambda row: row.events[event].seen),
         Column("", share, outputs, "share"),
     ]
 
 
-SEEN: Sequence[Column[Checked]] = (
-    Column("precision", lambda row: row[0], "precision"),
-    Column("module", lambda row: row[1].error.module, "module", said=lambda row: row[1].error.module or ROOT),
-    Column("kind", lambda row: row[1].error.kind, "kind"),
+SEEN: Sequence[Column[Outcome]] = (
+    Column("precision", lambda row: row.precision, "precision"),
+    Column("module", lambda row: row.error.module, "module", said=lambda row: row.error.module or ROOT),
+    Column("kind", lambda row: row.error.kind, "kind"),
     *_event_columns(OVERFLOW, "overflow", "overflowed"),
     *_event_columns(FLUSHING, "flush", "flushed"),
-    Column("own_rel_l2", lambda row: row[1].error.own_rel_l2, "own", "error"),
-    Column("note", lambda row: row[1].error.note),
+    Column("own_rel_l2", lambda row: row.error.own_rel_l2, "own", "error"),
+    Column("note", lambda row: row.error.note),
 )
 """Columns of a module in a low precision: the values behind a prediction, and its outcome."""
 
 
-def gradients(record: RangePass) -> list[tuple[str, GradientOutcome]]:
+def gradients(record: RangePass) -> list[GradientOutcome]:
     """Return the parameters whose gradients overflow or flush (a share of `FLUSHES`) after a finite forward pass."""
     return [
-        (low.precision, row)
+        row
         for low in record.low_runs
         if not forward_overflows(low)
         for row in predicted_gradients(record, low)
@@ -681,13 +660,13 @@ def gradients(record: RangePass) -> list[tuple[str, GradientOutcome]]:
     ]
 
 
-GRADIENTS: Sequence[Column[tuple[str, GradientOutcome]]] = (
-    Column("precision", lambda row: row[0], "precision"),
-    Column("parameter", lambda row: row[1].parameter, "parameter"),
-    Column("elements", lambda row: row[1].elements, "elements", "whole"),
-    Column("predicted", lambda row: row[1].predicted, "predicted", "share"),
-    Column("seen", lambda row: row[1].seen, "seen", "share"),
-    Column("nonfinite", lambda row: row[1].nonfinite, "not finite", "whole"),
+GRADIENTS: Sequence[Column[GradientOutcome]] = (
+    Column("precision", lambda row: row.precision, "precision"),
+    Column("parameter", lambda row: row.parameter, "parameter"),
+    Column("elements", lambda row: row.elements, "elements", "whole"),
+    Column("predicted", lambda row: row.predicted, "predicted", "share"),
+    Column("seen", lambda row: row.seen, "seen", "share"),
+    Column("nonfinite", lambda row: row.nonfinite, "not finite", "whole"),
 )
 
 
@@ -697,26 +676,18 @@ def remarks(record: RangePass) -> list[str]:
     return [*record.notes, *(f"{precision}: {note}" for precision, note in extra)]
 
 
-def _plan(
-    selection: Selection, _: RangesAsked, environment: Environment, channel: "Channel", settings: Settings
-) -> "list[PlannedCase]":
-    """Return the fp32 cases of a selection; its precisions are tried in addition."""
-    from ampbench.drive.planning import make_plan
-    from ampbench.drive.session import describer
+def _request(session: Session[RangesAsked], planned: "PlannedCase") -> RangesAsked:
+    """Return a request for a case's fp32 steps, then for a step in each low precision selected, by default all.
 
-    return make_plan(structs.replace(selection, precisions=[BASELINE]), environment, describer(channel, settings))
-
-
-def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") -> Entry:
-    """Have a case run in fp32, then for a step in each low precision selected, by default all.
-
-    The pass's notes name precisions that the device cannot run.
+    Its notes name precisions that the device cannot run, and the reason why a case is not trained.
     """
-    from ampbench.drive.planning import lack
-    from ampbench.studies.work import ask_worker
+    from ampbench.drive.planning import FEATURES_ALONE, NOT_TRAINED, lack
 
-    prepared, case = session.prepared, piece.planned.case
-    able, notes = [], _phase_notes(case, prepared.selection)
+    prepared, case = session.prepared, planned.case
+    able, notes = [], []
+    if not prepared.selection.phases and case.phase != "training":
+        why = FEATURES_ALONE if case.family in LIBRARIES else NOT_TRAINED
+        notes.append(f"watched in inference, so without gradients and updates: {why}")
     for row in dict.fromkeys(find_precision(name, case.device) for name in prepared.selection.precisions or LOW):
         device = prepared.environment.device(case.device)
         low = structs.replace(case, precision=row.name, input_dtype=SHORT_DTYPES[row.storage])
@@ -724,39 +695,9 @@ def _watch(session: Session[RangesAsked], channel: "Channel", piece: "Piece") ->
             notes.append(f"{row.name}: skipped: {lacking[0]}")
         else:
             able.append(row.name)
-    asked = structs.replace(session.asked, precisions=able)
-    answer = ask_worker(channel, piece.planned, prepared.settings, TASK, asked)
-    return structs.replace(answer, notes=[*answer.notes, *notes]) if isinstance(answer, RangePass) else answer
+    return structs.replace(session.asked, precisions=able, notes=notes)
 
 
-def _phase_notes(case: Case, selection: Selection) -> list[str]:
-    """Say why a case that was to be trained, if possible, is not."""
-    from ampbench.drive.planning import FEATURES_ALONE, NOT_TRAINED
-
-    trained = structs.replace(case, phase="training")
-    if selection.phases or case == trained:
-        return []
-    why = FEATURES_ALONE if case.family in LIBRARIES else NOT_TRAINED
-    return [f"watched in inference, so without gradients and updates: {why}"]
-
-
-TABLES: Sequence[Table[RangePass, Any]] = (
-    Table(key="values", columns=VALUES, rows=fits),
-    shown(
-        "", MODULE_COLUMNS, modules, "Largest values",
-        "of each module; flushed, subnormal: the shares of its outputs in fp16",
-    ),
-    shown(
-        "seen", SEEN, seen, "Overflow and flushing seen",
-        "overflowed, flushed: shares of a module's outputs; own: its error on exact inputs, against itself in fp32",
-        only=lambda row: any(event.seen for event in row[1].events.values()),
-    ),
-    shown(
-        "", GRADIENTS, gradients, "Gradients in the low precisions",
-        "predicted, seen: the share that flushes to zero",
-    ),
-)  # fmt: skip
-_STEPS_HELP = "Steps to watch in fp32; 0: one for each batch there is."
 TASK = Task("ranges", RangesAsked, RangePass, "ampbench.studies.headroom_measure:do_ranges")
 STUDY: Study[RangesAsked, RangePass] = Study(
     kind=HEADROOM,
@@ -777,18 +718,23 @@ Examples:
     record=RangePass,
     key="headroom",
     task=TASK,
-    options=(Option(name="steps", default=0, metavar="N", least=0, most=10_000, help=_STEPS_HELP),),
-    selects=Selects(
-        precision="Try it, too, beside fp32. Default: all low ones.",
-        phase=ONE_PHASE_HELP,
-        one_phase=True,
-        among=LOW,
-    ),
-    plan=_plan,
-    work=lambda session: partial(_watch, session),
+    selects=Selects(precision="Low precisions to try. Default: all.", among=LOW, tried=lambda _: [BASELINE]),
+    request=_request,
     title="Headroom",
     heading=lambda record: counted(record.steps, "step"),
     remarks=remarks,
-    tables=TABLES,
+    tables=(
+        Table("values", VALUES, fits),
+        Table(
+            "", MODULE_COLUMNS, modules, "Largest values",
+            "of each module; flushed, subnormal: the shares of its outputs in fp16",
+        ),
+        Table(
+            "seen", SEEN, seen, "Overflow and flushing seen",
+            "overflowed, flushed: shares of a module's outputs; own: its error on exact inputs, against itself in fp32",
+            only=lambda row: any(event.seen for event in row.events.values()),
+        ),
+        Table("", GRADIENTS, gradients, "Gradients in the low precisions", "predicted, seen: share flushed to zero"),
+    ),
     conclusions=conclusions,
-)
+)  # fmt: skip

@@ -23,9 +23,9 @@ from ampbench.records.ranges import (
     ModuleError,
     OriginPass,
     RangePass,
-    RangesAsked,
     SeenGradient,
 )
+from ampbench.studies.headroom import RangesAsked
 from ampbench.studies.origin import OriginAsked
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.errors import Given, watch_dtypes, watch_errors
@@ -287,7 +287,8 @@ def _mask(chosen: torch.Tensor) -> _Mask:
 
 def do_ranges(work: Work, asked: RangesAsked) -> RangePass:
     """Do the task "ranges"."""
-    return measure_ranges(work.workload, work.case, work.device, asked.steps, asked.precisions)
+    ranges = measure_ranges(work.workload, work.case, work.device, asked.steps, asked.precisions)
+    return structs.replace(ranges, notes=[*ranges.notes, *asked.notes])
 
 
 def do_origin(work: Work, asked: OriginAsked) -> OriginPass:

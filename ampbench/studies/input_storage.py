@@ -1,12 +1,12 @@
 """Inputs stored in half: the saving, and whether anything is lost.
 
-Separates two situations: each op casts the input to half anyway, or an op would read it in fp32. The trace shows which;
-whether the step's numbers change is measured (`StoragePass.identical`).
+Either each op casts the input to half anyway, or an op would read it in fp32: the trace shows which. Whether the step's
+numbers change is measured (`StoragePass.identical`).
 """
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -14,25 +14,18 @@ from ampbench.core.precisions import AUTOCAST
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED
 from ampbench.records.bounds import Builds, Count, ErrorSize, Magnitude, Seconds, StepSeconds
-from ampbench.records.case import PHASES, Case, Environment
+from ampbench.records.case import Case
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Fitness
-from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.paired import compared_steps, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, asks, shown
-
-if TYPE_CHECKING:
-    from ampbench.drive.planning import PlannedCase
-    from ampbench.drive.servers import Channel
+from ampbench.studies.study import Selects, Study, Table, asks, compared_steps, step_seconds
 
 
 class InputUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The use of a floating input: the first `operation` that takes it, in `module` ("": the network itself).
 
-    `read_in_fp32` is the first op that reads it in fp32 where it is stored in fp32 ("": each op casts it to half, and
-    stored in half it loses nothing).
+    `read_in_fp32` is the first op that reads it in fp32 ("": each op casts it to half, so that nothing is lost).
     """
 
     name: str
@@ -44,10 +37,9 @@ class InputUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class StoredInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A step of a case whose floating inputs are stored in `dtype` ("fp32", "bf16").
 
-    `stored_bytes` are those of all inputs of a batch, `copy_samples` the seconds that copying them from host to device
-    takes (empty: they are one). `samples[b]` are seconds per step of build `b`, in turns with the other dtype. Errors
-    are against fp64 with the inputs as they were given in fp32; None: undefined. `error` is the first line of the
-    step's error with such inputs; then nothing but the bytes is known.
+    `stored_bytes` are those of all inputs of a batch, `copy_samples` the seconds of copying them from host to device
+    (empty: no copy). `samples[b]` are seconds per step of build `b`, in turns with the other dtype. Errors are against
+    fp64 with the fp32 inputs; None: undefined. `error` is the first line of the step's error with such inputs.
     """
 
     dtype: str
@@ -64,11 +56,10 @@ class StoredInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class StoragePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A case fed inputs in fp32 and inputs stored in half.
+    """A case with inputs in fp32 and with inputs stored in half.
 
     `identical`: outputs, loss and gradients are the same to the last bit (None: the step does not run with inputs in
-    half); `repeatable`: those of fp32 inputs are, when the step is run twice. `exact`: the inputs lose nothing by being
-    stored in half.
+    half); `repeatable`: those of fp32 inputs are, when the step is run twice. `exact`: half holds the inputs exactly.
     """
 
     case_id: str
@@ -100,8 +91,7 @@ class Storage(StrEnum):
 
 
 FREE, LOSSY, UNUSED = "nothing lost", "information lost", "not used"
-"""What storing an input in half comes to: each op casts it to half anyway; an op would read it in fp32; no op reads it.
-"""
+"""The effect on an input: each op casts it to half anyway; an op would read it in fp32; no op reads it."""
 
 
 def situation(use: InputUse) -> str:
@@ -160,10 +150,6 @@ STORED: Sequence[Column[Stored]] = (
     Column("identical", lambda row: row.identical),
     Column("reason", lambda row: row.inputs.error),
 )
-"""Of a dtype that inputs are stored in: the fastest copy, the casts of a step, the median of a step over builds.
-
-`identical`: to the bits of fp32 inputs (None: not known), `reason`: why it has no numbers.
-"""
 INPUTS: Sequence[Column[InputUse]] = (
     Column("input", lambda use: use.name, "input"),
     Column("operation", lambda use: use.operation, "first op", said=lambda use: _short_op(use.operation)),
@@ -174,18 +160,6 @@ INPUTS: Sequence[Column[InputUse]] = (
     ),
     Column("situation", situation, "comes to"),
 )  # fmt: skip
-
-
-def _plan(
-    selection: Selection, _: StorageAsked, environment: Environment, channel: "Channel", settings: Settings
-) -> "list[PlannedCase]":
-    """Return the cases; without a named phase, both phases, training only with a loss."""
-    from ampbench.drive.planning import WITHOUT_LOSS
-    from ampbench.studies.work import plan_default_autocast
-
-    asked = msgspec.structs.replace(selection, phases=selection.phases or list(PHASES))
-    plan = plan_default_autocast(asked, environment, channel, settings)
-    return plan if selection.phases else [planned for planned in plan if planned.skip not in WITHOUT_LOSS] or plan
 
 
 STUDY: Study[StorageAsked, StoragePass] = Study(
@@ -206,29 +180,18 @@ Examples:
     asked=StorageAsked,
     record=StoragePass,
     task=Task(INPUT_STORAGE, StorageAsked, StoragePass, "ampbench.studies.input_storage_measure:do_storage"),
-    selects=Selects(
-        precision=AUTOCAST_HELP,
-        phase="inference or training. Default: both, if there is a loss.",
-        among=AUTOCAST,
-    ),
-    plan=_plan,
+    selects=Selects(one_phase=False, among=AUTOCAST),
     title="Inputs stored in half",
     tables=(
-        shown(
-            "stored",
-            STORED,
-            _stored_ways,
-            title="Side by side",
-            note="errors against fp64 with the inputs as given in fp32, relative but for the loss; moved: the "
+        Table(
+            "stored", STORED, _stored_ways, "Side by side",
+            "errors against fp64 with the inputs as given in fp32, relative but for the loss; moved: the "
             "bytes that casts read and write",
         ),
-        shown(
-            "inputs",
-            INPUTS,
-            lambda record: record.uses,
-            title="What becomes of each input",
-            note="read in fp32 by: the first op without a cast",
+        Table(
+            "inputs", INPUTS, lambda record: record.uses, "What becomes of each input",
+            "read in fp32 by: the first op without a cast",
         ),
     ),
     conclusions=conclusions,
-)
+)  # fmt: skip

@@ -49,10 +49,8 @@ Fields = dict[str, Any]
 def measure_storage(workload: Workload, case: Case, device: Device, seconds: float) -> StoragePass | Skip:
     """Compare a step of an autocast `case` with inputs in fp32 and with inputs in autocast's dtype.
 
-    Steps are timed in turns for about `seconds`, as changes that save casts are (see `measure.changes`). Dropout is
-    switched off where numbers are compared, and on where the step is timed. Numbers come from the first batch. A step
-    that raises only with inputs in half is found to. Raises the network's errors with inputs in fp32, and
-    `torch.OutOfMemoryError`. A workload without floating inputs is a `Skip`.
+    Steps are timed in turns for about `seconds`. Dropout is off where numbers, of the first batch, are compared. Raises
+    the network's errors with inputs in fp32, and `torch.OutOfMemoryError`. Without floating inputs it is a `Skip`.
     """
     case = structs.replace(case, path="eager")
     if not any(True for _ in floating_in(pytree.tree_leaves(batches_of(workload.inputs)[0]))):

@@ -1,8 +1,8 @@
-"""The modules to keep in fp32 so that the errors of a case meet a budget: the search, and the cost of its result.
+"""A search for modules to keep in fp32 so that the errors of a case meet a budget, and the cost of its result.
 
-The search halves an order of all modules, then leaves out modules that are not needed. A worker tries each set
-(`keep_fp32_measure`), and a trial is stored before the next. The search is deterministic given its trials: after an
-interruption it runs again on the stored ones. All errors are against fp64.
+The search halves an order of all modules, then leaves out modules that are not needed. Each trial of a set, against
+fp64, is stored before the next. The search is deterministic given its trials: after an interruption it runs again on
+the stored ones.
 """
 
 import json
@@ -28,21 +28,20 @@ from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.labels import few
 from ampbench.records.measured import OUT_OF_MEMORY, Failure, Fitness, Skip
 from ampbench.records.ranges import ROOT
-from ampbench.records.run import Entry
+from ampbench.records.run import Entry, Selection
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_seconds
 from ampbench.studies.study import (
-    AUTOCAST_HELP,
-    ONE_PHASE_HELP,
-    Given,
+    Ratio,
     Selects,
     Session,
     Study,
     Table,
-    View,
     asks,
-    shown,
+    busy,
+    ratio_of,
+    short_ratio,
+    step_seconds,
 )
 
 if TYPE_CHECKING:
@@ -61,12 +60,12 @@ Units = frozenset[int]
 class KeepAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a search is to find: a set that meets the limits on errors and updates, within `max_trials` sets."""
 
-    max_error: Annotated[float, asks("Largest output error (relative L2 against fp64).", metavar="ERROR")] = (
-        Budget.output_rel_l2
-    )
-    max_gradient_error: Annotated[float, asks("The same of gradients, in training.", metavar="ERROR")] = (
-        Budget.grad_rel_l2
-    )
+    max_error: Annotated[
+        float, asks("Largest output error (relative L2 against fp64).", metavar="ERROR", least=0, most=1e150)
+    ] = Budget.output_rel_l2
+    max_gradient_error: Annotated[
+        float, asks("The same of gradients, in training.", metavar="ERROR", least=0, most=1e150)
+    ] = Budget.grad_rel_l2
     min_update_kept: Annotated[
         float, asks("Least share of an update that arrives, in pure half.", metavar="S", least=0, most=1)
     ] = LEAST_KEPT
@@ -85,7 +84,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The smallest choice of a search: a module in which no other runs, or several that share parameters.
 
     `modules` are their paths, `kind` the class of the first. On exact inputs it errs by `own_rel_l2` against itself in
-    fp32 (None: unknown), and so large a share of its outputs `overflows`.
+    fp32 (None: unknown), and a share of its outputs `overflows`.
     """
 
     modules: list[str]
@@ -97,8 +96,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The modules of a case to choose from, in the order of running, and the `limits` to meet.
 
-    `containers` are the paths of the modules that hold others that run ("" is the network), outermost first: one whose
-    units are all kept is kept whole. The digests are those of the weights and inputs with which the modules were seen.
+    `containers` are the paths of modules with others inside ("" is the network), outermost first: one whose units are
+    all kept is kept whole.
     """
 
     case_id: str
@@ -113,11 +112,11 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One step of a case with the modules `kept` in fp32, against the reference; all as in `Divergence`.
 
-    `output_rel_l2` is that of the output that errs most. An error is None where it is undefined because a value is not
-    finite (`nonfinite` counts those of outputs and gradients), or because the step raised `error`, its first line.
-    `number` counts a case's trials from 0. `batch` is 0 for the workload's first batch, from 1 on for batches on which
-    a set is confirmed. `update_kept` is that of `Update`, measured where it is bounded; `update_nonfinite` elements of
-    the parameters are not finite after such a step, and `update_undefined` says why nothing is known of it.
+    `output_rel_l2` is that of the output that errs most. An error is None where a value is not finite (`nonfinite`
+    counts those of outputs and gradients), or where the step raised `error`. `number` counts a case's trials from 0.
+    `batch` is 0 for the first batch, from 1 on for batches that confirm a set. `update_kept` is that of `Update`,
+    measured where it is bounded; `update_nonfinite` elements of the parameters are not finite after such a step, and
+    `update_undefined` says why it is unknown.
     """
 
     case_id: str
@@ -155,11 +154,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class KeepSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The end of a search: the modules to keep, `kept` (None: no set meets the budget), and the cost of sets.
+    """The end of a search: the modules to keep as `keep_fp32` takes them (None: no set meets the budget).
 
-    `kept` names modules as `keep_fp32` takes them; [""] is the whole network, [] none. `minimal`: no single unit can be
-    left out of it. `unconfirmed` says why it was not tried on three other batches, `untimed` why it has no `timing`,
-    which is that of no module kept, too, and of all.
+    [""] is the whole network, [] none. `minimal`: no single unit can be left out. `unconfirmed` says why the set was
+    not tried on three other batches, `untimed` why it has no `timing`, which also has the set of none and of all.
     """
 
     case_id: str
@@ -207,10 +205,7 @@ def searches(stored: "StoredRun") -> dict[str, Searched]:
 
 
 def islands(space: SearchSpace, units: Set[int]) -> list[str]:
-    """Return the modules to name to `keep_fp32` so that exactly `units` are kept, in the order of running.
-
-    The outermost container whose units are all kept is named in place of them, the network, [""], for all units.
-    """
+    """Return the modules to name to `keep_fp32` so that exactly `units` are kept, outermost whole containers first."""
     if len(units) == len(space.units):
         return list(WHOLE) if units else []
     whole = [path for path, inside in _containers(space).items() if inside and inside <= units]
@@ -240,10 +235,7 @@ def _within(path: str, outer: str) -> bool:
 
 
 def share_of(limits: Limits, trial: Trial) -> float:
-    """Return the largest share of its limits that a trial uses: up to 1 meets the budget.
-
-    It is inf where an error is undefined. An update with unknown loss has no limit.
-    """
+    """Return the largest share of its limits that a trial uses: up to 1 meets the budget, inf is undefined."""
     if trial.error:
         return math.inf
     shares = [_times(trial.output_rel_l2, limits.max_error)]
@@ -268,10 +260,9 @@ def worst_trials(limits: Limits, trials: Iterable[Trial]) -> dict[tuple[str, ...
 
 
 class KeptSet(NamedTuple):
-    """A set that was tried on the first batch, and the number of `units` it keeps; `timed` is empty unless timed.
+    """A set that was tried on the first batch, the number of `units` it keeps, and its time to that with none kept.
 
-    `ratio` is that of the time to the step with no module kept. `found`: the search ended with this set; `meets`: the
-    set meets the budget; `refuted`: on the first batch alone.
+    `found`: the search ended with this set; `meets`: the set meets the budget; `refuted`: on the first batch alone.
     """
 
     trial: Trial
@@ -469,10 +460,7 @@ WIDTH = 88
 
 
 def code(case: Case, record: Searched) -> str:
-    """Return Python code that keeps the chosen modules in fp32; "" where none or all are kept.
-
-    `model` is in fp32. In a pure precision modules are kept before it is moved, so that their weights lose nothing.
-    """
+    """Return Python code that keeps the chosen modules in fp32; "" where none or all are kept."""
     kept = record.ended.kept if record.ended else None
     if not kept or kept == WHOLE:
         return ""
@@ -493,15 +481,11 @@ def _call(kept: list[str], *, cast_back: bool) -> list[str]:
     return ["ampbench.keep_fp32(", *(f"    {argument}," for argument in arguments), ")"]
 
 
-def _made(arguments: Given) -> KeepAsked:
-    """Return the request of a search; `UsageError` for an invalid limit, or one without effect here."""
-    asked = KeepAsked(**{name: arguments.values[name] for name in KeepAsked.__struct_fields__})
-    for name, error in (("--max-error", asked.max_error), ("--max-gradient-error", asked.max_gradient_error)):
-        if not 0 <= error <= 1e150:  # as `ErrorSize` is bound
-            raise UsageError(f"{name} is a relative error from 0 to 1e+150, not {error:g}")
-    if "max_gradient_error" in arguments.typed and arguments.selection.phases == ["inference"]:
+def _refined(selection: Selection, asked: KeepAsked) -> Selection:
+    """Return the selection; `UsageError` for a limit without effect."""
+    if asked.max_gradient_error != Budget.grad_rel_l2 and selection.phases == ["inference"]:
         raise UsageError("--max-gradient-error bounds the gradients of training, and --phase inference has none")
-    return asked
+    return selection
 
 
 SPACE_TASK = Task("space", Limits, SearchSpace, "ampbench.studies.keep_fp32_measure:do_space")
@@ -516,11 +500,11 @@ class TrialsSpentError(Exception):
 
 
 class Smallest:
-    """A search among units, in an `order` of which the first are suspected most.
+    """A search among units, in an `order` that begins with the most suspected.
 
-    `try_set` is given the units to keep and returns how many times the budget the errors then are, None where there is
-    no room for that set; it raises `TrialsSpentError` where no trial is left. `kept` is the smallest set that was seen
-    to meet the budget, None without any; `minimal`: no single unit can be left out of it.
+    `try_set` returns the share of the budget that a set of units uses, None where there is no room for that set; it
+    raises `TrialsSpentError` where no trial is left. `kept` is the smallest set that met the budget, None without any;
+    `minimal`: no single unit can be left out of it.
     """
 
     def __init__(self, order: Sequence[int], try_set: Callable[[Units], float | None]):
@@ -553,10 +537,7 @@ class Smallest:
         self.minimal = True
 
     def _halve(self) -> None:
-        """Find the shortest beginning of the order that meets the budget, if keeping more never errs more.
-
-        What there is no room for counts as long enough.
-        """
+        """Find the shortest beginning of the order that meets the budget or has no room."""
         failing, enough = 0, len(self._order)
         if not self._meets(frozenset(self._order)) and self._shares[frozenset(self._order)] is not None:
             return
@@ -603,10 +584,7 @@ class _EndedError(Exception):
 
 
 def search_piece(session: Session[KeepAsked], channel: "Channel", piece: "Piece") -> KeepSearch | Failure | Skip:
-    """Search a case, storing its space and every trial at once; a worker that dies in a trial ends it.
-
-    Raises `UsageError` where the network of a search that goes on is not the one that it began with.
-    """
+    """Search a case, storing its space and every trial at once; `UsageError` where a resumed network changed."""
     try:
         return _Search(session, channel, piece).ended()
     except _EndedError as error:
@@ -757,13 +735,8 @@ Examples:
     asked=KeepAsked,
     record=KeepSearch,
     told=searches,
-    made=_made,
-    selects=Selects(
-        precision=AUTOCAST_HELP,
-        phase=ONE_PHASE_HELP,
-        one_phase=True,
-        among=LOW,
-    ),
+    selects=Selects(among=LOW),
+    refined=_refined,
     work=lambda session: partial(search_piece, session),
     progress=trial_said,
     title="What to keep in fp32",
@@ -774,21 +747,12 @@ Examples:
         *(record.ended.timing.notes if record.ended and record.ended.timing else []),
     ],
     tables=(
+        Table("sets", SETS, kept_sets, "Error, time and memory", AGAINST, keys=PRICED, only=_is_priced),
         Table(
-            key="sets",
-            columns=SETS,
-            rows=kept_sets,
-            views=[
-                View(title="Error, time and memory", keys=PRICED, note=AGAINST, only=_is_priced),
-                View(
-                    title="Other sets that were tried",
-                    keys=PRICED,
-                    only=lambda row: not _is_priced(row),
-                    folded=True,
-                ),
-            ],
+            "", SETS, kept_sets, "Other sets that were tried", keys=PRICED, only=lambda row: not _is_priced(row),
+            folded=True,
         ),
-        shown("kept", KEPT, kept_units, title="Kept in fp32", note="own error: on exact inputs, against fp32"),
+        Table("kept", KEPT, kept_units, "Kept in fp32", "own error: on exact inputs, against fp32"),
     ),
     conclusions=conclusions,
-)
+)  # fmt: skip

@@ -45,14 +45,13 @@ class _Seen:
 
 
 def search_space(workload: Workload, case: Case, device: Device, limits: Limits) -> SearchSpace:
-    """Return the modules of `case` that can be kept in fp32 or not, seen in one fp32 step of its phase.
+    """Return the modules of `case` that can be kept in fp32, seen in one fp32 step of its phase.
 
     Units are the modules in which no other ran, in the order of running; those that share parameters are one, with
-    modules that did not run but share them, too. Left out, with a note, are TorchScript modules and what the network
-    keeps in fp32 itself. Containers are the modules that can be kept whole: all that they hold runs within them and
-    nothing else does. Dropout is off, and so are the fused paths of attention and encoder layers, which a kept module
-    makes them leave. Raises `WorkloadError` where outputs or the loss are not finite in fp32 already, which no kept
-    module mends, and `UsageError` for a precision that is not low.
+    modules that did not run but share them. Left out, with a note, are TorchScript modules and those that the network
+    keeps in fp32 itself. Containers can be kept whole: all that they hold runs within them, and nothing else does.
+    Dropout is off, and so are the fused paths of attention and encoder layers, which a kept module makes them leave.
+    Raises `WorkloadError` where outputs or the loss are not finite in fp32.
     """
     origin = measure_origin(workload, case, device)
     errors = {row.module: row for row in origin.modules if row.elements}
@@ -91,9 +90,8 @@ def try_kept(
 ) -> Trial:
     """Return the errors of a step of `case` with the modules `kept` in fp32 against the same step in fp64.
 
-    With `updates`, also the share of an optimizer's step that arrives, from `measure_update`. An error of the network
-    with kept modules becomes the trial's error, as does `OUT_OF_MEMORY`. The device holds one step at a time. Raises
-    `torch.OutOfMemoryError` where the fp64 reference does not fit.
+    With `updates`, also the share of an optimizer's step that arrives. An error of the network becomes the trial's.
+    Raises `torch.OutOfMemoryError` where the fp64 reference does not fit.
     """
     try:
         make = partial(trusted_reference, workload, case, device, updates=updates)
@@ -113,11 +111,7 @@ def try_kept(
 def time_sets(
     workload: Workload, case: Case, device: Device, kept_sets: Sequence[Sequence[str]], seconds: float
 ) -> Timing:
-    """Return time and peak memory of a step of `case` with each of `kept_sets` in fp32, measured for about `seconds`.
-
-    All sets are built side by side at random places in memory, again and again, and timed in turns; where there is no
-    room for that, one after the other. Takes longer where `seconds` would not do for an interval.
-    """
+    """Return time and peak memory of a step of `case` with each of `kept_sets` in fp32, in about `seconds`."""
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
         builds = [partial(build_step, workload, case, device, kept=kept) for kept in kept_sets]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,10 +15,7 @@ from ampbench.records.labels import few, left_out
 from ampbench.records.ranges import FLUSHES, ROOT, ModuleError, OriginPass, ranked
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import AUTOCAST_HELP, ONE_PHASE_HELP, Selects, Study, asks, shown
-
-if TYPE_CHECKING:
-    pass
+from ampbench.studies.study import Selects, Study, Table, asks
 
 _MATTERS = 0.05
 """The share of the output's error from which one module matters: roundings that change by chance move it by less."""
@@ -159,23 +156,15 @@ Examples:
     asked=OriginAsked,
     record=OriginPass,
     task=Task(ORIGIN, OriginAsked, OriginPass, "ampbench.studies.headroom_measure:do_origin"),
-    selects=Selects(
-        precision=AUTOCAST_HELP,
-        phase=ONE_PHASE_HELP,
-        one_phase=True,
-        among=LOW,
-    ),
+    selects=Selects(among=LOW),
     title="Where errors begin",
     heading=lambda record: counted(record.ablations, "module") + " tried" if record.ablations else "",
     tables=(
-        shown(
-            "modules",
-            COLUMNS,
-            worst_first,
-            title="Modules to keep in fp32 first",
-            note="#: in the order of running; kept: error of the output with this module alone in fp32, a "
+        Table(
+            "modules", COLUMNS, worst_first, "Modules to keep in fp32 first",
+            "#: in the order of running; kept: error of the output with this module alone in fp32, a "
             "forward pass each; own: on exact inputs, against itself in fp32",
         ),
     ),
     conclusions=conclusions,
-)
+)  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 from ampbench.core.precisions import FORMATS, PRECISIONS
 from ampbench.records.case import Case
 from ampbench.records.measured import MATMUL
-from ampbench.studies.ceilings_measure import measure_ceiling
+from ampbench.studies.devices_measure import measure_ceiling
 from ampbench.trace.dtypes import short_dtype
 from ampbench.worker.environment import has_tf32
 from ampbench.worker.machine import Device, open_device, precision_flags

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED
-from ampbench.core.units import one_of as choice
 from ampbench.records.case import DEVICES
 from ampbench.records.kinds import RULES
 from ampbench.records.rules import (
@@ -41,7 +40,7 @@ from ampbench.records.rules import (
 )
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import OnDevices, Option, Study, Table, grouped, shown
+from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, grouped
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -86,8 +85,7 @@ class RulesCode(StrEnum):
 class Disagreement:
     """Answers about an op under autocast to a dtype that differ; `kind` is a key of `DISAGREEMENTS`.
 
-    `documented` is what each of `SOURCES` says of the op, or that it calls such a call not eligible (None: it says
-    nothing), `observed` what was seen instead.
+    `documented` is the rule of each of `SOURCES`, or that a call is not eligible (None: nothing).
     """
 
     kind: str
@@ -155,10 +153,9 @@ def _promotes(op: RuleObservation) -> bool:
 
 
 def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
-    """Return the changes of each op and variant between two probes of the same device type.
+    """Return the changes of each op and variant that two probes of the same device type observed.
 
-    What either could not observe is not compared (`unobserved` tells it); an op that came or went counts where it has a
-    rule. Ordered by `FIELDS`, then by name. `ValueError` for two devices.
+    An op that came or went counts where it has a rule. `ValueError` for two devices.
     """
     if before.device != after.device:
         raise ValueError(f"probes of {before.device} and of {after.device} are not two of one device")
@@ -367,8 +364,6 @@ def observed(torch: Torch) -> list[dict[str, Any]]:
 OBSERVED: Sequence[Column[Mapping[str, Any]]] = [
     Column(name, itemgetter(name)) for name in (*_OF_OP[:4], *SOURCES, *_OF_OP[4:], *VARIANTS, "disagreements")
 ]
-"""Of an op on a device under autocast to a dtype: its rule as documented, registered and observed; variants of calls.
-"""
 
 
 def _word_of(place: int, head: str, *, rare: bool = False) -> Column[Alike]:
@@ -393,7 +388,7 @@ def probed_twice(before: "StoredRun", after: "StoredRun") -> list[tuple[RuleProb
     return [(old, new) for old, new in pairs if not (old.error or new.error)]
 
 
-TASK = Task(RULES, Nothing, RuleProbe, "ampbench.studies.rules_measure:do_rules")
+TASK = Task(RULES, Nothing, RuleProbe, "ampbench.studies.devices_measure:do_rules")
 
 
 def _blank(where: "Prepared | Header", _: object, __: Nothing) -> list[RuleProbe]:
@@ -414,12 +409,11 @@ Examples:
   ampbench explain rules --device xpu --all | grep softmax      what becomes of an op
 """,
     doing="probing",
-    options=(Option(name="device", default=None, names=True, help=f"{choice(DEVICES)}, here or not. Default: all."),),
-    made=lambda _: Nothing(),
     asked=Nothing,
     record=RuleProbe,
     task=TASK,
-    on_devices=OnDevices(request=lambda *_: Nothing(), threads=1),  # tiny tensors: more would wait for each other
+    # tiny tensors: more threads would wait for each other
+    on_devices=OnDevices(request=lambda *_: Nothing(), threads=1, help=ANY_DEVICE),
     parts=_blank,
     apart=("device",),
     failed=lambda probe: bool(probe.error),
@@ -429,27 +423,18 @@ Examples:
     subjects=lambda runs, _: torches(runs),
     conclusions=conclusions,
     tables=(
-        Table(key="ops", columns=OBSERVED, rows=observed),
-        shown(
-            "",
-            (ON, OPS, _word_of(0, "disagreement"), _word_of(1, "documented"), _word_of(2, "observed"), TO),
-            _disagreeing,
-            title="Disagreements",
+        Table("ops", OBSERVED, observed),
+        Table(
+            "", (ON, OPS, _word_of(0, "disagreement"), _word_of(1, "documented"), _word_of(2, "observed"), TO),
+            _disagreeing, "Disagreements",
         ),
-        shown(
-            "",
-            (Column("", itemgetter(0), "disagreement"), Column("", itemgetter(1), "meaning")),
-            _meanings,
-            title="Kinds of disagreement",
-            folded=True,
+        Table(
+            "", (Column("", itemgetter(0), "disagreement"), Column("", itemgetter(1), "meaning")), _meanings,
+            "Kinds of disagreement", folded=True,
         ),
-        shown(
-            "",
-            EVERY_OP,
-            every_op,
-            title="Every op",
-            note="calls: those with fp64, integers, in-place, out= or dtype= that autocast changes or refuses",
-            folded=True,
+        Table(
+            "", EVERY_OP, every_op, "Every op",
+            "calls: those with fp64, integers, in-place, out= or dtype= that autocast changes or refuses", folded=True,
         ),
     ),
-)
+)  # fmt: skip

@@ -20,8 +20,17 @@ from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Fitness
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.paired import Ratio, busy, ratio_of, short_ratio, step_seconds
-from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import (
+    Ratio,
+    Selects,
+    Study,
+    Table,
+    asks,
+    busy,
+    ratio_of,
+    short_ratio,
+    step_seconds,
+)
 
 FORWARD, FORWARD_AND_LOSS, WITH_BACKWARD, WHOLE_LOOP, UNCACHED_LOOP = SCOPES = (
     "forward",
@@ -39,13 +48,11 @@ FEWEST_STEPS = 2
 class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The effect of autocast around `scope`, one of `SCOPES`, on some steps of training.
 
-    Per step: `casts`, the `cast_bytes` they move, `stale_weights`, which are read as copies that autocast made in an
-    earlier step, before the optimizer changed them, `peak_bytes` above what was allocated before the first and
-    `alive_bytes`, allocated after the step and not before the first; empty where unavailable. `samples[b]` are seconds
-    per step of build `b`, taken in turns with the other scopes. `dtypes` are those of "output", "loss" and
-    "gradients" ("bf16"; several joined by ", "). Errors are against the same steps in fp64: output, loss and gradients
-    of the first step, `update_rel_l2` of what all steps changed, relative to that change; None: undefined. `error` is
-    the first line of what it raised.
+    Per step: `casts`, the `cast_bytes` they move, `stale_weights`, which are read as copies from before the optimizer
+    changed them, `peak_bytes` and, after the step, `alive_bytes` above what was allocated before the first; empty where
+    unavailable. `samples[b]` are seconds per step of build `b`, taken in turns with the other scopes. `dtypes` are
+    those of "output", "loss" and "gradients". Errors are against the same steps in fp64: output, loss and gradients of
+    the first step, `update_rel_l2` of the change by all steps; None: undefined. `error` is the first line of its error.
     """
 
     scope: Annotated[str, one_of(*SCOPES)]
@@ -118,11 +125,9 @@ class Scope(StrEnum):
     GROWS = "scope-grows"
     KEEPS = "scope-keeps"
     LOW_LOSS = "scope-low-loss"
-    """The recommended scope computes the loss in half."""
     ERROR = "scope-error"
     UNDEFINED = "scope-undefined"
     FREE = "scope-free"
-    """No cost was seen."""
 
 
 LARGER = 2.0
@@ -154,10 +159,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
-    """Yield the effect of the recommended scope, the cost of each other scope against it, and doubts about times.
-
-    A difference in time is reported where its interval excludes none and the machine was not busy.
-    """
+    """Yield the effect of the recommended scope, the cost of each other scope against it, and doubts about times."""
     rows = compared(record)
     spoilt = busy(record.fitness) if any(row.run.samples for row in rows) else None
     best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS), None)
@@ -200,8 +202,8 @@ def _costs(row: Compared, best: ScopeRun | None, record: ScopePass, *, timed: bo
     for part, error, least in (
         ("output", run.output_rel_l2, best.output_rel_l2),
         ("loss", run.loss_rel_error, best.loss_rel_error),
-        ("gradients", run.grad_rel_l2, best.grad_rel_l2),
-        ("update of all steps", run.update_rel_l2, best.update_rel_l2),
+        ("gradient", run.grad_rel_l2, best.grad_rel_l2),
+        ("update", run.update_rel_l2, best.update_rel_l2),
     ):
         if least is not None and error is None:
             yield cost(Scope.UNDEFINED, what=part)
@@ -286,41 +288,28 @@ Examples:
     asked=ScopeAsked,
     record=ScopePass,
     task=Task(SCOPE, ScopeAsked, ScopePass, "ampbench.studies.scope_measure:do_scopes"),
-    selects=Selects(
-        precision=AUTOCAST_HELP,
-        phases=("training",),
-        recipes=True,
-        among=AUTOCAST,
-    ),
+    selects=Selects(phases=("training",), recipes=True, among=AUTOCAST),
     title="Scope of autocast",
     key="scope",
     heading=lambda record: counted(record.steps, "step"),
     remarks=lambda record: [*record.notes, *(f"{run.scope}: {note}" for run in record.scopes for note in run.notes)],
     tables=(
         Table(
-            key="scopes",
-            columns=COLUMNS,
-            rows=compared,
-            views=[
-                View(
-                    title="What it costs",
-                    keys="scope first_casts later_cast_bytes seconds ratio peak_memory_bytes kept_bytes growth_bytes",
-                    note="per step; with backward: around all three; cache off: around the whole loop, without weight "
-                    f"cache; moved: by casts after the first step; time ratio: to {FORWARD_AND_LOSS}; kept: left by "
-                    "the last step; growth: what a step adds to that",
-                ),
-                View(
-                    title="What it computes in",
-                    keys="scope output_dtype loss_dtype gradients_dtype stale_weights",
-                    note="stale: weights that the last step reads as old copies",
-                ),
-                View(
-                    title="Relative errors against the reference",
-                    keys="scope output_rel_l2 loss_rel_error grad_rel_l2 update_rel_l2",
-                    note="of the first step, in fp64 where that runs; updates: what all steps changed in the weights",
-                ),
-            ],
+            "scopes", COLUMNS, compared, "What it costs",
+            "per step; with backward: around all three; cache off: around the whole loop, without weight cache; moved: "
+            f"by casts after the first step; time ratio: to {FORWARD_AND_LOSS}; kept: left by the last step; growth: "
+            "what a step adds to that",
+            keys="scope first_casts later_cast_bytes seconds ratio peak_memory_bytes kept_bytes growth_bytes",
+        ),
+        Table(
+            "", COLUMNS, compared, "What it computes in", "stale: weights that the last step reads as old copies",
+            keys="scope output_dtype loss_dtype gradients_dtype stale_weights",
+        ),
+        Table(
+            "", COLUMNS, compared, "Relative errors against the reference",
+            "of the first step, in fp64 where that runs; updates: what all steps changed in the weights",
+            keys="scope output_rel_l2 loss_rel_error grad_rel_l2 update_rel_l2",
         ),
     ),
     conclusions=conclusions,
-)
+)  # fmt: skip

@@ -1,7 +1,6 @@
 """A case trained with autocast entered around more or less of its loop: casts, memory, time and numbers of each scope.
 
-All scopes take the same steps: the same weights, batches and random numbers. Numbers are held against the same steps in
-fp64, without autocast.
+All scopes take the same steps, from the same weights, batches and random numbers; errors are against fp64.
 """
 
 import math
@@ -50,12 +49,9 @@ Region = Callable[[], AbstractContextManager[Any]]
 
 
 class Loop:
-    """`steps` steps of training a case with autocast entered around `scope`, one of `SCOPES`.
+    """`steps` steps of training a case with autocast around `scope`, one of `SCOPES` or, without autocast, of `PLAIN`.
 
-    Scopes of `PLAIN` are without autocast.
-
-    A step is forward, loss, backward, GradScaler's and the optimizer's step, and at last zero_grad, so that no
-    gradients are left after it. `run` takes all of them. Raises as `Step` does.
+    A step is forward, loss, backward, GradScaler's and the optimizer's step, and at last zero_grad.
     """
 
     def __init__(self, workload: Workload, case: Case, device: Device, scope: str, steps: int):
@@ -69,10 +65,7 @@ class Loop:
         self._skipped = False
 
     def start(self, settled: Settled) -> None:
-        """Give GradScaler the state it `settled` at, let the optimizer make its own, and save that for `restore`.
-
-        The optimizer makes it in the first step that GradScaler does not skip, which may be a later one here.
-        """
+        """Give GradScaler the state it `settled` at, take a step that it does not skip, and save the state."""
         self.step.settle_at(settled)
         self.step.save()
         with closing(self.taken(steps=SETTLING_STEPS)) as steps:
@@ -83,11 +76,11 @@ class Loop:
         self.step.save()
 
     def restore(self) -> None:
-        """Put back weights, buffers and state, so that the next loop is the same as the first."""
+        """Restore weights, buffers and state."""
         self.step.restore()
 
     def changed(self) -> list[str]:
-        """Return nothing: the step restores its changes before a batch comes again, also within a loop."""
+        """Return nothing: the step restores its changes before a batch comes again."""
         return []
 
     def mode(self) -> AbstractContextManager[Any]:
@@ -95,10 +88,7 @@ class Loop:
         return self.step.mode()
 
     def taken(self, look: Look | None = None, steps: int | None = None) -> Generator[None, None, None]:
-        """Yield after each step, within the region if it is around the loop; call `look` after each backward.
-
-        `steps` are how many there are, unless all.
-        """
+        """Yield after each of `steps` (None: all), within a region around the loop; call `look` after each backward."""
         with self._around_loop():
             for turn in range(steps or self.steps):
                 self._take(turn, look)
@@ -123,10 +113,7 @@ class Loop:
 
 @dataclass(slots=True)
 class Numbers:
-    """The results of a loop in fp64: outputs and gradients of its first step, and each parameter's total change.
-
-    `loss` is the first step's; `dtypes` as in `ScopeRun`.
-    """
+    """Outputs, loss and gradients of a loop's first step, and each parameter's total change, all in fp64."""
 
     outputs: list[torch.Tensor] = field(default_factory=list)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -139,10 +126,7 @@ class Numbers:
 def loop_numbers(
     workload: Workload, case: Case, device: Device, scope: str, steps: int, settled: Settled, notes: list[str]
 ) -> Numbers:
-    """Return the numbers of a loop of `case`; `scope` as in `Loop`.
-
-    Dropout is switched off, which `notes` then say; other random ops draw from one seed.
-    """
+    """Return the numbers of a loop of `case` with dropout off; `scope` as in `Loop`."""
     numbers, keep = Numbers(), fp64_device(device)
     with precision_flags(PLAIN.get(scope, PRECISIONS[case.precision])):
         seed_all(0)
@@ -175,10 +159,7 @@ def loop_numbers(
 
 
 def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[str]) -> Settled:
-    """Return the state GradScaler settles at in the scope that PyTorch recommends; None without a scaler.
-
-    Where that scope raises, the scaler starts as torch makes it, which `notes` then say.
-    """
+    """Return the state GradScaler settles at in the recommended scope; None without a scaler or where that raises."""
     step = build_training(workload, case, device)
     if step.scaler is None:
         return None
@@ -212,10 +193,7 @@ def _kept(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
 
 
 def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, seconds: float) -> ScopePass:
-    """Return the numbers and times of `steps` training steps of `case` in each scope, timed for about `seconds`.
-
-    An error in one scope becomes that run's error; an error in all of them is raised.
-    """
+    """Return the numbers and times of `steps` training steps of `case` in each scope, timed for about `seconds`."""
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
         settled = settled_scaler(workload, case, device, notes)
@@ -329,10 +307,7 @@ def _traced(loop: Loop, settled: Settled, notes: list[str]) -> dict[str, list[in
 
 
 def split_by_step(trace: CastTrace, starts: Sequence[int]) -> dict[str, list[int]]:
-    """Return, per step, casts, the bytes they move and the weights read as copies that an earlier step made.
-
-    Keys are fields of `ScopeRun`. `starts` are the indices of the first ops of the steps.
-    """
+    """Return the per-step fields of `ScopeRun` from a trace, whose steps begin at the ops `starts`."""
     by_step: dict[str, list[int]] = {"casts": [], "cast_bytes": [], "stale_weights": []}
     for start, end in zip(starts, [*starts[1:], len(trace.ops)], strict=True):
         step_casts = [cast for cast in trace.casts if start <= cast.index < end]
@@ -349,7 +324,6 @@ def _memory(
     """Return for each loop the peak of each step and the bytes allocated after it, above the start of the first.
 
     On the CPU all loops are built before the first is run, because the allocation record is good for once in a process.
-    Nothing, which `notes` explain, where there is no room.
     """
     try:
         if isinstance(device, Cpu):

@@ -1,14 +1,13 @@
-"""A study: data and a few functions, from which all output is made.
+"""A study: data and a few functions, from which all output is made, and how steps timed side by side compare.
 
-A study is one module of this package, NAME.py, which never imports torch; where it measures much, NAME_measure.py does
-that. It holds:
+A study is one module of this package, NAME.py, which never imports torch; a module on torch's side measures. It holds:
 
 * the record that a run stores, a `msgspec.Struct` (its line is named by the row in `records.kinds.KINDS`);
-* the record of what is asked for: its fields, with `asks`, make the options of the verb, the header and the request;
+* the record of a request: its fields, with `asks`, make the options of the verb, the header and the request;
 * `tables`: each a key, columns and the rows of a record; the first is the CSV, all are in the JSON, and people read
   those with a title;
-* `conclusions`: what follows, most important first, as `Statement`s of codes and facts, never sentences: the words of
-  a code are one line in `show/study_words.py`;
+* `conclusions`: most important first, as `Statement`s of codes and facts, never sentences: the words of a code are one
+  line in `show/studies.py`;
 * at most two `charts`, made of the same records;
 * `STUDY = Study(...)`, which is found by the row in `KINDS` that has the name.
 
@@ -17,26 +16,28 @@ The module may import records, core, `show.document` and `show.charts`, but `dri
 reads it.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import structs
 
-from ampbench.core.statement import Statement
-from ampbench.core.units import parse_seconds
+from ampbench.core.precisions import AUTOCAST
+from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.units import one_of, parse_seconds
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.case import Case, Environment
+from ampbench.records.case import DEVICES, Case
 from ampbench.records.kinds import KINDS, named, verb_of
-from ampbench.records.measured import Failure
+from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Failure, Fitness
 from ampbench.records.run import Entry, Header, Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 
 if TYPE_CHECKING:
     from ampbench.drive.planning import PlannedCase
-    from ampbench.drive.servers import Channel
     from ampbench.drive.session import Prepared
     from ampbench.show.charts import Drawing
     from ampbench.show.studies import Subject
@@ -50,16 +51,20 @@ R = TypeVar("R")
 T = TypeVar("T")
 """A row of a table."""
 AUTOCAST_HELP = "See ampbench list precisions. Default: autocast to the device's default dtype."
-ALL_PRECISIONS_HELP = "See ampbench list precisions. Default: all."
-ONE_PHASE_HELP = "inference or training. Default: training, where there is a loss and an optimizer."
+PHASE_HELP = {
+    True: "inference or training. Default: training, where there is a loss and an optimizer.",
+    False: "inference or training. Default: both, where there is a loss.",
+}
+ANY_DEVICE = f"{one_of(DEVICES)}, here or not. Default: all."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of a verb: `--` and its `name`, its `default`, which also tells its type, and its `help`.
+    """An option of a verb: `--` and its `name`, its `default`, which also gives its type, and its `help`.
 
     `least` and `most` bound a number. One of `seconds` is typed as a duration, "90" or "2m"; one of `names` is typed
-    once for each, or with commas, and is a list; with `argument` without any option before it.
+    once for each, or with commas, and is a list, `among` these names of a `kind` (none: any); with `argument` without
+    any option before it.
     """
 
     name: str
@@ -70,38 +75,34 @@ class Option:
     most: float | None = None
     seconds: bool = False
     names: bool = False
+    among: Sequence[str] = ()
+    kind: str = ""
     argument: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selects:
-    """Which cases a study is for; texts are the help of options, those with "" its verb does not have.
+    """Which cases a study is for.
 
     Where no workload is named, `workloads` are taken; where no phase is, `phases` or, with `one_phase`, training where
-    there is a loss and an optimizer, else inference. Precisions must be `among` these (none: all). Cases are `eager`,
-    or of a path selected; a user's own precisions are allowed with `own_precisions`. With `recipes` its verb has
-    `--optimizer`.
+    there is a loss and an optimizer, else inference. Precisions must be `among` these (none: all); a user's own are
+    allowed with `own_precisions`. `tried` gives the precisions of the cases from those selected (`AUTOCAST`: that to
+    each device's default dtype), without times also `emulated` ones. `precision` and `path` are the help of options; a
+    verb without `path` is of eager cases, one with `phases` has no `--phase`. `absent` devices skip no case. With
+    `recipes` the verb has `--optimizer`.
     """
 
-    precision: str = ""
-    phase: str = ""
+    precision: str = AUTOCAST_HELP
     path: str = ""
     workloads: Sequence[str] = ()
     phases: Sequence[str] = ()
-    one_phase: bool = False
+    one_phase: bool = True
     among: Sequence[str] = ()
     recipes: bool = False
-    eager: bool = True
     own_precisions: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """The arguments of a verb: the values of its options by name, the `typed` ones, and the selection."""
-
-    values: Mapping[str, Any]
-    typed: Container[str]
-    selection: Selection
+    tried: Callable[[Sequence[str]], Sequence[str]] = lambda selected: selected or AUTOCAST
+    emulated: bool = False
+    absent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,80 +122,65 @@ class Session(Generic[A]):
 class OnDevices(Generic[A, R]):
     """How a study of devices, not of cases, fills the records that are its parts.
 
-    Of each its task is asked what `request` gives, by default in so many `threads`; None leaves it as it is. Where no
-    worker lived to answer it is `unanswered`. The modules that servers `preload` are those that many requests need.
+    `request` gives what the task of each is asked, by default in that many `threads`; None leaves it as it is. Where no
+    worker lived to answer it is `unanswered`. Servers `preload` the modules that many requests need. `help` is that of
+    `--device`, unless it is as everywhere.
     """
 
     request: Callable[[A, R], Any]
     unanswered: Callable[[R, Failure], R] = lambda blank, failure: structs.replace(blank, error=failure.said)  # type: ignore[type-var]
     threads: int = 0
     preload: Sequence[str] = ()
+    help: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View(Generic[T]):
-    """The part of a table for people: its `title`, the `keys` of its columns, separated by blanks (none: all).
-
-    `only` selects rows. A `folded` table is shown by -v alone; a reader unfolds it on a page.
-    """
-
-    title: str
-    keys: str = ""
-    note: str = ""
-    only: Callable[[T], bool] = lambda _: True
-    folded: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table(Generic[R, T]):
-    """Rows of a record: `key` is its name for machines ("": people only), `views` are the parts for people."""
+    """Rows of a record: `key` is the table's name for machines ("": people only), `title` for people ("": machines).
+
+    `note` explains the title. People read the columns of the `keys`, separated by blanks (none: all), of the rows that
+    `only` selects. A `folded` table is shown by -v alone; a reader unfolds it on a page.
+    """
 
     key: str
     columns: Sequence[Column[T]]
     rows: Callable[[R], Sequence[T]]
-    views: Sequence[View[T]] = ()
-
-
-def shown(
-    key: str, columns: Sequence[Column[T]], rows: Callable[[R], Sequence[T]], title: str, note: str = "", **view: Any
-) -> Table[R, T]:
-    """Return a table with one view; the arguments are fields of both."""
-    return Table(key=key, columns=columns, rows=rows, views=[View(title=title, note=note, **view)])
+    title: str = ""
+    note: str = ""
+    keys: str = ""
+    only: Callable[[T], bool] = lambda _: True
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study(Generic[A, R]):
     """A study: `kind` is its name in `KINDS`, `doing` what progress calls its work ("tracing").
 
-    Of its verb, `help` is the text; its `options` are the fields of `asked`, the record of what is asked for, unless
-    they are given, and what they give is `made` into that. A piece of its work may take `timeout`.
+    Of its verb, `help` is the text; the fields of `asked`, the record of a request, are its options. A piece of its
+    work may take `timeout`.
 
-    `plan` finds the cases of a selection (None: those in autocast to the devices' default dtypes) after `refined` has
-    looked at it. One `on_devices` has no cases. Its `parts`, by default the cases, are done one after another; of those
-    of a case each has its `case_id`. What tells them apart are the fields of the names `apart`, which the records that
-    a run stores have, too; it raises `NothingToRunError` where there are none. `work` makes what has a piece of work
-    done; without it, each is asked for by the `task`. A stored record may say that it `failed`, and a piece at work how
-    far it is, by its `progress`, told of what it saw.
+    The cases of a selection are planned after `refined` has looked at it; a study `on_devices` has none. Its `parts`,
+    by default the cases, are done one after another; the fields `apart` tell them apart, which the stored records have,
+    too. It raises `NothingToRunError` where there are none. Each part is a `request` of the `task`, or done by the
+    function that `work` makes. A stored record may say that it `failed`, and an entry of a piece at work the
+    `progress`.
 
-    All that is shown is made of `tables`, `conclusions` and `charts`; `record` is what a run stores, which is `told` by
-    case or device as it is or as that function makes it of a run. `heading` says what stands behind the name of a case,
-    else the record's own name; `remarks` what the measuring noted, in sentences; `code` is Python to paste. `title`
-    heads its part of a page, `key` is what its records are called in the JSON (none: as their lines are). One whose
-    `subject` is no case has `subjects`, which finds in runs each of them, with a `name`, of certain cases (None: all):
-    that is what tables, conclusions (of None) and charts are made of.
+    Output is made of `tables`, `conclusions` and `charts`; `record` is what a run stores, which `told` makes into those
+    of a case or device, if they differ. `heading` stands behind the name of a case, else the record's own name;
+    `remarks` are notes of the measuring; `code` is Python to paste. `title` heads its part of a page, `key` names its
+    records in the JSON (none: as their lines). One whose `subject` is no case has `subjects`, which finds them in runs,
+    each with a `name`, of certain cases (None: all): tables, conclusions (of None) and charts are made of these.
     """
 
     kind: str
     doing: str
     help: str
     task: Task[Any, Any] | None = None
+    request: "Callable[[Session[A], PlannedCase], Any]" = lambda session, _: session.asked
     work: "Callable[[Session[A]], Work] | None" = None
     timeout: str = f"{Settings().timeout_seconds:g}"
-    options: Sequence[Option] = ()
-    made: Callable[[Given], A] | None = None
     selects: Selects | None = None
     refined: Callable[[Selection, A], Selection] = lambda selection, _: selection
-    plan: "Callable[[Selection, A, Environment, Channel, Settings], list[PlannedCase]] | None" = None
     on_devices: OnDevices[A, Any] | None = None
     parts: "Callable[[Prepared | Header, Sequence[Case], A], Sequence[Any]]" = lambda _, cases, __: cases
     apart: Sequence[str] = ("case_id",)
@@ -215,23 +201,23 @@ class Study(Generic[A, R]):
     charts: "Sequence[Drawing[Subject[R]]]" = ()
 
 
-def asks(help: str, *, least: int | None = None, most: int | None = None, **option: Any) -> msgspec.Meta:
+def asks(help: str, *, least: float | None = None, most: float | None = None, **option: Any) -> msgspec.Meta:
     """Return the annotation that makes a field of a request an option: its help, bounds and fields of `Option`."""
     return msgspec.Meta(description=help, ge=least, le=most, extra=option)
 
 
 def options_of(study: Study[Any, Any]) -> Sequence[Option]:
-    """Return the options of a study's own."""
-    if study.options:
-        return study.options
+    """Return the options of a study's own: the fields of its request with `asks`."""
     from msgspec import inspect
 
     options = []
     for field in inspect.type_info(study.asked).fields:  # type: ignore[attr-defined]
         kind = field.type
+        if not isinstance(kind, inspect.Metadata):
+            continue
         extra = kind.extra or {}
         default = f"{field.default:g}" if extra.get("seconds") else None if extra.get("names") else field.default
-        text = kind.extra_json_schema["description"]
+        text = (kind.extra_json_schema or {})["description"]
         least, most = (getattr(kind.type, end, None) for end in ("ge", "le"))
         options.append(Option(name=field.name, default=default, help=text, least=least, most=most, **extra))
     return options
@@ -248,20 +234,20 @@ GIVEN = ("inputs", "loss", *SELECTING)
 """Arguments that programs give every study in addition to its own options."""
 
 
-def given_by(study: Study[Any, Any], options: Mapping[str, Any], selection: Selection) -> Given:
-    """Return a program's arguments as a verb's arguments; `UsageError` for invalid ones."""
+def asked_for(study: Study[A, Any], given: Mapping[str, Any]) -> A:
+    """Return the request of a study from options by name, others by default; `UsageError` for invalid ones."""
     known = {option.name: option for option in options_of(study)}
-    for name in options:
+    for name in given:
         if name not in known:
             raise UnknownNameError(f"option of {verb_of(study.kind)}", name, [*known, *GIVEN])
-    values = {name: _value(option, options.get(name, option.default)) for name, option in known.items()}
-    return Given(values=values, typed=options, selection=selection)
+    return study.asked(**{name: _value(option, given.get(name, option.default)) for name, option in known.items()})
 
 
 def _value(option: Option, value: Any) -> Any:
-    """Return the value of an option as its verb gives it."""
+    """Return the value of an option as its request holds it."""
     if option.names:
-        return [value] if isinstance(value, str) else [*(value or ())]
+        names = [value] if isinstance(value, str) else [*(value or ())]
+        return chosen(option.kind or option.name, names, option.among) if option.among else names
     kind = float if option.seconds else type(option.default)
     bounds = msgspec.Meta(gt=0) if option.seconds else msgspec.Meta(ge=option.least, le=option.most)
     meant = Annotated[kind, bounds] if bounds != msgspec.Meta() else kind
@@ -280,16 +266,106 @@ def chosen(kind: str, names: Sequence[str], known: Collection[str]) -> list[str]
     return list(dict.fromkeys(names))
 
 
-def asked_for(study: Study[A, Any], arguments: Given) -> A:
-    """Return the request of a study from a verb's arguments; `UsageError` for invalid ones."""
-    if study.made is not None:
-        return study.made(arguments)
-    return study.asked(**{option.name: arguments.values[option.name] for option in options_of(study)})
-
-
 def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     """Return the rows of each key, both in the order of the rows."""
     groups: dict[Any, list[T]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups
+
+
+WIDEST = 3.0
+"""Above this factor between builds of one step, its time is unknown: the median may be off by as much as precisions
+differ."""
+
+ALPHA = 0.025
+"""The one-sided level of each end of a 95% interval."""
+
+
+class Ratio(NamedTuple):
+    """How many times as long one step takes as another; `low` to `high` is the 95% interval.
+
+    They are None where there are not builds enough, or noisy ones.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval, as it is written, leaves 1 out."""
+        return self.low is not None and self.high is not None and (round(self.low, 2) > 1 or round(self.high, 2) < 1)
+
+
+def step_seconds(builds: Sequence[Sequence[float]]) -> float | None:
+    """Return the seconds of a step, the median over the values of its builds.
+
+    None where it was not timed, or its builds differ so much that this says nothing.
+    """
+    from ampbench.core import stats
+
+    if not builds or not all(builds):
+        return None
+    worth = [min(build) for build in builds]
+    return None if max(worth) > WIDEST * min(worth) else stats.median(worth)
+
+
+def ratio_of(after: Sequence[Sequence[float]], before: Sequence[Sequence[float]]) -> Ratio:
+    """Return how many times as long `after` takes as `before`, each the samples of builds that stood in pairs."""
+    import numpy as np
+
+    from ampbench.core import stats
+
+    logs = [math.log(min(new) / min(old)) for new, old in zip(after, before, strict=False)]
+    ranks = stats.signed_ranks(np.array([logs]), (ALPHA,))
+    value, low, high = (math.exp(bound[0]) for bound in (ranks.estimates, ranks.lows[0], ranks.highs[0]))
+    certain = 0 < low <= high < math.inf and step_seconds(after) is not None and step_seconds(before) is not None
+    return Ratio(value, low, high) if certain else Ratio(value)
+
+
+def short_ratio(ratio: Ratio) -> str:
+    """Return "1.04x 1.02–1.06", the 95% interval behind the ratio, where it is known."""
+    between = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f}–{ratio.high:.2f}"
+    return f"{ratio.value:.2f}x{between}"
+
+
+class Timing(StrEnum):
+    """What a change does to the time of a step."""
+
+    FASTER = "timing-faster"
+    SLOWER = "timing-slower"
+    SAME = "timing-same"
+    """No certain difference."""
+    NOISY = "timing-noisy"
+    BUSY = "timing-busy"
+    """The machine was busy: times are not judged."""
+
+
+def unfit(fitness: Fitness) -> float | None:
+    """Return the share of CPU time that others took while something was timed, if it is enough to spoil its times."""
+    others, steal = fitness.other_share or 0.0, fitness.steal_share or 0.0
+    return max(others, steal) if others > OTHER_SHARE or steal > STEAL_SHARE else None
+
+
+def busy(fitness: Fitness) -> Statement | None:
+    """Return the statement that the machine was too busy for reliable times; None where it was not."""
+    share = unfit(fitness)
+    return None if share is None else state(Timing.BUSY, "", Severity.ADVICE, share=share)
+
+
+def compared_steps(
+    unchanged: Sequence[Sequence[float]], changed: Sequence[Sequence[float]], fitness: Fitness
+) -> list[Statement]:
+    """Return the effect of a change on the time of a step, from builds in pairs; nothing where none was timed."""
+    spoilt = busy(fitness)
+    if spoilt is not None or not unchanged or not changed:
+        return [spoilt] if spoilt is not None else []
+    before, after = step_seconds(unchanged), step_seconds(changed)
+    if before is None or after is None:
+        return [state(Timing.NOISY, "", Severity.INFO, widest=WIDEST)]
+    ratio = ratio_of(changed, unchanged)
+    faster, slower = (ratio.high or math.inf) < 1, (ratio.low or 0.0) > 1
+    code = Timing.FASTER if faster else Timing.SLOWER if slower else Timing.SAME
+    facts = {"before": before, "after": after, "ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+    return [state(code, "", Severity.INFO, **facts)]

@@ -1,18 +1,11 @@
-"""Trainings side by side, in every precision or with several GradScaler settings, and their ends against fp32.
+"""Trainings in every precision or with several GradScaler settings, from equal weights and batches, against fp32.
 
-A training is judged by its weights alone, evaluated in fp32: a loss that fp16 computes is too coarse to tell trainings
-apart. Where there is held-out data its decisions, or its loss, are the score; the loss on the training batches is
-judged too. Nothing is judged where fp32's own loss falls by no more than a few spacings of its dtype.
-
-Stored trainings also count for measured cases: a whole training proves more than one step.
-
-A difference belongs to a seed: both trainings begin with the same weights and take the same batches. Trainings are
-chaotic: the smallest rounding ends in other weights and some other decisions. The spread of a difference is estimated
-twice, and the larger estimate is taken:
+Weights are evaluated in fp32, as a loss that fp16 computes is too coarse to tell trainings apart. Held-out data gives
+the score, and the training batches a loss. Trainings are chaotic: the smallest rounding ends in other weights and some
+other decisions. The spread of a difference from fp32 is therefore estimated twice, and the larger estimate is taken:
 
 * trainings that differ from fp32 by rounding alone, the control and fp64, give differences whose mean is zero;
-* the differences of the rows judged spread about their own means. A low precision disturbs more than one rounding
-  does, so that its trainings may have parted where the control still follows fp32.
+* the differences of the judged rows spread about their own means, as a low precision disturbs more than one rounding.
 
 docs/training.md has the error rates of these rules, tests/studies/test_training_statistics.py simulates them.
 """
@@ -21,7 +14,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -32,23 +25,22 @@ from msgspec import structs
 from ampbench.core.precisions import BASELINE, SCALED, rank
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, all_of, counted
-from ampbench.errors import UnknownNameError, UsageError
+from ampbench.errors import UsageError
 from ampbench.records.bounds import Count, ErrorSize, Magnitude, Positive, Signed, Steps
-from ampbench.records.case import Case, Environment
+from ampbench.records.case import Case
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.kinds import TRAINING
 from ampbench.records.labels import case_labels, few, told_apart
 from ampbench.records.measured import Failure, Score, Skip
 from ampbench.records.ranges import FirstNonfinite, format_scale
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import Selection
 from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.page import place_of, run_name
-from ampbench.studies.study import ALL_PRECISIONS_HELP, Selects, Session, Study, asks, grouped, shown
+from ampbench.studies.study import Selects, Session, Study, Table, asks, chosen, grouped
 
 if TYPE_CHECKING:
-    from ampbench.drive.planning import PlannedCase
     from ampbench.drive.servers import Channel
     from ampbench.store import StoredRun
     from ampbench.studies.work import Piece, Work
@@ -57,16 +49,14 @@ if TYPE_CHECKING:
 CONTROL, REFERENCE = ARMS = "control", "reference"
 """Further trainings of the fp32 case: from weights one rounding away, and in fp64."""
 NAMES = {CONTROL: "control", REFERENCE: "fp64"}
-"""The names of their rows."""
 UNSCALED, DEFAULT = "no scaling", "default"
 """The settings of GradScaler without it, and as PyTorch makes it."""
 
 
 class GradientLook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The gradients of one step against fp32 gradients of the same weights and batch, the loss scale divided out.
+    """The unscaled gradients of one step against fp32 gradients of the same weights and batch.
 
-    Of the `nonzero` elements that are not zero in fp32 `flushed` are zero in the training. `rel_l2` is the relative L2
-    error of all (None: undefined).
+    Of the elements that are `nonzero` in fp32 `flushed` are zero. `rel_l2` is the error of all (None: undefined).
     """
 
     step: Count
@@ -76,15 +66,13 @@ class GradientLook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One training of a case from the weights and batches of one `seed`.
+    """One training of a case from the weights and batches of one `seed`; also the request for it, without results.
 
     `arm` is one of `ARMS`, a setting of GradScaler as it is typed, or "": the case's own. `losses[i]` is the mean loss
-    that steps `i * every` to `(i + 1) * every` computed, None where one is not finite; there are fewer than `steps` of
-    them where it ended early. `scores` are of held-out data (empty: there is none) and `fits` of the training batches,
-    both of the weights evaluated in fp32. `scales` holds steps and the loss scale from each on (empty: no scaler).
-    `nonfinite` is in how many steps a parameter's gradient was not finite, `first_nonfinite` where the first value that
-    is not finite comes from. `ended_at` is the step from 0 after which it was given up, `error` the first line of a
-    step's error.
+    of steps `i * every` to `(i + 1) * every`, None where one is not finite; a training that ended early has fewer.
+    `scores` are of held-out data (empty: there is none) and `fits` of the training batches. `scales` holds steps and
+    the loss scale from each on (empty: no scaler), `nonfinite` the number of steps in which a parameter's gradient was
+    not finite. `ended_at` is the step from 0 after which it was given up, `error` the first line of a step's error.
     """
 
     case_id: str
@@ -101,19 +89,14 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     first_nonfinite: FirstNonfinite | None = None
     ended_at: Count | None = None
     error: str = ""
-    weights_digest: str
-    inputs_digest: str
+    weights_digest: str = ""
+    inputs_digest: str = ""
     notes: list[str] = []
 
     @property
     def skipped(self) -> list[int]:
         """The steps that GradScaler skipped: its scale is lower after each."""
         return [step - 1 for (_, scale), (step, after) in pairwise(self.scales) if after < scale]
-
-    @property
-    def broke_off(self) -> bool:
-        """Whether it was given up or ended with an error."""
-        return self.ended_at is not None or bool(self.error)
 
 
 _SEEDS_HELP = "Number of seeds: --seed and the next ones. A verdict needs 2; 3 or more detect smaller differences."
@@ -124,21 +107,11 @@ _SETTING_HELP = (
 
 
 class TrainingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """To train each case for `steps` steps from each of `seeds` seeds, as it is or with each `setting` of GradScaler.
-
-    Settings are as they are typed: see `settings_of`.
-    """
+    """Options: steps of each training, the number of seeds, and settings of GradScaler as in `settings_of`."""
 
     steps: Annotated[int, asks("Steps of each training.", least=1, most=1_000_000, metavar="N")] = 300
     seeds: Annotated[int, asks(_SEEDS_HELP, least=1, most=1000, metavar="N")] = 3
     setting: Annotated[list[str], asks(_SETTING_HELP, names=True)] = []
-
-
-class ArmAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """To train a case for `steps` steps, as its own or as another `arm` (see `Training`)."""
-
-    steps: Steps
-    arm: str = ""
 
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -148,13 +121,12 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "high start": {"init_scale": 2.0**24},
     "fast growth": {"growth_interval": 10},
 }
-"""Named settings by arguments of GradScaler: the third finds its scale from below, the fourth from above, the last
-keeps trying higher ones."""
+"""Named settings: "low start" finds its scale from below, "high start" from above, "fast growth" tries higher ones."""
 ALL = "all"
 
 
-class _Scaler(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What GradScaler takes for each of its parameters."""
+class _Scaler(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Bounds of GradScaler's parameters."""
 
     init_scale: Annotated[float, msgspec.Meta(gt=0, lt=2.0**128)] | None = None
     growth_factor: Annotated[float, msgspec.Meta(gt=1, lt=2.0**128)] | None = None
@@ -163,10 +135,7 @@ class _Scaler(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def settings_of(typed: Iterable[str]) -> list[str]:
-    """Return the settings of GradScaler that are typed: names, "all" of these, or parameters as "init_scale=1024".
-
-    Raises as `scaler_arguments`.
-    """
+    """Return the typed settings of GradScaler, those of "all" by name; raises as `scaler_arguments`."""
     settings = list(dict.fromkeys(name for text in typed for name in (SETTINGS if text == ALL else [text])))
     for setting in settings:
         scaler_arguments(setting)
@@ -174,23 +143,108 @@ def settings_of(typed: Iterable[str]) -> list[str]:
 
 
 def scaler_arguments(setting: str) -> dict[str, Any]:
-    """Return the arguments of GradScaler for a setting.
+    """Return GradScaler's arguments for a named setting or for values as "init_scale=1024 growth_interval=100".
 
     Raises `UnknownNameError` for an unknown name, and `UsageError` for arguments that GradScaler refuses.
     """
     if "=" not in setting:
-        if setting not in SETTINGS:
-            raise UnknownNameError("setting", setting, [*SETTINGS, ALL])
-        return dict(SETTINGS[setting])
+        (name,) = chosen("setting", [setting], [*SETTINGS, ALL])
+        return dict(SETTINGS[name])
     values = {name: value for name, _, value in (part.partition("=") for part in setting.split())}
-    for name in values:
-        if name not in _Scaler.__struct_fields__:
-            raise UnknownNameError("parameter of GradScaler", name, _Scaler.__struct_fields__)
     try:
         arguments: dict[str, Any] = msgspec.to_builtins(msgspec.convert(values, _Scaler, strict=False))
     except msgspec.ValidationError as error:
         raise UsageError(f"--setting {setting}: {str(error).partition(' - at')[0]}") from None
     return arguments
+
+
+ACCURACY, LOSS, FIT = "accuracy", "loss", "training loss"
+"""The share of right decisions on held-out data, else the loss there; and the loss on the training batches."""
+MARGINS = {ACCURACY: 0.005, LOSS: 0.01, FIT: 0.05}
+"""The largest differences that count as none; the training loss differs more from seed to seed."""
+OF_FALL = 0.1
+"""A difference of losses above this share of the fall of fp32's own loss never counts as none."""
+LEAST_FALL = 4 * 2.0**-23
+"""A loss that falls by at most this share, four spacings of fp32, cannot be judged."""
+HARDLY = 0.01
+"""A loss that falls by less than this share of it has hardly fallen."""
+LAST = 0.75
+"""Scores from this share of the steps on count as the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A number that trainings are judged by: `ACCURACY`, of that many `decisions`, `LOSS` or `FIT`.
+
+    `before` and `after` are fp32's before the first step and at the end, None where not known.
+    """
+
+    name: str
+    decisions: int | None = None
+    before: float | None = None
+    after: float | None = None
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, -1 where less is."""
+        return 1 if self.name == ACCURACY else -1
+
+    @property
+    def unit(self) -> str:
+        """The unit of a hundredth of a difference: a point of accuracy, or a percent of the loss."""
+        return " points" if self.name == ACCURACY else "%"
+
+    @property
+    def resolution(self) -> float:
+        """The least step of the metric: one decision; 0 for a loss."""
+        return 1 / self.decisions if self.decisions else 0.0
+
+    @property
+    def fall(self) -> float | None:
+        """The fall of fp32's loss, relative to its end; None for an accuracy, or where not known."""
+        known = self.name != ACCURACY and self.before is not None and self.after
+        return (self.before - self.after) / abs(self.after) if known else None  # type: ignore[operator, arg-type]
+
+    @property
+    def learns(self) -> bool | None:
+        """Whether fp32 ends better than it began, a loss by more than a few spacings; None where unknown."""
+        if self.before is None or self.after is None:
+            return None
+        least = 0.0 if self.name == ACCURACY else LEAST_FALL * max(abs(self.before), abs(self.after))
+        return (self.after - self.before) * self.sign > least
+
+    @property
+    def margin(self) -> float:
+        """The largest difference that counts as none: one decision at least, `OF_FALL` of fp32's own fall at most."""
+        usual = max(MARGINS[self.name], self.resolution)
+        return min(usual, OF_FALL * self.fall) if self.fall is not None and self.learns else usual
+
+    def scores_of(self, training: Training) -> list[Score]:
+        """Return the scores of a training that hold the metric."""
+        return training.fits if self.name == FIT else training.scores
+
+    def of(self, score: Score) -> float | None:
+        """Return the value of a score; None where its loss is not finite."""
+        if score.loss is None or self.name != ACCURACY:
+            return score.loss  # of outputs that are not finite, an accuracy counts the classes that NaN falls on
+        return score.correct / score.decisions if score.correct is not None and score.decisions else None
+
+    def final(self, training: Training) -> float | None:
+        """Return the mean over the scores in the last quarter of the steps; None where one of them has no value."""
+        late = [score for score in self.scores_of(training) if score.step >= LAST * training.steps]
+        values = [value for score in late if (value := self.of(score)) is not None]
+        broke_off = training.ended_at is not None or training.error
+        if broke_off or not late or late[-1].step != training.steps or len(values) < len(late):
+            return None
+        return statistics.fmean(values)
+
+    def change(self, value: float | None, fp32: float | None) -> float | None:
+        """Return by how much a value differs from fp32's (positive: larger), of a loss relative to fp32's."""
+        if value is None or fp32 is None:
+            return None
+        if self.name == ACCURACY:
+            return value - fp32
+        return (value - fp32) / abs(fp32) if fp32 else None
 
 
 ALPHA = 0.05
@@ -202,67 +256,58 @@ EQUIVALENCE_ALPHA = 0.05
 POWER = 0.9
 """The power of the recommended number of seeds if the spread were known; it is estimated, so the power is less."""
 SHOWN = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
-"""The verdicts that show a difference."""
 LOUD = 6.0
 """A row with more than this many times the variance of the others is left out of their spread."""
 
 
-class Judged(NamedTuple):
-    """The verdict on the differences of one row, with all numbers in their unit.
+class Ending(NamedTuple):
+    """The end of a row's trainings by a metric, and its verdict against fp32's with the reasons, `why`.
 
-    `difference` is their mean, `low` and `high` its 90% interval (infinite where nothing is known of the spread),
-    `seeds_needed` would decide, were the spread the one seen and the difference none, or the one seen where the
-    interval leaves out none (None: already decided, or never).
+    `difference` from fp32's is a mean over seeds, of a loss relative to fp32's, with its 90% interval. `seeds_needed`
+    would decide, were the spread the one seen and the difference none, or the one seen where the interval leaves out
+    none. `mean` and `sd` are those of the final value over seeds.
     """
 
-    verdict: ChangeStatus
-    difference: float
-    low: float
-    high: float
+    verdict: ChangeStatus | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
     seeds_needed: int | None = None
+    mean: float | None = None
+    sd: float | None = None
+    why: Sequence[Statement] = ()
 
 
 def judge(
-    differences: Mapping[str, Sequence[float]],
-    rounding: Sequence[float],
-    margin: float,
-    *,
-    resolution: float = 0.0,
-    alpha: float = ALPHA,
-    sign: int = 1,
-) -> dict[str, Judged]:
+    differences: Mapping[str, Sequence[float]], rounding: Sequence[float], metric: Metric, alpha: float = ALPHA
+) -> dict[str, Ending]:
     """Return a verdict on each row.
 
-    `differences` are each row's by seed, at least one; `rounding` those of trainings that differ from fp32 by rounding
-    alone. `resolution` is the least step of the metric, as one decision of all. `margin`, or one step where that is
-    more, is the largest difference that counts as none. More is better with a `sign` of 1, less with -1.
+    `differences` of a metric are each row's by seed, at least one; `rounding` those of trainings that differ from fp32
+    by rounding alone.
 
     Regressed: the mean is worse than the margin and its one-sided bound at `alpha`, divided by the number of rows
     (Bonferroni), worse than 0; improved mirrored. Unchanged: the 90% interval is within the margin (two one-sided
-    tests: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach", 1987). Else
-    inconclusive. Bounds are Student's t. A spread is never taken to be below that of two numbers rounded to the
-    resolution, resolution / sqrt(6). Rows with a proven difference are left out of the spread of others, which are
-    judged again without them.
+    tests: Schuirmann, 1987). Else inconclusive. Bounds are Student's t. A spread is never below that of two numbers
+    rounded to the resolution, resolution / sqrt(6). Rows with a proven difference are left out of the spread of others,
+    which are judged again without them.
     """
-    margin = max(margin, resolution)
     level = alpha / max(len(differences), 1)
     judged = {
-        name: _judged(values, *_spread(name, differences, rounding, resolution), margin, level, sign)
+        name: _judged(values, *_spread(name, differences, rounding, metric.resolution), metric, level)
         for name, values in differences.items()
     }
     undecided = {name: differences[name] for name, verdict in judged.items() if verdict.verdict not in SHOWN}
     if 0 < len(undecided) < len(differences):
-        judged |= judge(undecided, rounding, margin, resolution=resolution, alpha=level * len(undecided), sign=sign)
+        judged |= judge(undecided, rounding, metric, level * len(undecided))
     return judged
 
 
-def _judged(
-    values: Sequence[float], variance: float | None, freedom: float, margin: float, level: float, sign: int
-) -> Judged:
+def _judged(values: Sequence[float], variance: float | None, freedom: float, metric: Metric, level: float) -> Ending:
     """Return the verdict on differences with a known variance, made from `freedom` degrees of freedom."""
-    mean, count = statistics.fmean(values), len(values)
+    mean, count, margin = statistics.fmean(values), len(values), metric.margin
     if variance is None:
-        return Judged(ChangeStatus.INCONCLUSIVE, mean, -math.inf, math.inf)
+        return Ending(ChangeStatus.INCONCLUSIVE, mean)
     import numpy as np
     from scipy.special import stdtrit
 
@@ -273,7 +318,7 @@ def _judged(
     wide = float(stdtrit(freedom, 1 - EQUIVALENCE_ALPHA)) * error
     needed, verdict = None, ChangeStatus.INCONCLUSIVE
     if abs(mean) > margin and abs(mean) > bound:
-        verdict = ChangeStatus.IMPROVED if mean * sign > 0 else ChangeStatus.REGRESSED
+        verdict = ChangeStatus.IMPROVED if mean * metric.sign > 0 else ChangeStatus.REGRESSED
     elif abs(mean) + wide <= margin:
         verdict = ChangeStatus.UNCHANGED
     else:
@@ -281,7 +326,7 @@ def _judged(
         levels = (level, EQUIVALENCE_ALPHA)
         (seeds,) = stats.count_to_decide(planned, np.array([variance]), 0.0, np.array([margin]), levels, POWER)
         needed = max(math.ceil(seeds), count + 1) if math.isfinite(seeds) else None
-    return Judged(verdict, mean, mean - wide, mean + wide, needed)
+    return Ending(verdict, mean, mean - wide, mean + wide, needed)
 
 
 def _spread(
@@ -326,13 +371,10 @@ class Learns(StrEnum):
     """Conclusions on the trainings of a workload: on fp32, loss scaling, and precisions with their reasons."""
 
     FLAT = "training-flat"
-    """fp32 ends no better than it began, or its loss falls by less than `HARDLY`."""
     NEEDED = "training-scale-needed"
     NEEDLESS = "training-scale-needless"
     TRAINS = "training-trains"
-    """Score and training loss are both shown to be no worse."""
     FAILS = "training-fails"
-    """Either is shown to be worse."""
     OPEN = "training-open"
     BROKE = "training-broke"
     APART = "training-apart"
@@ -340,7 +382,6 @@ class Learns(StrEnum):
     SEEDS = "training-seeds"
     ONE_START = "training-one-start"
     NO_RATIO = "training-no-ratio"
-    """fp32's loss ends at 0, or does not fall, or is not known."""
     INEXACT = "training-inexact"
 
 
@@ -352,107 +393,10 @@ class Trouble(StrEnum):
     GRADIENTS = "gradients not finite"
 
 
-ACCURACY, LOSS, FIT = "accuracy", "loss", "training loss"
-"""The metrics: on held-out data the share of decisions that are the targets', else the loss there; and the loss on the
-training batches."""
-MARGINS = {ACCURACY: 0.005, LOSS: 0.01, FIT: 0.05}
-"""The largest differences that count as none: half a point of accuracy, one percent of the loss on held-out data, five
-percent of the loss on the training batches, which differs more from seed to seed."""
-OF_FALL = 0.1
-"""A difference of losses above this share of the fall of fp32's own loss never counts as none."""
-LEAST_FALL = 4 * 2.0**-23
-"""A loss that falls by at most this share, four spacings of fp32, cannot be judged."""
-HARDLY = 0.01
-"""A loss that falls by less than this share of it has hardly fallen."""
-LAST = 0.75
-"""Scores from this share of the steps on count as the end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A number that trainings are judged by: `name` is `ACCURACY`, `LOSS` or `FIT`.
-
-    `decisions` is the total that an accuracy is a share of; None for a loss. `before` and `after` are fp32's before the
-    first step and at the end, None where not known.
-    """
-
-    name: str
-    decisions: int | None = None
-    before: float | None = None
-    after: float | None = None
-
-    @property
-    def sign(self) -> int:
-        """1 where more is better, -1 where less is."""
-        return 1 if self.name == ACCURACY else -1
-
-    @property
-    def unit(self) -> str:
-        """The unit of a hundredth of a difference: a point of accuracy, or a percent of the loss."""
-        return " points" if self.name == ACCURACY else "%"
-
-    @property
-    def resolution(self) -> float:
-        """The least step of the metric: one decision; 0 for a loss."""
-        return 1 / self.decisions if self.decisions else 0.0
-
-    @property
-    def fall(self) -> float | None:
-        """The fall of fp32's loss, relative to its end; None for an accuracy, or where not known."""
-        known = self.name != ACCURACY and self.before is not None and self.after
-        return (self.before - self.after) / abs(self.after) if known else None  # type: ignore[operator, arg-type]
-
-    @property
-    def learns(self) -> bool | None:
-        """Whether fp32 ends better than it began, a loss by more than a few spacings; None where unknown."""
-        if self.before is None or self.after is None:
-            return None
-        least = 0.0 if self.name == ACCURACY else LEAST_FALL * max(abs(self.before), abs(self.after))
-        return (self.after - self.before) * self.sign > least
-
-    @property
-    def margin(self) -> float:
-        """The largest difference that counts as none: of an accuracy, one decision at least.
-
-        Of a loss, relative to fp32's: the smaller of the usual one and `OF_FALL` of fp32's own fall, where it falls.
-        """
-        usual = max(MARGINS[self.name], self.resolution)
-        return min(usual, OF_FALL * self.fall) if self.fall is not None and self.learns else usual
-
-    def scores_of(self, training: Training) -> list[Score]:
-        """Return the scores of a training that hold the metric."""
-        return training.fits if self.name == FIT else training.scores
-
-    def of(self, score: Score) -> float | None:
-        """Return the value of a score; None where its loss is not finite."""
-        if score.loss is None or self.name != ACCURACY:
-            return score.loss  # of outputs that are not finite, an accuracy counts the classes that NaN falls on
-        return score.correct / score.decisions if score.correct is not None and score.decisions else None
-
-    def final(self, training: Training) -> float | None:
-        """Return the mean over the scores in the last quarter of the steps; None where one of them has no value.
-
-        A single score also depends on its moment: decisions near a border change from step to step.
-        """
-        late = [score for score in self.scores_of(training) if score.step >= LAST * training.steps]
-        values = [value for score in late if (value := self.of(score)) is not None]
-        if training.broke_off or not late or late[-1].step != training.steps or len(values) < len(late):
-            return None
-        return statistics.fmean(values)
-
-    def change(self, value: float | None, fp32: float | None) -> float | None:
-        """Return by how much a value differs from fp32's (positive: larger), of a loss relative to fp32's."""
-        if value is None or fp32 is None:
-            return None
-        if self.name == ACCURACY:
-            return value - fp32
-        return (value - fp32) / abs(fp32) if fp32 else None
-
-
 def metrics_of(trainings: Collection[Training]) -> tuple[Metric, Metric]:
     """Return the metric that trainings of fp32 are judged by first, and the loss on the training batches.
 
-    The first is of held-out data, an accuracy where every score counts decisions; without such data both are the same.
+    The first is of held-out data, an accuracy where every score counts decisions; without such data both are one.
     """
 
     def read(name: str, decisions: int | None = None) -> Metric:
@@ -475,7 +419,11 @@ def trouble(training: Training, metric: Metric) -> tuple[Trouble, int | None] | 
     """Return the reason why a training has no final value of a metric, with its step from 1; None where it has one."""
     if training.error:
         return Trouble.RAISED, None
-    late = training.losses[-1:] if training.broke_off else training.losses[math.floor(LAST * len(training.losses)) :]
+    late = (
+        training.losses[-1:]
+        if training.ended_at is not None
+        else training.losses[math.floor(LAST * len(training.losses)) :]
+    )
     if late and not any(loss is not None for loss in late):
         finite = max((place + 1 for place, loss in enumerate(training.losses) if loss is not None), default=0)
         return Trouble.LOSS, finite * training.every + 1
@@ -498,43 +446,21 @@ def _broke(trainings: Sequence[Training], metric: Metric, subject: str = "") -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """The end of a row's trainings by one `metric`, against fp32's.
-
-    `mean` and `sd` are those of the final value over seeds, None where undefined. `difference` from fp32 is a mean by
-    seed, of an accuracy as a share, of a loss relative to fp32's (positive: larger), with its 90% interval. `verdict`
-    has its reasons in `why`; of the training loss, unchanged means that it is no worse.
-    """
-
-    metric: Metric
-    mean: float | None = None
-    sd: float | None = None
-    difference: float | None = None
-    low: float | None = None
-    high: float | None = None
-    verdict: ChangeStatus | None = None
-    why: Sequence[Statement] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The trainings of one precision, of one setting of GradScaler or of an arm of fp32, by seed.
+    """The trainings of a precision, of a setting of GradScaler or of an arm of fp32, in the order of their seeds.
 
-    `name` is the precision's or the setting's, "control" or "fp64". `first` is its end by the metric that is judged
-    first, `fit` by the loss on the training batches.
+    `pairs` are its trainings with fp32's of the same seed, where that came to an end, `broke` says why one of these did
+    not. `first` is its end by the metric that is judged first, `fit` by the loss on the training batches.
     """
 
     name: str
     case_id: str
     arm: str = ""
-    by_seed: Mapping[int, Training]
-    first: Ending = Ending(metric=Metric(name=FIT))
-    fit: Ending = Ending(metric=Metric(name=FIT))
-
-    @property
-    def trainings(self) -> list[Training]:
-        """Its trainings."""
-        return list(self.by_seed.values())
+    trainings: Sequence[Training]
+    pairs: Sequence[tuple[Training, Training]] = ()
+    broke: Statement | None = None
+    first: Ending = field(default_factory=Ending)
+    fit: Ending = field(default_factory=Ending)
 
     @property
     def judged(self) -> bool:
@@ -543,10 +469,7 @@ class Row:
 
     @property
     def trains(self) -> bool | None:
-        """Whether it trains as fp32 does: True where score and training loss are both shown to be no worse.
-
-        False where either is shown to be worse, None where neither is known.
-        """
+        """Whether score and training loss are both shown to be no worse than fp32's; False: either is worse."""
         verdicts = {self.first.verdict, self.fit.verdict}
         if ChangeStatus.REGRESSED in verdicts:
             return False
@@ -557,8 +480,7 @@ class Row:
 class Learned:
     """The trainings of one workload on one device, and their verdicts.
 
-    `rows` are fp32 with its arms, then the precisions in the order of every table, then settings. They are judged first
-    by `metric`, then by `fit`, the loss on the training batches.
+    `rows` are fp32 with its arms, then precisions, then settings. They are judged first by `metric`, then by `fit`.
     """
 
     name: str = ""
@@ -580,96 +502,81 @@ class Learned:
         return list(dict.fromkeys(note for row in self.rows for training in row.trainings for note in training.notes))
 
 
-_Pairs = Sequence[tuple[Training, Training]]
-"""The trainings of a row, each with fp32's of the same seed, if that came to an end."""
-
-
 def conclude(workload: str, device: str, rows: Sequence[Row], asked: TrainingAsked) -> Learned:
     """Return the verdicts on rows, with fp32's; no verdicts where fp32 learns nothing, or its control differs."""
-    (fp32,) = (row.by_seed for row in rows if row.name == BASELINE)
-    metric, fit = metrics_of(fp32.values())
-    ended = {seed: training for seed, training in fp32.items() if trouble(training, metric) is None}
-    pairs = {row.name: [(row.by_seed[seed], ended[seed]) for seed in row.by_seed if seed in ended] for row in rows}
-    breaks = {row.name: _broke([training for training, _ in pairs[row.name]], metric) for row in rows if row.judged}
-    broken = {name: broke for name, broke in breaks.items() if broke is not None}
-    nothing = not ended or metric.learns is False
-    firsts = _endings(metric, rows, pairs, broken, nothing=nothing)
-    control = firsts.get(NAMES[CONTROL])
-    fits = _endings(fit, rows, pairs, broken, nothing=nothing or (control is not None and control.verdict in SHOWN))
-    concluded = [replace(row, first=firsts[row.name], fit=fits[row.name]) for row in rows]
+    (fp32,) = (row.trainings for row in rows if row.name == BASELINE)
+    metric, fit = metrics_of(fp32)
+    ended = {training.seed: training for training in fp32 if trouble(training, metric) is None}
+    known = []
+    for row in rows:
+        pairs = [(training, ended[training.seed]) for training in row.trainings if training.seed in ended]
+        broke = _broke([training for training, _ in pairs], metric) if row.judged else None
+        known.append(replace(row, pairs=pairs, broke=broke))
+    firsts, nothing = _endings(metric, known, nothing=not ended or metric.learns is False)
+    fits, _ = _endings(fit, known, nothing=nothing)
+    concluded = [replace(row, first=firsts[row.name], fit=fits[row.name]) for row in known]
     return Learned(workload=workload, device=device, metric=metric, fit=fit, asked=asked, rows=concluded)
 
 
-def _endings(
-    metric: Metric,
-    rows: Sequence[Row],
-    pairs: Mapping[str, _Pairs],
-    broken: Mapping[str, Statement],
-    *,
-    nothing: bool,
-) -> dict[str, Ending]:
-    """Return the ends of rows by a metric with their verdicts; broken rows do not count for the spread."""
+def _endings(metric: Metric, rows: Sequence[Row], *, nothing: bool) -> tuple[dict[str, Ending], bool]:
+    """Return the ends of rows by a metric with their verdicts, and whether `nothing` is concluded.
+
+    Nothing is where the control differs, too. Broken rows do not count for the spread. Trainings that all begin alike
+    show no spread, and have no interval.
+    """
     exact: dict[str, list[float]] = {}
     differing: dict[str, list[float]] = {}
     for row in rows:
-        changes = [metric.change(metric.final(training), metric.final(fp32)) for training, fp32 in pairs[row.name]]
+        changes = [metric.change(metric.final(training), metric.final(fp32)) for training, fp32 in row.pairs]
         known = [change for change in changes if change is not None]
-        if known and row.name not in (BASELINE, *broken):
+        if known and row.name != BASELINE and row.broke is None:
             (differing if row.judged else exact)[row.name] = known
-    judged: dict[str, Judged] = {}
-    usual: dict[str, Any] = {"margin": metric.margin, "resolution": metric.resolution, "sign": metric.sign}
+    judged: dict[str, Ending] = {}
     for name, values in exact.items():
         spread_values = [value for row_name, others in exact.items() if row_name != name for value in others]
-        judged |= judge({name: values}, spread_values, alpha=CONTROL_ALPHA, **usual)
+        judged |= judge({name: values}, spread_values, metric, CONTROL_ALPHA)
     rounding = [value for name, values in exact.items() if judged[name].verdict not in SHOWN for value in values]
     nothing = nothing or (NAMES[CONTROL] in judged and judged[NAMES[CONTROL]].verdict in SHOWN)
-    judged |= judge(differing, rounding, **usual)
-    return {
-        row.name: _ending(row, metric, judged.get(row.name), pairs[row.name], broken.get(row.name), nothing=nothing)
-        for row in rows
-    }
+    judged |= judge(differing, rounding, metric)
+    ends = {}
+    for row in rows:
+        finals = [value for training in row.trainings if (value := metric.final(training)) is not None]
+        ending = judged.get(row.name, Ending())._replace(
+            mean=mean_of(finals), sd=statistics.stdev(finals) if len(finals) > 1 else None
+        )
+        starts = {(fp32.weights_digest, fp32.inputs_digest) for _, fp32 in row.pairs}
+        if len(starts) == 1:
+            ending = ending._replace(low=None, high=None)
+        if row.broke is not None:
+            ending = ending._replace(verdict=ChangeStatus.REGRESSED, why=(row.broke,))
+        elif row.judged and nothing:
+            ending = ending._replace(verdict=ChangeStatus.INCONCLUSIVE)
+        elif row.judged:
+            verdict, why = _reasoned(metric, ending, len(row.pairs) if len(starts) == 1 else 0)
+            ending = ending._replace(verdict=verdict, why=why)
+        ends[row.name] = ending
+    return ends, nothing
 
 
-def _ending(
-    row: Row, metric: Metric, judged: Judged | None, pairs: _Pairs, broke: Statement | None, *, nothing: bool
-) -> Ending:
-    """Return the end of a row by a metric, with its verdict and, unless `nothing`, the reasons.
+def _reasoned(metric: Metric, ending: Ending, alike: int) -> tuple[ChangeStatus, list[Statement]]:
+    """Return the verdict on a row that came to an end and its reasons; `alike` pairs are all, and begin alike.
 
-    The training loss is no worse where the one-sided bound at 5% is within the margin (non-inferiority). Trainings that
-    all begin alike show no spread, which leaves no interval either.
+    The training loss is no worse where the one-sided bound at 5% is within the margin (non-inferiority).
     """
-    finals = [value for training in row.trainings if (value := metric.final(training)) is not None]
-    ending = Ending(metric=metric, mean=mean_of(finals), sd=statistics.stdev(finals) if len(finals) > 1 else None)
-    alike = len({(fp32.weights_digest, fp32.inputs_digest) for _, fp32 in pairs}) == 1
-    if judged is not None:
-        ending = replace(ending, verdict=judged.verdict, difference=judged.difference)
-        if math.isfinite(judged.low) and not alike:
-            ending = replace(ending, low=judged.low, high=judged.high)
-    if not row.judged:
-        return ending
-    if broke is not None:
-        return replace(ending, verdict=ChangeStatus.REGRESSED, why=(broke,))
-    verdict, why = _reasoned(ending, judged, pairs if alike else [])
-    return replace(ending, verdict=ChangeStatus.INCONCLUSIVE) if nothing else replace(ending, verdict=verdict, why=why)
-
-
-def _reasoned(ending: Ending, judged: Judged | None, alike: _Pairs) -> tuple[ChangeStatus, list[Statement]]:
-    """Return the verdict on a row that came to an end and its reasons; `alike` are pairs that all begin alike."""
-    metric = ending.metric
     if alike:
-        return ChangeStatus.INCONCLUSIVE, [_why(Learns.ONE_START, one=int(len(alike) == 1))]
-    if judged is None or not metric.learns:
+        return ChangeStatus.INCONCLUSIVE, [_why(Learns.ONE_START, one=int(alike == 1))]
+    if ending.verdict is None or ending.difference is None or not metric.learns:
         return ChangeStatus.INCONCLUSIVE, [_why(Learns.NO_RATIO)]
     unit: dict[str, Any] = {"margin": 100 * metric.margin, "unit": metric.unit}
-    undecided = judged.verdict is ChangeStatus.INCONCLUSIVE
-    no_worse = undecided and metric.name == FIT and judged.high <= metric.margin
-    if no_worse or judged.verdict is ChangeStatus.UNCHANGED:
+    undecided = ending.verdict is ChangeStatus.INCONCLUSIVE
+    bounded = ending.high is not None and ending.high <= metric.margin
+    if (undecided and metric.name == FIT and bounded) or ending.verdict is ChangeStatus.UNCHANGED:
         return ChangeStatus.UNCHANGED, [_why(Learns.WITHIN, metric=metric.name, **unit)]
     low, high = (None if end is None else 100 * end for end in (ending.low, ending.high))
-    apart = {"by": 100 * abs(judged.difference), "less": int(judged.difference < 0), "low": low, "high": high}
-    seeds = unit if judged.seeds_needed is None else {"seeds": judged.seeds_needed}
+    apart = {"by": 100 * abs(ending.difference), "less": int(ending.difference < 0), "low": low, "high": high}
+    seeds = unit if ending.seeds_needed is None else {"seeds": ending.seeds_needed}
     why = [_why(Learns.APART, metric=metric.name, unit=metric.unit, **apart)]
-    return judged.verdict, [*why, _why(Learns.SEEDS, **seeds)] if undecided else why
+    return ending.verdict, [*why, _why(Learns.SEEDS, **seeds)] if undecided else why
 
 
 def _why(code: Learns, **facts: Any) -> Statement:
@@ -712,28 +619,23 @@ def _of_row(row: Row) -> list[Statement]:
     return [state(code, "", severity), *(reason for place, reason in enumerate(why) if reason not in why[:place])]
 
 
-def learned_in(runs: "Iterable[StoredRun]", case_ids: Collection[str] | None = None) -> list[Learned]:
-    """Return the verdicts on each workload of runs (`learned`), the oldest first, each by a name of its own."""
-    known = [(run, workload) for run in runs for workload in learned(run, case_ids)]
+def learned(runs: "Iterable[StoredRun]", case_ids: Collection[str] | None = None) -> list[Learned]:
+    """Return the verdicts on the trainings of each workload of runs, per device, each with a name of its own.
+
+    With `case_ids`, only rows of these cases and of fp32; verdicts are reached with all that was trained.
+    """
+    known: list[tuple[StoredRun, Learned]] = []
+    for run in runs:
+        trained = run.several_of(Training)
+        cases = [case for case in run.cases.values() if trained.get(case.case_id)]
+        for (workload, device), members in grouped(cases, lambda case: (case.group, case.device)).items():
+            if case_ids is None or any(case.case_id in case_ids for case in members):
+                whole = conclude(workload, device, list(_rows(members, trained)), run.asked)
+                rows = [row for row in whole.rows if not row.judged or case_ids is None or row.case_id in case_ids]
+                known.append((run, replace(whole, rows=rows)))
     labels = case_labels((run.cases[workload.rows[0].case_id] for run, workload in known), precision=False)
     names = told_apart([labels[workload.rows[0].case_id] for _, workload in known], (run_name(run) for run, _ in known))
     return [replace(workload, name=name) for name, (_, workload) in zip(names, known, strict=True)]
-
-
-def learned(stored: "StoredRun", case_ids: Collection[str] | None = None) -> list[Learned]:
-    """Return the verdicts on the trainings of each workload, per device, in the order of the run.
-
-    With `case_ids`, only workloads of these cases, and of them only the rows of these and of fp32; verdicts are reached
-    with all that was trained.
-    """
-    trained, workloads = stored.several_of(Training), []
-    cases = [case for case in stored.cases.values() if trained.get(case.case_id)]
-    for (workload, device), members in grouped(cases, lambda case: (case.group, case.device)).items():
-        if case_ids is None or any(case.case_id in case_ids for case in members):
-            whole = conclude(workload, device, list(_rows(members, trained)), stored.asked)
-            rows = [row for row in whole.rows if not row.judged or case_ids is None or row.case_id in case_ids]
-            workloads.append(replace(whole, rows=rows))
-    return workloads
 
 
 def _rows(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]]) -> Iterator[Row]:
@@ -742,65 +644,65 @@ def _rows(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]]) -> I
         name = case.precision if case.scaler else f"{case.precision}, no scaler"
         by_arm = grouped(trained[case.case_id], lambda training: training.arm)
         for arm in sorted(by_arm, key=lambda arm: ARMS.index(arm) + 1 if arm in ARMS else 0):
-            by_seed = {training.seed: training for training in sorted(by_arm[arm], key=lambda training: training.seed)}
-            yield Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, by_seed=by_seed)
+            trainings = sorted(by_arm[arm], key=lambda training: training.seed)
+            yield Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, trainings=trainings)
 
 
 def heading(learned: Learned) -> str:
     """Return the workload, the device, the steps and the seeds, in one line."""
-    trained, asked = len({seed for row in learned.rows for seed in row.by_seed}), counted(learned.asked.seeds, "seed")
+    seeds = {training.seed for row in learned.rows for training in row.trainings}
     scaled = [SCALED[0]] if any(row.arm for row in learned.judged) else []
-    seeds = f"{trained:,} of {asked}" if trained < learned.asked.seeds else asked
-    return " · ".join([learned.workload, *scaled, learned.device, counted(learned.asked.steps, "step"), seeds])
+    size = [counted(learned.asked.steps, "step"), counted(len(seeds), "seed")]
+    return " · ".join([learned.workload, *scaled, learned.device, *size])
 
 
-Ended = tuple[Row, Ending]
+Ended = tuple[Row, Metric, Ending]
 """A row and its end by one metric."""
 
 
 def endings(learned: Learned) -> list[Ended]:
     """Return the ends of all rows by the metric that is judged first, then, if it is another, by the training loss."""
-    ends = [(row, row.first) for row in learned.rows]
-    return ends if learned.metric == learned.fit else ends + [(row, row.fit) for row in learned.rows]
+    ends: list[Ended] = [(row, learned.metric, row.first) for row in learned.rows]
+    return ends if learned.metric == learned.fit else ends + [(row, learned.fit, row.fit) for row in learned.rows]
 
 
 def _percent(value: float | None, unit: str = "") -> str:
     return UNDEFINED if value is None else f"{round(100 * value, 2) + 0.0:+.2f}{unit}"
 
 
-def _mean(end: Ending) -> str:
-    return UNDEFINED if end.mean is None else f"{end.mean:.2%}" if end.metric.name == ACCURACY else f"{end.mean:.4g}"
+def _mean(row: Ended) -> str:
+    _, metric, ending = row
+    return UNDEFINED if ending.mean is None else f"{ending.mean:.{'2%' if metric.name == ACCURACY else '4g'}}"
 
 
 ENDINGS: Sequence[Column[Ended]] = (
-    Column("precision", lambda pair: pair[0].name, "precision"),
-    Column("case_id", lambda pair: pair[0].case_id),
-    Column("metric", lambda pair: pair[1].metric.name, "metric"),
-    Column("mean", lambda pair: pair[1].mean, "at the end", "loss", lambda pair: _mean(pair[1])),
-    Column("sd", lambda pair: pair[1].sd),
+    Column("precision", lambda ended: ended[0].name, "precision"),
+    Column("case_id", lambda ended: ended[0].case_id),
+    Column("metric", lambda ended: ended[1].name, "metric"),
+    Column("mean", lambda ended: ended[2].mean, "at the end", "loss", _mean),
+    Column("sd", lambda ended: ended[2].sd),
     Column(
-        "difference", lambda pair: pair[1].difference, "against fp32", "share",
-        lambda pair: _percent(pair[1].difference, pair[1].metric.unit),
+        "difference", lambda ended: ended[2].difference, "against fp32", "share",
+        lambda ended: _percent(ended[2].difference, ended[1].unit),
     ),
     Column(
-        "low", lambda pair: pair[1].low, "90% interval", "share",
-        lambda pair: UNDEFINED if pair[1].low is None else f"{_percent(pair[1].low)} to {_percent(pair[1].high)}",
+        "low", lambda ended: ended[2].low, "90% interval", "share",
+        lambda ended: UNDEFINED if ended[2].low is None else f"{_percent(ended[2].low)} to {_percent(ended[2].high)}",
     ),
-    Column("high", lambda pair: pair[1].high),
-    Column("verdict", lambda pair: pair[1].verdict if pair[0].judged else None, "verdict",
-           said=lambda pair: pair[1].verdict or "" if pair[0].judged else ""),
-    Column("trains_as_fp32", lambda pair: pair[0].trains if pair[0].judged else None),
+    Column("high", lambda ended: ended[2].high),
+    Column("verdict", lambda ended: ended[2].verdict if ended[0].judged else None, "verdict",
+           said=lambda ended: ended[2].verdict or "" if ended[0].judged else ""),
+    Column("trains_as_fp32", lambda ended: ended[0].trains if ended[0].judged else None),
 )  # fmt: skip
-"""Of the end of the trainings in a precision, with a setting or of an arm of fp32, by one metric."""
 
 
-def _looks(row: Row, measure: Callable[[Sequence[GradientLook]], float | None]) -> float | None:
-    return measure([look for training in row.trainings for look in training.looks])
+def _looks(row: Row) -> list[GradientLook]:
+    return [look for training in row.trainings for look in training.looks]
 
 
-def _flushed(looks: Sequence[GradientLook]) -> float | None:
-    nonzero = sum(look.nonzero for look in looks)
-    return sum(look.flushed for look in looks) / nonzero if nonzero else None
+def _flushed(row: Row) -> float | None:
+    nonzero = sum(look.nonzero for look in _looks(row))
+    return sum(look.flushed for look in _looks(row)) / nonzero if nonzero else None
 
 
 def _scales(row: Row) -> str:
@@ -819,27 +721,24 @@ GRADIENTS: Sequence[Column[Row]] = (
     Column("precision", lambda row: row.name, "precision"),
     Column("case_id", lambda row: row.case_id),
     Column(
-        "last_scale",
-        lambda row: row.trainings[0].scales[-1][1] if row.trainings[0].scales else None,
-        "scale",
+        "last_scale", lambda row: row.trainings[0].scales[-1][1] if row.trainings[0].scales else None, "scale",
         said=_scales,
     ),
     Column(
         "skipped_steps",
         lambda row: mean_of((len(training.skipped) for training in row.trainings if training.scales), sum),
-        "skipped steps",
-        "whole",
+        "skipped steps", "whole",
     ),
-    Column("flushed_share", lambda row: _looks(row, _flushed), "flushed", "share"),
+    Column("flushed_share", _flushed, "flushed", "share"),
     Column(
-        "grad_rel_l2",
-        lambda row: _looks(row, lambda looks: mean_of((look.rel_l2 for look in looks), statistics.median)),
-        "error",
-        "error",
+        "grad_rel_l2", lambda row: mean_of((look.rel_l2 for look in _looks(row)), statistics.median), "error", "error",
     ),
     Column("nonfinite_gradients", _nonfinite, "not finite", rare=True),
-)
-"""Of the gradients and loss scale of trainings."""
+)  # fmt: skip
+
+
+def _with_gradients(learned: Learned) -> list[Row]:
+    return [row for row in learned.judged if any(training.looks or training.scales for training in row.trainings)]
 
 
 def _mean_losses(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
@@ -865,26 +764,10 @@ def _scales_over_time(learned: Learned) -> Iterator[tuple[str, list[float | None
             yield row.name, powers
 
 
-class ToTrain(NamedTuple):
-    """One training: of a case, from a seed, as its own or as another `arm`."""
-
-    case: Case
-    seed: int
-    arm: str
-
-    @property
-    def case_id(self) -> str:
-        """The id of the case."""
-        return self.case.case_id
-
-
-def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -> list[ToTrain]:
-    """Return the trainings of `cases` in their order.
-
-    That is workload by workload and seed by seed: fp32, its control, the fp64 reference, then the other precisions.
-    """
+def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -> list[Training]:
+    """Return the trainings of `cases`, workload by workload and seed by seed, fp32 with its arms first."""
     return [
-        ToTrain(case, seed, arm)
+        Training(case_id=case.case_id, seed=seed, arm=arm, steps=asked.steps)
         for group in grouped(cases, lambda case: (case.group, case.device)).values()
         for seed in range(first_seed, first_seed + asked.seeds)
         for case in sorted(group, key=lambda case: case.precision != BASELINE)
@@ -904,14 +787,13 @@ def _work(session: Session[TrainingAsked]) -> "Work":
             starts.setdefault((case.group, case.device, before.seed), before)
 
     def work(channel: "Channel", piece: "Piece") -> Training | Failure | Skip:
-        start: ToTrain = piece.part
-        case, group = start.case, (start.case.group, start.case.device)
+        start, case = piece.part, piece.planned.case
+        group = case.group, case.device
         if why := failed.get(group):
             message = f"its baseline {BASELINE} failed: {why.message}"
             return structs.replace(why, case_id=case.case_id, message=message)
         settings = structs.replace(session.prepared.settings, seed=start.seed)
-        asked = ArmAsked(steps=session.asked.steps, arm=start.arm)
-        outcome = ask_worker(channel, piece.planned, settings, TASK, asked, fresh=False)
+        outcome = ask_worker(channel, piece.planned, settings, TASK, start, fresh=False)
         if isinstance(outcome, Failure) and case.precision == BASELINE:
             failed[group] = outcome
         elif isinstance(outcome, Training):
@@ -922,18 +804,6 @@ def _work(session: Session[TrainingAsked]) -> "Work":
         return outcome
 
     return work
-
-
-def _with_baseline(
-    selection: Selection, _: TrainingAsked, environment: Environment, channel: "Channel", settings: Settings
-) -> "list[PlannedCase]":
-    """Return the cases of `selection`, always with the fp32 cases."""
-    from ampbench.drive.planning import make_plan
-    from ampbench.drive.session import describer
-
-    named = [BASELINE, *selection.precisions] if selection.precisions else []
-    selection = structs.replace(selection, precisions=named)
-    return make_plan(selection, environment, describer(channel, settings), emulated=True)
 
 
 def _refined(selection: Selection, asked: TrainingAsked) -> Selection:
@@ -951,10 +821,7 @@ def _refined(selection: Selection, asked: TrainingAsked) -> Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A study's result for a case: whether it `trains` as fp32 does, and the share by which it ends `worse`.
-
-    `study` names it: "study 8879c8, 300 steps from 3 seeds".
-    """
+    """A result of a `study` ("study 8879c8, 300 steps from 3 seeds"): a case `trains` as fp32 does or ends `worse`."""
 
     trains: bool
     study: str
@@ -964,15 +831,14 @@ class Trained:
 def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict[str, Trained]:
     """Return by case id the newest result of `studies` for each case of a run that measured.
 
-    A result counts if host, torch, case and weights are the same, GradScaler is PyTorch's default, and it shows whether
-    the case trains as fp32 does.
+    It counts if host, torch, case and weights are the same, and it shows whether the case trains as fp32 does.
     """
     trained: dict[str, Trained] = {}
     for study in sorted(studies, key=lambda study: (study.header.started_at, study.header.run)):
         if study.header.explains != TRAINING or place_of(study) != place_of(measured):
             continue
         name = f"study {study.header.run.rpartition('-')[2]}"
-        for workload in learned(study):
+        for workload in learned([study]):
             steps = counted(workload.asked.steps, "step")
             for row in workload.judged:
                 divergence = measured.divergence.get(row.case_id)
@@ -982,12 +848,12 @@ def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict
                 if not row.arm and same and row.trains is not None:
                     ending = row.first if row.first.verdict is ChangeStatus.REGRESSED else row.fit
                     worse = None if row.trains or ending.difference is None else abs(ending.difference)
-                    size = f"{steps} from {counted(len(row.by_seed), 'seed')}"
+                    size = f"{steps} from {counted(len(row.trainings), 'seed')}"
                     trained[row.case_id] = Trained(trains=row.trains, study=f"{name}, {size}", worse=worse)
     return trained
 
 
-TASK = Task(TRAINING, ArmAsked, Training, "ampbench.studies.training_measure:do_training")
+TASK = Task(TRAINING, Training, Training, "ampbench.studies.training_measure:do_training")
 STUDY: Study[TrainingAsked, Learned] = Study(
     kind=TRAINING,
     help="""\
@@ -1013,60 +879,45 @@ Examples:
     task=TASK,
     timeout="1800",
     selects=Selects(
-        precision=ALL_PRECISIONS_HELP,
+        precision="See ampbench list precisions. Default: all.",
         workloads=("digits", "characters"),
         phases=("training",),
         recipes=True,
         own_precisions=True,
+        tried=lambda selected: [BASELINE, *selected] if selected else [],
+        emulated=True,
     ),
     refined=_refined,
-    plan=_with_baseline,
     parts=lambda where, cases, asked: trainings_of(cases, where.settings.seed, asked),
     apart=("case_id", "seed", "arm"),
     work=_work,
     title="Trainings",
     subject="workload",
-    subjects=learned_in,
+    subjects=learned,
     heading=heading,
     tables=(
-        shown(
-            "endings",
-            ENDINGS,
-            endings,
-            title="At the end",
-            keys="precision metric mean difference low verdict",
-            note="last quarter of the steps, of weights in fp32, mean over seeds; against fp32: of the same "
+        Table(
+            "endings", ENDINGS, endings, "At the end",
+            "last quarter of the steps, of weights in fp32, mean over seeds; against fp32: of the same "
             "seed, in points or percent of its loss; control: fp32 from weights one rounding away",
+            keys="precision metric mean difference low verdict",
         ),
-        shown(
-            "gradients",
-            GRADIENTS,
-            lambda learned: [
-                row for row in learned.judged if any(training.looks or training.scales for training in row.trainings)
-            ],
-            title="Gradients and loss scale",
-            keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",
-            note="flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "
+        Table(
+            "gradients", GRADIENTS, _with_gradients, "Gradients and loss scale",
+            "flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "
             "gradients of these parameters in some step",
+            keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",
         ),
     ),
     conclusions=conclusions,
     charts=(
         curves(
-            "studies-losses",
-            "Training loss",
-            "training loss",
-            "precision or setting",
-            _mean_losses,
+            "studies-losses", "Training loss", "training loss", "precision or setting", _mean_losses,
             alt="Means over seeds. A line ends with the first seed that was given up.",
         ),
         curves(
-            "studies-scales",
-            "Loss scale over time",
-            "loss scale, as a power of 2",
-            "precision or setting",
-            _scales_over_time,
-            alt="Each step that GradScaler skips halves the scale.",
+            "studies-scales", "Loss scale over time", "loss scale, as a power of 2", "precision or setting",
+            _scales_over_time, alt="Each step that GradScaler skips halves the scale.",
         ),
     ),
-)
+)  # fmt: skip

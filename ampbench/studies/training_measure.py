@@ -1,17 +1,16 @@
 """Whole trainings from the same weights on the same batches: losses in gradients, and final scores.
 
-Dropout is off: two precisions draw different masks. What else is random draws the same numbers in each step of every
-training of a seed. GradScaler starts as PyTorch makes it, or as a setting says, so that the steps it skips at first
-belong to the training. Looks and evaluations leave no trace in a training.
+Dropout is off: two precisions draw different masks. Other random ops draw the same numbers in each step of every
+training of a seed. Looks and evaluations leave no trace in a training.
 """
 
 import copy
 import dataclasses
 import math
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +21,7 @@ from ampbench.core.recipes import find_recipe
 from ampbench.errors import UsageError
 from ampbench.records.case import Case
 from ampbench.records.measured import Score
-from ampbench.records.ranges import FirstNonfinite
-from ampbench.studies.training import ARMS, CONTROL, REFERENCE, ArmAsked, GradientLook, Training, scaler_arguments
+from ampbench.studies.training import ARMS, CONTROL, REFERENCE, GradientLook, Training, scaler_arguments
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.worker.data import Generator, batches_of, in_fp32, inputs_digest, weights_digest
 from ampbench.worker.distances import compare, is_finite, right_decisions
@@ -49,8 +47,6 @@ STRIDE = 1_000_003
 
 ONE_BATCH = "there is one batch: it is trained on over and over"
 UNNAMED = "no optimizer is named: plain SGD trains, as with --optimizer sgd:lr=0.01"
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 class Readout:
@@ -113,38 +109,29 @@ class Readout:
 
 
 class _Course:
-    """A training at work: `training` is the record of it, filled step by step; `losses` are of single steps."""
+    """A training at work: `training` is its record, filled step by step; `losses` are of single steps."""
 
-    def __init__(self, workload: Workload, case: Case, device: Device, seed: int, asked: ArmAsked):
-        self.workload, self.case, self.device, self.asked = workload, case, device, asked
-        self.training = Training(
-            case_id=case.case_id,
-            seed=seed,
-            arm=asked.arm,
-            steps=asked.steps,
-            weights_digest=weights_digest(workload),
-            inputs_digest=inputs_digest(workload),
-        )
-        self.losses: list[float] = []
-        self.nonfinite: Counter[str] = Counter()
-        self.first: FirstNonfinite | None = None
-        self.ended_at: int | None = None
+    def __init__(self, workload: Workload, case: Case, device: Device, blank: Training):
+        self.workload, self.case, self.device, self.losses = workload, case, device, list[float]()
+        digests = {"weights_digest": weights_digest(workload), "inputs_digest": inputs_digest(workload)}
+        self.training = structs.replace(blank, **digests)
 
     def run(self) -> None:
         """Train in the precision of the case or, as the reference, in fp64, on the CPU where the device has none."""
-        workload, arm, reference = self.workload, self.asked.arm, self.asked.arm == REFERENCE
+        workload, arm = self.workload, self.training.arm
         if len(batches_of(workload.inputs)) == 1:
             self.training.notes.append(ONE_BATCH)
         if not is_named(workload, find_recipe(self.case.recipe)):
             self.training.notes.append(UNNAMED)
         if arm == CONTROL:
             workload = one_rounding_away(workload, self.training.seed)
-        device = fp64_device(self.device) if reference else self.device
+        fp64 = FP64 if arm == REFERENCE else None
+        device = fp64_device(self.device) if fp64 else self.device
         device.release()
         seed_all(self.training.seed)
-        readout = Readout(workload, self.case, self.device, self.asked.steps)
-        with precision_flags(FP64 if reference else PRECISIONS[self.case.precision]):
-            step = build_training(workload, self.case, device, precision=FP64 if reference else None)
+        readout = Readout(workload, self.case, self.device, self.training.steps)
+        with precision_flags(fp64 or PRECISIONS[self.case.precision]):
+            step = build_training(workload, self.case, device, precision=fp64)
             if arm and arm not in ARMS:
                 scaler = torch.amp.GradScaler(device.type, **scaler_arguments(arm))
                 step.scaler = scaler if scaler.is_enabled() else None
@@ -153,12 +140,19 @@ class _Course:
             step.let_go()
 
     def _train(self, step: TrainingStep, readout: Readout) -> None:
-        steps = self.asked.steps
+        steps = self.training.steps
         scored_at = {round(share * steps) for share in SCORED}
         own_loop = PRECISIONS[self.case.precision].prepare is not None or self.workload.step is not None
         exact = own_loop or self.case.precision == BASELINE
         looks = set() if exact else {round(place * (steps - 1) / (LOOKS - 1)) for place in range(LOOKS)}
-        scheduler = self._scheduler(step.optimizer)
+        recipe, schedule = find_recipe(self.case.recipe), self.workload.schedule
+        scheduler = None
+        if recipe.schedule:
+            rate = partial(recipe.rate_share, steps=steps)
+            scheduler = torch.optim.lr_scheduler.LambdaLR(step.optimizer, rate)
+        elif schedule is not None:
+            scheduler = schedule(step.optimizer, steps)
+        self._note_scale(step, 0)
         for number in range(steps + 1):
             if number in scored_at:
                 held_out, fit = readout.scores(step, number)
@@ -174,21 +168,13 @@ class _Course:
             self._step(step, number, readout if number in looks else None)
             scales = self.training.scales
             if not is_finite(step.stored().values()) or (scales and scales[-1][1] < LOWEST_SCALE):
-                self.ended_at = number
+                self.training = structs.replace(self.training, ended_at=number)
                 return
-
-    def _scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """Return the schedule of the recipe, else the workload's own, if there is one."""
-        recipe, steps, schedule = find_recipe(self.case.recipe), self.asked.steps, self.workload.schedule
-        if recipe.schedule:
-            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.rate_share(step, steps))
-        return schedule(optimizer, steps) if schedule is not None else None
 
     def _step(self, step: TrainingStep, number: int, readout: Readout | None) -> None:
         """Take a step, and look at its gradients with a `readout`."""
         seed = self.training.seed * STRIDE + number
         exact = readout.gradients(step, number, seed) if readout is not None else None
-        self._note_scale(step, number)
         seed_all(seed)
         step.take_batch(number)
         gradients = step.unscaled_gradients()[1]
@@ -197,9 +183,9 @@ class _Course:
         if exact is not None:
             self.training.looks.append(_look(number, gradients, exact))
         strange = not is_finite(gradients.values())
-        if strange:
-            self.nonfinite.update(name for name, gradient in gradients.items() if not is_finite([gradient]))
-        if (strange or not math.isfinite(self.losses[-1])) and self.first is None:
+        for name in (name for name, gradient in gradients.items() if strange and not is_finite([gradient])):
+            self.training.nonfinite[name] = self.training.nonfinite.get(name, 0) + 1
+        if (strange or not math.isfinite(self.losses[-1])) and self.training.first_nonfinite is None:
             self._find_first(step, number, seed)
         step.apply_gradients()
         self._note_scale(step, number + 1)
@@ -222,41 +208,35 @@ class _Course:
         with suppress(UsageError):  # of a program that no op of can be watched
             with find_nonfinite(step.module) as finder:
                 step.forward_and_backward()
-            self.first = finder.first and structs.replace(finder.first, step=number)
+            if finder.first is not None:
+                first = structs.replace(finder.first, step=number)
+                self.training = structs.replace(self.training, first_nonfinite=first)
         for weight, gradient in gradients:
             weight.grad = gradient
         for buffer, saved in buffers:
             buffer.copy_(saved)
 
 
-def train(workload: Workload, case: Case, device: Device, *, seed: int, asked: ArmAsked) -> Training:
-    """Train `case` as `asked`, all batches in turn.
+def train(workload: Workload, case: Case, device: Device, blank: Training) -> Training:
+    """Return a training of `case`, whose `blank` says how, all batches in turn.
 
-    The learning rate follows the schedule of the case's recipe, else the workload's own, if it has one. The control
-    begins one rounding away from the workload's weights. A training ends early where its weights are not finite, or the
-    scale falls below `LOWEST_SCALE`. An error of a step is recorded; of the fp32 case itself and its control it is
-    raised, as is, of all but the reference, that memory ran out.
+    The learning rate follows the schedule of the case's recipe, else the workload's own. A training ends early where
+    its weights are not finite, or the scale falls below `LOWEST_SCALE`. An error of a step is recorded; of the fp32
+    case itself and its control it is raised, as is, of all but the reference, an exhausted memory.
     """
-    course = _Course(workload, case, device, seed, asked)
+    course = _Course(workload, case, device, blank)
     error = ""
     try:
         course.run()
     except Exception as raised:
-        if asked.arm != REFERENCE and (is_out_of_memory(raised) or case.precision == BASELINE):
+        if blank.arm != REFERENCE and (is_out_of_memory(raised) or case.precision == BASELINE):
             raise
         error = said_of(raised)
     if error:
         device.release()  # the error held tensors of the step
-    every, losses = max(1, math.ceil(asked.steps / MOST_LOSSES)), course.losses
-    return structs.replace(
-        course.training,
-        every=every,
-        losses=[_mean(losses[at : at + every]) for at in range(0, len(losses), every)],
-        nonfinite=dict(course.nonfinite),
-        first_nonfinite=course.first,
-        ended_at=course.ended_at,
-        error=error,
-    )
+    every = max(1, math.ceil(blank.steps / MOST_LOSSES))
+    losses = [_mean(course.losses[at : at + every]) for at in range(0, len(course.losses), every)]
+    return structs.replace(course.training, every=every, losses=losses, error=error)
 
 
 def one_rounding_away(workload: Workload, seed: int) -> Workload:
@@ -276,7 +256,7 @@ def one_rounding_away(workload: Workload, seed: int) -> Workload:
     return dataclasses.replace(workload, module=module)
 
 
-def _look(number: int, gradients: Tensors, reference: Tensors) -> GradientLook:
+def _look(number: int, gradients: Mapping[str, torch.Tensor], reference: Mapping[str, torch.Tensor]) -> GradientLook:
     """Compare gradients, the scale divided out, with fp32 gradients."""
     pairs = [(gradients[name].to_dense(), exact.to_dense()) for name, exact in reference.items() if name in gradients]
     known = [(gradient, (exact != 0) & exact.isfinite()) for gradient, exact in pairs]
@@ -292,6 +272,6 @@ def _mean(losses: Sequence[float]) -> float | None:
     return math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else None
 
 
-def do_training(work: Work, asked: ArmAsked) -> Training:
+def do_training(work: Work, asked: Training) -> Training:
     """Do the task "training"."""
-    return train(work.workload, work.case, work.device, seed=work.seed, asked=asked)
+    return train(work.workload, work.case, work.device, asked)

@@ -13,7 +13,7 @@ from msgspec import structs
 from ampbench import store
 from ampbench.core.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
 from ampbench.core.units import one_of
-from ampbench.drive.planning import PlannedCase, check_selection, in_one_phase, make_plan, meant
+from ampbench.drive.planning import WITHOUT_LOSS, PlannedCase, check_selection, in_one_phase, make_plan, meant
 from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool, ServerChannel
 from ampbench.drive.session import (
     Opened,
@@ -148,7 +148,9 @@ def _work_of(study: Study[A, Any], session: Session[A]) -> Work:
     if study.on_devices is not None:
         return lambda channel, piece: filled(channel, study, settings, asked, piece.part)
     assert task is not None
-    return lambda channel, piece: ask_worker(channel, piece.planned, settings, task, asked)
+    return lambda channel, piece: ask_worker(
+        channel, piece.planned, settings, task, study.request(session, piece.planned)
+    )
 
 
 def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, writer: RunWriter, watch: Watch) -> str:
@@ -218,7 +220,7 @@ def prepared(
             settings = structs.replace(settings, memory_limit_bytes=default_memory_limit())
         if begun is not None:
             check_same(begun, first.environment)
-        plan = _planned(study, selection, settings, asked, first)
+        plan = _planned(study, selection, settings, first)
         if begun is not None and study.selects is not None:
             check_same_cases(begun, plan)
             left = {part.case_id for part in lacking(study, begun)}
@@ -258,27 +260,31 @@ def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Sele
         phases=selection.phases or list(selects.phases),
     )
     sources = check_selection(selection)
-    if selects.eager:
-        require_eager(selection, study.kind)
+    others = [path for path in selection.paths if path != "eager"]
+    if others and not selects.path:
+        verb = verb_of(study.kind)
+        raise UsageError(f"{verb} needs the modules of the eager path: a {others[0]} network does not run them")
     if selects.among:
         require_among(selection, selects.among, verb_of(study.kind))
     return study.refined(selection, asked), sources
 
 
-def _planned(
-    study: Study[A, Any], selection: Selection, settings: Settings, asked: A, first: Opened
-) -> list[PlannedCase]:
-    """Return the cases of a selection on the machine of a first server; none where a study is of no cases."""
+def _planned(study: Study[A, Any], selection: Selection, settings: Settings, first: Opened) -> list[PlannedCase]:
+    """Return the eager cases of a selection on the machine of a first server; none where a study is of no cases."""
     selects = study.selects
     if selects is None:
         return []
-    if study.plan is not None:
-        plan = study.plan(selection, asked, first.environment, first.channel, settings)
-    else:
-        plan = plan_default_autocast(selection, first.environment, first.channel, settings)
+    tried = selects.tried(selection.precisions)
+    asked, describe = structs.replace(selection, precisions=[*tried], paths=[]), describer(first.channel, settings)
+    how = {"absent_devices": selects.absent, "emulated": selects.emulated}
+    plan = make_plan(asked, first.environment, describe, **how)
+    if tried is AUTOCAST:
+        plan = [planned for planned in plan if _is_default(planned, first.environment)]
     if not selects.own_precisions:
         refuse_own(selection)
-    return in_one_phase(plan) if selects.one_phase and not selection.phases else plan
+    if selection.phases:
+        return plan
+    return in_one_phase(plan) if selects.one_phase else [entry for entry in plan if entry.skip not in WITHOUT_LOSS]
 
 
 def worked(study: Study[A, Any], session: Session[A], pieces: Sequence[Piece], writer: RunWriter, watch: Watch) -> str:
@@ -389,13 +395,6 @@ def work_through(
     return Worked(path=writer.path, seen=entries), ended
 
 
-def require_eager(selection: Selection, verb: str) -> None:
-    """Raise `UsageError` for any path but eager: in a compiled or traced network no module runs by itself."""
-    others = [path for path in selection.paths if path != "eager"]
-    if others:
-        raise UsageError(f"{verb} needs the modules of the eager path: a {others[0]} network does not run them")
-
-
 def require_among(selection: Selection, allowed: Sequence[str], verb: str) -> None:
     """Raise `UsageError` unless all precisions selected are `allowed` for a verb.
 
@@ -434,26 +433,6 @@ def refuse_own(selection: Selection) -> None:
             raise UsageError(
                 f"{row.name} is your own precision: measure it with `ampbench run`; this verb takes ampbench's own"
             )
-
-
-def plan_default_autocast(
-    selection: Selection,
-    environment: Environment,
-    channel: Channel,
-    settings: Settings,
-    *,
-    absent_devices: bool = False,
-) -> list[PlannedCase]:
-    """Return the eager cases of `selection`; without precisions, autocast to each device's default dtype.
-
-    With `absent_devices`, that its device is absent skips no case. Raises as `make_plan`.
-    """
-    precisions = selection.precisions or AUTOCAST
-    asked = structs.replace(selection, precisions=precisions, paths=[])
-    plan = make_plan(asked, environment, describer(channel, settings), absent_devices=absent_devices)
-    if selection.precisions:
-        return plan
-    return [planned for planned in plan if _is_default(planned, environment)]
 
 
 def _is_default(planned: PlannedCase, environment: Environment) -> bool:

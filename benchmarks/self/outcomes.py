@@ -46,7 +46,7 @@ from ampbench.show.wording import against
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.headroom import fit
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.studies.training import CONTROL, ArmAsked, Training, learned
+from ampbench.studies.training import CONTROL, Training, learned
 from ampbench.studies.training_measure import train
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.environment import read_environment
@@ -182,7 +182,6 @@ def available(setting: Setting) -> list[str]:
 
 def case_of(setting: Setting, precision: str) -> Case:
     """Return the case of a setting in a precision."""
-    storage = PRECISIONS[precision].storage
     return Case(
         workload=setting.name.replace(", ", "/").replace(" ", "_"),
         family="outcomes",
@@ -192,7 +191,7 @@ def case_of(setting: Setting, precision: str) -> Case:
         phase="training",
         path="eager",
         batch_size=NETWORKS[setting.network].batch_size,
-        input_dtype=SHORT_DTYPES[storage],
+        input_dtype=SHORT_DTYPES[PRECISIONS[precision].storage],
         memory_format="contiguous",
     )
 
@@ -255,7 +254,8 @@ def _do(
     workload, case = workload_of(setting, seed), case_of(setting, precision)
     begun = {} if init_scale is None else {"init_scale": init_scale}
     with patch("torch.amp.GradScaler", partial(torch.amp.GradScaler, **begun)):
-        training = train(workload, case, open_device("cpu"), seed=seed, asked=ArmAsked(steps=setting.steps, arm=arm))
+        start = Training(case_id=case.case_id, seed=seed, arm=arm, steps=setting.steps)
+        training = train(workload, case, open_device("cpu"), start)
     return [dataclasses.replace(line, training=training)]
 
 
@@ -310,7 +310,7 @@ class Outcome:
 def outcomes(lines: Iterable[Line], proof: Proof = PROOF) -> list[Outcome]:
     """Return the outcome of every precision in every trained setting."""
     lines = list(lines)
-    studies = {study.workload: study for study in learned(_trained_run(lines, len(proof.seeds)))}
+    studies = {study.workload: study for study in learned([_trained_run(lines, len(proof.seeds))])}
     objected = {place: objections([line for line in lines if line.place == place]) for place in PLACES}
     listed = []
     for setting in proof.settings:

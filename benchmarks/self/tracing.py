@@ -70,7 +70,7 @@ def summary_seconds() -> float:
 
 def probe_seconds(device: str) -> float:
     """Return the wall time of a probe of one device type and dtype, with Python's start."""
-    probe = f"from ampbench.studies.rules_measure import probe_rules; probe_rules({device!r}, ['bfloat16'])"
+    probe = f"from ampbench.studies.devices_measure import probe_rules; probe_rules({device!r}, ['bfloat16'])"
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True)
     return time.perf_counter() - start

@@ -94,7 +94,7 @@ class Replayed:
 def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replayed]:
     found = Replayed()
     monkeypatch.setattr("ampbench.studies.work.ServerChannel", found.opened)
-    monkeypatch.setattr("ampbench.studies.rules_measure.rule_ops", lambda: ["aten::addmm", "aten::sum"])
+    monkeypatch.setattr("ampbench.studies.devices_measure.rule_ops", lambda: ["aten::addmm", "aten::sum"])
     yield found
     if Replayed.process is not None:
         Replayed.process.close()

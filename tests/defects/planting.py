@@ -7,7 +7,7 @@ from typing import Any
 
 from ampbench.defects import CHECKS, program_of
 from ampbench.studies.check import Checked
-from ampbench.studies.check_measure import run_program
+from ampbench.studies.devices_measure import run_program
 
 Plant = Callable[[], AbstractContextManager[Any]]
 

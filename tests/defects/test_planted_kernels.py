@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ampbench.defects import CHECKS, program_of
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
-from ampbench.studies.check_measure import run_program
+from ampbench.studies.devices_measure import run_program
 from tests.defects.planting import Plant
 
 HALF = (torch.float16, torch.bfloat16)

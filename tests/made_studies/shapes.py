@@ -11,7 +11,7 @@ from ampbench.records.bounds import Count
 from ampbench.records.case import Case
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, Table, View
+from ampbench.studies.study import Selects, Study, Table
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -92,15 +92,8 @@ Examples:
     asked=Nothing,
     record=ShapesPass,
     task=Task("shapes", Nothing, ShapesPass, "ampbench.studies.shapes:do_shapes", timed=False, flags=True),
-    selects=Selects(precision=AUTOCAST_HELP, phase="inference or training. Default: inference.", phases=("inference",)),
+    selects=Selects(phases=("inference",)),
     title="Shapes",
-    tables=(
-        Table(
-            key="modules",
-            columns=COLUMNS,
-            rows=lambda record: record.modules,
-            views=[View(title="What each module gives")],
-        ),
-    ),
+    tables=(Table("modules", COLUMNS, lambda record: record.modules, "What each module gives"),),
     conclusions=conclusions,
 )

@@ -14,7 +14,7 @@ from ampbench.records.case import Case
 from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
-from ampbench.studies.study import AUTOCAST_HELP, Selects, Study, Table, View, asks
+from ampbench.studies.study import Selects, Study, Table, asks
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -96,20 +96,9 @@ Examples:
     asked=WarmUpAsked,
     record=WarmUp,
     task=Task("warmup", WarmUpAsked, WarmUp, "ampbench.studies.warmup:do_warmup"),
-    selects=Selects(
-        precision=AUTOCAST_HELP,
-        phase="inference or training. Default: inference.",
-        phases=("inference",),
-    ),
+    selects=Selects(phases=("inference",)),
     title="Warm-up",
-    tables=(
-        Table(
-            key="steps",
-            columns=COLUMNS,
-            rows=lambda record: list(enumerate(record.samples, start=1)),
-            views=[View(title="The first steps")],
-        ),
-    ),
+    tables=(Table("steps", COLUMNS, lambda record: list(enumerate(record.samples, start=1)), "The first steps"),),
     conclusions=conclusions,
     charts=(
         curves(

@@ -65,7 +65,7 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
         ("input-storage", {"seconds": 0.5}, StorageAsked(seconds=0.5)),
         (
             "ceilings", {"seconds": 0.5, "operations": ["copy"], "dtypes": ["bf16"]},
-            CeilingsAsked(seconds=0.5, operations=["copy"], dtypes=["bf16"]),
+            CeilingsAsked(seconds=0.5, operation=["copy"], dtype=["bf16"]),
         ),
         ("rules", {}, Nothing()),
     ],

@@ -18,7 +18,7 @@ from ampbench.records.casts import (
 from ampbench.records.measured import Fitness
 from ampbench.records.rules import FAKE
 from ampbench.studies.casts import Casts, conclusions
-from ampbench.studies.paired import Timing
+from ampbench.studies.study import Timing
 from tests.stored_runs import make_case
 
 CASE = make_case("bf16_autocast")

@@ -35,7 +35,7 @@ from tests.studies.ceiling_records import ceiling
 from tests.studies.working import work
 
 GPU = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp16": "native", "bf16": "unavailable"})
-ASKED = CeilingsAsked(seconds=0.5, operations=[MATMUL, COPY], dtypes=["fp32", "bf16"])
+ASKED = CeilingsAsked(seconds=0.5, operation=[MATMUL, COPY], dtype=["fp32", "bf16"])
 
 
 def answer(request: Request) -> Reply:
@@ -84,7 +84,7 @@ def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path
 
 
 def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
-    wanted = STUDY.parts(make_header(environment=machine(CPU, NO_GPU)), [], CeilingsAsked(operations=[MATMUL]))
+    wanted = STUDY.parts(make_header(environment=machine(CPU, NO_GPU)), [], CeilingsAsked(operation=[MATMUL]))
     assert [piece.dtype for piece in wanted] == ["fp32", "bf16", "fp16"]
     wanted = STUDY.parts(make_header(environment=machine(CPU, GPU)), [], CeilingsAsked())
     assert {piece.device for piece in wanted} == {"cuda"}
@@ -118,8 +118,8 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
     [
         (["cuda"], CeilingsAsked(), "cuda is not available: no driver"),
         (["cpu", "cuda"], CeilingsAsked(), "cuda is not available: no driver"),
-        (["cpu"], CeilingsAsked(dtypes=["fp32", "tf32"], operations=[MATMUL]), "cpu has no tf32"),
-        (["cpu"], CeilingsAsked(dtypes=["bf16"], operations=[READ]), "all reads are measured in fp32"),
+        (["cpu"], CeilingsAsked(dtype=["fp32", "tf32"], operation=[MATMUL]), "cpu has no tf32"),
+        (["cpu"], CeilingsAsked(dtype=["bf16"], operation=[READ]), "all reads are measured in fp32"),
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_is_stored(

@@ -7,9 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ampbench.records.measured import ATTENTION, CONV, MATMUL
-from ampbench.studies import ceilings_measure as measure
+from ampbench.studies import devices_measure as measure
 from ampbench.studies.ceilings import COPY, OPERATIONS, READ, best
-from ampbench.studies.ceilings_measure import Task, measure_ceiling, tasks_of
+from ampbench.studies.devices_measure import Task, measure_ceiling, tasks_of
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import Cpu, Device, open_device
 

@@ -9,7 +9,8 @@ from ampbench.defects import CACHE, COMPILE, Check
 from ampbench.errors import UnknownNameError
 from ampbench.records.case import DeviceDescription
 from ampbench.studies import check as instrument
-from ampbench.studies.check import asked_of, wanted_of
+from ampbench.studies.check import STUDY, ChecksAsked, wanted_of
+from ampbench.studies.study import asked_for
 from tests.stored_runs import make_header
 
 
@@ -38,7 +39,7 @@ def wanted(*devices: str, names: tuple[str, ...] = (), areas: tuple[str, ...] = 
         mock.patch.object(instrument, "CHECKS", ROWS),
         mock.patch.object(instrument, "program_of", return_value=""),
     ):
-        found = wanted_of(here, devices, asked_of([*names, *areas]))
+        found = wanted_of(here, devices, ChecksAsked(names=[*names, *areas]))
     return [f"{one.check} {one.device}" + (f": {one.why}" if one.why else "") for one in found]
 
 
@@ -62,7 +63,7 @@ def test_slow_checks_are_run_by_name_or_area_and_those_that_compile_need_a_compi
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    with mock.patch.object(instrument, "CHECKS", ROWS), pytest.raises(UnknownNameError, match="did you mean real"):
-        asked_of(["rael"])
+    with pytest.raises(UnknownNameError, match="did you mean stale-weight-cast"):
+        asked_for(STUDY, {"names": ["stale-weight-cats"]})
     with pytest.raises(UnknownNameError, match="unknown check 'complie': did you mean compile"):
-        asked_of(["complie"])
+        asked_for(STUDY, {"names": ["complie"]})

@@ -7,9 +7,9 @@ import pytest
 from ampbench.defects import CACHE, Check
 from ampbench.records.measured import Fitness
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
-from ampbench.studies import check_measure as measure
+from ampbench.studies import devices_measure as measure
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked
-from ampbench.studies.check_measure import do_check, run_program
+from ampbench.studies.devices_measure import do_check, run_program
 from ampbench.worker.worker import Work
 
 

@@ -20,8 +20,7 @@ from ampbench.records.ranges import (
     Swallowed,
 )
 from ampbench.show.document import records
-from ampbench.show.studies import section
-from ampbench.show.study_words import lines
+from ampbench.show.studies import lines, section
 from ampbench.studies import headroom, origin
 from ampbench.studies.headroom import GRADIENTS, MODULE_COLUMNS, SEEN, VALUES, Headroom, fits
 from ampbench.studies.origin import Origin
@@ -55,8 +54,8 @@ def test_a_sum_of_4096_sixteens_is_told_before_and_after_it_is_run():
     found = passed(values("", 65536.0, kind="Sum"), low=low)
     assert lines(headroom.conclusions(CASE, found)) == [
         (
-            "fp16: 1 of 1 module would overflow (worst the network itself: largest activation is 1.0005 times what "
-            "fp16 holds)"
+            "fp16: 1 of 1 module would overflow (worst the network itself: largest activation is 1.0005 times fp16's "
+            "largest number)"
         ),
         "bf16: nothing in 1 module would overflow or flush",
         (

@@ -26,7 +26,7 @@ from ampbench.studies.input_storage import (
     conclusions,
     situation,
 )
-from ampbench.studies.paired import Timing
+from ampbench.studies.study import Timing
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_case, make_header
 from tests.studies.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs

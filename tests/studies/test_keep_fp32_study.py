@@ -20,7 +20,7 @@ from ampbench.records.case import Case
 from ampbench.records.measured import Fitness
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page
-from ampbench.show.study_words import lines as words
+from ampbench.show.studies import lines as words
 from ampbench.studies.keep_fp32 import (
     Keep,
     Limits,
@@ -34,7 +34,7 @@ from ampbench.studies.keep_fp32 import (
     share_of,
     units_of,
 )
-from ampbench.studies.paired import Timing as Times
+from ampbench.studies.study import Timing as Times
 from tests.report.ranged_runs import FP16, TRIED, keeping_run, tried
 from tests.report.ranged_runs import searched as on_page
 from tests.scripted_channel import got, make_request

@@ -9,11 +9,12 @@ from ampbench.core.precisions import LOW, PRECISIONS, SCALED
 from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS, NOT_TRAINED
 from ampbench.records.case import DeviceDescription
 from ampbench.records.kinds import HEADROOM, ORIGIN
-from ampbench.records.ranges import OriginPass, RangePass, RangesAsked
+from ampbench.records.ranges import OriginPass, RangePass
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import headroom, origin
+from ampbench.studies.headroom import RangesAsked
 from ampbench.studies.work import prepared as prepare
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
 from tests.stored_runs import make_header
@@ -29,14 +30,11 @@ def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_l
         if request.task == "describe":
             return described(has_loss=has_loss)
         assert request.case is not None
-        case_id = request.case.case_id
-        seen = {
-            "ranges": reply_with(
-                RangePass(case_id=case_id, steps=getattr(asked_in(request), "steps", 0) or 1, notes=["dropout is off"])
-            ),
-            "origin": reply_with(OriginPass(case_id=case_id)),
-        }
-        return instead(request) or seen[request.task]
+        case_id, asked = request.case.case_id, asked_in(request)
+        if request.task == "origin":
+            return instead(request) or reply_with(OriginPass(case_id=case_id))
+        notes = ["dropout is off", *asked.notes]
+        return instead(request) or reply_with(RangePass(case_id=case_id, steps=asked.steps or 1, notes=notes))
 
     return Scripted(answer, machine(*(devices or (CPU, NO_GPU))))
 

@@ -4,8 +4,8 @@ from packaging.version import Version
 
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import CATEGORIES
+from ampbench.studies.devices_measure import ABSENT, NAMES, NO_SAMPLE, observe, probe_rules, rule_ops
 from ampbench.studies.rules import SOURCES, find_disagreements
-from ampbench.studies.rules_measure import ABSENT, NAMES, NO_SAMPLE, observe, probe_rules, rule_ops
 from ampbench.trace.dtypes import is_present
 from ampbench.trace.rules import registered_ops
 

@@ -7,7 +7,6 @@ from msgspec import structs
 
 from ampbench.core.statement import Statement
 from ampbench.records.measured import Fitness
-from ampbench.studies.paired import Timing
 from ampbench.studies.scope import (
     FORWARD,
     FORWARD_AND_LOSS,
@@ -19,6 +18,7 @@ from ampbench.studies.scope import (
     casts_text,
     conclusions,
 )
+from ampbench.studies.study import Timing
 from tests.studies.planted_scopes import CASE, run, scope_pass, timed
 
 
@@ -36,7 +36,7 @@ def test_each_scope_shows_its_costs_and_the_recommended_one_none_of_them() -> No
         FORWARD_AND_LOSS: [Scope.RECOMMENDED],
         FORWARD: [f"{Scope.ERROR} loss"],
         WITH_BACKWARD: [Scope.TIME, Scope.CASTS, Scope.PEAK],
-        WHOLE_LOOP: [Scope.STALE, Scope.KEEPS, Scope.TIME, f"{Scope.ERROR} update of all steps"],
+        WHOLE_LOOP: [Scope.STALE, Scope.KEEPS, Scope.TIME, f"{Scope.ERROR} update"],
         UNCACHED_LOOP: [Scope.CASTS],
     }
     assert by[WHOLE_LOOP][Scope.STALE].facts == {"step": 2, "weights": 6}
@@ -92,7 +92,7 @@ def test_what_a_scope_raises_is_all_that_is_said_of_it_and_others_stand_by_thems
 
 def test_an_error_that_is_undefined_where_the_recommended_scope_has_one_is_told() -> None:
     found = about(scope_pass(uncached=run(UNCACHED_LOOP, output_rel_l2=None, grad_rel_l2=None)))
-    assert list(found[UNCACHED_LOOP]) == [f"{Scope.UNDEFINED} output", f"{Scope.UNDEFINED} gradients"]
+    assert list(found[UNCACHED_LOOP]) == [f"{Scope.UNDEFINED} output", f"{Scope.UNDEFINED} gradient"]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import OwnPrecision
 from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
 from ampbench.records.measured import STAGES, Failure, Skip
-from ampbench.records.ranges import RangesAsked
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, read_run
 from ampbench.studies.casts import CastsAsked
 from ampbench.studies.ceilings import Ceiling
+from ampbench.studies.headroom import RangesAsked
 from ampbench.studies.input_storage import StorageAsked
 from ampbench.studies.keep_fp32 import KeepAsked
 from ampbench.studies.scope import ScopeAsked

@@ -6,7 +6,7 @@ from pkgutil import iter_modules
 
 from ampbench import studies
 from ampbench.report.material import material_of
-from ampbench.show.study_words import TEMPLATES
+from ampbench.show.studies import TEMPLATES
 from tests.report.materials import part_of
 from tests.report.studied_runs import BF16, storage_run, stored
 from tests.stored_runs import make_case

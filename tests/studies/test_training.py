@@ -148,7 +148,7 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
     again = resumed(run, channel)
     one = [("fp32", ""), ("fp32", "control"), ("fp32", "reference"), *((low, "") for low in LOW)]
     left = [(name, seed, arm) for seed in (0, 1) for name, arm in one][5:]
-    assert [(piece.case.precision, piece.seed, piece.arm) for piece in lacking(STUDY, run)] == left
+    assert [(run.cases[start.case_id].precision, start.seed, start.arm) for start in lacking(STUDY, run)] == left
     assert asked_for(channel) == left
     assert lacking(STUDY, again) == []
     assert sum(map(len, again.several_of(Training).values())) == ALL
@@ -223,7 +223,7 @@ def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given(
     ("typed", "said"),
     [
         ("defualt", "unknown setting 'defualt': did you mean default"),
-        ("init_scal=3", "unknown parameter of GradScaler 'init_scal': did you mean init_scale"),
+        ("init_scal=3", "--setting init_scal=3: Object contains unknown field"),
         ("init_scale=0", "--setting init_scale=0: Expected `float` > 0"),
         ("init_scale=inf", "--setting init_scale=inf: Expected `float` < 3.4"),
         ("init_scale=nan", "--setting init_scale=nan: Expected `float`"),

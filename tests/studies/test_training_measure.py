@@ -17,7 +17,7 @@ from torch import nn
 from ampbench.core.precisions import LOW, PRECISIONS, Precision
 from ampbench.store import gathered
 from ampbench.studies import training_measure as measure
-from ampbench.studies.training import SETTINGS, ArmAsked, Training, TrainingAsked, learned, trainings_of
+from ampbench.studies.training import SETTINGS, Training, TrainingAsked, learned, trainings_of
 from ampbench.studies.training_measure import (
     LOWEST_SCALE,
     ONE_BATCH,
@@ -56,7 +56,8 @@ def trained(
 ) -> Training:
     """Return a training."""
     case = make_case(precision, "training", recipe=recipe)
-    found = train(workload, case, open_device("cpu"), seed=seed, asked=ArmAsked(steps=steps, arm=arm))
+    start = Training(case_id=case.case_id, seed=seed, arm=arm, steps=steps)
+    found = train(workload, case, open_device("cpu"), start)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Training) == found
     return found
 
@@ -169,14 +170,14 @@ def faint(seed: int) -> Workload:
 
 @pytest.mark.slow
 def test_a_fall_below_the_spacing_of_fp16_is_judged_by_weights_and_only_a_high_start_is_behind() -> None:
-    steps, asked = 40, TrainingAsked(steps=40, seeds=3, setting=[*SETTINGS][:4])
+    asked = TrainingAsked(steps=40, seeds=3, setting=[*SETTINGS][:4])
     fp32, fp16 = make_case("fp32", "training"), make_case("fp16_autocast", "training")
     entries: list[Any] = [fp32, fp16]
     for start in trainings_of([fp32, fp16], 0, asked):
-        arm = ArmAsked(steps=steps, arm=start.arm)
-        entries.append(train(faint(start.seed), start.case, open_device("cpu"), seed=start.seed, asked=arm))
+        case = fp32 if start.case_id == fp32.case_id else fp16
+        entries.append(train(faint(start.seed), case, open_device("cpu"), start))
     stored = gathered(Path("run"), make_header(explains="training", asked=asked), entries)
-    (found,) = learned(stored)
+    (found,) = learned([stored])
     before, after = found.fit.before, found.fit.after
     assert before is not None
     assert after is not None

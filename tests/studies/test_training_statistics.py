@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from ampbench.records.changes import ChangeStatus
-from ampbench.studies.training import judge
+from ampbench.studies.training import ACCURACY, Metric, judge
 
 DECISIONS = 800
-MARGIN = 0.005
 Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 SHAPES: dict[str, Noise] = {
@@ -41,7 +40,7 @@ def verdicts(
         exact, lowered = (np.round(values * DECISIONS) / DECISIONS for values in (exact, lowered))
         rounding = (exact[:, 1:] - exact[:, :1]).reshape(-1).tolist()
         differences = {f"{place}": (lowered[:, place] - exact[:, 0]).tolist() for place in range(len(losses))}
-        judged = judge(differences, rounding, MARGIN, resolution=1 / DECISIONS)
+        judged = judge(differences, rounding, Metric(name=ACCURACY, decisions=DECISIONS))
         found.append([one.verdict for one in judged.values()])
     return found
 
@@ -88,13 +87,13 @@ def test_precisions_that_are_as_fp32_are_shown_to_be():
 def test_a_precision_that_varies_far_more_does_not_hide_what_others_show():
     loud = {"loud": [-0.02, 0.03, -0.04]}
     quiet = {"first": [0.0, 0.001, -0.001], "second": [-0.011, -0.012, -0.01]}
-    judged = judge(quiet | loud, [0.001, -0.001, 0.0, 0.001, 0.0, -0.001], MARGIN, resolution=1 / DECISIONS)
+    judged = judge(quiet | loud, [0.001, -0.001, 0.0, 0.001, 0.0, -0.001], Metric(name=ACCURACY, decisions=DECISIONS))
     assert [judged[name].verdict for name in ("first", "second")] == [ChangeStatus.UNCHANGED, ChangeStatus.REGRESSED]
     assert judged["loud"].verdict is ChangeStatus.INCONCLUSIVE
 
 
 def test_the_spread_of_the_precisions_counts_where_rounding_alone_moves_nothing():
-    judged = judge({"a": [0.001, -0.02, -0.013], "b": [0.02, -0.003, 0.001]}, [0.0] * 6, MARGIN)
+    judged = judge({"a": [0.001, -0.02, -0.013], "b": [0.02, -0.003, 0.001]}, [0.0] * 6, Metric(name=ACCURACY))
     assert judged["a"].verdict is ChangeStatus.INCONCLUSIVE
     assert judged["a"].seeds_needed is not None
     assert judged["a"].seeds_needed > 3
@@ -102,38 +101,41 @@ def test_the_spread_of_the_precisions_counts_where_rounding_alone_moves_nothing(
 
 def test_seeds_said_to_decide_do_where_there_is_no_difference():
     rounding = [0.004, -0.004] * 3
-    first = judge({"a": [0.003, 0.002, 0.001]}, rounding, MARGIN)["a"]
+    first = judge({"a": [0.003, 0.002, 0.001]}, rounding, Metric(name=ACCURACY))["a"]
     assert first.verdict is ChangeStatus.INCONCLUSIVE
     assert first.seeds_needed is not None
     random, shown = np.random.default_rng(3), 0
     for _ in range(200):
         values = (0.004 * random.standard_normal((3, first.seeds_needed))).tolist()
-        shown += judge({"a": values[0]}, [*values[1], *values[2]], MARGIN)["a"].verdict is ChangeStatus.UNCHANGED
+        shown += (
+            judge({"a": values[0]}, [*values[1], *values[2]], Metric(name=ACCURACY))["a"].verdict
+            is ChangeStatus.UNCHANGED
+        )
     assert 0.6 <= shown / 200 <= 0.95
 
 
 @pytest.mark.parametrize("decisions", [20, 100, 800, 100_000])
 def test_identical_precisions_are_unchanged_on_data_of_any_size(decisions: int):
-    judged = judge({"same": [0.0, 0.0, 0.0]}, [0.0] * 6, MARGIN, resolution=1 / decisions)
+    judged = judge({"same": [0.0, 0.0, 0.0]}, [0.0] * 6, Metric(name=ACCURACY, decisions=decisions))
     assert judged["same"].verdict is ChangeStatus.UNCHANGED
     assert judged["same"].high > 0
 
 
 def test_swapped_signs_mirror_the_verdict():
     values, rounding = [-0.012, -0.011, -0.0125], [0.001, -0.002, 0.001, 0.0]
-    worse = judge({"a": values}, rounding, MARGIN)["a"]
-    better = judge({"a": [-value for value in values]}, rounding, MARGIN)["a"]
+    worse = judge({"a": values}, rounding, Metric(name=ACCURACY))["a"]
+    better = judge({"a": [-value for value in values]}, rounding, Metric(name=ACCURACY))["a"]
     assert (worse.verdict, better.verdict) == (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
     assert (worse.low, worse.high) == pytest.approx((-better.high, -better.low))
 
 
 def test_a_certain_loss_within_the_margin_is_no_regression():
-    judged = judge({"a": [-0.002, -0.0021, -0.0019]}, [0.0001, -0.0001] * 3, MARGIN)["a"]
+    judged = judge({"a": [-0.002, -0.0021, -0.0019]}, [0.0001, -0.0001] * 3, Metric(name=ACCURACY))["a"]
     assert judged.high < 0
     assert judged.verdict is ChangeStatus.UNCHANGED
 
 
 def test_one_seed_without_a_control_has_no_interval_and_no_verdict():
-    judged = judge({"a": [-0.5]}, [], MARGIN)["a"]
+    judged = judge({"a": [-0.5]}, [], Metric(name=ACCURACY))["a"]
     assert judged.verdict is ChangeStatus.INCONCLUSIVE
-    assert np.isinf(judged.low)
+    assert judged.low is None

@@ -14,7 +14,7 @@ from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.show.document import records
-from ampbench.show.study_words import lines
+from ampbench.show.studies import lines
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.training import (
     GRADIENTS,
@@ -36,7 +36,7 @@ NULL = {name: WHOLE[name] for name in ("fp32", "control", "fp64")}
 
 
 def only(stored: StoredRun) -> Learned:
-    (one,) = learned(stored)
+    (one,) = learned([stored])
     return one
 
 
@@ -341,18 +341,18 @@ def test_losses_decide_where_nothing_is_classified_and_less_is_better():
 
 def test_a_selection_shows_its_rows_beside_fp32_with_the_verdicts_of_all():
     stored = study(WHOLE)
-    (one,) = learned(stored, [case_of("bf16_pure").case_id])
+    (one,) = learned([stored], [case_of("bf16_pure").case_id])
     assert [row.name for row in one.rows] == ["fp32", "control", "fp64", "bf16_pure"]
     assert one.rows[-1] == only(stored).rows[-1]
-    assert learned(stored, []) == []
+    assert learned([stored], []) == []
 
 
 def test_workloads_and_devices_are_told_apart():
     stored = study(WHOLE)
     other = case_of("fp32", workload="characters")
     stored = gathered(stored.path, stored.header, [other, training(other, 0.6)], stored)
-    assert [one.workload.partition("[")[0] for one in learned(stored)] == ["digits", "characters"]
-    assert learned(stored)[1].judged == []
+    assert [one.workload.partition("[")[0] for one in learned([stored])] == ["digits", "characters"]
+    assert learned([stored])[1].judged == []
 
 
 def with_falls(before: float, finals: dict[str, list[float | None]]) -> StoredRun:

@@ -8,7 +8,7 @@ from built_workloads import HERE, build
 
 from ampbench.drive.planning import make_plan
 from ampbench.records.run import Selection
-from ampbench.studies.training import ArmAsked
+from ampbench.studies.training import Training
 from ampbench.studies.training_measure import train
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device
@@ -95,7 +95,7 @@ def test_data_that_is_not_installed_is_a_reason_to_skip(monkeypatch):
 def test_three_hundred_steps_read_ninety_seven_of_a_hundred_held_out_digits(seed):
     found = train(
         build("digits", "small", seed), make_case(phase="training"), open_device("cpu"),
-        seed=seed, asked=ArmAsked(steps=300),
+        Training(case_id="", seed=seed, steps=300),
     )  # fmt: skip
     assert found.scores[-1].correct >= 0.97 * found.scores[-1].decisions
 
@@ -104,6 +104,6 @@ def test_three_hundred_steps_read_ninety_seven_of_a_hundred_held_out_digits(seed
 def test_three_hundred_steps_guess_every_third_held_out_character():
     found = train(
         build("characters", "small"), make_case(phase="training"), open_device("cpu"),
-        seed=0, asked=ArmAsked(steps=300),
+        Training(case_id="", seed=0, steps=300),
     )  # fmt: skip
     assert found.scores[-1].correct > found.scores[-1].decisions / 3

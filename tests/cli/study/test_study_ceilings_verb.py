@@ -15,7 +15,7 @@ from tests.stored_runs import COMPLETE, RUN, write_run
 from tests.studies.ceiling_records import CEILINGS as FOUND
 
 Run = Callable[..., Any]
-ASKED = CeilingsAsked(seconds=2.0, operations=["matmul", "conv", "copy"])
+ASKED = CeilingsAsked(seconds=2.0, operation=["matmul", "conv", "copy"])
 
 
 @pytest.fixture

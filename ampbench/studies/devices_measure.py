@@ -1,22 +1,49 @@
-"""Peak rates of a device: FLOP/s of products, convolutions and attention, bytes per second of copies and reads.
+"""What a device does: its peak rates, its autocast rules, and the programs of checks.
 
-They run from small to large, on random values. Sizes are as in networks, so that no case of a network exceeds the peak.
+Rates are FLOP/s of products, convolutions and attention, bytes per second of copies and reads, from small sizes to
+large, on random values; sizes are as in networks, so that no case of a network exceeds the peak. Rules and checks take
+fake tensors for an absent device.
 """
 
+import contextlib
+import io
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from contextlib import AbstractContextManager
+from functools import cache, partial
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.core.units import format_seconds
+from ampbench.core.units import format_seconds, format_share
+from ampbench.defects import CHECKS
+from ampbench.errors import bounded, first_line
+from ampbench.records.case import DEVICES
 from ampbench.records.measured import ATTENTION, CONV, MATMUL
-from ampbench.records.wire import MAX_SAMPLES_PER_ROUND
+from ampbench.records.rules import BANNED, DEVICE, DTYPES, FAKE, NOT_OBSERVED, RuleObservation, RuleProbe, RuleTrial
+from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, Nothing
 from ampbench.studies.ceilings import COPY, FP32, READ, TF32, Attained, Ceiling, CeilingAsked
+from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, CheckAsked, Checked, digest_of
+from ampbench.studies.study import unfit
+from ampbench.trace.dtypes import autocast_to, is_present, stood_in
+from ampbench.trace.rules import (
+    SAMPLES,
+    SOURCES,
+    classify,
+    documented_category,
+    documented_ops,
+    find_op,
+    registered_ops,
+    run_trials,
+    run_variants,
+)
 from ampbench.worker.environment import has_tf32
-from ampbench.worker.machine import Device, precision_flags
+from ampbench.worker.machine import Cpu, Device, precision_flags
 from ampbench.worker.memory import said_of
 from ampbench.worker.timing import FitnessWatch, time_build
 from ampbench.worker.worker import Work
@@ -61,8 +88,8 @@ class Task(NamedTuple):
 def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]]:
     """Return the tasks of an operation in a dtype on a type of device, each series from small to large.
 
-    FLOPs are counted as `torch.utils.flop_counter` does, a multiplication and an addition as two; the bytes of a copy
-    count reads and writes. On a CPU, products of fp32 run in oneDNN, too, as inductor has them.
+    A multiplication and an addition are two FLOPs; the bytes of a copy count reads and writes. On a CPU, products of
+    fp32 run in oneDNN, too, as inductor has them.
     """
     kind = device if device in SQUARES else ""
     if operation == MATMUL:
@@ -158,11 +185,10 @@ LONGEST = 0.5
 
 
 def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) -> Ceiling:
-    """Return the ceiling of `device` with `operation` in `dtype` ("bf16"; "tf32"), over sizes, in about `seconds`.
+    """Return the ceiling of `device` with `operation` in `dtype`, over sizes, in about `seconds` without warm-up.
 
-    These are divided between the sizes and do not include the warm-up of each; sizes that would take too long are left
-    out, which a note says, but never the smallest. Torch's switches are as for the precision that has the dtype's name:
-    tf32 is fp32 with tf32 allowed. `error` is an unsupported dtype or operation, or the error at the smallest size.
+    Sizes that would take too long are left out with a note, but never the smallest. tf32 is fp32 with tf32 allowed.
+    `error` is an unsupported dtype or operation, or the error at the smallest size.
     """
     watch = FitnessWatch(device)
     attained: list[Attained] = []
@@ -196,10 +222,7 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
 def _grow(
     tasks: Sequence[Task], device: Device, make: MakeTensor, budget: float, longest: float
 ) -> tuple[list[Attained], str]:
-    """Return the rates of `tasks` that take at most `longest` seconds, and the reason if some are left out.
-
-    Each gets `budget` seconds. How long the next one would take is reckoned from the rate of the one before.
-    """
+    """Return the rates of `tasks`, `budget` seconds each, and the reason if some would take more than `longest`."""
     attained: list[Attained] = []
     for task in tasks:
         expected = min(attained[-1].samples) * task.work / attained[-1].work if attained else 0.0
@@ -242,3 +265,164 @@ def _torch_dtype(name: str) -> torch.dtype:
 def do_ceiling(work: Work, asked: CeilingAsked) -> Ceiling:
     """Do the task "ceilings"."""
     return measure_ceiling(work.device, asked.operation, asked.dtype, asked.seconds)
+
+
+ABSENT = "this torch has no such op"
+NO_SAMPLE = "there is no sample call for it"
+NAMES = "an overload for named tensors, which cannot be called as an op nor stood in for by fake ones"
+
+
+def probe_rules(device: str, dtypes: Sequence[str] = DTYPES, *, ops: Iterable[str] | None = None) -> RuleProbe:
+    """Return autocast's behaviour on `device` in each of `dtypes`, op by op in order of names.
+
+    The ops have a rule on *any* device type or in any document, so that probes of different devices have the same rows;
+    `ops` (names with overloads) selects among them. An unobservable op is marked, with the reason. Takes seconds.
+    """
+    names = rule_ops() if ops is None else sorted(set(ops))
+    with stood_in(device):
+        observations = [observe(name, device, dtype) for dtype in dtypes for name in names]
+    return RuleProbe(device=device, dtypes=list(dtypes), observations=observations)
+
+
+def rule_ops() -> list[str]:
+    """Return the names of all ops with an autocast rule: registered for any device type, or named by any document.
+
+    A documented op stands for its registered overloads or else its default one. Ops that have a sample had a rule in
+    some torch version, and are there in each that has the op: a rule that comes or goes must be seen.
+    """
+    names = {name for name in SAMPLES if find_op(name) is not None}.union(
+        *(registered_ops(device) for device in DEVICES)
+    )
+    bases = {name.partition(".")[0] for name in names} | set(names)
+    for source in SOURCES:
+        for device in DEVICES:
+            for op in documented_ops(source, device) or ():
+                if op not in bases:
+                    names.add(op)
+    return sorted(names)
+
+
+def observe(name: str, device: str, dtype: str) -> RuleObservation:
+    """Return the documented, registered and observed behaviour of one op; call it within `stood_in(device)`."""
+    op, _, overload = name.partition(".") if name.startswith("aten::") else (name, "", "")
+    target, sample = find_op(name), SAMPLES.get(name)
+    trials: dict[str, RuleTrial] = {}
+    variants: dict[str, str] = {}
+    observed, reason = None, ""
+    if target is None:
+        reason = ABSENT
+    elif _takes_names(overload):
+        reason = NAMES
+    elif sample is None:
+        reason = NO_SAMPLE
+    else:
+        torch_dtype = getattr(torch, dtype)
+        trials = run_trials(target, sample, device, torch_dtype)
+        observed = classify(trials, dtype)
+        errors = [trials[kind].autocast.error for kind in ("fp32", "lower")]
+        reason = "" if observed == BANNED else next((error for error in errors if error is not None), "")
+        variants = run_variants(target, sample, device, torch_dtype, observed)
+    how = DEVICE if is_present(device) else FAKE
+    return RuleObservation(
+        op=op,
+        overload=overload,
+        device=device,
+        dtype=dtype,
+        documented={
+            source: documented_category(source, device, name)
+            for source in SOURCES
+            if documented_ops(source, device) is not None
+        },
+        registered=name in _registered(device) if name.startswith("aten::") else None,
+        observed=observed,
+        how=NOT_OBSERVED if observed is None else how,
+        reason=reason,
+        trials=trials,
+        variants=variants,
+    )
+
+
+def _takes_names(overload: str) -> bool:
+    return "dimname" in overload.lower() or overload.startswith("names_")
+
+
+@cache
+def _registered(device: str) -> frozenset[str]:
+    return registered_ops(device)
+
+
+def do_rules(work: Work, asked: Nothing) -> RuleProbe:  # noqa: ARG001 - as all tasks
+    """Do the task "rules"."""
+    return probe_rules(work.device_type)
+
+
+LONGEST_LINE = 300
+"""Characters of a program's output line; longer lines are cut."""
+MOST_LINES = 20
+
+
+def do_check(work: Work, asked: CheckAsked) -> Checked:
+    """Do the task "check"; a timed check that other work spoilt shows nothing."""
+    watch = FitnessWatch(Cpu())  # such checks are of a CPU
+    result = run_program(asked.check, asked.text, work.device_type)
+    if not CHECKS[asked.check].timed or result.why:
+        return result
+    spoilt = unfit(watch.seen())
+    if spoilt is None:
+        return result
+    why = f"other work took {format_share(spoilt)} of the CPU while this was timed: do not trust its times"
+    return replace(result, outcome=NOT_SHOWN, how=NOT_OBSERVED, seen="", why=why)
+
+
+def run_program(check: str, text: str, device: str) -> Checked:
+    """Return the outcome of a check's program `text` on `device`; it needs a process of its own."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    written, problem = io.StringIO(), ""
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(written), _on(device):
+        warnings.simplefilter("always")
+        try:
+            exec(compile(text, f"<check {check}>", "exec"), namespace)
+        except Exception as error:  # noqa: BLE001 - any error of torch is the finding
+            problem = first_line(error)
+    expected, observed = (_line(namespace.get(name, "")) for name in ("expected", "seen"))
+    why = problem and f"the program ended with {_line(problem)}"
+    good = bool(namespace.get("good", observed == expected))
+    wrong = DIFFERS if CHECKS[check].by_design else DEFECTIVE
+    outcome = NOT_SHOWN if why else GOOD if good else wrong
+    printed = {f"expected: {expected}", f"seen:     {observed}"}
+    return Checked(
+        device=device,
+        check=check,
+        outcome=outcome,
+        how=NOT_OBSERVED if why else DEVICE if is_present(device) else FAKE,
+        program=digest_of(text),
+        expected=expected,
+        seen="" if why else observed,
+        said=[_line(line) for line in written.getvalue().splitlines() if line not in printed][:MOST_LINES],
+        warned=list(dict.fromkeys(_line(f"{warning.category.__name__}: {warning.message}") for warning in caught)),
+        why=why,
+        seconds=time.perf_counter() - began,
+    )
+
+
+@contextlib.contextmanager
+def _on(device: str) -> Iterator[None]:
+    """Within, tensors on `device` can be made and autocast to it entered, real or, where it is absent, fake."""
+    real = torch.autocast
+
+    def autocast(kind: str, dtype: torch.dtype | None = None, enabled: bool = True) -> AbstractContextManager[object]:
+        if kind != device:
+            return real(kind, dtype=dtype, enabled=enabled)
+        return autocast_to(kind, dtype or torch.get_autocast_dtype(kind), enabled)
+
+    with stood_in(device):
+        if is_present(device):
+            yield
+            return
+        with mock.patch.object(torch, "autocast", autocast):
+            yield
+
+
+def _line(text: object) -> str:
+    return bounded(" ".join(str(text).split()), LONGEST_LINE)
