@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ampbench.ab.blocks import Stage
-    from ampbench.fleet.session import Progress as FleetStep
     from ampbench.store import StoredRun
     from ampbench.studies.work import Piece
 
@@ -111,7 +110,7 @@ def progress(schedule: Schedule, settings: Settings, begun: "Begun | None" = Non
     left = TimeLeft(schedule, settings)
     console = make_console(stderr=True)
     live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
-    with _table(console, begun) if live else _line(live=False) as show:
+    with _table(console, begun) if live else progress_line(live=False) as show:
 
         def watch(step: Progress) -> None:
             left.note(step)
@@ -143,7 +142,7 @@ def _table(console: "Console", begun: "Begun | None") -> Iterator[Callable[[str,
 
 
 @contextmanager
-def _line(*, live: bool) -> Iterator[Callable[[str, Entry | None], None]]:
+def progress_line(*, live: bool) -> Iterator[Callable[[str, Entry | None], None]]:
     """Yield a function that shows a text, and a failure: in one line of a `live` terminal, else on new lines."""
     from rich.markup import escape
 
@@ -222,32 +221,11 @@ class PiecesLeft:
 @contextmanager
 def block_progress() -> "Iterator[Callable[[Stage], None]]":
     """Yield a watcher that shows on stderr how far an interleaved session is, while the block runs."""
-    with _line(live=sys.stderr.isatty()) as show:
+    with progress_line(live=sys.stderr.isatty()) as show:
 
         def watch(stage: "Stage") -> None:
             undecided = f"{counted(stage.left, 'case')} undecided, {format_duration(stage.seconds)}"
             doing = f"{undecided} · {stage.doing} {stage.pair}".rstrip()
             show(f"{stage.blocks} of {stage.planned} blocks at most: {doing}", stage.failure)
-
-        yield watch
-
-
-@contextmanager
-def fleet_progress() -> "Iterator[Callable[[FleetStep], None]]":
-    """Yield a watcher that shows the state of the lanes and the time left on stderr."""
-    from ampbench.fleet.session import IDLE, LOST, OPENING
-
-    noted: set[tuple[str, str]] = set()
-    with _line(live=sys.stderr.isatty()) as show:
-
-        def watch(step: "FleetStep") -> None:
-            lane, states = step.lane, step.states
-            if lane.state in (LOST, IDLE) and (lane.place.id, lane.state) not in noted:
-                noted.add((lane.place.id, lane.state))
-                print_note(f"{lane.place.name}: {'lost: ' + lane.why if lane.why else 'opened'}")
-            parts = [counted(sum(states.values()) - states[LOST], "lane")]
-            parts += [f"{states[state]} {state}" for state in (OPENING, LOST) if states[state]]
-            left = f", about {format_duration(step.left)} left" if step.left is not None else ""
-            show(f"{', '.join(parts)}; {step.done:,} of {step.total:,} turns{left}", step.entry)
 
         yield watch

@@ -378,12 +378,12 @@ def _run_fleet(
 ) -> int:
     """Measure the missing cases, print the state of each lane, and show all lanes side by side."""
     from ampbench import store
-    from ampbench.cli.progress import fleet_progress
+    from ampbench.cli.progress import progress_line
+    from ampbench.drive.fleet import FleetSession
+    from ampbench.drive.fleet_node import Order
+    from ampbench.drive.on_ray import RayCluster
     from ampbench.drive.planning import check_selection
     from ampbench.drive.session import current_commit
-    from ampbench.fleet.node import Order
-    from ampbench.fleet.on_ray import RayCluster
-    from ampbench.fleet.session import FleetSession, open_files
     from ampbench.judge.machines import document
     from ampbench.records.wire import ready_line
     from ampbench.store.folder import lanes_together
@@ -395,10 +395,12 @@ def _run_fleet(
         ready=ready_line().decode(), selection=selection, settings=settings, label=label,
         command=["ampbench", *sys.argv[1:]], commit=current_commit(),
     )  # fmt: skip
-    open_files()
-    with redirect_stdout(sys.stderr), fleet_progress() as watch:  # Ray says there what it notices
+    with (
+        redirect_stdout(sys.stderr),
+        progress_line(live=sys.stderr.isatty()) as watch,
+    ):  # Ray says there what it notices
         cluster = RayCluster(address, files=files)
-        session = FleetSession(cluster, order, fleet, ending.results, watch, earlier)
+        session = FleetSession(cluster, order, fleet, ending.results, watch, print_note, earlier)
         problem = None
         try:
             ended = session.run()
@@ -406,7 +408,7 @@ def _run_fleet(
             ended, problem = "interrupted", error
     for lane in session.lanes:
         trouble = f"lost: {lane.why}; " if lane.why else ""
-        print_note(f"{lane.place.name}: {trouble}{'nothing measured' if lane.writer is None else lane.writer.path}")
+        print_note(f"{lane.name}: {trouble}{'nothing measured' if lane.writer is None else lane.writer.path}")
     files_of_fleet = (path for path in store.list_runs(ending.results) if store.run_id(path).endswith(f"-{fleet.id}"))
     runs = [store.read_run(path) for path in files_of_fleet]
     if any(run.rounds for run in runs):

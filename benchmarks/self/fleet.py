@@ -19,10 +19,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from ampbench.core.units import format_bytes, format_duration
+from ampbench.drive.fleet import FleetSession
+from ampbench.drive.fleet_node import Done, Order, Work
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import SERVER_SECONDS, Turn, make_schedule
-from ampbench.fleet.node import Done, Order, Work
-from ampbench.fleet.session import Event, FleetSession, Place, Progress, open_files
 from ampbench.records.case import Environment, WorkloadSource
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import SCHEMA, SPREAD, Entry, Fleet, Selection, Settings
@@ -32,6 +32,8 @@ from benchmarks.self.load import make_case, make_divergence, make_header, make_m
 
 OPENING_SECONDS = 8.0
 """The seconds from a free lane to its first turn: an actor, a session, a server."""
+Answer = tuple[str, bytes]
+"""A line, and the place of its machine before it."""
 SOURCE = WorkloadSource(name="linear_chain", family="linear", module="m", function="f", builtin=True)
 
 
@@ -53,16 +55,16 @@ class Machine:
     id: str = ""
 
     @property
-    def place(self) -> Place:
-        """Its place; its id is its name, unless a machine of this name came back."""
-        return Place(self.id or self.name, self.name)
+    def place(self) -> str:
+        """Its place's id: its name, unless a machine of this name came back."""
+        return self.id or self.name
 
 
 class ScriptedCluster:
     """A `Cluster` of machines that measure the cases of a plan in the time that the script gives them."""
 
     def __init__(self, machines: Sequence[Machine], plan: Sequence[PlannedCase], settings: Settings):
-        self.machines = {machine.place.id: machine for machine in machines}
+        self.machines = {machine.place: machine for machine in machines}
         self.plan, self.settings = list(plan), settings
         self.by_id = {planned.case.case_id: planned for planned in plan}
         skips = [Skip(case_id=planned.case.case_id, reason=planned.skip) for planned in plan if planned.skip]
@@ -70,28 +72,29 @@ class ScriptedCluster:
         self.now = 0.0
         self.asked: list[tuple[str, Work]] = []
         self.closed = False
-        self._coming: list[tuple[float, int, Event, Iterator[tuple[float, Event]]]] = []
+        self._coming: list[tuple[float, int, Answer, Iterator[tuple[float, Answer]]]] = []
         self._count = itertools.count()
 
     def clock(self) -> float:
         """Return the simulated time."""
         return self.now
 
-    def places(self) -> list[Place]:
+    def places(self) -> dict[str, str]:
         """Return the present machines."""
-        return [machine.place for machine in self.machines.values() if machine.appears <= self.now < machine.dies]
+        present = [machine for machine in self.machines.values() if machine.appears <= self.now < machine.dies]
+        return {machine.place: machine.name for machine in present}
 
-    def open(self, place: Place, order: bytes) -> None:
+    def open(self, place: str, order: bytes) -> None:
         """Let a machine send its header once it is free."""
-        machine, asked = self.machines[place.id], msgspec.json.decode(order, type=Order)
+        machine, asked = self.machines[place], msgspec.json.decode(order, type=Order)
         fields = {"environment": machine.environment, "selection": asked.selection, "settings": self.settings}
         header = replace(make_header(), schema=SCHEMA, **fields)
         plan = [] if machine.problem else [lines.encode(header), *self._described]
-        answers = itertools.chain(plan, [_line(Done(problem=machine.problem))])
+        answers = itertools.chain(plan, [Done(problem=machine.problem).line])
         begin = max(self.now, machine.free) + OPENING_SECONDS
         self._begin(machine, ((begin, line) for line in answers))
         if machine.dies < math.inf:
-            died = Event(machine.place.id, lost="its node died")
+            died = machine.place, Done(problem="its node died").line
             heapq.heappush(self._coming, (machine.dies, next(self._count), died, iter(())))
 
     def ask(self, place: str, work: bytes) -> None:
@@ -100,7 +103,7 @@ class ScriptedCluster:
         self.asked.append((place, asked))
         self._begin(machine, self._measured(machine, asked, self.now))
 
-    def events(self, seconds: float) -> list[Event]:
+    def events(self, seconds: float) -> list[Answer]:
         """Advance to the next event, at most by `seconds`; return the events until then."""
         if not self._coming or self._coming[0][0] > self.now + seconds:
             self.now += seconds
@@ -132,19 +135,15 @@ class ScriptedCluster:
                 if case_id in machine.fails:
                     failed.add(case_id)
                 yield at, lines.encode(_entry(turn, server, machine.seconds, broken=case_id in machine.fails))
-        yield at, _line(Done())
+        yield at, Done().line
 
     def _begin(self, machine: Machine, answers: Iterator[tuple[float, bytes]]) -> None:
-        self._next((at, Event(machine.place.id, line=line)) for at, line in answers if at < machine.dies)
+        self._next((at, (machine.place, line)) for at, line in answers if at < machine.dies)
 
-    def _next(self, answers: Iterator[tuple[float, Event]]) -> None:
+    def _next(self, answers: Iterator[tuple[float, Answer]]) -> None:
         for at, event in answers:
             heapq.heappush(self._coming, (at, next(self._count), event, answers))
             return
-
-
-def _line(done: Done) -> bytes:
-    return msgspec.json.encode(done) + b"\n"
 
 
 def _entry(turn: Turn, server: int, seconds: float, *, broken: bool) -> Entry:
@@ -165,13 +164,13 @@ def fleet_session(
     cluster: ScriptedCluster,
     results: Path,
     on: str = SPREAD,
-    watch: Callable[[Progress], None] = lambda _: None,
+    watch: Callable[[str, Entry | None], None] = lambda _, __: None,
     earlier: Sequence[object] = (),
 ) -> FleetSession:
     """Return a session on a scripted cluster, on its clock."""
     order = Order(ready="", selection=Selection(), settings=cluster.settings)
     fleet = Fleet(id="abcdef", lane="", on=on)
-    return FleetSession(cluster, order, fleet, results, watch, earlier, clock=cluster.clock)  # type: ignore[arg-type]
+    return FleetSession(cluster, order, fleet, results, watch, lambda _: None, earlier, clock=cluster.clock)  # type: ignore[arg-type]
 
 
 def simulate(lanes: int, cases: int, rounds: int = 3) -> str:
@@ -188,7 +187,6 @@ def simulate(lanes: int, cases: int, rounds: int = 3) -> str:
         for number in range(lanes)
     ]
     cluster = ScriptedCluster(machines, make_plan(cases), Settings(rounds=rounds))
-    open_files()
     with tempfile.TemporaryDirectory() as folder:
         session = fleet_session(cluster, Path(folder))
         session.run()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampbench.fleet.session import Share
+from ampbench.drive.fleet import Share
 from ampbench.records.measured import Failure
 from tests.stored_runs import make_case
 
@@ -30,7 +30,7 @@ def test_a_lane_of_its_own_takes_everything_at_once() -> None:
 def test_pieces_are_half_of_an_equal_part_and_keep_tables_whole() -> None:
     share = share_of(12)
     assert [len(share.take(name, 3)) for name in ("a", "b", "c")] == [4, 4, 4]
-    dealt = [table for tables in share.dealt.values() for table in tables]
+    dealt = [tuple(table) for tables in share.dealt.values() for table in tables]
     assert len(dealt) == len(set(dealt)) == 6
 
 
@@ -58,7 +58,7 @@ def test_every_case_is_measured_once_whatever_lanes_are_lost(tables: int, lanes:
         elif data.draw(st.booleans()):
             share.give_back(lane)
         else:
-            for case_id in [one for table in share.dealt.pop(lane) for one in share.tables[table]]:
+            for case_id in [one for table in share.dealt.pop(lane) for one in table]:
                 measured.append(case_id)
                 end(share, case_id)
     assert len(measured) == len(set(measured))

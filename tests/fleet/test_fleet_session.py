@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from ampbench.drive.fleet import WAIT_SECONDS
 from ampbench.errors import NothingToRunError, StoreError
-from ampbench.fleet.session import WAIT_SECONDS
 from ampbench.records.case import Environment, kind_of
 from ampbench.records.measured import KILLED
 from ampbench.records.run import EACH, SPREAD, Settings
@@ -133,7 +133,7 @@ def test_an_interruption_keeps_what_was_measured_and_a_resumed_fleet_measures_th
     cluster = cluster_of(Machine("a"), Machine("b"))
     stops = iter([*itertools.repeat(False, 90), True])
 
-    def watch(_: object) -> None:
+    def watch(_: str, __: object) -> None:
         if next(stops, False):
             raise KeyboardInterrupt
 
@@ -162,7 +162,7 @@ def test_another_torch_on_the_same_machine_is_measured_anew_on_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days = (f"2026013{day}T120000Z-a-000000" for day in range(1, 3))
-    monkeypatch.setattr("ampbench.fleet.session.new_run_id", lambda _: next(days))
+    monkeypatch.setattr("ampbench.drive.fleet.new_run_id", lambda _: next(days))
     fleet_session(cluster_of(Machine("a")), tmp_path, EACH).run()
     cluster = cluster_of(Machine("a", structs.replace(HERE, torch_version="9")))
     session = fleet_session(cluster, tmp_path, EACH, earlier=list(runs_of(tmp_path).values()))
@@ -194,7 +194,7 @@ def test_a_machine_that_cannot_measure_is_left_out_with_the_reason(tmp_path: Pat
     cluster = cluster_of(Machine("a"), Machine("old", problem="it has another ampbench"))
     session = fleet_session(cluster, tmp_path, EACH)
     assert session.run() == "complete"
-    assert [(lane.place.name, lane.why) for lane in session.lanes if lane.why] == [("old", "it has another ampbench")]
+    assert [(lane.name, lane.why) for lane in session.lanes if lane.why] == [("old", "it has another ampbench")]
     assert runs_of(tmp_path).keys() == {"a"}
 
 
@@ -263,12 +263,12 @@ def test_a_run_file_that_is_deleted_meanwhile_ends_the_fleet_and_the_other_lanes
 
 def test_progress_ends_where_all_turns_are_done(tmp_path: Path) -> None:
     case_id = make_plan(CASES)[5].case.case_id
-    seen = []
+    lines = []
     cluster = cluster_of(Machine("a", fails=[case_id]), Machine("b"))
-    fleet_session(cluster, tmp_path, SPREAD, seen.append).run()
-    assert seen[-1].done == seen[-1].total
-    assert all(one.done <= one.total for one in seen)
-    assert seen[-1].left == 0
+    session = fleet_session(cluster, tmp_path, SPREAD, lambda line, _: lines.append(line))
+    session.run()
+    assert session.done == session.total
+    assert lines[-1] == f"2 lanes; {session.done} of {session.total} turns, about 0 s left"
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def sessions() -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"ampbench.fleet.node" in path.read_bytes():
+            if b"ampbench.drive.fleet_node" in path.read_bytes():
                 found.append(int(path.parent.name))
         except OSError:
             continue

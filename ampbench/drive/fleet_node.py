@@ -1,8 +1,8 @@
 """The process of a lane on its node: the session of a local run, with cases on stdin and entries on stdout.
 
-`python -m ampbench.fleet.node` reads an `Order` and then pieces of `Work`, a line of JSON each, and writes the lines of
-a run file: first header, cases and skips of a run of the order on this node, then the entries of each piece as they are
-measured. A `Done` line ends each part. The process ends with its reader or its writer.
+`python -m ampbench.drive.fleet_node` reads an `Order` and then pieces of `Work`, a line of JSON each, and writes the
+lines of a run file: first header, cases and skips of a run of the order on this node, then the entries of each piece as
+they are measured. A `Done` line ends each part. The process ends with its reader or its writer.
 """
 
 import os
@@ -50,9 +50,13 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="don
 
     problem: str = ""
 
+    @property
+    def line(self) -> bytes:
+        """The line that ends the part; it begins with `DONE`."""
+        return msgspec.json.encode(self) + b"\n"
+
 
 DONE = b'{"node":"done"'
-"""The beginning of the line that ends each part."""
 OTHER_AMPBENCH = "it has another ampbench than the driver, whose versions must be the same"
 
 
@@ -68,7 +72,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     try:
         problem = _serve(_lines_of(sys.stdin.buffer), out)
-        out.write(msgspec.json.encode(Done(problem=problem)) + b"\n")
+        out.write(Done(problem=problem).line)
         out.flush()
     except (KeyboardInterrupt, BrokenPipeError):
         return 1
@@ -92,12 +96,8 @@ def _lines_of(stream: IO[bytes]) -> Iterator[bytes]:
 def _serve(asked: Iterator[bytes], out: IO[bytes]) -> str:
     """Write the plan of an order, then do each piece of work; return the reason for stopping."""
 
-    def write(*entries: Entry) -> None:
-        out.write(b"".join(map(checked_line, entries)))
-        out.flush()
-
-    def end() -> None:
-        out.write(msgspec.json.encode(Done()) + b"\n")
+    def write(*entries: Entry, end: bytes = b"") -> None:
+        out.write(b"".join(map(checked_line, entries)) + end)
         out.flush()
 
     try:
@@ -113,8 +113,8 @@ def _serve(asked: Iterator[bytes], out: IO[bytes]) -> str:
                 prepared.selection, prepared.settings, prepared.environment, prepared.plan, order.label, order.command,
                 commit=order.commit,
             )  # fmt: skip
-            write(header, *(planned.case for planned in prepared.plan), *session.planned_skips(prepared.plan))
-            end()
+            cases = [planned.case for planned in prepared.plan]
+            write(header, *cases, *session.planned_skips(prepared.plan), end=Done().line)
             for line in asked:
                 work = msgspec.json.decode(line, type=Work)
                 plan = [planned for planned in prepared.plan if planned.case.case_id in work.cases]
@@ -123,7 +123,7 @@ def _serve(asked: Iterator[bytes], out: IO[bytes]) -> str:
                     schedule, prepared.settings, prepared.open_channel, write, lambda _: None,
                     first_server=work.first_server,
                 )  # fmt: skip
-                end()
+                write(end=Done().line)
     except AmpbenchError as error:
         return in_one_line(error)
     return ""

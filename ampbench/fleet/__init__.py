@@ -1,1 +1,0 @@
-"""A fleet: the cases of one selection measured on many machines, each by a session of its own."""
