@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ampbench.core.units import counted
+from ampbench.core.units import counted, format_duration
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.rounds import Turn, kept, passes, request_of, with_processes
 from ampbench.drive.servers import OpenChannel, Pool
@@ -46,22 +46,6 @@ class Lane:
     control: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The progress of a session of blocks: the current work, its pair, the seconds so far.
-
-    `blocks` of `planned` blocks are done; `left` pairs are still open; `failure` has just happened.
-    """
-
-    doing: str
-    pair: str
-    blocks: int
-    planned: int
-    left: int
-    seconds: float
-    failure: Failure | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """The result of a look at the blocks so far: decided pairs, and `fired` pairs, whose change needs confirmation."""
@@ -74,8 +58,8 @@ class BlockSession:
     """Measures pairs of cases in blocks until all are decided, or blocks or time are used up.
 
     The first of `lanes` is the baseline, the last the candidate. `look` is called after each of `LOOKS`, after the last
-    block, and when time runs out. A pair that fails in a lane is not measured again. `tell` gets a line about cases
-    without time.
+    block, and when time runs out. A pair that fails in a lane is not measured again. `watch` gets a line about the
+    progress, and each failure; `tell` a line about cases without time.
     """
 
     def __init__(
@@ -85,7 +69,7 @@ class BlockSession:
         *,
         blocks: int = LOOKS[-1],
         max_seconds: float | None = None,
-        watch: Callable[[Stage], None],
+        watch: Callable[[str, Entry | None], None],
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -230,8 +214,9 @@ class BlockSession:
         return math.inf if self._max_seconds is None else self._max_seconds - (self._clock() - self._began)
 
     def _tell(self, doing: str, pair: str, failure: Failure | None = None) -> None:
-        seconds = self._clock() - self._began
-        self._watch(Stage(doing, pair, self._done, self._blocks, len(self._open), seconds, failure))
+        undecided = f"{counted(len(self._open), 'case')} undecided, {format_duration(self._clock() - self._began)}"
+        doing = f"{undecided} · {doing} {pair}".rstrip()
+        self._watch(f"{self._done} of {self._blocks} blocks at most: {doing}", failure)
 
 
 def _entry_of(pool: Pool, lane: Lane, turn: Turn, request: Request) -> Entry:

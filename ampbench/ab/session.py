@@ -25,7 +25,7 @@ from ampbench.ab.arms import (
     settings_of,
     source_in,
 )
-from ampbench.ab.blocks import BlockSession, Lane, Look, Stage
+from ampbench.ab.blocks import BlockSession, Lane, Look
 from ampbench.core.units import counted
 from ampbench.drive import session
 from ampbench.drive.planning import PlannedCase, check_selection, make_plan
@@ -40,7 +40,7 @@ from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import RuleProbe
-from ampbench.records.run import Arm, Footer, Selection, Settings
+from ampbench.records.run import Arm, Entry, Footer, Selection, Settings
 from ampbench.records.wire import REST, Description, Nothing, ask
 from ampbench.store import RunWriter
 from ampbench.studies import check, rules
@@ -156,7 +156,7 @@ def measure(
     results: Path,
     label: str,
     command: list[str],
-    watch: Callable[[Stage], None],
+    watch: Callable[[str, Entry | None], None],
     tell: Tell = lambda _: None,
 ) -> tuple[Path, Path, str]:
     """Measure; return the run files of baseline and candidate, and the end of the session.

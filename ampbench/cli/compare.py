@@ -273,7 +273,7 @@ def ab(
     settings = replace(settings, rounds=count)
 
     from ampbench.ab import session
-    from ampbench.cli.progress import block_progress
+    from ampbench.cli.progress import progress_line
     from ampbench.store import require_writable
 
     require_writable(results)
@@ -283,7 +283,8 @@ def ab(
     plan = session.Plan(
         kinds=kinds, blocks=count, max_seconds=most, itself=itself, threshold_of=rules.threshold_of,
     )  # fmt: skip
-    with session.prepare(selection, settings, ours, theirs) as prepared, block_progress() as watch:
+    watching = progress_line(live=sys.stderr.isatty())
+    with session.prepare(selection, settings, ours, theirs) as prepared, watching as watch:
         for note in prepared.notes:
             print_note(note)
         files = session.measure(

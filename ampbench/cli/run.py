@@ -380,27 +380,19 @@ def _run_fleet(
     from ampbench import store
     from ampbench.cli.progress import progress_line
     from ampbench.drive.fleet import FleetSession
-    from ampbench.drive.fleet_node import Order
     from ampbench.drive.on_ray import RayCluster
     from ampbench.drive.planning import check_selection
-    from ampbench.drive.session import current_commit
     from ampbench.judge.machines import document
-    from ampbench.records.wire import ready_line
     from ampbench.store.folder import lanes_together
 
     files = any(map(is_users, check_selection(selection)))
     if files:
         selection = replace(selection, workloads=[_below_here(name) for name in selection.workloads])
-    order = Order(
-        ready=ready_line().decode(), selection=selection, settings=settings, label=label,
-        command=["ampbench", *sys.argv[1:]], commit=current_commit(),
-    )  # fmt: skip
-    with (
-        redirect_stdout(sys.stderr),
-        progress_line(live=sys.stderr.isatty()) as watch,
-    ):  # Ray says there what it notices
-        cluster = RayCluster(address, files=files)
-        session = FleetSession(cluster, order, fleet, ending.results, watch, print_note, earlier)
+    with redirect_stdout(sys.stderr), progress_line(live=sys.stderr.isatty()) as watch:  # Ray writes there
+        session = FleetSession(
+            RayCluster(address, files=files), selection, settings, fleet, ending.results, label=label,
+            command=["ampbench", *sys.argv[1:]], watch=watch, tell=print_note, earlier=earlier,
+        )  # fmt: skip
         problem = None
         try:
             ended = session.run()

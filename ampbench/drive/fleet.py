@@ -1,10 +1,12 @@
-"""A fleet's session: lanes are opened as machines appear, get pieces of work, and their entries are stored at once.
+"""A fleet's session: a lane on each machine of a cluster, a thread that measures there as `ampbench run` does here.
 
-A `Cluster` reaches the lanes (`drive.on_ray`). One thread waits for the next lines, stores their entries and hands out
-the next pieces.
+A `Cluster` opens the servers of a lane on its machine (`drive.on_ray`); plan, schedule and run file are those of any
+session. Lanes are opened as machines appear, and take pieces of work until none is left.
 """
 
+import functools
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,48 +14,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from ampbench.core.units import counted, format_duration
-from ampbench.drive.fleet_node import Order, Work, done_in
-from ampbench.drive.rounds import TurnKey
-from ampbench.drive.session import now
-from ampbench.errors import NothingToRunError
+from ampbench.drive import session
+from ampbench.drive.rounds import TurnKey, drive, make_schedule
+from ampbench.drive.servers import Channel
+from ampbench.errors import AmpbenchError, NothingToRunError, StoreError
 from ampbench.records.case import Case, Table, kind_of, table_of
 from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
-from ampbench.records.run import EACH, Entry, Fleet, Footer, Header
+from ampbench.records.run import EACH, Entry, Fleet, Footer, Selection, Settings
 from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND
-from ampbench.store import RunWriter, StoredRun, lines, new_run_id
+from ampbench.store import RunWriter, StoredRun, new_run_id
 
 LOOK_SECONDS = 5.0
 """The interval of checks for new nodes in the cluster."""
 WAIT_SECONDS = 120.0
 """The time limit for a lane to become free, once all others are done."""
-EVENT_SECONDS = 1.0
+ENDING_SECONDS = 5.0
+"""The time that lanes have to end; those of a cluster that is gone may never."""
 _TASKS: Mapping[type[Entry], str] = {MemoryPass: MEMORY.name, Divergence: DIVERGENCE.name, Round: ROUND.name}
 
 
 class Cluster(Protocol):
-    """Machines that lanes can be opened on, by the ids of their places. Only `events` waits, for some seconds."""
+    """Machines that lanes can be opened on, by the ids of their places."""
 
     def places(self) -> Mapping[str, str]:
         """Return the ids of the possible places of lanes, free or not, with their names for people."""
 
-    def open(self, place: str, order: bytes) -> None:
-        """Open a lane as soon as its place is free, and give it an order."""
+    def open(self, place: str) -> int | None:
+        """Wait until a place is free, and take it; return the memory limit of its workers, in bytes.
 
-    def ask(self, place: str, work: bytes) -> None:
-        """Give a lane a piece of work."""
-
-    def events(self, seconds: float) -> Sequence[tuple[str, bytes]]:
-        """Return lines with their lanes' places, as soon as there is one, or none after `seconds`.
-
-        A lane that ended sends a `Done` with the problem.
+        Raises `NothingToRunError` where it cannot measure.
         """
 
+    def channel(self, place: str, preload: list[str]) -> Channel:
+        """Return a new server there, which imports the modules `preload` first; its `serve` raises as `open`."""
+
     def close(self) -> None:
-        """End all lanes."""
+        """End all servers; whoever waits for one gets a `NothingToRunError`."""
 
 
 @dataclass(slots=True)
@@ -92,7 +91,7 @@ class Share:
         return [case_id for table in self.dealt[lane] for case_id in table if case_id not in self.ended]
 
     def give_back(self, lane: str) -> None:
-        """Return the unfinished tables of a lost lane to the front of `left`."""
+        """Return the unfinished tables of a lane to the front of `left`."""
         self.left = [table for table in self.dealt.pop(lane, []) if any(map(self.missing, table))] + self.left
 
     def add(self, entry: Entry) -> None:
@@ -121,30 +120,28 @@ OPENING, IDLE, BUSY, LOST = "opening", "idle", "busy", "lost"
 
 @dataclass(slots=True)
 class Lane:
-    """A lane: its place, its state, the time of opening, the reason for a loss; its plan, its share and its run."""
+    """A lane: its place, its state, the time of opening, the reason for a loss; its share and its run."""
 
     place: str
     name: str
+    since: float
     state: str = OPENING
-    since: float = 0.0
     why: str = ""
-    plan: list[Entry] = field(default_factory=list)
     share: Share | None = None
     writer: RunWriter | None = None
     listed: set[str] = field(default_factory=set)
     servers: int = 0
 
-    def store(self, *entries: Entry, of: Iterable[str] = ()) -> None:
+    def store(self, share: Share, *entries: Entry, of: Iterable[str] = ()) -> None:
         """Store entries in the lane's run, after the cases `of` these ids that it still lacks."""
         assert self.writer is not None
-        assert self.share is not None
         new = [case_id for case_id in of if case_id not in self.listed]
-        self.writer.append(*(self.share.cases[case_id] for case_id in new), *entries)
+        self.writer.append(*(share.cases[case_id] for case_id in new), *entries)
         self.listed.update(new)
 
 
 class FleetSession:
-    """Measures the cases of an order on the lanes of a cluster, and stores a run for each lane.
+    """Measures a selection on the lanes of a cluster, and stores a run for each lane.
 
     `watch` gets a line about the progress with each measured entry, `tell` a line about each lost lane. `earlier` are
     the runs of a resumed fleet. `done` of `total` turns are measured.
@@ -153,21 +150,28 @@ class FleetSession:
     def __init__(
         self,
         cluster: Cluster,
-        order: Order,
+        selection: Selection,
+        settings: Settings,
         fleet: Fleet,
         results: Path,
+        *,
+        label: str = "",
+        command: Sequence[str] = (),
         watch: Callable[[str, Entry | None], None],
         tell: Callable[[str], None],
         earlier: Sequence[StoredRun] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._cluster, self._order, self._fleet, self._results = cluster, order, fleet, results
+        self._cluster, self._selection, self._settings, self._fleet = cluster, selection, settings, fleet
+        self._results, self._label, self._command = results, label, list(command)
         self._watch, self._tell_user, self._clock, self._began = watch, tell, clock, clock()
         self._earlier = {run.header.fleet.lane: run for run in earlier if run.header.fleet is not None}
-        self._looked = -math.inf
         self._lanes: dict[str, Lane] = {}
-        self._states: Counter[str] = Counter()
+        self._threads: list[threading.Thread] = []
         self._shares: dict[str, Share] = {}
+        self._changed = threading.Condition()
+        self._ended = False
+        self._problem: BaseException | None = None
         self.done = self.total = 0
 
     @property
@@ -188,67 +192,85 @@ class FleetSession:
         """
         ended = ""
         try:
-            while self._goes_on():
-                for place, line in self._cluster.events(EVENT_SECONDS):
-                    self._handle(self._lanes[place], line)
-            self._store_lost()
+            with self._changed:
+                while self._goes_on():
+                    self._changed.wait(LOOK_SECONDS)
+                if self._problem is not None:
+                    raise self._problem
+                self._store_lost()
             ended = "complete"
         except KeyboardInterrupt:
             ended = "interrupted"
         finally:
+            self._end(ended)
+        return ended
+
+    def _end(self, ended: str) -> None:
+        """End all lanes, and their runs with a footer if there is an end."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        if ended != "complete":
             self._cluster.close()
+        deadline = time.monotonic() + ENDING_SECONDS
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        if ended == "complete":
+            self._cluster.close()
+        with self._changed:
             for writer in [lane.writer for lane in self.lanes if lane.writer is not None]:
                 with writer:
                     if ended:
-                        writer.append(Footer(ended=ended, finished_at=now()))
-        return ended
+                        writer.append(Footer(ended=ended, finished_at=session.now()))
 
     def _goes_on(self) -> bool:
         """Open lanes on new places, lose those whose place is gone; return whether a lane is at work."""
-        at = self._clock()
-        if at - self._looked >= LOOK_SECONDS:
-            self._looked = at
-            places = self._cluster.places()
-            for lane in self.lanes:
-                if lane.place not in places and lane.state != LOST:
-                    self._lose(lane, "its node left the cluster")
-            for place, name in places.items():
-                if place not in self._lanes:
-                    self._lanes[place] = Lane(place, name, since=at)
-                    self._states[OPENING] += 1
-                    self._cluster.open(place, msgspec.json.encode(self._order))
-        if not self._states[BUSY]:
-            for lane in self.lanes:
-                if lane.state == OPENING and at - lane.since > WAIT_SECONDS:
-                    self._lose(lane, f"it did not become free within {WAIT_SECONDS:.0f} s")
-        return bool(self._states[BUSY] or self._states[OPENING])
+        places, at = self._cluster.places(), self._clock()
+        for lane in self.lanes:
+            if lane.place not in places:
+                self._lose(lane, "its node left the cluster")
+        for place, name in places.items():
+            if place not in self._lanes:
+                lane = self._lanes[place] = Lane(place, name, since=at)
+                self._threads.append(threading.Thread(target=self._serve, args=[lane], daemon=True))
+                self._threads[-1].start()
+        busy = [lane for lane in self.lanes if lane.state == BUSY]
+        busy += [lane for lane in self.lanes if lane.state == IDLE and lane.share is not None and lane.share.left]
+        for lane in [] if busy else self.lanes:
+            if lane.state == OPENING and at - lane.since > WAIT_SECONDS:
+                self._lose(lane, f"it did not become free within {WAIT_SECONDS:.0f} s")
+        return self._problem is None and bool(busy or any(lane.state == OPENING for lane in self.lanes))
 
-    def _handle(self, lane: Lane, line: bytes) -> None:
-        """Process a line of a lane: an entry of its plan, a measured entry, or the end of a part."""
-        if lane.state == LOST:
-            return
-        if (done := done_in(line)) is None:
-            entry = lines.decode(line)[1]
-            if lane.share is None:
-                lane.plan.append(entry)
-            else:
-                self._measured(lane, lane.share, entry)
-        elif done.problem:
-            self._lose(lane, done.problem)
-        else:
-            if lane.share is None:
-                self._begin(lane)
-            else:
-                lane.share.dealt.pop(lane.place, None)
-            self._hand_out(lane)
-            self._tell()
+    def _serve(self, lane: Lane) -> None:
+        """Measure on a lane until its share has nothing left; the thread of a lane."""
+        try:
+            memory_limit, settings = self._cluster.open(lane.place), self._settings
+            settings = replace(settings, memory_limit_bytes=settings.memory_limit_bytes or memory_limit)
+            open_server = functools.partial(self._cluster.channel, lane.place)
+            with session.prepare(self._selection, settings, open_server=open_server) as prepared:
+                session.require_work(prepared)
+                with self._changed:
+                    share = lane.share = self._begin(lane, prepared)
+                while piece := self._next(lane, share):
+                    plan = [planned for planned in prepared.plan if planned.case.case_id in piece]
+                    done = {turn for case_id in piece for turn in share.done.get(case_id, ())}
+                    drive(
+                        make_schedule(plan, prepared.settings, done), prepared.settings, prepared.open_channel,
+                        functools.partial(self._measured, lane, share), lambda _: None, first_server=lane.servers,
+                    )  # fmt: skip
+        except StoreError as error:
+            self._problem = error
+        except AmpbenchError as error:
+            with self._changed:
+                self._lose(lane, str(error))
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            self._problem = error
+        with self._changed:
+            self._changed.notify_all()
 
-    def _begin(self, lane: Lane) -> None:
-        """Begin, or continue, the run of a lane that has sent its plan."""
-        header, *entries = lane.plan
-        lane.plan = []
-        assert isinstance(header, Header)
-        kind, alone = kind_of(header.environment), self._fleet.on == EACH
+    def _begin(self, lane: Lane, prepared: session.Prepared) -> Share:
+        """Begin, or continue, the run of a lane; return its share, with the skipped cases stored."""
+        kind, alone = kind_of(prepared.environment), self._fleet.on == EACH
         before = self._earlier.get(lane.name)
         same = (known for known in self.lanes if known.state == LOST and known.name == lane.name and known.writer)
         if (lost := next(same, None)) is not None:  # it has come back
@@ -258,64 +280,66 @@ class FleetSession:
             lane.listed = set(before.cases)
             lane.servers = 1 + max((known.server for known in before.rounds), default=-1)
         else:
+            header = session.new_header(
+                self._selection, prepared.settings, prepared.environment, prepared.plan, self._label, self._command
+            )
             run = f"{new_run_id(lane.name).rpartition('-')[0]}-{self._fleet.id}"
             fleet = replace(self._fleet, lane=lane.name)
             lane.writer = RunWriter.create(self._results, replace(header, run=run, fleet=fleet))
         key = lane.name if alone else kind
         if (share := self._shares.get(key)) is None:  # the plans of a kind are equal
-            cases = {entry.case_id: entry for entry in entries if isinstance(entry, Case)}
-            share = self._shares[key] = Share(cases, self._order.settings.rounds, spread=not alone)
+            cases = {planned.case.case_id: planned.case for planned in prepared.plan}
+            share = self._shares[key] = Share(cases, self._settings.rounds, spread=not alone)
             for name, stored in self._earlier.items():
                 if kind_of(stored.header.environment) == kind and (name == lane.name or not alone):
                     for entry in stored.entries():
                         share.add(entry)
-            skips = [entry for entry in entries if isinstance(entry, Skip) and entry.case_id not in share.ended]
-            lane.share = share
-            lane.store(*skips, of=[skip.case_id for skip in skips])
+            skips = [skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in share.ended]
+            lane.store(share, *skips, of=[skip.case_id for skip in skips])
             share.ended |= {skip.case_id for skip in skips}
             self.total += sum(map(share.turns_left, share.begin()))
-        lane.share = share
+        return share
 
-    def _hand_out(self, lane: Lane) -> None:
-        """Give a lane its next piece, if there is one; else it is idle."""
-        share = lane.share
-        assert share is not None
-        piece: list[str] = []
-        while share.left and not piece:  # a table may have ended meanwhile
-            piece = share.take(lane.place, self._states.total() - self._states[LOST])
-        self._enter(lane, BUSY if piece else IDLE)
-        if piece:
-            lane.store(of=piece)
-            done = [turn for case_id in piece for turn in share.done.get(case_id, ())]
-            self._cluster.ask(lane.place, msgspec.json.encode(Work(cases=piece, done=done, first_server=lane.servers)))
-
-    def _enter(self, lane: Lane, state: str) -> None:
-        self._states[lane.state] -= 1
-        self._states[state] += 1
-        lane.state = state
+    def _next(self, lane: Lane, share: Share) -> list[str]:
+        """Return the next piece of a lane; without one, wait for tables of lost lanes; [] at the end of the fleet."""
+        with self._changed:
+            share.dealt.pop(lane.place, None)
+            while not self._ended and lane.state != LOST:
+                piece: list[str] = []
+                while share.left and not piece:  # a table may have ended meanwhile
+                    piece = share.take(lane.place, sum(known.state != LOST for known in self.lanes))
+                lane.state = BUSY if piece else IDLE
+                if piece:
+                    lane.store(share, of=piece)
+                    return piece
+                self._changed.notify_all()
+                self._changed.wait()
+        return []
 
     def _measured(self, lane: Lane, share: Share, entry: Entry) -> None:
-        """Store an entry that a lane measured."""
-        lane.store(entry)
-        if isinstance(entry, Failure | Skip):
-            self.total -= share.turns_left(entry.case_id)
-        else:
-            self.done += not getattr(entry, "control", False)
-        share.add(entry)
-        if isinstance(entry, Round):
-            lane.servers = max(lane.servers, entry.server + 1)
-        self._tell(entry)
+        """Store an entry that a lane measured; raise `NothingToRunError` where the lane is lost, or the fleet ended."""
+        with self._changed:
+            if self._ended or lane.state == LOST:
+                raise NothingToRunError(lane.why)
+            lane.store(share, entry)
+            if isinstance(entry, Failure | Skip):
+                self.total -= share.turns_left(entry.case_id)
+            else:
+                self.done += not getattr(entry, "control", False)
+            share.add(entry)
+            if isinstance(entry, Round):
+                lane.servers = max(lane.servers, entry.server + 1)
+            self._tell(entry)
 
     def _lose(self, lane: Lane, why: str) -> None:
         """Mark a lane as lost; idle lanes of its share continue with its tables."""
-        self._enter(lane, LOST)
-        lane.why = why
+        if lane.state == LOST or self._ended:
+            return
+        lane.state, lane.why = LOST, why
         self._tell_user(f"{lane.name}: lost: {why}")
-        if (share := lane.share) is not None:
-            share.give_back(lane.place)
-            for idle in self.lanes:
-                if idle.share is share and idle.state == IDLE:
-                    self._hand_out(idle)
+        if lane.share is not None:
+            lane.share.give_back(lane.place)
+        self._changed.notify_all()
 
     def _store_lost(self) -> None:
         """Store a failure for each case that no lane can measure any more; `NothingToRunError` if none was opened."""
@@ -331,11 +355,11 @@ class FleetSession:
             failures = [
                 Failure(case_id=case_id, stage=task, cause=KILLED, message=message) for case_id, task in missing.items()
             ]
-            lane.store(*failures, of=missing)
+            lane.store(share, *failures, of=missing)
 
-    def _tell(self, entry: Entry | None = None) -> None:
+    def _tell(self, entry: Entry) -> None:
         """Give the watcher the numbers of lanes and turns, the time left at the pace so far, and the entry."""
-        states, left = self._states, ""
+        states, left = Counter(lane.state for lane in self.lanes), ""
         if self.done:
             seconds = (self._clock() - self._began) * (self.total - self.done) / self.done
             left = f", about {format_duration(seconds)} left"

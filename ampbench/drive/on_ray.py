@@ -1,28 +1,27 @@
 """Ray as the cluster of a fleet: a lane is an actor with a node to itself.
 
-Ray places actors, reports their deaths, and carries lines; it measures nothing. An actor only starts the session of its
-lane in a separate process and passes on its output.
+Ray places actors, reports their deaths, and carries requests and replies; it measures nothing. An actor only opens
+servers on its node, with the ampbench and the environment of the node.
 """
 
 import contextlib
 import logging
 import os
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
+from msgspec.structs import replace
 from ray import exceptions
 
-from ampbench.drive.fleet_node import DONE, Done
+from ampbench.drive.servers import ServerChannel
+from ampbench.drive.session import default_memory_limit
 from ampbench.errors import NothingToRunError, UsageError, bounded
 from ampbench.records.case import VISIBLE_DEVICES
+from ampbench.records.wire import Reply, Request, read_reply, read_request, ready_line, reply_line, request_line
 
 NODE_ID = "ray.io/node-id"
 """Ray's label for a node's id."""
@@ -36,43 +35,69 @@ LEFT_BEHIND = (".git", ".venv", "results", "__pycache__")
 """Parts of the current folder that are not sent with a user's file."""
 
 
-def _lane_process() -> type:
+OTHER_AMPBENCH = "it has another ampbench than the driver, whose versions must be the same"
+
+
+def _node_class() -> type:
     """Return the class of the actors, which is sent by value because it is local: a node may have another ampbench."""
 
-    class LaneProcess:
-        """The session of a lane on its node, `python -m ampbench.drive.fleet_node`, with the node's environment."""
+    class Node:
+        """Servers on a node, in its own environment."""
 
-        def __init__(self, node_variables: list[str], end: bytes):
+        def __init__(self, node_variables: list[str]):
             started_with = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
             node = dict(os.fsdecode(line).split("=", 1) for line in started_with if b"=" in line)
-            environment = {name: value for name, value in os.environ.items() if name not in node_variables}
-            environment |= {name: node[name] for name in node_variables if name in node}
-            self.end = end
-            self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ampbench.drive.fleet_node"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=environment,
-            )  # fmt: skip
+            for name in node_variables:
+                os.environ.pop(name, None)
+            os.environ.update({name: node[name] for name in node_variables if name in node})
+            self.channels: list[ServerChannel] = []
 
-        def ask(self, line: bytes) -> Iterator[bytes]:
-            """Send the session a line, and yield its output in whole lines, until it is done or ends."""
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            with contextlib.suppress(OSError):  # the code below reports its end
-                self.process.stdin.write(line + b"\n")
-                self.process.stdin.flush()
-            held = b""
-            while chunk := os.read(self.process.stdout.fileno(), 1 << 16):
-                whole, newline, held = (held + chunk).rpartition(b"\n")
-                if newline:
-                    yield whole + newline
-                    if whole.rpartition(b"\n")[2].startswith(self.end):
-                        return
-            self.errors.seek(0)
-            words = self.errors.read().decode(errors="replace").strip().splitlines() or ["no word"]
-            raise RuntimeError(f"its session ended with status {self.process.wait()}: {words[-1]}")
+        def ready(self) -> tuple[bytes, int | None]:
+            """Return the first line of a server of the node's ampbench, and the memory limit of its workers."""
+            return ready_line(), default_memory_limit()
 
-    return LaneProcess
+        def open(self, preload: list[str]) -> int:
+            """Open a server, and return its number."""
+            self.channels.append(ServerChannel(preload=preload))
+            return len(self.channels) - 1
+
+        def serve(self, number: int, line: bytes) -> bytes:
+            """Return the reply of a server to the request in a line."""
+            request = read_request(line)
+            return reply_line(self.channels[number].serve(request), request)
+
+        def close(self, number: int) -> None:
+            """End a server."""
+            self.channels[number].close()
+
+    return Node
+
+
+def _answer(reference: Any) -> Any:
+    """Return the answer of an actor; raise `NothingToRunError` with the reason where there is none."""
+    try:
+        return ray.get(reference)
+    except exceptions.RayError as error:
+        cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
+        raise NothingToRunError(bounded(" ".join(str(cause).split()), 500)) from None
+
+
+class NodeChannel:
+    """A server on a node; files of the current folder are those of the copy there."""
+
+    def __init__(self, node: Any, preload: list[str]):
+        self._node, self._number = node, _answer(node.open.remote(preload))
+
+    def serve(self, request: Request) -> Reply:
+        """Return the reply to `request`; raises `NothingToRunError` where the node is lost."""
+        if (source := request.source) is not None and source.module.endswith(".py"):
+            request = replace(request, source=replace(source, module=os.path.relpath(source.module)))
+        return read_reply(_answer(self._node.serve.remote(self._number, request_line(request))))
+
+    def close(self) -> None:
+        """End the server; a lost node has ended it."""
+        with contextlib.suppress(NothingToRunError):
+            _answer(self._node.close.remote(self._number))
 
 
 class RayCluster:
@@ -84,7 +109,6 @@ class RayCluster:
 
     def __init__(self, address: str, *, files: bool):
         self._actors: dict[str, Any] = {}
-        self._streams: dict[str, Any] = {}
         self._resources: dict[str, tuple[float, float]] = {}
         self._places: dict[str, str] = {}
         self._heard, self._gone = time.monotonic(), False
@@ -128,45 +152,27 @@ class RayCluster:
                 self._places[node["NodeID"]] = name
         return self._places
 
-    def open(self, place: str, order: bytes) -> None:
-        """Request an actor that takes all of its place, as soon as the place is free."""
+    def open(self, place: str) -> int | None:
+        """Take all of a place with an actor, as soon as it is free; return the memory limit of its workers."""
         cpus, devices = self._resources[place]
-        actor_class = ray.remote(_lane_process()).options(
+        actor_class = ray.remote(_node_class()).options(
             num_cpus=cpus, num_gpus=devices, label_selector={NODE_ID: place}, max_restarts=0, max_task_retries=0
         )
-        self._actors[place] = actor_class.remote([*SET_BY_RAY, *VISIBLE_DEVICES], DONE)
-        self.ask(place, order)
+        self._actors[place] = actor_class.remote([*SET_BY_RAY, *VISIBLE_DEVICES])
+        ready, memory_limit = _answer(self._actors[place].ready.remote())
+        if ready != ready_line():
+            raise NothingToRunError(OTHER_AMPBENCH)
+        return int(memory_limit) if memory_limit else None
 
-    def ask(self, place: str, work: bytes) -> None:
-        """Send the actor a line; its answers become events."""
-        self._streams[place] = self._actors[place].ask.options(num_returns="streaming").remote(work)
-
-    def events(self, seconds: float) -> list[tuple[str, bytes]]:
-        """Return the actors' new lines, or the reasons why they ended; wait up to `seconds` for the first."""
-        places = {id(stream): place for place, stream in self._streams.items()}
-        waiting = list(self._streams.values())
-        if not waiting:
-            return []
-        ray.wait(waiting, num_returns=1, timeout=seconds)
-        ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-        events = []
-        for stream in ready:
-            place = places[id(stream)]
-            try:
-                events += [(place, line) for line in ray.get(next(stream)).splitlines(keepends=True)]
-            except StopIteration:
-                del self._streams[place]
-            except exceptions.RayError as error:
-                del self._streams[place]
-                cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
-                events.append((place, Done(problem=bounded(" ".join(str(cause).split()), 500)).line))
-        return events
+    def channel(self, place: str, preload: list[str]) -> NodeChannel:
+        """Return a new server on the node of a place."""
+        return NodeChannel(self._actors[place], preload)
 
     def close(self) -> None:
         """End all actors, and leave the cluster; without its head, they end by themselves."""
         if self._gone:
             return
-        for actor in self._actors.values():
+        for actor in list(self._actors.values()):
             ray.kill(actor)
         ray.shutdown()
 

@@ -103,17 +103,18 @@ def prepare(
     meanwhile: Callable[[], None] = lambda: None,
     *,
     ahead: bool = False,
+    open_server: Callable[[list[str]], Channel] = lambda preload: ServerChannel(preload=preload, wait=False),
 ) -> Iterator[Scheduled]:
     """Plan a session: every error in `selection` is raised here, before any measurement.
 
     The server that reports the environment and builds users' workloads once also serves the first round. With
     `resumed`, only the turns that this run lacks are scheduled; raises `UsageError` where the environment has changed.
     With `part`, the plan is one shard. `meanwhile` is called as the server starts; with `ahead` a second server starts
-    as long as no core is needed otherwise.
+    as long as no core is needed otherwise. `open_server` opens a server that imports the given modules first.
     """
     sources = check_selection(selection)
     preload = preload_modules(selection, sources)
-    open_new: OpenChannel = (lambda: ServerChannel(preload=preload, wait=False)) if settings.isolation else InProcess
+    open_new: OpenChannel = (lambda: open_server(preload)) if settings.isolation else InProcess
     together = min(TOGETHER, settings.rounds) if ahead and settings.isolation else 1
     with opened_first(open_new, settings.threads, meanwhile, together) as first:
         environment = first.environment

@@ -1,32 +1,44 @@
-"""The session of a fleet against machines of a script, on a clock of their own: no process, no Ray."""
+"""The session of a fleet against machines of a script: no process, no Ray."""
 
 import errno
 import itertools
 import os
+import signal
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from ampbench.drive.fleet import WAIT_SECONDS
+from ampbench.drive import fleet
 from ampbench.errors import NothingToRunError, StoreError
 from ampbench.records.case import Environment, kind_of
 from ampbench.records.measured import KILLED
-from ampbench.records.run import EACH, SPREAD, Settings
+from ampbench.records.run import EACH, SPREAD
 from ampbench.store import StoredRun, list_runs, read_run
-from benchmarks.self.fleet import OPENING_SECONDS, Machine, ScriptedCluster, fleet_session, make_plan
-from benchmarks.self.load import make_header
+from tests.fleet.scripted_cluster import HERE, Machine, ScriptedCluster, fleet_session
 
 ROUNDS = 3
-CASES = 48
-SETTINGS = Settings(rounds=ROUNDS)
-HERE = make_header().environment
 
 
-def cluster_of(*machines: Machine, cases: int = CASES, **settings: float) -> ScriptedCluster:
-    return ScriptedCluster(machines, make_plan(cases), structs.replace(SETTINGS, **settings))  # type: ignore[arg-type]
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(fleet, "LOOK_SECONDS", 0.01)
+    return
+
+
+def cluster_of(*machines: Machine) -> ScriptedCluster:
+    return ScriptedCluster(machines)
+
+
+@pytest.fixture(scope="module")
+def ids(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the ids of the plan's cases that run."""
+    results = tmp_path_factory.mktemp("whole")
+    fleet_session(cluster_of(Machine("a")), results, EACH).run()
+    (run,) = map(read_run, list_runs(results))
+    return [case_id for case_id in run.cases if case_id not in run.skips]
 
 
 def runs_of(results: Path) -> dict[str, StoredRun]:
@@ -44,118 +56,134 @@ def turns_of(runs: dict[str, StoredRun]) -> Counter[tuple[str, str, int]]:
     return found
 
 
-def assert_whole(runs: dict[str, StoredRun], cluster: ScriptedCluster, times: int = 1) -> None:
-    """Fail unless each turn of the plan was done just so many times."""
+def assert_whole(runs: dict[str, StoredRun], ids: list[str], times: int = 1) -> None:
+    """Fail unless each turn of the plan was done this number of times."""
     found = turns_of(runs)
-    ids = [planned.case.case_id for planned in cluster.plan]
     wanted = [("round", case_id, number) for case_id in ids for number in range(ROUNDS)]
     wanted += [(what, case_id, 0) for case_id in ids for what in ("memory", "divergence")]
     assert found == dict.fromkeys(wanted, times)
 
 
-def test_every_lane_measures_every_case_and_is_a_run_of_its_own(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a"), Machine("b", seconds=2.0))
+def others_begun(name: str, turns: int = 1) -> Callable[[ScriptedCluster], bool]:
+    return lambda cluster: cluster.turns(name) >= turns
+
+
+def in_turn(name: str, other: str) -> Callable[[ScriptedCluster], bool]:
+    return lambda cluster: cluster.turns(name) <= cluster.turns(other)
+
+
+def test_every_lane_measures_every_case_and_is_a_run_of_its_own(tmp_path: Path, ids: list[str]) -> None:
+    cluster = cluster_of(Machine("a"), Machine("b"))
     assert fleet_session(cluster, tmp_path, EACH).run() == "complete"
     runs = runs_of(tmp_path)
     assert runs.keys() == {"a", "b"}
-    assert_whole(runs, cluster, times=2)
+    assert_whole(runs, ids, times=2)
     for name, run in runs.items():
         assert run.complete
-        assert list(run.cases) == [planned.case.case_id for planned in cluster.plan]
+        assert {*run.cases} - {*run.skips} == {*ids}
         assert run.path.stem.endswith(f"-{name}-abcdef")
+        assert run.header.settings.memory_limit_bytes == 1 << 30
     assert cluster.closed
 
 
-def test_lanes_of_a_kind_share_the_cases_and_each_turn_is_done_once(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a"), Machine("b"), Machine("c", seconds=3.0))
+def test_lanes_of_a_kind_share_the_cases_and_each_turn_is_done_once(tmp_path: Path, ids: list[str]) -> None:
+    cluster = cluster_of(Machine("a", wait=others_begun("b")), Machine("b", wait=lambda one: len(one.opened) == 2))
     assert fleet_session(cluster, tmp_path, SPREAD).run() == "complete"
     runs = runs_of(tmp_path)
-    assert_whole(runs, cluster)
+    assert_whole(runs, ids)
     assert min(len(run.cases) for run in runs.values()) > 0
-    assert len(runs["c"].cases) < len(runs["a"].cases)
+    skips = [skip.case_id for run in runs.values() for skip in run.skips.values()]
+    assert len(skips) == len({*skips}) > 0
 
 
-def test_machines_of_another_kind_share_nothing(tmp_path: Path) -> None:
+def test_machines_of_another_kind_share_nothing(tmp_path: Path, ids: list[str]) -> None:
     other = structs.replace(HERE, threads=2)
     cluster = cluster_of(Machine("a"), Machine("b", other), Machine("c", other))
     assert fleet_session(cluster, tmp_path, SPREAD).run() == "complete"
     runs = runs_of(tmp_path)
-    assert len(runs["a"].cases) == CASES
-    assert len(runs["b"].cases) + len(runs["c"].cases) == CASES
-    assert_whole(runs, cluster, times=2)
+    assert {*ids} <= runs["a"].cases.keys()
+    assert_whole(runs, ids, times=2)
 
 
-def test_another_lane_goes_on_with_what_a_dead_one_had_begun_and_repeats_nothing(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a", dies=60.0), Machine("b"))
+def test_another_lane_goes_on_with_the_work_of_a_dead_one_and_repeats_nothing(tmp_path: Path, ids: list[str]) -> None:
+    cluster = cluster_of(Machine("a", dies=9), Machine("b", free=others_begun("a")))
     session = fleet_session(cluster, tmp_path, SPREAD)
     assert session.run() == "complete"
     assert session.left == 0
     runs = runs_of(tmp_path)
     assert runs["a"].rounds or runs["a"].memory
-    assert_whole(runs, cluster)
+    assert_whole(runs, ids)
 
 
-def test_a_lane_that_joins_late_takes_its_part(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a"), Machine("late", appears=40.0))
+def test_a_lane_that_joins_late_takes_its_part(tmp_path: Path, ids: list[str]) -> None:
+    begun = others_begun("late")
+    first = Machine("a", wait=lambda cluster: cluster.turns("a") < 2 or begun(cluster))
+    cluster = cluster_of(first, Machine("late", appears=others_begun("a")))
     fleet_session(cluster, tmp_path, SPREAD).run()
-    runs = runs_of(tmp_path)
-    assert runs["late"].cases
-    assert_whole(runs, cluster)
+    assert_whole(runs_of(tmp_path), ids)
 
 
-def test_a_lane_that_comes_back_goes_on_with_its_own_run(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a", dies=60.0), Machine("b"), Machine("a", appears=70.0, id="again"))
+def test_a_lane_that_comes_back_goes_on_with_its_own_run(tmp_path: Path, ids: list[str]) -> None:
+    cluster = cluster_of(
+        Machine("a", dies=9), Machine("b", wait=lambda one: "again" in one.opened),
+        Machine("a", appears=others_begun("a", 9), id="again"),
+    )  # fmt: skip
     session = fleet_session(cluster, tmp_path, EACH)
     assert session.run() == "complete"
     assert session.left == 0
-    runs = runs_of(tmp_path)
     assert len(list_runs(tmp_path)) == 2
-    assert_whole(runs, cluster, times=2)
+    assert_whole(runs_of(tmp_path), ids, times=2)
 
 
-def test_where_nobody_is_left_each_case_says_why_and_is_measured_on_resume(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a", dies=60.0), Machine("b", structs.replace(HERE, threads=2)))
-    session = fleet_session(cluster, tmp_path, SPREAD)
+def test_where_nobody_is_left_each_case_says_why_and_is_measured_on_resume(tmp_path: Path, ids: list[str]) -> None:
+    other = structs.replace(HERE, threads=2)
+    session = fleet_session(cluster_of(Machine("a", dies=9), Machine("b", other)), tmp_path, SPREAD)
     assert session.run() == "complete"
     runs = runs_of(tmp_path)
     failures = runs["a"].failures
     assert failures
     assert session.left == len(failures)
-    assert {(one.cause, one.message) for one in failures.values()} == {(KILLED, "a was lost: its node died")}
-    resumed = cluster_of(Machine("other"), Machine("b", structs.replace(HERE, threads=2)))
+    assert {failure.cause for failure in failures.values()} == {KILLED}
+    assert {failure.message.partition(": ")[0] for failure in failures.values()} == {"a was lost"}
+    resumed = cluster_of(Machine("other"), Machine("b", other))
     session = fleet_session(resumed, tmp_path, SPREAD, earlier=list(runs.values()))
     assert session.run() == "complete"
     assert session.left == 0
-    assert_whole(runs_of(tmp_path), resumed, times=2)
+    assert_whole(runs_of(tmp_path), ids, times=2)
 
 
-def test_an_interruption_keeps_what_was_measured_and_a_resumed_fleet_measures_the_rest(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a"), Machine("b"))
-    stops = iter([*itertools.repeat(False, 90), True])
+class Interruption:
+    """Interrupts the thread that waits for a fleet after a number of entries, as Ctrl-C does."""
 
-    def watch(_: str, __: object) -> None:
-        if next(stops, False):
-            raise KeyboardInterrupt
+    def __init__(self, entries: int):
+        self.left = entries
 
-    session = fleet_session(cluster, tmp_path, SPREAD, watch)
+    def __call__(self, _: str, __: object) -> None:
+        self.left -= 1
+        if not self.left:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interruption_keeps_all_measured_turns_and_a_resumed_fleet_measures_the_rest(
+    tmp_path: Path, ids: list[str]
+) -> None:
+    session = fleet_session(cluster_of(Machine("a"), Machine("b")), tmp_path, SPREAD, Interruption(20))
     assert session.run() == "interrupted"
     runs = runs_of(tmp_path)
     assert {run.ended for run in runs.values()} == {"interrupted"}
     again = cluster_of(Machine("a"), Machine("b"), Machine("c"))
     assert fleet_session(again, tmp_path, SPREAD, earlier=list(runs.values())).run() == "complete"
     found = runs_of(tmp_path)
-    assert_whole(found, again)
-    assert {name: run.path for name, run in found.items() if name != "c"} == {
-        name: run.path for name, run in runs.items()
-    }
+    assert_whole(found, ids)
+    assert {name: found[name].path for name in runs} == {name: run.path for name, run in runs.items()}
 
 
-def test_a_complete_fleet_that_is_resumed_asks_for_nothing(tmp_path: Path) -> None:
+def test_a_complete_fleet_that_is_resumed_measures_nothing(tmp_path: Path) -> None:
     fleet_session(cluster_of(Machine("a")), tmp_path, EACH).run()
     cluster = cluster_of(Machine("a"))
     session = fleet_session(cluster, tmp_path, EACH, earlier=list(runs_of(tmp_path).values()))
     assert session.run() == "complete"
-    assert cluster.asked == []
+    assert cluster.turns("a") == 0
 
 
 def test_another_torch_on_the_same_machine_is_measured_anew_on_resume(
@@ -168,26 +196,17 @@ def test_another_torch_on_the_same_machine_is_measured_anew_on_resume(
     session = fleet_session(cluster, tmp_path, EACH, earlier=list(runs_of(tmp_path).values()))
     assert session.run() == "complete"
     versions = [read_run(path).header.environment.torch_version for path in list_runs(tmp_path)]
-    assert sorted(versions) == ["0", "9"]
+    assert sorted(versions) == ["2.15.0", "9"]
 
 
-def test_a_case_that_fails_on_a_lane_is_not_tried_on_another(tmp_path: Path) -> None:
-    case_id = make_plan(CASES)[5].case.case_id
-    cluster = cluster_of(Machine("a", fails=[case_id]), Machine("b", fails=[case_id]))
-    session = fleet_session(cluster, tmp_path, SPREAD)
+def test_a_case_that_fails_on_a_lane_is_not_tried_on_another(tmp_path: Path, ids: list[str]) -> None:
+    cluster = cluster_of(Machine("a", fails=[ids[5]]), Machine("b", fails=[ids[5]]))
+    lines: list[str] = []
+    session = fleet_session(cluster, tmp_path, SPREAD, lambda line, _: lines.append(line))
     assert session.run() == "complete"
     assert session.left == 0
-    runs = runs_of(tmp_path)
-    assert sum(case_id in run.failures for run in runs.values()) == 1
-
-
-def test_what_cannot_run_is_told_once_for_machines_that_share(tmp_path: Path) -> None:
-    plan = make_plan(CASES)
-    plan[3] = replace(plan[3], skip="no loss")
-    cluster = ScriptedCluster([Machine("a"), Machine("b")], plan, SETTINGS)
-    fleet_session(cluster, tmp_path, SPREAD).run()
-    told = [skip for run in runs_of(tmp_path).values() for skip in run.skips.values()]
-    assert [(one.case_id, one.reason) for one in told] == [(cluster.plan[3].case.case_id, "no loss")]
+    assert sum(ids[5] in run.failures for run in runs_of(tmp_path).values()) == 1
+    assert lines[-1] == f"2 lanes; {session.total} of {session.total} turns, about 0 s left"
 
 
 def test_a_machine_that_cannot_measure_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -198,7 +217,7 @@ def test_a_machine_that_cannot_measure_is_left_out_with_the_reason(tmp_path: Pat
     assert runs_of(tmp_path).keys() == {"a"}
 
 
-def test_where_none_can_measure_the_reasons_of_all_are_said(tmp_path: Path) -> None:
+def test_where_none_can_measure_the_reasons_of_all_are_given(tmp_path: Path) -> None:
     cluster = cluster_of(Machine("a", problem="no torch"), Machine("b", problem="no ampbench"))
     with pytest.raises(NothingToRunError, match=r"no machine of the cluster can measure: a: no torch; b: no ampbench"):
         fleet_session(cluster, tmp_path, EACH).run()
@@ -206,20 +225,22 @@ def test_where_none_can_measure_the_reasons_of_all_are_said(tmp_path: Path) -> N
     assert list_runs(tmp_path) == []
 
 
-def test_a_lane_that_never_becomes_free_is_waited_for_as_long_as_others_work_and_then_a_while(tmp_path: Path) -> None:
-    cluster = cluster_of(Machine("a"), Machine("taken", free=1e9))
-    session = fleet_session(cluster, tmp_path, EACH)
+def test_a_lane_that_never_becomes_free_is_waited_for_as_long_as_others_work_and_then_a_while(
+    tmp_path: Path, ids: list[str]
+) -> None:
+    cluster = cluster_of(Machine("a"), Machine("taken", free=lambda _: False))
+    all_turns = len(ids) * (2 + ROUNDS)
+    session = fleet_session(cluster, tmp_path, EACH, clock=lambda: 1e6 if cluster.turns("a") >= all_turns else 0.0)
     assert session.run() == "complete"
     (lost,) = (lane for lane in session.lanes if lane.why)
-    assert lost.why == f"it did not become free within {WAIT_SECONDS:.0f} s"
-    assert cluster.now >= OPENING_SECONDS + CASES * (2 + ROUNDS)
+    assert lost.why == f"it did not become free within {fleet.WAIT_SECONDS:.0f} s"
+    assert_whole(runs_of(tmp_path), ids)
 
 
-def test_a_full_disk_ends_the_fleet_and_what_was_stored_before_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_ends_the_fleet_and_a_resumed_one_measures_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str]
 ) -> None:
-    written = itertools.count()
-    sync = os.fsync
+    written, sync = itertools.count(), os.fsync
 
     def filling(descriptor: int) -> None:
         if next(written) > 40:
@@ -237,7 +258,7 @@ def test_a_full_disk_ends_the_fleet_and_what_was_stored_before_is_there(
     assert {f"--resume {run.header.fleet.id} --" in str(caught.value) for run in runs.values()} == {True}
     again = cluster_of(Machine("a"), Machine("b"))
     assert fleet_session(again, tmp_path, SPREAD, earlier=list(runs.values())).run() == "complete"
-    assert_whole(runs_of(tmp_path), again)
+    assert_whole(runs_of(tmp_path), ids)
 
 
 def test_a_run_file_that_is_deleted_meanwhile_ends_the_fleet_and_the_other_lanes_keep_theirs(
@@ -250,25 +271,15 @@ def test_a_run_file_that_is_deleted_meanwhile_ends_the_fleet_and_the_other_lanes
         if next(written) == 40:
             Path(f"/proc/self/fd/{descriptor}").readlink().unlink()
 
-    cluster = cluster_of(Machine("a"), Machine("b"))
+    cluster = cluster_of(Machine("a", wait=in_turn("a", "b")), Machine("b", wait=in_turn("b", "a")))
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", deleting)
         with pytest.raises(StoreError, match=r"was moved or deleted .* then ampbench run anew$"):
-            fleet_session(cluster, tmp_path, SPREAD).run()
+            fleet_session(cluster, tmp_path, EACH).run()
     assert cluster.closed
     (kept,) = runs_of(tmp_path).values()
     assert kept.rounds
     assert not kept.cut
-
-
-def test_progress_ends_where_all_turns_are_done(tmp_path: Path) -> None:
-    case_id = make_plan(CASES)[5].case.case_id
-    lines = []
-    cluster = cluster_of(Machine("a", fails=[case_id]), Machine("b"))
-    session = fleet_session(cluster, tmp_path, SPREAD, lambda line, _: lines.append(line))
-    session.run()
-    assert session.done == session.total
-    assert lines[-1] == f"2 lanes; {session.done} of {session.total} turns, about 0 s left"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ pytest.importorskip("ray")
 QUICK = ["--preset", "tiny", "--rounds", "2", "--min-run-time", "0.02"]
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 """With the first of these Ray takes loopback for the address of its nodes, as it does on other systems."""
+MARK = f"AMPBENCH_TEST={os.getpid()}"
+"""The variable of the processes of this test's clusters."""
 CLUSTER = Path(__file__).with_name("ray_cluster.py")
 
 
@@ -30,7 +32,8 @@ class Nodes:
     def __init__(self, *nodes: str):
         self._process = subprocess.Popen(
             [sys.executable, str(CLUSTER), *nodes], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, env={**os.environ, **LOOPBACK}, start_new_session=True,
+            stderr=subprocess.DEVNULL, text=True, env={**os.environ, **LOOPBACK, "AMPBENCH_TEST": str(os.getpid())},
+            start_new_session=True,
         )  # fmt: skip
         self.address = self._line()
 
@@ -181,9 +184,7 @@ def test_a_driver_that_is_killed_is_resumed_and_measures_what_is_missing(
 
 
 @pytest.mark.slow
-def test_a_users_file_travels_and_its_session_goes_with_the_driver(
-    cluster: Callable[..., Nodes], tmp_path: Path
-) -> None:
+def test_a_users_file_travels_and_its_servers_go_with_the_driver(cluster: Callable[..., Nodes], tmp_path: Path) -> None:
     nodes = cluster("one=1")
     source = "import torch\ndef make():\n    return torch.nn.Linear(8, 8), torch.randn(4, 8)\n"
     (tmp_path / "model.py").write_text(source)
@@ -192,10 +193,10 @@ def test_a_users_file_travels_and_its_session_goes_with_the_driver(
     outside = run(tmp_path, "run", "../model.py:make", *QUICK, "--ray", nodes.address)
     assert outside.returncode == 2
     process = begun(tmp_path, "run", "model.py:make", "--rounds", "500", "--precision", "fp32", "--ray", nodes.address)
-    wait_for(lambda: bool(sessions()))
+    wait_for(lambda: bool(servers()))
     process.kill()
     process.communicate()
-    wait_for(lambda: not sessions())
+    wait_for(lambda: not servers())
 
 
 @pytest.mark.slow
@@ -223,12 +224,13 @@ def test_where_the_head_is_gone_all_that_was_measured_is_there_and_another_clust
     assert {case_id for _, case_id, _ in found} == set(after.cases) - set(after.skips)
 
 
-def sessions() -> list[int]:
-    """Return the processes that are sessions of lanes."""
+def servers() -> list[int]:
+    """Return the servers of lanes of this test."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"ampbench.drive.fleet_node" in path.read_bytes():
+            of_test = MARK.encode() in (path.parent / "environ").read_bytes()
+            if of_test and b"ampbench.worker.server" in path.read_bytes():
                 found.append(int(path.parent.name))
         except OSError:
             continue

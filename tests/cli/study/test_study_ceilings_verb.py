@@ -48,11 +48,10 @@ def test_a_terminal_is_told_what_is_measured_and_how_long_the_rest_takes(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("rich.status.Status.update", lambda _, text: told.append(text))
+    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, description, completed: told.append(description))
     pieces = [Piece(f"matmul {dtype} cpu") for dtype in ("fp32", "bf16")]
     with piece_progress("measuring", pieces, lambda found: "") as watch:
         for piece in pieces:
             watch(piece, None)
             watch(piece, FOUND[0])
-    assert told[0] == "measuring matmul fp32 cpu (1 of 2) …"
-    assert told[2].startswith("measuring matmul bf16 cpu (2 of 2, about ")
+    assert told[::2] == ["measuring matmul fp32 cpu", "measuring matmul bf16 cpu"]

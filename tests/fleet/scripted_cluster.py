@@ -1,0 +1,146 @@
+"""A cluster of machines that answer from a script, in this process: they die, appear and wait by number of turns."""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ampbench.drive.fleet import FleetSession
+from ampbench.errors import NothingToRunError
+from ampbench.records.case import Case, Environment
+from ampbench.records.measured import Failure
+from ampbench.records.run import SPREAD, Entry, Fleet, Selection, Settings
+from ampbench.records.wire import Reply, Request, reply_with
+from ampbench.store import StoredRun
+from tests.scripted_channel import CPU, NO_GPU, asked_in, machine
+from tests.stored_runs import make_divergence, make_memory, make_round
+
+HERE = machine(CPU, NO_GPU)
+SELECTION = Selection(workloads=["linear", "conv"], precisions=["fp32", "tf32", "bf16_pure"])
+
+
+@dataclass(slots=True)
+class Machine:
+    """A machine: it appears and becomes free when `appears` and `free` of its cluster hold, and `dies` after turns.
+
+    `problem` is the reason why it cannot be opened; the cases in `fails` fail there. Before each turn it calls `wait`.
+    """
+
+    name: str
+    environment: Environment = HERE
+    appears: Callable[["ScriptedCluster"], bool] = lambda _: True
+    free: Callable[["ScriptedCluster"], bool] = lambda _: True
+    dies: float = float("inf")
+    wait: Callable[["ScriptedCluster"], bool] = lambda _: True
+    problem: str = ""
+    fails: Collection[str] = ()
+    id: str = ""
+    turns: int = 0
+
+    @property
+    def place(self) -> str:
+        """Its place's id: its name, unless a machine of this name came back."""
+        return self.id or self.name
+
+
+@dataclass(slots=True)
+class ScriptedCluster:
+    """A `Cluster` of machines that answer from the script."""
+
+    machines: Sequence[Machine]
+    opened: list[str] = field(default_factory=list)
+    closed: bool = False
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def turns(self, name: str) -> int:
+        """Return the turns of the machines of this name."""
+        return sum(machine.turns for machine in self.machines if machine.name == name)
+
+    def places(self) -> dict[str, str]:
+        """Return the present machines."""
+        return {one.place: one.name for one in self.machines if one.appears(self) and one.turns < one.dies}
+
+    def open(self, place: str) -> int | None:
+        """Wait until a machine is free."""
+        machine = self._machine(place)
+        self._wait(machine.free)
+        if machine.problem:
+            raise NothingToRunError(machine.problem)
+        with self.changed:
+            self.opened.append(place)
+            self.changed.notify_all()
+        return 1 << 30
+
+    def channel(self, place: str, preload: list[str]) -> "ScriptedServer":
+        """Return a server of a machine."""
+        return ScriptedServer(self, self._machine(place))
+
+    def close(self) -> None:
+        """End all machines."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+    def serve(self, machine: Machine, request: Request) -> Reply:
+        """Return the reply of a machine."""
+        if request.task == "environment":
+            return reply_with(machine.environment)
+        if request.case is None:
+            return Reply()
+        self._wait(machine.wait)
+        with self.changed:
+            if machine.turns >= machine.dies:
+                raise NothingToRunError("its node died")
+            machine.turns += 1
+            self.changed.notify_all()
+        if request.case.case_id in machine.fails:
+            failure = Failure(case_id=request.case.case_id, stage=request.task, cause="exception", message="broken")
+            return Reply(failure=failure)
+        return reply_with(_entry(request, request.case))
+
+    def _machine(self, place: str) -> Machine:
+        return next(machine for machine in self.machines if machine.place == place)
+
+    def _wait(self, ready: Callable[["ScriptedCluster"], bool]) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.closed or ready(self), timeout=60)
+            if self.closed:
+                raise NothingToRunError("the cluster is closed")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedServer:
+    """A server of a machine of the script."""
+
+    cluster: ScriptedCluster
+    machine: Machine
+
+    def serve(self, request: Request) -> Reply:
+        """Return the reply of its machine."""
+        return self.cluster.serve(self.machine, request)
+
+    def close(self) -> None:
+        """End it, which leaves nothing behind."""
+
+
+def _entry(request: Request, case: Case) -> Entry:
+    if request.task == "round":
+        asked = asked_in(request)
+        return make_round(case, number=asked.round, server=asked.server, control=asked.control)
+    return make_memory(case, 1024) if request.task == "memory" else make_divergence(case)
+
+
+def fleet_session(
+    cluster: ScriptedCluster,
+    results: Path,
+    on: str = SPREAD,
+    watch: Callable[[str, Entry | None], None] = lambda _, __: None,
+    earlier: Sequence[StoredRun] = (),
+    clock: Callable[[], float] = lambda: 0.0,
+    selection: Selection = SELECTION,
+) -> FleetSession:
+    """Return a session of three rounds on a scripted cluster."""
+    fleet, settings = Fleet(id="abcdef", lane="", on=on), Settings(rounds=3)
+    return FleetSession(
+        cluster, selection, settings, fleet, results, watch=watch, tell=lambda _: None, earlier=earlier, clock=clock
+    )
