@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from ampbench.errors import UnknownNameError, UsageError
 
 FILE_NAME = "ampbench.toml"
@@ -38,18 +40,9 @@ SHARED = frozenset(
 """Options of several verbs, which a settings file may give to all at once, outside of a verb's table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of a verb: the parameter it sets, and whether it may be given several times or takes no value."""
-
-    parameter: str
-    repeatable: bool = False
-    flag: bool = False
-
-
 LIMITS = "limits"
 """The table of a settings file that is no verb's."""
-Options = Mapping[str, Option]
+Options = Mapping[str, click.Option]
 """The options of one verb by their key in a settings file: the long name, dashes written as underscores."""
 
 
@@ -92,13 +85,13 @@ def defaults(file: SettingsFile, verb: str, verbs: Collection[str], options: Opt
     for key, value in shared.items():
         option = _option(key, [*sorted(SHARED), *tables], "setting of all verbs", file.path)
         if option in options:
-            values[options[option].parameter] = _value(option, value, options[option], file.path)
+            values[str(options[option].name)] = _value(option, value, options[option], file.path)
     for key, value in of_verb.items():
         option = _option(key, list(options), f"setting of {verb}", file.path)
         if option in PROGRAMS.get(verb, ()):
             flag = f"--{option.replace('_', '-')}"
             raise UsageError(f"{file.path}: {option} names a program to run: give {flag} on the command line")
-        values[options[option].parameter] = _value(option, value, options[option], file.path)
+        values[str(options[option].name)] = _value(option, value, options[option], file.path)
     return values
 
 
@@ -149,15 +142,15 @@ def _option(key: str, known: list[str], kind: str, path: Path) -> str:
     raise UsageError(f"{path}: {UnknownNameError(kind, key, known, instead='an option of one verb stands in [VERB]')}")
 
 
-def _value(key: str, value: Any, option: Option, path: Path) -> Any:
+def _value(key: str, value: Any, option: click.Option, path: Path) -> Any:
     """Return the value as from the command line: as text, except for a flag; a list for a repeatable option."""
     if isinstance(value, dict):
         raise UsageError(f"{path}: {key} must be a value, not a table")
-    if isinstance(value, list) and not option.repeatable:
+    if isinstance(value, list) and not option.multiple:
         raise UsageError(f"{path}: {key} must be one value, not a list")
-    if option.flag:
+    if option.is_flag:
         return value
     texts = [str(item) for item in (value if isinstance(value, list) else [value])]
     if key in PATHS:
         texts = [str(path.parent / text) for text in texts]
-    return texts if option.repeatable else texts[0]
+    return texts if option.multiple else texts[0]

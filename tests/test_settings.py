@@ -2,23 +2,30 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 from ampbench import settings
 from ampbench.cli import main as program
 from ampbench.errors import UsageError
-from ampbench.settings import Option, SettingsFile
+from ampbench.settings import SettingsFile
+
+
+def option(name: str, **changes: Any) -> click.Option:
+    return click.Option([f"--{name}", name], **changes)
+
 
 VERBS = {
     "run": {
-        "rounds": Option("rounds"),
-        "precision": Option("precision", True),
-        "set": Option("set_", True),
-        "max_error": Option("max_error"),
-        "results": Option("results"),
+        "rounds": option("rounds"),
+        "precision": option("precision", multiple=True),
+        "set": option("set_", multiple=True),
+        "max_error": option("max_error"),
+        "results": option("results"),
     },
-    "show": {"max_error": Option("max_error"), "results": Option("results")},
+    "show": {"max_error": option("max_error"), "results": option("results")},
 }
 
 
@@ -30,12 +37,14 @@ def repository(tmp_path: Path) -> Path:
 
 
 WITH_PROGRAMS = {
-    "ab": {"baseline": Option("baseline", True), "candidate": Option("candidate", True)},
-    "report": {"baseline": Option("baseline")},
+    "ab": {"baseline": option("baseline", multiple=True), "candidate": option("candidate", multiple=True)},
+    "report": {"baseline": option("baseline")},
 }
 
 
-def loaded(text: str, folder: Path, verbs: Mapping[str, Mapping[str, Option]] = VERBS) -> dict[str, dict[str, object]]:
+def loaded(
+    text: str, folder: Path, verbs: Mapping[str, Mapping[str, click.Option]] = VERBS
+) -> dict[str, dict[str, object]]:
     (folder / "ampbench.toml").write_text(text)
     file = settings.find(folder)
     assert file is not None

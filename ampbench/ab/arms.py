@@ -1,6 +1,5 @@
 """An arm of an A/B comparison: its Python, commit, settings and files."""
 
-import fcntl
 import os
 import re
 import shutil
@@ -8,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,8 +29,6 @@ THREADS = "threads"
 
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 _GIT_SECONDS = 120.0
-_CHECKOUT, _IN_USE = "ampbench-", "in-use"
-"""The prefix of a commit's temporary folder, and the file in it that is locked while in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,61 +145,26 @@ def source_in(checkout: Checkout | None, source: WorkloadSource) -> WorkloadSour
 
 @contextmanager
 def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
-    """Yield the arm's commit in a temporary git worktree; None where the arm names no commit.
+    """Yield the files of the arm's commit in a temporary folder; None where the arm names no commit.
 
-    Raises `UsageError` outside a repository and for an unknown reference.
+    git writes them by an index of their own, so that nothing in the repository changes. Raises `UsageError` outside a
+    repository and for an unknown reference.
     """
     if not arm.ref:
         yield None
         return
     repository = Path(_git(option, "rev-parse", "--show-toplevel"))
     commit = _commit(option, arm.ref)
-    _remove_abandoned(option)
-    with _temporary_folder(option) as folder, _worktree(option, folder / repository.name, commit) as root:
-        yield Checkout(commit=commit, root=root, repository=repository)
-
-
-@contextmanager
-def _temporary_folder(option: str) -> Iterator[Path]:
-    """Yield a temporary folder, marked as in use until this process ends in any way."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=_CHECKOUT))
+        folder = tempfile.TemporaryDirectory(prefix="ampbench-", ignore_cleanup_errors=True)
     except OSError as error:
         raise UsageError(f"{option}: no temporary folder can be made: {error.strerror}") from None
-    try:
-        with (folder / _IN_USE).open("w") as mark:
-            fcntl.flock(mark, fcntl.LOCK_EX)
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _worktree(option: str, root: Path, commit: str) -> Iterator[Path]:
-    """Yield a temporary git worktree of `commit` at `root`."""
-    try:
-        _git(option, "worktree", "add", "--detach", "--quiet", str(root), commit)
-        yield root
-    finally:
-        with suppress(UsageError):  # it may not have been added
-            _remove_worktree(option, root)
-
-
-def _remove_worktree(option: str, root: Path) -> None:
-    # forced twice: an interrupted `add` leaves it locked (git-worktree(1))
-    _git(option, "worktree", "remove", "--force", "--force", str(root))
-
-
-def _remove_abandoned(option: str) -> None:
-    """Remove the worktrees of this repository that killed sessions left behind."""
-    for line in _git(option, "worktree", "list", "--porcelain").splitlines():
-        root = Path(line.removeprefix("worktree "))
-        if not (line.startswith("worktree ") and root.parent.name.startswith(_CHECKOUT)):
-            continue
-        with suppress(OSError, UsageError), (root.parent / _IN_USE).open("r+") as mark:  # its session may be measuring
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove_worktree(option, root)
-            shutil.rmtree(root.parent, ignore_errors=True)
+    with folder:
+        root = Path(folder.name) / repository.name
+        root.mkdir()
+        for arguments in (["read-tree", commit], ["checkout-index", "--all", f"--prefix={root}/"]):
+            _git(option, *arguments, folder=repository, GIT_INDEX_FILE=f"{folder.name}/index")
+        yield Checkout(commit=commit, root=root, repository=repository)
 
 
 def left_out(arms: Iterable[ArmRequest]) -> str:
@@ -244,10 +206,12 @@ def _commit(option: str, ref: str) -> str:
         raise UnknownNameError(f"commit in {option} git:{ref}, no such reference:", ref, names) from None
 
 
-def _git(option: str, *arguments: str) -> str:
+def _git(option: str, *arguments: str, folder: Path | None = None, **variables: str) -> str:
     try:
-        command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+        done = subprocess.run(
+            ["git", "-c", "core.hooksPath=/dev/null", *arguments], capture_output=True, text=True,
+            timeout=_GIT_SECONDS, check=False, cwd=folder, env={**os.environ, **variables},
+        )  # fmt: skip
     except OSError as error:
         raise UsageError(f"{option} git:REF needs git, which cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:

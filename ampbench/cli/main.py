@@ -6,7 +6,6 @@ pandas, scipy or rich at its top.
 """
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -25,9 +24,7 @@ from ampbench.errors import (
     UnknownNameError,
     UsageError,
     bounded,
-    did_you_mean,
     is_interruption,
-    nearest,
 )
 from ampbench.records.kinds import KINDS, named, verb_of
 
@@ -108,13 +105,6 @@ Exit codes:
 _LONGEST_NAME = 60
 """The most characters shown of a file's name."""
 _GIVEN_ANYWHERE = ("--debug", "--version")
-_ENVIRONMENT = frozenset(
-    {
-        errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EIO,
-        errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EFBIG, errno.EBADF,
-    }
-)  # fmt: skip
-"""Errors of the system, not of ampbench, whatever the file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -256,41 +246,22 @@ def _dispatch(words: list[str], version: bool) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
-        raise UsageError(said_plainly(error)) from error
+        raise UsageError(plain_message(error)) from error
     return code if isinstance(code, int) else 0
 
 
-_BOUNDS = ((" of at least", "min"), (" and at most", "max"))
-
-
-def said_plainly(error: click.UsageError) -> str:
+def plain_message(error: click.UsageError) -> str:
     """Return click's message in ampbench's form, with the source of the value and of help."""
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message[:1].lower() + message[1:]
     parameter, context = getattr(error, "param", None), error.ctx
-    if isinstance(error, click.NoSuchOption):
-        options = (
-            [name.removeprefix("--") for known in context.command.params for name in known.opts] if context else []
-        )
-        near = [f"--{name}" for name in nearest(error.option_name.lstrip("-"), options)]
-        message = f"unknown option {error.option_name}" + (f": {did_you_mean(near)}" if near else "")
-    elif isinstance(error, click.BadParameter) and parameter is not None and context is not None:
-        if isinstance(parameter.type, click.IntRange | click.types.FloatParamType):
-            number = "a whole number" if isinstance(parameter.type, click.IntRange) else "a number"
-            bounds = [(words, getattr(parameter.type, end, None)) for words, end in _BOUNDS]
-            message = f"{parameter.opts[-1]}: give {number}"
-            message += "".join(f"{words} {bound:,}" for words, bound in bounds if bound is not None)
-        elif getattr(parameter, "is_flag", False):
-            message = f"{parameter.opts[-1]}: give true or false"
-        elif not isinstance(error, click.MissingParameter):
-            message = error.message
-        if context.get_parameter_source(parameter.name) is click.core.ParameterSource.DEFAULT_MAP:
-            from ampbench.cli.options import current_folder
-
-            file = settings.find(current_folder())
-            message += f" (set in {file.path})" if file else ""
-    if context is None or message.endswith("?"):
+    if context is None:
         return message
+    if parameter and context.get_parameter_source(parameter.name) is click.core.ParameterSource.DEFAULT_MAP:
+        from ampbench.cli.options import current_folder
+
+        file = settings.find(current_folder())
+        message += f" (set in {file.path})" if file else ""
     return f"{message}; see {context.command_path} --help"
 
 
@@ -321,7 +292,7 @@ def _failed(error: Exception, debug: bool) -> int:
 
         with contextlib.suppress(OSError):
             traceback.print_exception(error)
-    if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
+    if isinstance(error, OSError) and error.errno is not None:
         # an error without a name is a failed write of the output
         name = "" if error.filename is None else bounded(os.fsdecode(error.filename), _LONGEST_NAME)
         error = UsageError(f"cannot {f'use {name}' if name else 'write the output'}: {error.strerror}")

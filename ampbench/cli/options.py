@@ -72,10 +72,10 @@ def _click_parameter(parameter: Parameter) -> click.Parameter:
     kind: Any = str if several else next(part for part in (*get_args(annotation), annotation) if part is not NoneType)
     choices: list[str] = [str(choice) for choice in kind] if issubclass(kind, StrEnum) else []
 
-    def read(context: click.Context, itself: click.Parameter, value: Any) -> Any:
+    def read(_: click.Context, itself: click.Parameter, value: Any) -> Any:
         value = (list(value) or None) if several else value
         if choices and value not in choices:
-            raise click.BadParameter(str(UnknownNameError(itself.opts[-1], value, choices)), context, itself)
+            raise UnknownNameError(itself.opts[-1], value, choices)
         value = kind(value) if (choices or kind is Path) and value is not None else value
         return mark.read(value) if mark.read else value
 
@@ -140,14 +140,10 @@ class Verb(click.Command):
             extra["default_map"] = settings.defaults(file, self.verb, verbs(), self.settable())
         return super().make_context(info_name, args, parent, **extra)
 
-    def settable(self) -> settings.Options:
+    def settable(self) -> dict[str, click.Option]:
         """Return the options that a settings file may set, by their keys there."""
         options = [option for option in self.params if isinstance(option, click.Option)]
-        keys = [max(option.opts, key=len).removeprefix("--").replace("-", "_") for option in options]
-        return {
-            key: settings.Option(str(option.name), option.multiple, option.is_flag)
-            for key, option in zip(keys, options, strict=True)
-        }
+        return {max(option.opts, key=len).removeprefix("--").replace("-", "_"): option for option in options}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write arguments, options without a section, then each section."""

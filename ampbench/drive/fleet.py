@@ -246,6 +246,8 @@ class FleetSession:
         try:
             memory_limit, settings = self._cluster.open(lane.place), self._settings
             settings = replace(settings, memory_limit_bytes=settings.memory_limit_bytes or memory_limit)
+            with self._changed:
+                lane.state = lane.state if lane.state == LOST else BUSY
             open_server = functools.partial(self._cluster.channel, lane.place)
             with session.prepare(self._selection, settings, open_server=open_server) as prepared:
                 session.require_work(prepared)

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from ampbench.ab.blocks import Lane
-from ampbench.ab.session import explain_sides, regressed_cases
+from ampbench.ab.session import Lane, explain_sides, regressed_cases
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
@@ -130,7 +129,7 @@ def test_known_defects_are_looked_for_in_turns_where_torch_differs_and_a_crash_i
     told, kept = [], ([], [])
     both = [side("baseline", Script(answer), kept[0]), side("candidate", Script(answer), kept[1])]
     explain(both, [], ["cpu"], told.append, ("2.15.0", "2.16.0"))
-    assert "looking for known defects on cpu on both sides, whose torch differs" in told
+    assert "probing autocast's rules and known defects on cpu on both sides, whose torch differs" in told
     assert [one.check for one in kept[0]] == [one.check for one in kept[1]]
     assert len(kept[0]) >= 20
     (crashed,) = [one for one in kept[0] if one.outcome != "good"]

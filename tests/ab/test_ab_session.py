@@ -368,8 +368,7 @@ def test_rules_are_probed_where_torch_differs_with_or_without_a_regression(serve
         ("aten::rms_norm", "unlisted", "float32")
     ]
     assert told == [
-        "probing the rules of autocast on cpu on both sides, whose torch differs",
-        "looking for known defects on cpu on both sides, whose torch differs",
+        "probing autocast's rules and known defects on cpu on both sides, whose torch differs",
     ]
     assert [(one.check, one.came) for one in comparison.defects] == [("promote-other-half", False)]
 
