@@ -1,11 +1,4 @@
-"""Read settings files: `[tool.ampbench]` of pyproject.toml, or ampbench.toml; flags override them.
-
-[tool.ampbench]              # for every verb that has the option
-results = "bench/results"
-
-[tool.ampbench.run]          # for one verb
-rounds = 5
-precision = ["fp32", "bf16_autocast"]
+"""Read the limits of a project: `[tool.ampbench.limits]` of pyproject.toml, or `[limits]` of ampbench.toml.
 
 [tool.ampbench.limits]       # by what run, show and report judge precisions: `core.budget.Budget`
 output_rel_l2 = 5e-3
@@ -13,98 +6,45 @@ output_rel_l2 = 5e-3
 
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from ampbench.errors import UnknownNameError, UsageError
 
-FILE_NAME = "ampbench.toml"
-PATHS = frozenset({"results", "policy"})
-"""Options whose value is a path, which counts from the settings file's folder, not from the current one."""
-
-PROGRAMS = {"ab": ("baseline", "candidate")}
-"""By verb, options that name a program to run or its environment: only who types a command decides on these.
-
-A settings file belongs to the folder, which may be somebody else's.
-"""
-
-SHARED = frozenset(
-    {
-        "device", "format", "label", "memory_limit", "min_run_time", "optimizer", "path", "phase", "policy",
-        "precision", "preset", "results", "rounds", "seed", "set", "sweep", "threads", "timeout", "verbose",
-    }
-)  # fmt: skip
-"""Options of several verbs, which a settings file may give to all at once, outside of a verb's table."""
+FILE_NAME, LIMITS = "ampbench.toml", "limits"
 
 
-LIMITS = "limits"
-"""The table of a settings file that is no verb's."""
-Options = Mapping[str, click.Option]
-"""The options of one verb by their key in a settings file: the long name, dashes written as underscores."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsFile:
-    """A settings file and its ampbench table, not yet checked."""
-
-    path: Path
-    table: Mapping[str, Any]
-
-
-def find(start: Path) -> SettingsFile | None:
-    """Return the nearest settings file from `start` up to the root of its repository; None without one.
+def find_limits(start: Path, known: Collection[str]) -> tuple[Path, dict[str, float]] | None:
+    """Return the nearest settings file from `start` up to the root of its repository, and its limits; None without one.
 
     Outside a repository only `start` is searched. In one folder ampbench.toml comes before pyproject.toml; a
-    pyproject.toml without `[tool.ampbench]` does not count. Raises `UsageError` for a file that is not TOML.
+    pyproject.toml without `[tool.ampbench]` does not count. Raises `UsageError` for a file that is not TOML, an unknown
+    key or limit, and a value of another type.
     """
     for folder in _folders(start.resolve()):
         ampbench_file, project = folder / FILE_NAME, folder / "pyproject.toml"
         if ampbench_file.is_file():
-            return SettingsFile(ampbench_file, read_toml(ampbench_file))
+            return ampbench_file, _limits(ampbench_file, read_toml(ampbench_file), known)
         if project.is_file():
             table = _table(read_toml(project).get("tool", {}), project, "tool").get("ampbench")
             if table is not None:
-                return SettingsFile(project, _table(table, project, "tool.ampbench"))
+                return project, _limits(project, _table(table, project, "tool.ampbench"), known)
     return None
 
 
-def defaults(file: SettingsFile, verb: str, verbs: Collection[str], options: Options) -> dict[str, Any]:
-    """Return the default values of the parameters of `verb`, one of `verbs`, which has `options`.
-
-    A key of `SHARED` at the top holds for every verb that has the option, a table named like a verb for that verb
-    alone. Keys are options without their dashes ("max-error" or "max_error"). Raises `UsageError` for any other key at
-    the top or in the verb's own table.
-    """
-    tables = [*verbs, LIMITS]
-    shared = {key: value for key, value in file.table.items() if key not in tables}
-    of_verb = _table(file.table.get(verb, {}), file.path, verb)
-    values: dict[str, Any] = {}
-    for key, value in shared.items():
-        option = _option(key, [*sorted(SHARED), *tables], "setting of all verbs", file.path)
-        if option in options:
-            values[str(options[option].name)] = _value(option, value, options[option], file.path)
-    for key, value in of_verb.items():
-        option = _option(key, list(options), f"setting of {verb}", file.path)
-        if option in PROGRAMS.get(verb, ()):
-            flag = f"--{option.replace('_', '-')}"
-            raise UsageError(f"{file.path}: {option} names a program to run: give {flag} on the command line")
-        values[str(options[option].name)] = _value(option, value, options[option], file.path)
-    return values
-
-
-def limits(file: SettingsFile, known: Collection[str]) -> dict[str, float]:
-    """Return the limits on errors in a settings file; `UsageError` for an unknown limit, or a value of another type."""
-    limits_of: dict[str, float] = {}
-    for name, value in _table(file.table.get(LIMITS, {}), file.path, LIMITS).items():
+def _limits(file: Path, table: Mapping[str, Any], known: Collection[str]) -> dict[str, float]:
+    """Return the limits in the table of a settings file."""
+    for key in table:
+        if key != LIMITS:
+            raise UsageError(f"{file}: {UnknownNameError('table', key, [LIMITS])}")
+    limits: dict[str, float] = {}
+    for name, value in _table(table.get(LIMITS, {}), file, LIMITS).items():
         if name not in known:
-            raise UsageError(f"{file.path}: {UnknownNameError('limit', name, known)}")
+            raise UsageError(f"{file}: {UnknownNameError('limit', name, known)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"{file.path}: the limit {name} must be a number, not {value!r}")
-        limits_of[name] = float(value)
-    return limits_of
+            raise UsageError(f"{file}: the limit {name} must be a number, not {value!r}")
+        limits[name] = float(value)
+    return limits
 
 
 def _folders(start: Path) -> list[Path]:
@@ -132,25 +72,3 @@ def _table(value: Any, path: Path, name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{path}: {name} must be a table ([{name}]), not {value!r}")
     return value
-
-
-def _option(key: str, known: list[str], kind: str, path: Path) -> str:
-    """Return the `known` option that a key names."""
-    option = key.replace("-", "_")
-    if option in known:
-        return option
-    raise UsageError(f"{path}: {UnknownNameError(kind, key, known, instead='an option of one verb stands in [VERB]')}")
-
-
-def _value(key: str, value: Any, option: click.Option, path: Path) -> Any:
-    """Return the value as from the command line: as text, except for a flag; a list for a repeatable option."""
-    if isinstance(value, dict):
-        raise UsageError(f"{path}: {key} must be a value, not a table")
-    if isinstance(value, list) and not option.multiple:
-        raise UsageError(f"{path}: {key} must be one value, not a list")
-    if option.is_flag:
-        return value
-    texts = [str(item) for item in (value if isinstance(value, list) else [value])]
-    if key in PATHS:
-        texts = [str(path.parent / text) for text in texts]
-    return texts if option.multiple else texts[0]

@@ -200,10 +200,10 @@ def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path,
         "studies/warmup.py", "studies/shapes.py", "records/kinds.py", "show/studies.py"
     }  # fmt: skip
 
-    (folder / "ampbench.toml").write_text('["study warmup"]\ntolerance = 0.5\nsteps = 3\n')
     (folder / "breaks.py").write_text(BREAKS)
     began, explained = session(
-        copy, folder, ["interrupted", "study", "warmup", "mlp", "--preset=tiny", "--precision=fp32,bf16_autocast"],
+        copy, folder, ["interrupted", "study", "warmup", "mlp", "--preset=tiny", "--precision=fp32,bf16_autocast",
+         "--tolerance=0.5", "--steps=3"],
         ["explain", "shapes", "mlp", "breaks.py:make", "--preset", "tiny", "--precision", "bf16_autocast"],
     )  # fmt: skip
     assert began["code"] == 130
@@ -215,7 +215,6 @@ def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path,
     assert "(network)  Sequential  8×10   bf16   160 B" in explained["out"]
     assert "mat1 and mat2 shapes cannot be multiplied" in explained["out"]
 
-    (folder / "ampbench.toml").unlink()
     helped, wrong, *told = session(
         copy, folder, ["study", "--help"], ["study", "warmup", "mlp", "--tolerance", "2"],
         ["study", "warmup", "-v", "--resume", study], ["study", "warmup", "-v", "--resume", study],
@@ -225,7 +224,7 @@ def test_a_study_is_a_file_and_a_row_and_leaves_nothing_when_it_goes(copy: Path,
     )  # fmt: skip
     assert "warmup         After how many steps the step time settles." in helped["out"]
     assert (wrong["code"], wrong["err"].count("\n")) == (2, 1)
-    assert "--tolerance: give a number of at least 0 and at most 1" in wrong["err"]
+    assert "'--tolerance': 2.0 is not in the range 0<=x<=1" in wrong["err"]
     assert [one["code"] for one in told] == [0] * len(told)
     went_on, complete, table, csv, data, markdown, shown, listed, _ = (one["out"] for one in told)
     assert went_on == complete == table

@@ -1,4 +1,4 @@
-"""The entry point: verbs, settings, and errors as a line on stderr with an exit code.
+"""The entry point: verbs, and errors as a line on stderr with an exit code.
 
 A verb is the function `command` of a module of this package, or a function of `ELSEWHERE`, and returns its exit code
 (None: 0); studies make the verbs of `GROUPS`. Only the verb in use is imported, and no verb's module imports torch,
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ampbench import __version__, settings
+from ampbench import __version__
 from ampbench.cli.printing import print_note
 from ampbench.errors import (
     INTERNAL_ERROR,
@@ -251,18 +251,10 @@ def _dispatch(words: list[str], version: bool) -> int:
 
 
 def plain_message(error: click.UsageError) -> str:
-    """Return click's message in ampbench's form, with the source of the value and of help."""
+    """Return click's message in ampbench's form, with the command that shows help."""
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message[:1].lower() + message[1:]
-    parameter, context = getattr(error, "param", None), error.ctx
-    if context is None:
-        return message
-    if parameter and context.get_parameter_source(parameter.name) is click.core.ParameterSource.DEFAULT_MAP:
-        from ampbench.cli.options import current_folder
-
-        file = settings.find(current_folder())
-        message += f" (set in {file.path})" if file else ""
-    return f"{message}; see {context.command_path} --help"
+    return message if error.ctx is None else f"{message}; see {error.ctx.command_path} --help"
 
 
 def _take_out(arguments: Sequence[str]) -> tuple[list[str], set[str]]:

@@ -16,7 +16,6 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import click
 
-from ampbench import settings
 from ampbench.cli.printing import OutputFormat, print_note
 from ampbench.core.budget import LIMITS, Budget
 from ampbench.core.recipes import OPTIMIZERS, RECIPES, parse_optimizer
@@ -24,6 +23,7 @@ from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
 from ampbench.errors import INTERRUPTED, UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, OF_CASES, PATHS, ParameterValue
 from ampbench.records.run import Header, Selection, Settings
+from ampbench.settings import find_limits
 from ampbench.workloads.index import is_users
 
 Value = TypeVar("Value")
@@ -106,7 +106,7 @@ SECTIONS = {
 class Verb(click.Command):
     """The command of a `verb` by its full name ("explain casts"), from a function whose parameters are marked.
 
-    The settings file gives defaults of its options; its help groups them by `SECTIONS`.
+    Its help groups its options by `SECTIONS`.
     """
 
     def __init__(self, verb: str, function: Callable[..., int | None]):
@@ -128,22 +128,8 @@ class Verb(click.Command):
             return function(**values, **dict.fromkeys(contexts, click.get_current_context()))
 
         options = [_click_parameter(parameter) for parameter in parameters]
-        self.verb = verb
         self._about = {parameter.name: get_args(parameter.annotation)[-1].help for parameter in parameters}
         super().__init__(verb.rpartition(" ")[2], callback=command, params=options, help=function.__doc__)
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
-        """Return the context of a call, with the defaults of the settings file."""
-        from ampbench.cli.main import verbs
-
-        if file := settings.find(current_folder()):
-            extra["default_map"] = settings.defaults(file, self.verb, verbs(), self.settable())
-        return super().make_context(info_name, args, parent, **extra)
-
-    def settable(self) -> dict[str, click.Option]:
-        """Return the options that a settings file may set, by their keys there."""
-        options = [option for option in self.params if isinstance(option, click.Option)]
-        return {max(option.opts, key=len).removeprefix("--").replace("-", "_"): option for option in options}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write arguments, options without a section, then each section."""
@@ -159,14 +145,6 @@ class Verb(click.Command):
             if listed:
                 with formatter.section(title):
                     formatter.write_dl(listed)
-
-
-def current_folder() -> Path:
-    """Return the current folder; `UsageError` where it is gone."""
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise UsageError(f"the current folder cannot be used ({error.strerror}): change to one that exists") from None
 
 
 def option(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
@@ -242,15 +220,16 @@ Format = Annotated[OutputFormat, Made(chosen_format)]
 
 
 def chosen_budget() -> Budget:
-    """Return the error budget of the settings file; raise `UsageError` for an invalid limit."""
-    file = settings.find(current_folder())
-    if file is None:
-        return Budget()
-    limits = settings.limits(file, LIMITS)
+    """Return the error budget of the project's settings file; raise `UsageError` for an invalid limit."""
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        raise UsageError(f"the current folder cannot be used ({error.strerror}): change to one that exists") from None
+    file, limits = find_limits(here, LIMITS) or (None, {})
     try:
         return Budget(**limits)
     except UsageError as error:
-        raise UsageError(f"{file.path}: {error}") from None
+        raise UsageError(f"{file}: {error}") from None
 
 
 Limits = Annotated[Budget, Made(chosen_budget)]
@@ -424,7 +403,7 @@ def stored_already(command: str) -> Iterator[None]:
 
 
 def is_typed(context: click.Context, name: str) -> bool:
-    """Return whether the command line gives the parameter `name`, not the settings file or a default."""
+    """Return whether the command line gives the parameter `name`."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

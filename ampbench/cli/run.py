@@ -4,6 +4,8 @@ import secrets
 import sys
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,13 +21,11 @@ from ampbench.cli.options import (
     Label,
     Limited,
     Limits,
-    Made,
     Option,
     Results,
     Resume,
     Selected,
     Verbose,
-    is_typed,
     refuse_beside_resume,
     results_words,
     resumed_imports,
@@ -56,34 +56,6 @@ WITH_RESUME = frozenset({"resume", "results", "yes", "ray", "dry_run", "format",
 LONG_SECONDS, ASK_SECONDS = 120.0, 600.0
 """The seconds from which a run prints its estimate, and from which it asks whether to begin."""
 NO_RAY = 'ampbench run --ray needs Ray: pip install "ampbench[ray]"'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """A Ray cluster as typed, and the distribution of cases to its machines."""
-
-    ray: Annotated[
-        str, Option(metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port.")
-    ] = ""
-    on: Annotated[
-        str,
-        Option(
-            metavar="WHICH",
-            help="each: every machine measures every case; spread: machines of a kind share. Default: each.",
-        ),
-    ] = ""
-
-    def fleet(self) -> Fleet | None:
-        """Return the requested fleet, None without one; raise `UsageError` for an invalid request."""
-        if not self.ray:
-            if self.on:
-                raise UsageError("--on is of a fleet: name its cluster, as in --ray auto")
-            return None
-        if self.on and self.on not in ON:
-            raise UnknownNameError("--on", self.on, ON)
-        if find_spec("ray") is None:
-            raise UsageError(NO_RAY)
-        return Fleet(id=secrets.token_hex(3), lane="", on=self.on or EACH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +100,16 @@ def command(
             help="Measure the Ith of N parts of about the same length; ampbench merge joins them.",
         ),
     ] = "",
-    cluster: Annotated[Cluster, Made(Cluster)],
+    ray: Annotated[
+        str, Option(metavar="ADDRESS", help="Measure on the machines of this Ray cluster: auto, or host:port.")
+    ] = "",
+    on: Annotated[
+        str,
+        Option(
+            metavar="WHICH",
+            help="each: every machine measures every case; spread: machines of a kind share. Default: each.",
+        ),
+    ] = "",
     dry_run: Annotated[bool, Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")] = False,
     yes: Annotated[bool, Option("--yes", help="Begin a run of more than ten minutes without a question.")] = False,
     no_isolation: Annotated[bool, Option("--no-isolation", help="Measure in this process, for debuggers.")] = False,
@@ -151,21 +132,17 @@ def command(
     if resume:
         refuse_beside_resume(context, WITH_RESUME)
     for option, value in (("--shard", shard), ("--dry-run", dry_run), ("--no-isolation", no_isolation)):
-        if cluster.ray and value:
+        if ray and value:
             raise UsageError(f"--ray and {option} contradict each other: give one of them")
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
     settings = replace(settings, min_run_seconds=seconds, isolation=not no_isolation)
-    shared_by = "--shard" if shard else "--ray" if cluster.ray else ""
-    if is_typed(context, "rounds") or (shared_by and not is_typed(context, "budget")):
-        budget = ""
-    elif is_typed(context, "budget"):
-        rounds = None
-    settings = _in_rounds(settings, rounds, budget, shared_by)
+    shared_by = "--shard" if shard else "--ray" if ray else ""
+    settings = _in_rounds(settings, rounds, "" if rounds else budget, shared_by)
     from ampbench import store
     from ampbench.drive.rounds import parse_shard
 
     part = parse_shard(shard) if shard else None
-    fleet = cluster.fleet()
+    fleet = new_fleet(ray, on)
     ending = Ending(results=results, format=format, limits=limits, verbose=verbose)
     if fleet is not None:
         earlier = [store.read_run(path) for path in store.find_fleet(resume, results)] if resume else []
@@ -174,8 +151,19 @@ def command(
             fleet, selection, label = replace(begun.fleet, lane=""), begun.selection, begun.label
         else:
             store.require_writable(results)
-        return _run_fleet(cluster.ray, ending, fleet, selection, settings, label, earlier)
+        return _run_fleet(ray, ending, fleet, selection, settings, label, earlier)
     return _run(selection, settings, part, label, resume, ending, dry_run=dry_run, yes=yes)
+
+
+def new_fleet(ray: str, on: str) -> Fleet | None:
+    """Return the fleet of `--ray` and `--on`, None without one; raise `UsageError` for an invalid request."""
+    if on and not ray:
+        raise UsageError("--on is of a fleet: name its cluster, as in --ray auto")
+    if on and on not in ON:
+        raise UnknownNameError("--on", on, ON)
+    if ray and find_spec("ray") is None:
+        raise UsageError(NO_RAY)
+    return Fleet(id=secrets.token_hex(3), lane="", on=on or EACH) if ray else None
 
 
 def _in_rounds(settings: Settings, rounds: int | None, budget: str, shared_by: str) -> Settings:
@@ -208,8 +196,9 @@ def _run(
     from ampbench import store
     from ampbench.cli.progress import progress
     from ampbench.drive import fitness, session
-    from ampbench.drive.planning import meant
 
+    # NumPy and SciPy for the results, before the last round ends: they take a second
+    import_results = partial(import_module, "ampbench.cli.results")
     results = ending.results
     with ExitStack() as stack:
         writer = resumed = None
@@ -219,7 +208,7 @@ def _run(
         if not (resume or dry_run):
             store.require_writable(results)
         prepared = stack.enter_context(
-            session.prepare(selection, settings, resumed, part, _import_the_rest, ahead=not dry_run)
+            session.prepare(selection, settings, resumed, part, import_results, ahead=not dry_run)
         )
         session.require_work(prepared)
         if dry_run:
@@ -245,8 +234,8 @@ def _run(
         if resumed is not None:
             skips = session.planned_skips(prepared.plan)
             writer.append(*(skip for skip in skips if skip.case_id not in resumed.skips))
-        for note in [*meant(selection, prepared.plan), *filter(None, [fitness.busy_now(prepared.environment.threads)])]:
-            print_note(note)
+        if busy := fitness.busy_now(prepared.environment.threads):
+            print_note(busy)
         ended, problem = "interrupted", None
         with progress(prepared.schedule, prepared.settings, lambda: store.read_run(writer.path)) as watch:
             try:
@@ -310,11 +299,6 @@ def _how_long(prepared: "Scheduled") -> str:
         about += f", a first table of every case after {format_duration(first)}"
     networks = {(case.device, case.network) for case in cases.values()}
     return f"{counted(len(networks), 'network')}, {counted(len(cases), 'case')}, {length}: {about}"
-
-
-def _import_the_rest() -> None:
-    """Import NumPy and SciPy for the results before the last round ends: they take a second."""
-    import ampbench.cli.results  # noqa: F401
 
 
 def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:

@@ -135,9 +135,7 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
     asked = asked_for(study, {row.name: _typed(row, values[row.name]) for row in options_of(study)})
     command, watching = ["ampbench", *sys.argv[1:]], _watching(study)
     try:
-        done = work.begin(
-            study, selection, settings, asked, results, values["label"], command, watching=watching, note=print_note
-        )
+        done = work.begin(study, selection, settings, asked, results, values["label"], command, watching=watching)
     except KeyboardInterrupt:
         print_note("interrupted: nothing was seen")
         return INTERRUPTED

@@ -1,7 +1,7 @@
 """A fleet's session: a lane on each machine of a cluster, a thread that measures there as `ampbench run` does here.
 
-A `Cluster` opens the servers of a lane on its machine (`drive.on_ray`); plan, schedule and run file are those of any
-session. Lanes are opened as machines appear, and take pieces of work until none is left.
+`drive.on_ray` opens the servers of a lane on its machine; plan, schedule and run file are as in any session. Lanes are
+opened as machines appear, and take pieces of work until none is left.
 """
 
 import functools
@@ -12,20 +12,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ampbench.core.units import counted, format_duration
 from ampbench.drive import session
 from ampbench.drive.rounds import TurnKey, drive, make_schedule
-from ampbench.drive.servers import Channel
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError
 from ampbench.records.case import Case, Table, kind_of, table_of
 from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import EACH, Entry, Fleet, Footer, Selection, Settings
 from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND
 from ampbench.store import RunWriter, StoredRun, new_run_id
+
+if TYPE_CHECKING:
+    from ampbench.drive.on_ray import RayCluster
 
 LOOK_SECONDS = 5.0
 """The interval of checks for new nodes in the cluster."""
@@ -34,25 +36,6 @@ WAIT_SECONDS = 120.0
 ENDING_SECONDS = 5.0
 """The time that lanes have to end; those of a cluster that is gone may never."""
 _TASKS: Mapping[type[Entry], str] = {MemoryPass: MEMORY.name, Divergence: DIVERGENCE.name, Round: ROUND.name}
-
-
-class Cluster(Protocol):
-    """Machines that lanes can be opened on, by the ids of their places."""
-
-    def places(self) -> Mapping[str, str]:
-        """Return the ids of the possible places of lanes, free or not, with their names for people."""
-
-    def open(self, place: str) -> int | None:
-        """Wait until a place is free, and take it; return the memory limit of its workers, in bytes.
-
-        Raises `NothingToRunError` where it cannot measure.
-        """
-
-    def channel(self, place: str, preload: list[str]) -> Channel:
-        """Return a new server there, which imports the modules `preload` first; its `serve` raises as `open`."""
-
-    def close(self) -> None:
-        """End all servers; whoever waits for one gets a `NothingToRunError`."""
 
 
 @dataclass(slots=True)
@@ -149,7 +132,7 @@ class FleetSession:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: "RayCluster",
         selection: Selection,
         settings: Settings,
         fleet: Fleet,

@@ -101,7 +101,7 @@ class NodeChannel:
 
 
 class RayCluster:
-    """A Ray cluster as a `Cluster`: its nodes.
+    """A Ray cluster: its nodes, on which a fleet opens lanes.
 
     With `files`, the current folder is sent to the nodes, which import users' workloads from it. Raises
     `NothingToRunError` where nobody answers at the address or no node has a CPU.
@@ -153,7 +153,10 @@ class RayCluster:
         return self._places
 
     def open(self, place: str) -> int | None:
-        """Take all of a place with an actor, as soon as it is free; return the memory limit of its workers."""
+        """Wait until a place is free, and take all of it with an actor; return the memory limit of its workers.
+
+        Raises `NothingToRunError` where the node cannot measure, is lost, or the cluster is closed.
+        """
         cpus, devices = self._resources[place]
         actor_class = ray.remote(_node_class()).options(
             num_cpus=cpus, num_gpus=devices, label_selector={NODE_ID: place}, max_restarts=0, max_task_retries=0

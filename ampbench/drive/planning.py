@@ -2,7 +2,6 @@
 
 import ast
 import importlib.metadata
-import importlib.util
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 from msgspec.structs import fields, replace
 
 from ampbench.core import precisions
-from ampbench.core.precisions import BASELINE, BY_DEVICE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
+from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES, Precision, find_precision
 from ampbench.core.recipes import find_recipe, is_path, no_own_step
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError, did_you_mean, nearest
 from ampbench.records.case import (
@@ -47,9 +46,6 @@ from ampbench.workloads.index import (
 )
 from ampbench.workloads.index import source as builtin_source
 
-LONGEST_PATH = 4096
-"""The longest path (PATH_MAX), and so the longest name of a user's workload."""
-LONGEST_VALUE = 1000
 GIVEN: dict[str, WorkloadSource] = {}
 """Workloads that only this process has, by name, from `ampbench.live.given`."""
 EVERY = "all"
@@ -229,7 +225,6 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
         find_recipe(recipe)
     if selection.recipes and selection.phases and "training" not in selection.phases:
         raise UsageError(NO_RECIPE)
-    _check_lengths(selection)
     _of_cases(selection)
     selection = _of_networks(selection)
     sources = [source for name in selection.workloads for source in find_workloads(name)]
@@ -327,36 +322,6 @@ def _of_networks(selection: Selection) -> Selection:
     return replace(selection, overrides=overrides, sweeps=sweeps)
 
 
-def _check_lengths(selection: Selection) -> None:
-    """Raise `UsageError` for a name or a value that is too long to be one: each row would store it."""
-    for name in selection.workloads:
-        _check_length("the name of a workload", name, LONGEST_PATH)
-    for option, options in (("--set", selection.overrides), ("--sweep", selection.sweeps)):
-        for name, value in options.items():
-            _check_length("the name of a parameter", name)
-            for text in value if isinstance(value, list) else [value]:
-                _check_length(f"{option} {name}", str(text))
-
-
-def _check_length(owner: str, text: str, longest: int = LONGEST_VALUE) -> None:
-    if len(text) > longest:
-        raise UsageError(f"{owner} has {len(text):,} characters; the limit is {longest:,}")
-
-
-def meant(selection: Selection, plan: Iterable[PlannedCase]) -> list[str]:
-    """Return a sentence for each device on which a precision of `selection` stands for another."""
-    by_device: dict[str, set[str]] = {}
-    for planned in plan:
-        by_device.setdefault(planned.case.device, set()).add(planned.case.precision)
-    return [
-        f"--precision {name} is {find_precision(name, device).name} on {device}"
-        for name in dict.fromkeys(selection.precisions)
-        if name.strip().lower() in BY_DEVICE
-        for device, planned_names in by_device.items()
-        if find_precision(name).name != DEFAULT or DEFAULT not in planned_names
-    ]
-
-
 def default_device(environment: Environment) -> str:
     """Return the accelerator of this machine, else the CPU.
 
@@ -409,18 +374,11 @@ def find_workloads(name: str) -> list[WorkloadSource]:
         return [library_source(LIBRARIES[library], network)]
     module, colon, function = name.rpartition(":")
     if not colon:
-        if "/" in name and Path(name).expanduser().is_dir():
-            raise WorkloadError(
-                f"{name} is a folder: name a file in it, and the function there that returns the network, as in "
-                f"{Path(name) / 'model.py'}:build"
-            )
         if name.endswith(".py") or "/" in name:
             functions = _functions_of(Path(name).expanduser()) if name.endswith(".py") else []
             named = f"; its functions: {few(functions, 8)}" if functions else ""
             example = f"{name}:{functions[0] if functions else 'build'}"
             raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
-        if _has_transformers(name):
-            raise UnknownNameError("workload", name, [f"transformers:{name}"], like=f"transformers:{name}")
         libraries = [f"{library}:*" for library in LIBRARIES]
         known = [*WORKLOADS, *FAMILIES, *entries, *libraries, "all"]
         raise UnknownNameError("workload", name, known, instead="ampbench list workloads lists them")
@@ -437,13 +395,6 @@ def find_workloads(name: str) -> list[WorkloadSource]:
 def _users(name: str, module: str, function: str) -> WorkloadSource:
     """Return the source of a user's workload."""
     return WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)
-
-
-def _has_transformers(name: str) -> bool:
-    """Return whether transformers has networks of this name, without importing it."""
-    spec = importlib.util.find_spec("transformers") if name.isidentifier() else None
-    folders = [] if spec is None else spec.submodule_search_locations or []
-    return any((Path(folder) / "models" / name).is_dir() for folder in folders)
 
 
 def _file(name: str) -> Path:

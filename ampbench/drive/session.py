@@ -73,7 +73,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened_first(
-    open_new: OpenChannel, threads: int, meanwhile: Callable[[], None] = lambda: None, together: int = 1
+    open_new: OpenChannel, threads: int, meanwhile: Callable[[], object] = lambda: None, together: int = 1
 ) -> Iterator[Opened]:
     """Open a server that reports the environment, and is kept for the first work; it ends with the context.
 
@@ -100,7 +100,7 @@ def prepare(
     settings: Settings,
     resumed: StoredRun | None = None,
     part: Part | None = None,
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], object] = lambda: None,
     *,
     ahead: bool = False,
     open_server: Callable[[list[str]], Channel] = lambda preload: ServerChannel(preload=preload, wait=False),

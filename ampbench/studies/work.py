@@ -13,7 +13,7 @@ from msgspec import structs
 from ampbench import store
 from ampbench.core.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
 from ampbench.core.units import one_of
-from ampbench.drive.planning import WITHOUT_LOSS, PlannedCase, check_selection, in_one_phase, make_plan, meant
+from ampbench.drive.planning import WITHOUT_LOSS, PlannedCase, check_selection, in_one_phase, make_plan
 from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool, ServerChannel
 from ampbench.drive.session import (
     Opened,
@@ -345,21 +345,18 @@ def begin(
     command: list[str],
     *,
     watching: Watching,
-    note: Callable[[str], object] = lambda _: None,
     open_channel: OpenChannel | None = None,
 ) -> Worked:
     """Run a study on its selection into a new run file of the folder `results`.
 
-    `note` receives sentences about precisions that replace others. Where the session ends before anything was seen, no
-    run is left, and `KeyboardInterrupt`, or why no server could start, is raised.
+    Where the session ends before anything was seen, no run is left, and `KeyboardInterrupt`, or why no server could
+    start, is raised.
     """
     settings = structs.replace(settings, rounds=1, builds=1)
     store.require_writable(results)
     with prepared(study, selection, settings, asked, open_channel=open_channel) as planned:
         if study.selects is not None:
             require_work(planned)
-        for sentence in meant(planned.selection, planned.plan):
-            note(sentence)
         header = new_header(planned.selection, planned.settings, planned.environment, planned.plan, label, command)
         header = structs.replace(header, explains=study.kind, asked=msgspec.to_builtins(asked))
         with RunWriter.create(results, header, [entry.case for entry in planned.plan]) as writer:

@@ -33,7 +33,7 @@ def test_help_lists_its_verbs_and_theirs_has_examples(ampbench: Run) -> None:
 
 def test_every_option_of_its_verbs_can_be_set_by_its_long_name() -> None:
     assert set(program.GROUPS) <= set(program.VERBS)
-    assert {"device", "verbose", "format"} <= program.verb("explain rules").settable().keys()
+    assert {"device", "verbose", "format"} <= {option.name for option in program.verb("explain rules").params}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.drive.rounds import MOST_ROUNDS
 from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import opened_first
 from ampbench.errors import NothingToRunError
@@ -476,22 +475,3 @@ def test_networks_by_name_are_measured_side_by_side_and_what_cannot_be_is_a_row(
     assert "random weights" in " ".join(capsys.readouterr().out.split())
     assert main(["run", "torchvision:resnet5", "--dry-run"]) == 2
     assert "did you mean resnet50" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("file", "typed", "expected"),
-    [
-        ("rounds = 5", ["--budget", "9"], (MOST_ROUNDS, 9.0)),
-        ("budget = 9", ["--rounds", "5"], (5, None)),
-        ("budget = 9", ["--shard", "1/2"], (4, None)),
-        ("budget = 9\nrounds = 5", [], (5, None)),
-    ],
-)
-def test_what_is_typed_wins_over_the_settings_file(
-    file: str, typed: list[str], expected: tuple[int, float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ampbench.toml").write_text(f"[run]\n{file}\n")
-    seen = []
-    monkeypatch.setattr("ampbench.cli.run._run", lambda _, settings, *__, **___: seen.append(settings) or 0)
-    assert main(["run", "mlp", *typed]) == 0
-    assert [(settings.rounds, settings.budget_seconds) for settings in seen] == [expected]

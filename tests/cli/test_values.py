@@ -1,6 +1,5 @@
-"""Values are read from the command line and from settings files alike."""
+"""Values of options are read from the command line."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,3 @@ def value_of(name: str, typed: Any) -> Any:
 )  # fmt: skip
 def test_a_value_is_read_or_refused_in_a_line(name: str, typed: Any, expected: Any) -> None:
     assert value_of(name, typed) == expected
-
-
-@pytest.mark.parametrize("text", ["rounds = 5.5", "rounds = true", 'rounds = "few"', 'yes = "perhaps"'])
-def test_a_wrong_value_of_a_settings_file_is_refused_with_its_name(
-    text: str, tmp_path: Path, ampbench: Callable[..., Any]
-) -> None:
-    (tmp_path / "ampbench.toml").write_text(f"[run]\n{text}\n")
-    said = ampbench("run", "mlp", "--dry-run")
-    assert said.code == 2
-    assert f"(set in {tmp_path / 'ampbench.toml'})" in said.err

@@ -45,7 +45,7 @@ class Machine:
 
 @dataclass(slots=True)
 class ScriptedCluster:
-    """A `Cluster` of machines that answer from the script."""
+    """Machines that answer from the script, in place of a `RayCluster`."""
 
     machines: Sequence[Machine]
     opened: list[str] = field(default_factory=list)

@@ -270,5 +270,5 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr(run, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match="ampbench run --ray needs Ray"):
-        run.Cluster(ray="auto").fleet()
+        run.new_fleet("auto", "")
     assert "ampbench[ray]" in NO_RAY
