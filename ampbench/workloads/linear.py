@@ -1,4 +1,4 @@
-"""Linear layers: matrix products with little between, and two heads with their losses."""
+"""Linear layers: matrix products with little between, and heads with losses that autocast treats differently."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -73,6 +73,48 @@ def cross_entropy_head(generator: Generator, *, width: int, vocabulary: int, bat
     fill(generator, module, rules={"weight": classifier(1.0)})
     targets = generator.integers("targets", (batch_size,), vocabulary)
     return _rows(generator, module, width, targets, class_loss)
+
+
+def bce_head(generator: Generator, *, width: int, classes: int, batch_size: int) -> Workload:
+    """Linear layer to logits (batch_size, classes), each a label of its own; SGD with momentum.
+
+    With logits, because autocast on CUDA refuses binary_cross_entropy on probabilities.
+    """
+    with device("meta"):
+        module = nn.Linear(width, classes)
+
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output, targets.to(output.dtype))
+
+    fill(generator, module, gains={"": 2.0})
+    targets = generator.integers("targets", (batch_size, classes), 2).float()
+    return _rows(generator, module, width, targets, loss)
+
+
+def kl_head(generator: Generator, *, width: int, classes: int, batch_size: int) -> Workload:
+    """Linear layer and log-softmax; divergence from a teacher's probabilities, SGD with momentum.
+
+    The teacher's probabilities are fourth powers of whole numbers over their sum: a few large, most small.
+    """
+    with device("meta"):
+        module = nn.Sequential(nn.Linear(width, classes), nn.LogSoftmax(dim=-1))
+
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return F.kl_div(output, targets, reduction="batchmean")
+
+    fill(generator, module, rules={"0.weight": classifier(0.5)})
+    powers = generator.integers("targets", (batch_size, classes), 256) ** 4
+    targets = (powers.double() / powers.sum(-1, keepdim=True).double()).float()
+    return _rows(generator, module, width, targets, loss)
+
+
+def mse_head(generator: Generator, *, width: int, outputs: int, batch_size: int) -> Workload:
+    """Linear layer to (batch_size, outputs); mean squared error, SGD with momentum."""
+    with device("meta"):
+        module = nn.Linear(width, outputs)
+    fill(generator, module)
+    targets = grid_targets(generator, (batch_size, outputs))
+    return _rows(generator, module, width, targets, regression_loss)
 
 
 def _rows(
