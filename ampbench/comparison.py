@@ -10,14 +10,13 @@ from ampbench.errors import NothingToRunError, UsageError
 from ampbench.judge.compare import compare as compare_runs
 from ampbench.judge.compare import narrowed
 from ampbench.judge.gate import Policy, check_kinds, judge
-from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import matches
 from ampbench.records.changes import Change, ControlCode, GateResult
 from ampbench.records.changes import Comparison as Compared
 from ampbench.show import comparison as show
 from ampbench.show.document import Document, records
 from ampbench.show.terminal import WIDTH, Printed, document_lines
-from ampbench.store import StoredRun, find_run
+from ampbench.store import StoredRun, find_run, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,25 +33,15 @@ class Comparison(Printed):
 
     def __init__(
         self,
-        base: StoredRun | MeasuredRun,
-        candidate: StoredRun | MeasuredRun,
+        base: StoredRun,
+        candidate: StoredRun,
         policy: Policy | None = None,
         keyword: str = "",
     ):
-        self._base, self._candidate = base, candidate
+        self.base, self.candidate = base, candidate
         self._policy, self._wanted = policy or Policy(), partial(matches, keyword)
         self.keyword = keyword
         self.whole = narrowed(compare_runs(base, candidate, self._policy.threshold_of), self._wanted)
-
-    @property
-    def base(self) -> StoredRun:
-        """The run to compare with."""
-        return _stored(self._base)
-
-    @property
-    def candidate(self) -> StoredRun:
-        """The other run."""
-        return _stored(self._candidate)
 
     @cached_property
     def compared(self) -> Compared:
@@ -130,16 +119,12 @@ def compare(
     """
     policy = Policy(only=check_kinds(only), thresholds={} if threshold is None else {"time": threshold})
 
-    def read(run: "str | Path | StoredRun | Result") -> StoredRun | MeasuredRun:
+    def read(run: "str | Path | StoredRun | Result") -> StoredRun:
         if isinstance(run, str | Path):
-            return MeasuredRun.read(find_run(str(run), results))
+            return read_run(find_run(str(run), results))
         stored = getattr(run, "stored", run)
         if not isinstance(stored, StoredRun):
             raise UsageError(f"{type(run).__name__} is no run: compare results, or names or files of runs")
         return stored
 
     return Comparison(read(base), read(candidate), policy, keyword)
-
-
-def _stored(run: StoredRun | MeasuredRun) -> StoredRun:
-    return run.stored if isinstance(run, MeasuredRun) else run

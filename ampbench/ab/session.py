@@ -47,7 +47,6 @@ from ampbench.judge.compare import compare, default_threshold
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.judge.exact import ThresholdOf
 from ampbench.judge.pairing import pair_cases
-from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import Environment, ParameterValue, WorkloadSource
 from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
@@ -55,7 +54,7 @@ from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Arm, Entry, Footer, Selection, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, REST, ROUND, Description, Nothing, Request, ask
-from ampbench.store import RunWriter
+from ampbench.store import RunWriter, read_run
 from ampbench.studies import check, rules
 from ampbench.studies.casts import TASK
 from ampbench.studies.check import ChecksAsked
@@ -450,7 +449,7 @@ def _end(writers: Iterable[RunWriter], ended: str) -> None:
 
 
 def _compared(baseline: Path, candidate: Path, plan: Plan) -> Sequence[Change]:
-    return compare(MeasuredRun.read(baseline), MeasuredRun.read(candidate), plan.threshold_of).findings
+    return compare(read_run(baseline), read_run(candidate), plan.threshold_of).findings
 
 
 def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:

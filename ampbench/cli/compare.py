@@ -95,13 +95,10 @@ def command(
     from ampbench import store
 
     policy = judging.read(default=False)
-    paths = store.find_run(baseline, results, print_note), store.find_run(candidate, results, print_note)
+    base, new = [store.read_run(store.find_run(name, results, print_note)) for name in (baseline, candidate)]
     from ampbench.comparison import Comparison
-    from ampbench.judge.rounds import MeasuredRun
 
-    print_comparison(
-        Comparison(MeasuredRun.read(paths[0]), MeasuredRun.read(paths[1]), policy, keyword), format, verbose
-    )
+    print_comparison(Comparison(base, new, policy, keyword), format, verbose)
     return 0
 
 
@@ -125,11 +122,10 @@ def gate(
     policy = judging.read()
     from ampbench import store
     from ampbench.comparison import Comparison
-    from ampbench.judge.rounds import MeasuredRun
     from ampbench.records.case import matches
 
-    base, new = [MeasuredRun.read(store.find_run(name, results, _refuse)) for name in (baseline, candidate)]
-    if keyword and not any(matches(keyword, case_id) for run in (base, new) for case_id in run.stored.cases):
+    base, new = [store.read_run(store.find_run(name, results, _refuse)) for name in (baseline, candidate)]
+    if keyword and not any(matches(keyword, case_id) for run in (base, new) for case_id in run.cases):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
     comparison = Comparison(base, new, policy, keyword)
     return print_comparison(comparison, format, verbose, comparison.gate())

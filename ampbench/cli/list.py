@@ -190,13 +190,11 @@ def _run(path: Path) -> dict[str, Any]:
         "run", "label", "date", "started", "torch", "device", "workloads", "explains", "cases", "outcome", "path",
     )  # fmt: skip
     row: dict[str, Any] = dict.fromkeys(known) | {"run": store.run_id(path), "path": str(path)}
-    measured: set[str] = set()
     try:
-        stored = store.read_run(
-            path, lambda rounds: measured.update(timing.case_id for timing in rounds if not timing.control)
-        )
+        stored = store.read_run(path)
     except StoreError as error:
         return row | {"outcome": f"unreadable: {error}"}
+    measured = {timing.case_id for timing in stored.rounds if not timing.control}
     measured.update(stored.explained, *stored.readings.values())
     ok, failed = measured - stored.failures.keys(), len(stored.failures)
     counts = {"ok": len(ok), "failed": failed, "skipped": len(stored.cases) - len(ok) - failed}

@@ -139,8 +139,8 @@ def default_threshold(metric: str, case: Case) -> float | None:  # noqa: ARG001 
 
 
 def compare(
-    baseline: StoredRun | MeasuredRun,
-    candidate: StoredRun | MeasuredRun,
+    ours: StoredRun,
+    theirs: StoredRun,
     threshold_of: ThresholdOf = default_threshold,
 ) -> Comparison:
     """Return the change of every metric of every case in both runs, the most important first.
@@ -151,10 +151,7 @@ def compare(
     `NothingComparableError` if the runs share no case, no device's rules and no check, or explain anything else, and
     `UsageError` if an arm's settings match several cases.
     """
-    baseline, candidate = (
-        run if isinstance(run, MeasuredRun) else MeasuredRun.of(run) for run in (baseline, candidate)
-    )
-    ours, theirs = baseline.stored, candidate.stored
+    baseline, candidate = MeasuredRun.of(ours), MeasuredRun.of(theirs)
     _require_comparable(ours, theirs)
     headers = (ours.header, theirs.header)
     settings = arm_settings(*headers)

@@ -23,7 +23,7 @@ from ampbench.judge.rounds import OK, MeasuredRun
 from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.labels import NONE_NAMED, attention_said, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
-from ampbench.store import StoredRun, measured_files, not_measured, once
+from ampbench.store import StoredRun, measured_files, not_measured, once, read_run
 from ampbench.store.lines import no_garbage_collection
 from ampbench.studies.ceilings import Bounds, Ceiling
 
@@ -253,7 +253,7 @@ def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -
     """Return the frame of a run with its verdicts; `studies` are known ones by folder, host and torch."""
     from ampbench.judge.verdict import trainings_beside, verdicts_of
 
-    stored = MeasuredRun.read(file, averaging=False).stored
+    stored = read_run(file)
     require_measured(stored)
     environment = stored.header.environment
     place = file.parent, environment.host, environment.torch_version
@@ -348,11 +348,11 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
             stats.numbers([bound and (bound.least or None) for bound in of.bounds]), of["seconds_median"]
         ),
         "bound_by": lambda of: np.array([bound and bound.binds for bound in of.bounds], dtype=object),
-        "burst_seconds": lambda of: of.medians(of.run.rounds.bursts),
-        "energy_per_step": lambda of: of.medians(of.run.rounds.power * of.run.rounds.seconds),
+        "burst_seconds": lambda of: of.medians(of.run.rounds.columns["bursts"]),
+        "energy_per_step": lambda of: of.medians(of.run.rounds.columns["power"] * of.run.rounds.seconds),
         "energy_per_item": lambda of: stats.ratio(of["energy_per_step"], of.items),
-        "energy_error": lambda of: of.medians(of.run.rounds.power_error),
-        "other_share": lambda of: of.medians(of.run.rounds.other),
+        "energy_error": lambda of: of.medians(of.run.rounds.columns["power_error"]),
+        "other_share": lambda of: of.medians(of.run.rounds.columns["other"]),
     }
 )
 """The function of each column that is not simply stored."""

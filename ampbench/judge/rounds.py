@@ -1,13 +1,11 @@
 """A stored run with its rounds as columns, the outcome of each case, and the fitness of the machine."""
 
-import inspect
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain, islice, starmap
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +14,7 @@ from ampbench.core import stats
 from ampbench.records.case import Table, table_of
 from ampbench.records.labels import Pending
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, WAITED_SHARE, Round, Telemetry
-from ampbench.store import StoredRun, once, read_run
+from ampbench.store import StoredRun, once
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 WEIGHTS_DIFFER = "weights differ between rounds"
@@ -59,66 +57,51 @@ def _mean(measured: Round) -> float | None:
     )
 
 
-def _machine(measured: Round) -> tuple[float | None, ...]:
-    """Return the fields of `Rounds` from `steal` on."""
-    fitness, telemetry = measured.fitness, measured.telemetry or _SILENT
-    fell = (
-        telemetry.last_clock_hz / telemetry.first_clock_hz
-        if telemetry.last_clock_hz and telemetry.first_clock_hz
-        else None
-    )
-    return (
-        fitness.steal_share,
-        fitness.other_share,
-        fitness.waited_share,
-        fitness.load,
-        fitness.frequency_hz,
-        telemetry.clock_hz or fitness.accelerator_clock_hz,
-        max((share for word, share in telemetry.limited.items() if word in THROTTLES), default=None),
-        fell,
-        telemetry.other_share,
-        measured.burst_seconds,
-        telemetry.power_watts,
-        power_error(telemetry),
-        measured.param_nonfinite,
-        measured.skipped_steps,
-        measured.scaler_scale,
-    )
-
-
 _SILENT = Telemetry()
+
+
+def _fell(telemetry: Telemetry) -> float | None:
+    """Return the clock of the last window relative to the first."""
+    first, last = telemetry.first_clock_hz, telemetry.last_clock_hz
+    return last / first if first and last else None
+
+
+_COLUMNS: Mapping[str, Callable[[Round, Telemetry], float | None]] = {
+    "steal": lambda measured, _: measured.fitness.steal_share,
+    "other": lambda measured, _: measured.fitness.other_share,
+    "waited": lambda measured, _: measured.fitness.waited_share,
+    "load": lambda measured, _: measured.fitness.load,
+    "frequency": lambda measured, _: measured.fitness.frequency_hz,
+    "clock": lambda measured, telemetry: telemetry.clock_hz or measured.fitness.accelerator_clock_hz,
+    "throttled": lambda _, telemetry: max(
+        (share for word, share in telemetry.limited.items() if word in THROTTLES), default=None
+    ),
+    "fell": lambda _, telemetry: _fell(telemetry),
+    "shared": lambda _, telemetry: telemetry.other_share,
+    "bursts": lambda measured, _: measured.burst_seconds,
+    "power": lambda _, telemetry: telemetry.power_watts,
+    "power_error": lambda _, telemetry: power_error(telemetry),
+    "param_nonfinite": lambda measured, _: measured.param_nonfinite,
+    "skipped_steps": lambda measured, _: measured.skipped_steps,
+    "scaler_scale": lambda measured, _: measured.scaler_scale,
+}
+"""Further numbers of a round and of its telemetry. `throttled` is the share of time in which heat or a fault lowered an
+accelerator's clock, `shared` the share of time of other processes; `power_error` is relative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """The rounds of a run as arrays of equal length, in the order of the file.
 
-    `owners` are places in the run's list of cases, `blocks` the rounds' numbers; `seconds` are their values. `steal` to
-    `clock` are fields of `Fitness`, NaN if unknown. On an accelerator, `throttled` is the share of time in which heat
-    or a fault lowered its clock, `fell` the clock of the last window relative to the first, `shared` the share of time
-    of other processes; `bursts` are the seconds per step of the fastest sample, `power` is in watts, `power_error` its
-    relative error.
+    `owners` are places in the run's list of cases, `blocks` the rounds' numbers; `seconds` are their values. `columns`
+    has the numbers of `_COLUMNS`, NaN if unknown.
     """
 
     owners: stats.Integers
     blocks: stats.Integers
     roles: stats.Integers
     seconds: stats.Floats
-    steal: stats.Floats
-    other: stats.Floats
-    waited: stats.Floats
-    load: stats.Floats
-    frequency: stats.Floats
-    clock: stats.Floats
-    throttled: stats.Floats
-    fell: stats.Floats
-    shared: stats.Floats
-    bursts: stats.Floats
-    power: stats.Floats
-    power_error: stats.Floats
-    param_nonfinite: stats.Floats
-    skipped_steps: stats.Floats
-    scaler_scale: stats.Floats
+    columns: Mapping[str, stats.Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,112 +128,61 @@ class ByCase:
 
 
 class MeasuredRun:
-    """A `stored` run with its rounds as columns; made by `of` or, without keeping the samples, by `read`."""
+    """A `stored` run with its rounds as columns; `of` makes it.
 
-    stored: StoredRun
+    Afterwards only `means` needs the samples: `stored.rounds` may be cleared to save memory.
+    """
 
-    def __init__(self, *, averaging: bool = False):
-        self._averaging = averaging
-        self._values: list[stats.Floats] = []
-        self._means: list[float | None] = []
-        self._sustained: list[bool] = []
-        self._items: dict[str, float] = {}
+    def __init__(self, stored: StoredRun):
+        self.stored = stored
+        self.places = {case_id: place for place, case_id in enumerate(stored.cases)}
+        self.kinds = _kinds(stored)
+        """The timing of each case, by its id: "sustained" or "in bursts"."""
+        self.rounds = self._arrays()
+        self._items = {measured.case_id: measured.items_per_step for measured in stored.rounds}
         self._weights: dict[str, str] = {}
-        self._timed: dict[str, int] = {}
         self.differing: set[str] = set()
         """The cases whose rounds, with the control, differ in their weights."""
+        for measured in stored.rounds:
+            if self._weights.setdefault(measured.case_id, measured.weights_digest) != measured.weights_digest:
+                self.differing.add(measured.case_id)
 
     @staticmethod
     @once
     def of(stored: StoredRun) -> "MeasuredRun":
-        """Return a run that has been read with its rounds, reduced once."""
-        run = MeasuredRun()
-        run.stored = stored
-        if stored.rounds:
-            run._add(stored.rounds)
-        return run
+        """Return a run with its rounds reduced once."""
+        return MeasuredRun(stored)
 
-    @classmethod
-    def read(cls, path: Path | str, *, averaging: bool = True) -> "MeasuredRun":
-        """Return the run in the file at `path`, which `of` then returns too; raises `StoreError` as `read_run` does.
-
-        `averaging` also computes the means over all samples of each round: slow, and only comparisons need them.
-        """
-        run = cls(averaging=averaging)
-        run.stored = read_run(path, on_rounds=run._add)
-        run.stored._derived[inspect.unwrap(cls.of)] = run
-        return run
-
-    def _add(self, rounds: Sequence[Round]) -> None:
-        """Add the next rounds: a row of the fields of `Rounds` for each, with places in `_timed` as owners."""
-        timed = self._timed
-        rows = [
-            (
-                timed.setdefault(measured.case_id, len(timed)),
-                measured.round,
-                Role.CONTROL if measured.control else Role.CONFIRMATION if measured.confirmation else Role.OWN,
-                stats.round_value(measured.samples, measured.cpu_samples, measured.windows),
-                *_machine(measured),
-            )
-            for measured in rounds
+    def _counted(self) -> list[Round]:
+        """Return the rounds that count: of a table with both kinds of timing, the rounds of the kind in `kinds`."""
+        return [
+            measured
+            for measured in self.stored.rounds
+            if (self.kinds[measured.case_id] == "sustained") == (measured.windows is not None)
         ]
-        self._values.append(np.array(rows, dtype=np.float64))
-        self._sustained += [measured.windows is not None for measured in rounds]
-        if self._averaging:
-            self._means += map(_mean, rounds)
-        self._items.update((measured.case_id, measured.items_per_step) for measured in rounds)
-        for case_id, digest in dict.fromkeys([(measured.case_id, measured.weights_digest) for measured in rounds]):
-            if self._weights.setdefault(case_id, digest) != digest:
-                self.differing.add(case_id)
 
-    @cached_property
-    def rounds(self) -> Rounds:
-        """The rounds that count (`_counted`), as arrays."""
-        places = np.fromiter(map(self.places.__getitem__, self._timed), np.int64, len(self._timed))
-        values = np.concatenate([np.empty((0, len(fields(Rounds)))), *self._values])[self._counted].T.copy()
-        owners, blocks, roles = values[:3].astype(np.int64)
-        return Rounds(places[owners], blocks, roles, *values[3:])
+    def _arrays(self) -> Rounds:
+        """Return the rounds that count as arrays."""
+        counted = self._counted()
+        known = [(measured, measured.telemetry or _SILENT) for measured in counted]
+        roles = [
+            Role.CONTROL if measured.control else Role.CONFIRMATION if measured.confirmation else Role.OWN
+            for measured in counted
+        ]
+        values = [stats.round_value(measured.samples, measured.cpu_samples, measured.windows) for measured in counted]
+        return Rounds(
+            np.array([self.places[measured.case_id] for measured in counted], dtype=np.int64),
+            np.array([measured.round for measured in counted], dtype=np.int64),
+            np.array(roles, dtype=np.int64),
+            np.array(values, dtype=np.float64),
+            {name: stats.numbers([of(*both) for both in known]) for name, of in _COLUMNS.items()},
+        )
 
     @cached_property
     def means(self) -> stats.Floats:
         """The mean over all samples of each round that counts, NaN if unknown."""
-        known = self._means or list(map(_mean, self.stored.rounds))
-        return stats.numbers(known)[self._counted] if known else np.full(len(self.rounds.seconds), np.nan)
-
-    @cached_property
-    def kinds(self) -> dict[str, str]:
-        """The timing of each case on an accelerator, by its id: "sustained" or "in bursts".
-
-        Speeds are compared within a table, so its cases count as sustained once all cases that did not fail are.
-        """
-        cases, sustained = self.stored.cases, set[str]()
-        if any(self._sustained):
-            owners = np.concatenate([values[:, 0] for values in self._values]).astype(np.int64)
-            ids = list(self._timed)
-            sustained = {ids[owner] for owner in set(owners[self._sustained].tolist())}
-        tables: dict[Table, list[str]] = {}
-        for case_id in self._timed:
-            tables.setdefault(table_of(cases[case_id]), []).append(case_id)
-        failures = self.stored.failures
-        return {
-            case_id: "sustained"
-            if all(member in sustained or member in failures for member in members)
-            else "in bursts"
-            for members in tables.values()
-            for case_id in members
-        }
-
-    @cached_property
-    def _counted(self) -> stats.Booleans:
-        """Which rounds count: of a table with both kinds, the rounds of the kind in `kinds`."""
-        sustained = np.array(self._sustained, dtype=bool)
-        if not sustained.any() or sustained.all():
-            return np.ones(len(sustained), dtype=bool)
-        owners = np.concatenate([values[:, 0] for values in self._values]).astype(np.int64)
-        kinds = np.array([self.kinds[case_id] == "sustained" for case_id in self._timed])
-        on_cpu = np.array([self.stored.cases[case_id].device == "cpu" for case_id in self._timed])
-        counted: stats.Booleans = on_cpu[owners] | (kinds[owners] == sustained)
-        return counted
+        known = [_mean(measured) for measured in self._counted()]
+        return stats.numbers(known) if known else np.full(len(self.rounds.seconds), np.nan)
 
     @cached_property
     def seconds(self) -> dict[str, float]:
@@ -274,26 +206,17 @@ class MeasuredRun:
     def timed(self) -> dict[str, list[TimedRound]]:
         """The rounds of each case without the control's."""
         rounds, order = self.rounds, self.own.order
-        columns = (rounds.blocks, rounds.seconds, rounds.param_nonfinite, rounds.skipped_steps, rounds.scaler_scale)
+        further = (rounds.columns[name] for name in TimedRound._fields[2:])
+        columns = (rounds.blocks, rounds.seconds, *further)
         values = ([None if math.isnan(value) else value for value in column[order].tolist()] for column in columns)
         every = starmap(TimedRound, zip(*values, strict=True))
         lengths = self.own.lengths.tolist()
         return {case_id: list(islice(every, count)) for case_id, count in zip(self.places, lengths, strict=True)}
 
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """The place of each case in the run's list of cases, as in `Rounds.owners`."""
-        return {case_id: place for place, case_id in enumerate(self.stored.cases)}
-
     @property
     def has_means(self) -> bool:
-        """Whether the samples behind the rounds' values were read."""
+        """Whether the samples behind the rounds' values are known."""
         return not bool(np.isnan(self.means).all())
-
-    @property
-    def has_controls(self) -> bool:
-        """Whether any case was measured twice."""
-        return bool((self.rounds.roles == Role.CONTROL).any())
 
     def items(self, case_id: str) -> float | None:
         """Return the items per step of a case, None if it was not timed."""
@@ -320,6 +243,22 @@ class MeasuredRun:
         pending = Pending.OUT_OF_TIME if self.stored.ended == "out of time" else Pending.NOT_YET
         skip = self.stored.skips.get(case_id)
         return Outcome(SKIPPED, skip.reason if skip else pending, pending=not skip)
+
+
+def _kinds(stored: StoredRun) -> dict[str, str]:
+    """Return the timing of each case.
+
+    Speeds are compared within a table, so its cases count as sustained once all cases that did not fail are.
+    """
+    sustained = {measured.case_id for measured in stored.rounds if measured.windows is not None}
+    tables: dict[Table, set[str]] = {}
+    for case_id in dict.fromkeys(measured.case_id for measured in stored.rounds):
+        tables.setdefault(table_of(stored.cases[case_id]), set()).add(case_id)
+    kinds: dict[str, str] = {}
+    for members in tables.values():
+        whole = members & sustained and members <= sustained | stored.failures.keys()
+        kinds |= dict.fromkeys(members, "sustained" if whole else "in bursts")
+    return kinds
 
 
 def grid(
@@ -422,18 +361,19 @@ def unfit_rounds(run: MeasuredRun) -> Unfit:
     rounds, cases = run.rounds, run.stored.cases.values()
     on_cpu = np.array([case.device == "cpu" for case in cases], dtype=bool)[rounds.owners]
     cpus = run.stored.header.environment.cpu_count or np.nan
-    load = np.where(np.isnan(rounds.other), rounds.load / cpus, np.nan)
-    clocks = np.where(on_cpu, np.nan, rounds.clock)
+    columns = rounds.columns
+    load = np.where(np.isnan(columns["other"]), columns["load"] / cpus, np.nan)
+    clocks = np.where(on_cpu, np.nan, columns["clock"])
     rows = (
-        (np.where(on_cpu, rounds.steal, np.nan), STEAL_SHARE, 1),
-        (np.where(on_cpu, rounds.other, np.nan), OTHER_SHARE, 1),
+        (np.where(on_cpu, columns["steal"], np.nan), STEAL_SHARE, 1),
+        (np.where(on_cpu, columns["other"], np.nan), OTHER_SHARE, 1),
         (np.where(on_cpu, load, np.nan), LOAD_PER_CPU, 1),
-        (_of_median(np.where(on_cpu, rounds.frequency, np.nan)), SLOW_CLOCK, -1),
-        (rounds.throttled, THROTTLED_SHARE, 1),
-        (rounds.fell, SLOW_ACCELERATOR, -1),
+        (_of_median(np.where(on_cpu, columns["frequency"], np.nan)), SLOW_CLOCK, -1),
+        (columns["throttled"], THROTTLED_SHARE, 1),
+        (columns["fell"], SLOW_ACCELERATOR, -1),
         (clocks / run.by_case(clocks > 0).medians(clocks)[rounds.owners], SLOW_ACCELERATOR, -1),
-        (rounds.shared, OTHER_SHARE, 1),
-        (np.where(on_cpu, np.nan, rounds.waited), WAITED_SHARE, 1),
+        (columns["shared"], OTHER_SHARE, 1),
+        (np.where(on_cpu, np.nan, columns["waited"]), WAITED_SHARE, 1),
     )
     values = np.array([row for row, _, _ in rows])
     with np.errstate(invalid="ignore"):

@@ -211,7 +211,7 @@ def _mean_findings(
 
 def _clocks(run: MeasuredRun) -> stats.Floats:
     """Return an accelerator's median clock under load in each case's own rounds, NaN if unknown."""
-    clocks = run.rounds.clock
+    clocks = run.rounds.columns["clock"]
     return run.by_case((run.rounds.roles == Role.OWN) & (clocks > 0)).medians(clocks)
 
 
@@ -253,7 +253,8 @@ def _interleaved(
     out. Unfit cells, judged beyond `FAR`, only lose blocks in which one arm alone was unfit: a disturbance of both arms
     favours neither.
     """
-    owner = theirs if theirs.run.has_controls and not ours.run.has_controls else ours
+    controlled = [bool((side.run.rounds.roles == Role.CONTROL).any()) for side in (ours, theirs)]
+    owner = theirs if controlled == [False, True] else ours
     numbers, fresh = (np.union1d(ours.numbers(role), theirs.numbers(role)) for role in (Role.OWN, Role.CONFIRMATION))
     tables = [(side.table(Role.OWN, numbers), side.table(Role.CONFIRMATION, fresh)) for side in (ours, theirs)]
     control = owner.table(Role.CONTROL, numbers)

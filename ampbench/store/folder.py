@@ -232,7 +232,7 @@ def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
 
 def _problem(file: Path) -> str | None:
     try:
-        read_run(file, on_rounds=lambda _: None)
+        read_run(file)
     except StoreError as error:
         return str(error)
     return None

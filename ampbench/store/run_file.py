@@ -34,8 +34,6 @@ CUT = "ends in a cut line, which was left out"
 """The state of a run file whose writer was killed."""
 _LONGEST_LINE = 1 << 26
 """Three times the longest line: the trace of a step of a hundred thousand ops."""
-_AT_ONCE = 128
-"""The number of rounds in a call of `on_rounds`."""
 _LAST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips"}
 """Lines whose last one of each case counts, and their fields of `StoredRun`."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -201,15 +199,13 @@ def _admit(line: bytes, known: set[str]) -> tuple[str, Any]:
     return kind, record
 
 
-def read_run(path: Path | str, on_rounds: Callable[[list[Round]], None] | None = None) -> StoredRun:
+def read_run(path: Path | str) -> StoredRun:
     """Return the contents of the run file at `path`, compressed or not.
 
     An unterminated last line is a cut and left out. Raises `StoreError` with the file and the line's number for any
-    other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of an unlisted case. With
-    `on_rounds`, rounds are handed over, some at a time, and not kept, so that a table of a run of any size needs little
-    memory.
+    other damage: a damaged line, an unknown schema, a foreign or empty file, an entry of an unlisted case.
     """
-    return _read(Path(path), on_rounds)[0]
+    return _read(Path(path))[0]
 
 
 def read_header(path: Path | str) -> Header:
@@ -217,7 +213,7 @@ def read_header(path: Path | str) -> Header:
     return _header(Path(path), next(_read_lines(Path(path)), b""))
 
 
-def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[StoredRun, int]:
+def _read(path: Path) -> tuple[StoredRun, int]:
     """Return the run in a file, and the bytes of its whole lines."""
     known: set[str] = set()
     cut, read = False, _read_lines(path)
@@ -232,12 +228,6 @@ def _read(path: Path, on_rounds: Callable[[list[Round]], None] | None) -> tuple[
             except LineError as error:
                 raise StoreError(f"{path}, line {number}: {error}") from None
             size += len(line)
-            if on_rounds and len(run.rounds) == _AT_ONCE:
-                on_rounds(run.rounds.copy())
-                run.rounds.clear()
-        if on_rounds and run.rounds:
-            on_rounds(run.rounds.copy())
-            run.rounds.clear()
     return replace(run, cut=cut), size
 
 
@@ -367,7 +357,7 @@ class RunWriter:
             _lock(path, descriptor)
             if _is_compressed(os.pread(descriptor, 2, 0)):
                 raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
-            stored, size = _read(path, None)
+            stored, size = _read(path)
             os.ftruncate(descriptor, size)
         except BaseException as error:
             if descriptor >= 0:

@@ -16,7 +16,7 @@ from ampbench.judge.frame import Frame
 from ampbench.judge.rounds import OK, UNFIT_SHARE, MeasuredRun, Role, said_of, unfit_rounds
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence, GradientDivergence, OutputDivergence
-from ampbench.store import CUT, StoredRun, check_folder, find_runs, not_measured, once, read_header, run_files
+from ampbench.store import CUT, StoredRun, check_folder, find_runs, not_measured, once, read_header, read_run, run_files
 
 TIME = "seconds_median"
 
@@ -208,8 +208,9 @@ def read_runs(names: Sequence[str], results: Path) -> RunsRead:
             native |= {file.resolve(): (file, True) for file in find_runs(name, results, notes.append)}
     runs: dict[object, MeasuredRun] = {}
 
-    def keep(run: MeasuredRun) -> None:
-        header = run.stored.header
+    def keep(stored: StoredRun) -> None:
+        run, header = MeasuredRun.of(stored), stored.header
+        stored.rounds.clear()  # the samples of many runs would fill the memory
         of_import = header.imported and (header.environment.host, header.commit, header.started_at, header.imported)
         known = runs.setdefault(of_import or header.run, run)
         if _numbers(run) > _numbers(known):
@@ -218,25 +219,24 @@ def read_runs(names: Sequence[str], results: Path) -> RunsRead:
     damaged = []
     for path, named in native.values():
         try:
-            run = MeasuredRun.read(path, averaging=False)  # samples are never all in memory
+            stored = read_run(path)
         except StoreError as error:
             if named:
                 raise
             damaged.append(str(error))
             continue
-        if run.stored.header.explains:
+        if stored.header.explains:
             explaining.append(path)
             continue
-        notes += [f"{path} {CUT}"] if run.stored.cut else []
-        keep(run)
+        notes += [f"{path} {CUT}"] if stored.cut else []
+        keep(stored)
     remarks: Counter[str] = Counter()
     if foreign:
         from ampbench.convert import read_source  # most trends have nothing to convert
 
         for path in foreign:
             for stored in read_source(path, remarks):
-                keep(MeasuredRun.of(stored))
-                stored.rounds.clear()  # nor are these
+                keep(stored)
     if not runs:
         raise _nothing(damaged, explaining, ", ".join(names) or str(results))
     notes += [f"left out: {problem}" for problem in damaged]

@@ -14,7 +14,6 @@ from ampbench.ab import session as ab
 from ampbench.ab.arms import parse_arm
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.compare import compare
-from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import DeviceDescription
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Comparison
@@ -114,7 +113,7 @@ def session(
     watch = lambda _, __: None  # noqa: E731
     with ab.prepare(selection, SETTINGS, *arms) as prepared:
         files = ab.measure(prepared, ab.Plan(**{"kinds": ALL} | plan), results, "", ["ampbench"], watch, tell)
-    return compare(*map(MeasuredRun.read, files[:2])), files
+    return compare(*map(read_run, files[:2])), files
 
 
 def time_of(comparison: Comparison) -> Change:
@@ -162,7 +161,7 @@ def test_a_threshold_decides_what_is_a_change(servers: Servers, tmp_path: Path) 
         return 0.2
 
     _, (baseline, candidate, _) = session(tmp_path, ["here"], ["FACTOR=1.1"], threshold_of=generous)
-    found = compare(*map(MeasuredRun.read, (baseline, candidate)), generous)
+    found = compare(*map(read_run, (baseline, candidate)), generous)
     assert time_of(found).status is ChangeStatus.UNCHANGED
 
 

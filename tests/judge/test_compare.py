@@ -10,12 +10,12 @@ from ampbench.core.statement import Note
 from ampbench.errors import NothingComparableError, StoreError
 from ampbench.judge.compare import block_seconds, compare, judge_self
 from ampbench.judge.notes import statements
-from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.case import DeviceDescription, WorkloadSource
 from ampbench.records.changes import Caveat, ChangeCode, ChangeStatus, Comparison
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer
 from ampbench.show.comparison import notes
+from ampbench.store import read_run
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
@@ -53,12 +53,12 @@ def test_two_files_are_compared_as_two_runs_are(tmp_path):
         )
         for name, seconds in (("before", 1e-3), ("after", 1.1e-3))
     ]
-    comparison = compare(*map(MeasuredRun.read, files))
+    comparison = compare(*map(read_run, files))
     assert comparison.findings[0].metric == "seconds_median"
     assert comparison.findings[0].status is ChangeStatus.REGRESSED
     assert comparison.baseline.path == str(files[0])
     with pytest.raises(StoreError):
-        MeasuredRun.read(tmp_path / "none.jsonl")
+        read_run(tmp_path / "none.jsonl")
 
 
 def test_findings_come_in_the_order_of_what_matters_and_always_the_same():

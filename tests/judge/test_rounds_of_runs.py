@@ -9,20 +9,8 @@ from ampbench.judge.frame import run_rows
 from ampbench.judge.rounds import MeasuredRun, Outcome, Role, grid, power_error
 from ampbench.records.changes import ChangeCode
 from ampbench.records.measured import Round, Telemetry
-from ampbench.store import read_run
 from tests.compared_runs import BF16, FP32, Times, make_run, noisy
-from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
-
-
-def test_a_run_read_from_its_file_is_the_same_as_one_read_whole(tmp_path):
-    rounds = [make_round(FP32, value, number) for number, value in enumerate(noisy(1e-3, 5))]
-    entries = [*rounds, make_memory(FP32, 5), make_divergence(FP32), make_round(FP32, 2e-3, control=True), COMPLETE]
-    read = MeasuredRun.read(write_run(tmp_path, [FP32], *entries))
-    whole = make_run(Times((FP32, [])))
-    whole.rounds[:] = [*rounds, make_round(FP32, 2e-3, control=True)]
-    for name in ("owners", "blocks", "roles", "seconds"):
-        assert np.array_equal(getattr(read.rounds, name), getattr(MeasuredRun.of(whole).rounds, name))
-    assert read.has_controls
+from tests.stored_runs import make_case, make_header, make_round
 
 
 def test_seconds_and_outcomes_are_those_of_the_frame():
@@ -69,14 +57,6 @@ def test_a_burst_is_not_compared_with_sustained_rounds():
     sustained.rounds[:] = [make_round(case, 2e-3, windows=[[2e-3]])]
     (found,) = [one for one in compare(burst, sustained).findings if one.metric == "seconds_median"]
     assert (found.code, found.facts) == (ChangeCode.OTHER_MACHINE, {"timing": "in bursts → sustained"})
-
-
-def test_a_file_is_read_with_means_only_where_they_are_asked_for(tmp_path):
-    path = write_run(tmp_path, [FP32], make_round(FP32, 1e-3), make_round(FP32, 2e-3, 1), COMPLETE)
-    asked, whole = MeasuredRun.read(path), MeasuredRun.of(read_run(path))
-    assert asked.has_means
-    assert np.array_equal(asked.means, whole.means)
-    assert not MeasuredRun.read(path, averaging=False).has_means
 
 
 @pytest.mark.parametrize(

@@ -65,25 +65,15 @@ def test_what_is_derived_of_a_run_is_derived_once_and_of_a_copy_with_changes_ane
     assert stored == read_run(path)  # what is known of one run makes it no other
 
 
-def test_rounds_can_be_taken_as_they_are_read_instead_of_kept(path):
-    taken = []
-    stored = read_run(path, lambda rounds: taken.extend((one.case_id, one.samples) for one in rounds))
-    assert taken == [(FP32.case_id, [[1e-3]]), (FP32.case_id, [[2e-3]])]
-    assert stored.rounds == []
-
-
 @pytest.mark.parametrize("cause", ["killed", "crash"])
-@pytest.mark.parametrize("on_rounds", [None, lambda _: None])
 @pytest.mark.parametrize("after", [make_round(BF16), make_memory(BF16, 1)])
-def test_what_is_measured_after_its_worker_was_killed_outdoes_that_failure_and_no_other(
-    tmp_path, cause, on_rounds, after
-):
+def test_what_is_measured_after_its_worker_was_killed_outdoes_that_failure_and_no_other(tmp_path, cause, after):
     failure = structs.replace(FAILURE, cause=cause)
-    stored = read_run(write_run(tmp_path, [FP32, BF16], failure, make_round(FP32), COMPLETE), on_rounds)
+    stored = read_run(write_run(tmp_path, [FP32, BF16], failure, make_round(FP32), COMPLETE))
     assert stored.failures == {BF16.case_id: failure}
     assert stored.given_up == ({BF16.case_id} if cause == "crash" else set())
     (tmp_path / "again").mkdir()
-    again = read_run(write_run(tmp_path / "again", [FP32, BF16], failure, COMPLETE, after), on_rounds)
+    again = read_run(write_run(tmp_path / "again", [FP32, BF16], failure, COMPLETE, after))
     assert again.failures == ({BF16.case_id: failure} if cause == "crash" else {})
 
 
