@@ -139,9 +139,7 @@ class Result(Shown):
 
     def notes(self, rows: Sequence[Row]) -> list[Statement]:
         """Return the notes on some of the rows, as codes with facts."""
-        swept = notes.sweep_notes(self.takes, self.stored.header.selection.sweeps)
-        on_run = notes.statements(self.stored, rows)
-        return [*across_tables(self.stored, self.takes), *swept, *on_run, *notes.skips(rows)]
+        return [*across_tables(self.stored, self.takes), *notes.statements(self.stored, rows), *notes.skips(rows)]
 
     def screen(self, rows: Sequence[Row] | None = None, rest: str = "") -> Screen:
         """Return the screen of some of the rows (None: all); `rest` is the command that shows everything."""

@@ -20,7 +20,7 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import find_workloads
 from ampbench.pytest_plugin.measuring import present
 from ampbench.records.case import DEVICES, Environment
-from ampbench.store import lines
+from ampbench.store import run_file
 from ampbench.worker.environment import read_environment
 from tests.strangers import repository
 
@@ -221,7 +221,7 @@ def test_built_in(amp_benchmark):
     assert one["group"] == "test_mine.py:net[width=8]/b2/cpu/training"
     assert one["stats"]["iterations"] == 1
     own = one["extra_info"]["ampbench"]
-    case, timed, memory, divergence = (lines.decode(msgspec.json.encode(line))[1] for line in own["lines"])
+    case, timed, memory, divergence = (run_file.decode(msgspec.json.encode(line))[1] for line in own["lines"])
     assert case.case_id == "test_mine.py:net[width=8]/b2/bf16_autocast/cpu/training/eager/in-fp32"
     assert memory.peak_bytes > memory.parameter_bytes > 0
     assert divergence.output.rel_l2 is not None

@@ -524,9 +524,7 @@ def _pairs(baseline: PreparedArm, candidate: PreparedArm) -> dict[str, tuple[Pla
     ours, theirs = ({planned.case.case_id: planned for planned in arm.plan} for arm in (baseline, candidate))
     settings = {**baseline.request.settings, **candidate.request.settings}
     paired = pair_cases([p.case for p in baseline.plan], [p.case for p in candidate.plan], settings)
-    every = {
-        pair.baseline.case_id: (ours[pair.baseline.case_id], theirs[pair.candidate.case_id]) for pair in paired.pairs
-    }
+    every = {first.case_id: (ours[first.case_id], theirs[second.case_id]) for first, second in paired}
     pairs = {case_id: (first, second) for case_id, (first, second) in every.items() if not (first.skip or second.skip)}
     if not pairs:
         reasons = dict.fromkeys(planned.skip for pair in every.values() for planned in pair if planned.skip)

@@ -33,7 +33,7 @@ from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.core.units import parse_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, UnknownNameError, UsageError
 from ampbench.records.changes import ChangeCode
-from ampbench.store.lines import no_garbage_collection
+from ampbench.store import no_garbage_collection
 
 if TYPE_CHECKING:
     from ampbench.comparison import Comparison

@@ -156,10 +156,10 @@ Shards = Annotated[
 
 
 def merge(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
-    """Join the shards of a run to one run for each machine.
+    """Join the shards of a run to one run.
 
-    Machines that differ only in their name count as one. All shards must be present, of one plan, commit and
-    environment. The run is written into the results folder; the shards stay as they are.
+    All shards must be present, of one plan, commit and environment; machines may differ in their names. The run is
+    written into the results folder; the shards stay as they are.
 
     \b
     Examples:
@@ -171,17 +171,14 @@ def merge(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
 
     store.require_writable(results)
     files = dict.fromkeys(path for name in shards for path in _files(name, results))
-    runs = merged([store.read_run(path) for path in files], ["ampbench", *sys.argv[1:]])
+    run = merged([store.read_run(path) for path in files], ["ampbench", *sys.argv[1:]])
     known = {tuple(shards): path for path, shards in store.merged_in(store.list_runs(results)).items()}
-    before = {run.header.run: known[key] for run in runs if (key := tuple(run.header.merged)) in known}
-    written = store.write_whole([run for run in runs if run.header.run not in before], results)
-    for run in runs:
-        name, count = run.header.run, counted(len(run.header.merged), "shard")
-        path = written.get(name) or before[name]
-        print_note(
-            f"{count} {'merged' if name in written else 'were merged before'}: {path}; "
-            f"ampbench show {run_words(path, results)}"
-        )
+    before = known.get(tuple(run.header.merged))
+    path = before or store.write_whole([run], results)[run.header.run]
+    count = counted(len(run.header.merged), "shard")
+    print_note(
+        f"{count} {'were merged before' if before else 'merged'}: {path}; ampbench show {run_words(path, results)}"
+    )
 
 
 def _files(name: str, results: Path) -> Sequence[Path]:

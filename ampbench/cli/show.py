@@ -174,7 +174,7 @@ def report(
         raise UsageError("--site and -o contradict each other: a site is a folder of files, -o names one file")
     check_installed()
     from ampbench import store
-    from ampbench.store.lines import no_garbage_collection
+    from ampbench.store import no_garbage_collection
 
     if not runs:
         store.check_runs(results)

@@ -27,7 +27,7 @@ from ampbench.records.measured import Round
 from ampbench.records.run import DIRTY, SCHEMA, Entry, Footer, Header
 from ampbench.show.document import finite
 from ampbench.show.rows import Row
-from ampbench.store import StoredRun, gathered, lines
+from ampbench.store import StoredRun, gathered, run_file
 
 
 def _statistics(values: Sequence[float]) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def _header(path: Path, data: bytes, document: _Document) -> Header:
 def _record(line: dict[str, Any], name: str) -> Any:
     """Return the record in `line`, read as strictly as a line of a run file."""
     try:
-        return lines.decode(msgspec.json.encode(line))[1]
-    except lines.LineError as error:
+        return run_file.decode(msgspec.json.encode(line))[1]
+    except run_file.LineError as error:
         raise StoreError(f"{name}: {error}") from None
 
 
@@ -174,7 +174,7 @@ def case_info(
     `records` are the case's records of a run file. Numbers that are not finite become None.
     """
     entries = [case, *(record for record in records if record is not None)]
-    kept = {"lines": [json.loads(lines.encode(entry)) for entry in entries], "notes": list(notes)}
+    kept = {"lines": [json.loads(run_file.encode(entry)) for entry in entries], "notes": list(notes)}
     return {**finite(dict(metrics)), KEY: kept}
 
 

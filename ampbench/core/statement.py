@@ -170,5 +170,3 @@ class Note(StrEnum):
     UNQUIET = "unquiet-machine"
     SKIPPED = "cases-skipped"
     PENDING = "cases-pending"
-    SWEEP = "sweep"
-    """One of several machines of a kind takes longer than the others."""

@@ -1,22 +1,26 @@
 """Compare two runs: which cases became slower, bigger or less accurate, with which certainty, and why.
 
-Traces of the same cases and probes of the same devices explain a change (ops, dtypes, casts, rules of autocast). An arm
-measured against itself gives the rate of false alarms and the smallest detectable change.
+Traces of the same cases and probes of the same devices explain a change (ops, dtypes, casts, rules of autocast). The
+ops of a trace are compared by Python function, module and phase; their order decides neither dtypes nor casts. A module
+path on one side only is paired with the next such path of the same function. An arm measured against itself gives the
+rate of false alarms and the smallest detectable change.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ampbench.core import stats
 from ampbench.core.metrics import MEAN
 from ampbench.core.statement import Statement, state
-from ampbench.core.units import counted
+from ampbench.core.units import counted, format_bytes
 from ampbench.errors import NothingComparableError
 from ampbench.judge.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
 from ampbench.judge.exact import (
@@ -25,30 +29,20 @@ from ampbench.judge.exact import (
     memory_finding,
     other_numbers,
     outcome_finding,
-    skipped_alike,
 )
 from ampbench.judge.pairing import (
     MISSING,
     UUID,
     EnvironmentDifferences,
-    Pair,
-    Paired,
     arm_settings,
     not_the_commits,
     one_session,
     pair_cases,
 )
-from ampbench.judge.rounds import OK, MeasuredRun
+from ampbench.judge.rounds import OK, SKIPPED, MeasuredRun, Pair
 from ampbench.judge.times import time_findings
-from ampbench.judge.trace_changes import (
-    bare_name,
-    change_sentences,
-    changed_names,
-    compare_traces,
-    concerned_rules,
-)
 from ampbench.records.case import Case
-from ampbench.records.casts import CastPass
+from ampbench.records.casts import CastPass, CastTrace, bytes_moved, cast_users
 from ampbench.records.changes import (
     OUTCOME,
     Caveat,
@@ -66,7 +60,7 @@ from ampbench.records.changes import (
     rank,
 )
 from ampbench.records.kinds import CASTS, CHECK, RULES, deed_of
-from ampbench.records.labels import kernels_said
+from ampbench.records.labels import few, kernels_said
 from ampbench.records.measured import Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.store import CUT, StoredRun
@@ -139,8 +133,8 @@ def default_threshold(metric: str, case: Case) -> float | None:  # noqa: ARG001 
 
 
 def compare(
-    ours: StoredRun,
-    theirs: StoredRun,
+    baseline: StoredRun,
+    candidate: StoredRun,
     threshold_of: ThresholdOf = default_threshold,
 ) -> Comparison:
     """Return the change of every metric of every case in both runs, the most important first.
@@ -151,57 +145,57 @@ def compare(
     `NothingComparableError` if the runs share no case, no device's rules and no check, or explain anything else, and
     `UsageError` if an arm's settings match several cases.
     """
-    baseline, candidate = MeasuredRun.of(ours), MeasuredRun.of(theirs)
-    _require_comparable(ours, theirs)
-    headers = (ours.header, theirs.header)
-    settings = arm_settings(*headers)
-    paired = pair_cases(ours.cases.values(), theirs.cases.values(), settings)
-    probes = probed_twice(ours, theirs)
+    runs = (baseline, candidate)
+    _require_comparable(*runs)
+    headers = (baseline.header, candidate.header)
+    ours, theirs = MeasuredRun.of(baseline), MeasuredRun.of(candidate)
+    pairs = _pairs(ours, theirs)
+    probes = probed_twice(*runs)
     devices = [new.device for _, new in probes]
-    checks = len(latest([ours]).keys() & latest([theirs]).keys())
-    if not (paired.pairs or devices or checks):
-        raise NothingComparableError(_nothing_in_common(ours, theirs))
+    checks = len(latest([baseline]).keys() & latest([candidate]).keys())
+    if not (pairs or devices or checks):
+        raise NothingComparableError(_nothing_in_common(*runs))
     measures = not any(header.explains for header in headers)
     differences = EnvironmentDifferences(
-        *headers, devices=[pair.baseline.device for pair in paired.pairs] or devices, settings=settings
+        *headers, devices=[pair.baseline.case.device for pair in pairs] or devices, settings=arm_settings(*headers)
     )
     interleaved = one_session(*headers)
     findings: list[Change] = []
     skipped: dict[str, str] = {}
     control = ControlVerdict(cells=0, fired=False, code=ControlCode.NO_TIMES)
     if measures:
-        findings, control, skipped = _findings(paired, baseline, candidate, differences, interleaved, threshold_of)
+        findings, control, skipped = _findings(pairs, ours, theirs, differences, interleaved, threshold_of)
     changed = {change.case.case_id for change in findings if change.status in _CHANGED}
     rules = sorted((change for pair in probes for change in compare_rules(*pair)), key=rule_rank)
-    explained = _explained(
-        (pair for pair in paired.pairs if not measures or pair.baseline_id in changed), ours, theirs, rules
-    )
+    explained = _explained((pair for pair in pairs if not measures or pair.baseline.case_id in changed), rules)
     if not (measures or explained or devices or checks):
-        raise NothingComparableError(_nothing_in_common(ours, theirs))
+        raise NothingComparableError(_nothing_in_common(*runs))
+    compared = {pair.baseline.case_id for pair in pairs}, {pair.candidate.case_id for pair in pairs}
+    only = [[case_id for case_id in run.cases if case_id not in ids] for run, ids in zip(runs, compared, strict=True)]
     return Comparison(
-        baseline=_side(ours),
-        candidate=_side(theirs),
+        baseline=_side(baseline),
+        candidate=_side(candidate),
         interleaved=interleaved,
         apart=measures and not interleaved,
         differences=differences.found,
         control=control,
         findings=findings,
-        only_baseline=paired.only_baseline,
-        only_candidate=paired.only_candidate,
-        lost_cases=[case_id for case_id in paired.only_baseline if baseline.outcome(case_id).name == OK],
-        failed=candidate.failed,
+        only_baseline=only[0],
+        only_candidate=only[1],
+        lost_cases=[case_id for case_id in only[0] if ours.outcome(case_id).name == OK],
+        failed=theirs.failed,
         skipped=skipped,
-        other_numbers=[p.baseline_id for p in paired.pairs if other_numbers(p, baseline, candidate)],
-        caveats=_caveats(paired, baseline, theirs, differences),
-        candidates={p.baseline_id: p.candidate for p in paired.pairs if p.candidate_id != p.baseline_id},
+        other_numbers=[pair.baseline.case_id for pair in pairs if other_numbers(pair)],
+        caveats=_caveats(pairs, *runs, differences),
+        candidates={old.case_id: new.case for old, new in pairs if new.case_id != old.case_id},
         rule_changes=rules,
         rule_devices=devices,
         rule_devices_missing=[
-            device for device in ours.of(RuleProbe) if device not in devices and theirs.of(RuleProbe)
+            device for device in baseline.of(RuleProbe) if device not in devices and candidate.of(RuleProbe)
         ],
         rules_unobserved=[change for pair in probes for change in unobserved(*pair)],
         explained=explained,
-        defects=came_or_went(ours, theirs),
+        defects=came_or_went(*runs),
         checks=checks,
     )
 
@@ -209,16 +203,18 @@ def compare(
 def compare_times(baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, Change]:
     """Return the time finding of `compare` for each case that is ok on both sides, by the baseline's case id."""
     headers = (baseline.stored.header, candidate.stored.header)
-    settings = arm_settings(*headers)
-    pairs = [
-        pair
-        for pair in pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings).pairs
-        if outcome_finding(pair, baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)) is None
-    ]
-    differences = EnvironmentDifferences(*headers, devices=[pair.baseline.device for pair in pairs], settings=settings)
-    interleaved = one_session(baseline.stored.header, candidate.stored.header)
-    findings, _ = time_findings(pairs, baseline, candidate, differences, interleaved, default_threshold)
+    pairs = [pair for pair in _pairs(baseline, candidate) if outcome_finding(pair) is None]
+    devices = [pair.baseline.case.device for pair in pairs]
+    differences = EnvironmentDifferences(*headers, devices=devices, settings=arm_settings(*headers))
+    findings, _ = time_findings(pairs, baseline, candidate, differences, one_session(*headers), default_threshold)
     return {finding.case.case_id: finding for finding in findings}
+
+
+def _pairs(baseline: MeasuredRun, candidate: MeasuredRun) -> list[Pair]:
+    """Return the pairs of cases of two runs, with their measurements."""
+    settings = arm_settings(baseline.stored.header, candidate.stored.header)
+    paired = pair_cases(baseline.stored.cases.values(), candidate.stored.cases.values(), settings)
+    return [Pair(baseline.case(ours), candidate.case(theirs)) for ours, theirs in paired]
 
 
 _OF_CASES = ("only_baseline", "only_candidate", "lost_cases", "failed", "other_numbers")
@@ -253,7 +249,7 @@ def narrowed(
 
 
 def _findings(
-    paired: Paired,
+    pairs: Sequence[Pair],
     baseline: MeasuredRun,
     candidate: MeasuredRun,
     differences: EnvironmentDifferences,
@@ -263,12 +259,12 @@ def _findings(
     """Return the pairs' findings, the verdict on the controls, and by id the reasons of cases skipped on both sides."""
     findings: list[Change] = []
     measured, exact, skipped = [], [], {}
-    for pair in paired.pairs:
-        before, after = baseline.outcome(pair.baseline_id), candidate.outcome(pair.candidate_id)
-        if skipped_alike(before, after):
-            skipped[pair.baseline_id] = before.reason
+    for pair in pairs:
+        before, after = pair.baseline.outcome, pair.candidate.outcome
+        if before.name == after.name == SKIPPED and not (before.pending or after.pending):
+            skipped[pair.baseline.case_id] = before.reason
             continue
-        outcome = outcome_finding(pair, before, after)
+        outcome = outcome_finding(pair)
         if outcome is None:
             measured.append(pair)
         else:
@@ -278,11 +274,10 @@ def _findings(
     times, control = time_findings(measured, baseline, candidate, differences, interleaved, threshold_of)
     findings += times
     for pair in exact:
-        same = differences.same(pair.baseline.device)
-        memory = memory_finding(pair, baseline, candidate, same, threshold_of)
-        if memory is not None:
-            findings.append(memory)
-        findings += accuracy_findings(pair, baseline, candidate, same, threshold_of)
+        same = differences.same(pair.baseline.case.device)
+        memory = memory_finding(pair, same, threshold_of)
+        findings += [memory] if memory else []
+        findings += accuracy_findings(pair, same, threshold_of)
     return sorted(findings, key=rank), control, skipped
 
 
@@ -311,11 +306,11 @@ def _side(stored: StoredRun) -> Side:
 
 
 def _caveats(
-    paired: Paired, baseline: MeasuredRun, candidate: StoredRun, differences: EnvironmentDifferences
+    pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun, differences: EnvironmentDifferences
 ) -> list[Statement]:
     """Return caveats on how the runs were measured, on all cases or on some."""
-    caveats = [state(Caveat.SAME_RUN)] if baseline.stored.header.run == candidate.header.run else []
-    for side, stored in (("baseline", baseline.stored), ("candidate", candidate)):
+    caveats = [state(Caveat.SAME_RUN)] if baseline.header.run == candidate.header.run else []
+    for side, stored in (("baseline", baseline), ("candidate", candidate)):
         if stored.cut:
             caveats.append(state(Caveat.CUT, side=side, why=CUT))
         if not stored.complete:
@@ -325,12 +320,12 @@ def _caveats(
     for card in differences.found:
         if card.name.endswith(f" {UUID}") and MISSING not in (card.baseline, card.candidate):
             caveats.append(state(Caveat.OTHER_CARD, before=card.baseline, after=card.candidate))
-    for pair in paired.pairs:
-        before, after = baseline.stored.memory.get(pair.baseline_id), candidate.memory.get(pair.candidate_id)
+    for pair in pairs:
+        before, after = pair.baseline.memory, pair.candidate.memory
         if before and after and before.attention is not None and after.attention is not None:
             ours, theirs = kernels_said(before.attention), kernels_said(after.attention)
             if ours != theirs:
-                caveats.append(state(Caveat.OTHER_KERNELS, pair.baseline_id, before=ours, after=theirs))
+                caveats.append(state(Caveat.OTHER_KERNELS, pair.baseline.case_id, before=ours, after=theirs))
     return caveats
 
 
@@ -357,6 +352,208 @@ def explanation(
     return Explanation(traces, lines, concerned)
 
 
+FORWARD, BACKWARD = "forward", "backward"
+_FLOATING = ("fp", "bf", "float", "bfloat", "complex")
+_LISTED = 4
+"""The largest number of listed changes of ops, of casts, and names; further ones are counted."""
+
+Ops = Counter[tuple[str, tuple[str, ...], tuple[str, ...]]]
+"""Counts of ops, without casts, by name, dtypes of inputs and dtypes of outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpChange:
+    """A change of `function` (or of an op that no Python function called) in `phase`, equal in all `modules`.
+
+    `before` and `after` hold the ops that ran on one side only.
+    """
+
+    function: str
+    phase: str
+    before: Ops
+    after: Ops
+    modules: list[str]
+
+
+class CastKind(NamedTuple):
+    """The common properties of casts of one kind; `function` reads the copy."""
+
+    what: str
+    from_dtype: str
+    to_dtype: str
+    origin: str
+    phase: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceChanges:
+    """The differences between two traces; `casts` are the bytes that each cast of a kind moves, before and after."""
+
+    before: CastTrace
+    after: CastTrace
+    ops: list[OpChange]
+    casts: dict[CastKind, tuple[list[int], list[int]]]
+
+    @property
+    def nothing(self) -> bool:
+        """Whether both sides do the same."""
+        return not (self.ops or self.casts)
+
+
+def compare_traces(before: CastTrace, after: CastTrace) -> TraceChanges:
+    """Return the differences between the traces of one step of a case, before and after."""
+    old, new = _casts(before), _casts(after)
+    casts = {kind: (old.get(kind, []), new.get(kind, [])) for kind in dict.fromkeys([*new, *old])}
+    casts = {kind: two for kind, two in casts.items() if len(two[0]) != len(two[1]) or sum(two[0]) != sum(two[1])}
+    return TraceChanges(before, after, _op_changes(before, after), casts)
+
+
+def computed(ops: Ops) -> tuple[str, ...]:
+    """Return the dtypes that ops compute in: of their floating inputs or, without any, of their outputs."""
+    dtypes = (_floating(inputs) or _floating(outputs) or outputs for _, inputs, outputs in ops)
+    return tuple(dict.fromkeys(chain.from_iterable(dtypes)))
+
+
+def _returned(ops: Ops) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(_floating(outputs) for _, _, outputs in ops)))
+
+
+def names(ops: Ops) -> tuple[str, ...]:
+    """Return the names of ops, each once."""
+    return tuple(dict.fromkeys(name for name, _, _ in ops))
+
+
+def _table(trace: CastTrace) -> dict[tuple[str, str], dict[str, Ops]]:
+    """Return the ops of a trace by function and phase, then by module."""
+    casts = {cast.index for cast in trace.casts}
+    table: dict[tuple[str, str], dict[str, Ops]] = {}
+    for op in trace.ops:
+        if op.index not in casts:
+            modules = table.setdefault((op.function or op.name, op.phase), {})
+            modules.setdefault(op.module, Counter())[op.name, op.inputs, op.outputs] += 1
+    return table
+
+
+def _floating(dtypes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dtype for dtype in dtypes if dtype.startswith(_FLOATING))
+
+
+def _op_changes(before: CastTrace, after: CastTrace) -> list[OpChange]:
+    old, new = _table(before), _table(after)
+    op_changes: dict[tuple[object, ...], OpChange] = {}
+    for function, phase in dict.fromkeys([*old, *new]):
+        for module, was, now in _met(old.get((function, phase), {}), new.get((function, phase), {})):
+            lost, gained = was - now, now - was
+            if lost or gained:
+                key = (function, phase, computed(lost), computed(gained))
+                change = op_changes.setdefault(key, OpChange(function, phase, Counter(), Counter(), []))
+                change.modules.append(module)
+                change.before.update(lost)
+                change.after.update(gained)
+    return list(op_changes.values())
+
+
+def _met(ours: dict[str, Ops], theirs: dict[str, Ops]) -> Iterator[tuple[str, Ops, Ops]]:
+    """Yield the ops of each module on both sides; modules on one side only are paired in order."""
+    others = iter([(module, ops) for module, ops in theirs.items() if module not in ours])
+    for module, was in ours.items():
+        path, now = (module, theirs[module]) if module in theirs else next(others, (module, Counter()))
+        yield path, was, now
+    for module, now in others:
+        yield module, Counter(), now
+
+
+def _casts(trace: CastTrace) -> dict[CastKind, list[int]]:
+    moved: dict[CastKind, list[int]] = {}
+    for cast, used in zip(trace.casts, cast_users(trace), strict=True):
+        user = used or trace.ops[cast.index]
+        how = cast.what, cast.from_dtype, cast.to_dtype, cast.origin, cast.phase
+        moved.setdefault(CastKind(*how, user.function or user.name), []).append(cast.bytes_moved)
+    return moved
+
+
+def concerned_rules(names: Collection[str], rules: Iterable[RuleChange], device: str) -> list[RuleChange]:
+    """Return the changes of autocast's rules on `device` for functions and ops with these bare `names`, one per op.
+
+    Observed rules come before registered ones. A rule that came or went with an overload is left out: it does not
+    concern the op's other overloads.
+    """
+    rule_of: dict[str, RuleChange] = {}
+    for rule in sorted(rules, key=lambda rule: rule.field != "observed"):
+        name, overload = bare_name(rule.op), rule.op.partition(".")[2]
+        counts = rule.field in ("observed", "registered") or (rule.field == "op" and not overload)
+        if counts and rule.device == device and {name, name.removesuffix("_loss")} & set(names):
+            rule_of.setdefault(name, rule)
+    return list(rule_of.values())
+
+
+def changed_names(changes: TraceChanges) -> set[str]:
+    """Return the bare names of all functions and ops with changed ops or changed casts of operands."""
+    sides = [side for change in changes.ops for side in (change.before, change.after)]
+    functions = {change.function for change in changes.ops} | {kind.function for kind in changes.casts}
+    return set(map(bare_name, functions.union(*map(names, sides))))
+
+
+def bare_name(name: str) -> str:
+    """Return "rms_norm" for "torch.nn.functional.rms_norm", "aten._rms_norm_" and the rule of "aten::rms_norm.x"."""
+    _, qualified, op = name.rpartition("::")
+    return (op.partition(".")[0] if qualified else name.rpartition(".")[2]).strip("_")
+
+
+def change_sentences(changes: TraceChanges, first: Collection[str] = ()) -> list[str]:
+    """Return the changes of a trace in lines, functions with bare names in `first` before others.
+
+    A change that is alike in the forward and the backward pass is listed for the forward pass only.
+    """
+    before, after = changes.before, changes.after
+    forward = {_way(change) for change in changes.ops if change.phase == FORWARD}
+    listed = [change for change in changes.ops if change.phase != BACKWARD or _way(change) not in forward]
+    listed.sort(key=lambda change: bare_name(change.function) not in first)
+    lines = list(map(_op_line, listed[:_LISTED]))
+    if unlisted := [bare_name(change.function) for change in listed[_LISTED:]]:
+        lines.append(f"{counted(len(unlisted), 'more change')} of ops: {few(unlisted, _LISTED)}")
+    if changes.casts:
+        moved = " → ".join(format_bytes(bytes_moved(trace.casts)) for trace in (before, after))
+        ordered = sorted(changes.casts.items(), key=lambda item: -abs(sum(item[1][1]) - sum(item[1][0])))
+        kinds = [
+            f"{len(now) - len(was):+,} {kind.what} {kind.from_dtype} → {kind.to_dtype} ({kind.origin}) for "
+            f"{bare_name(kind.function)}{_phase(kind)}"
+            for kind, (was, now) in ordered[:_LISTED]
+        ]
+        kinds += [f"and {len(ordered) - _LISTED} more ways"] if len(ordered) > _LISTED else []
+        lines.append(f"{len(before.casts):,} → {counted(len(after.casts), 'cast')} a step, {moved}: {'; '.join(kinds)}")
+    return lines
+
+
+def _way(change: OpChange) -> tuple[object, ...]:
+    """Return a key that the forward and the backward change of a function share if they are alike."""
+    return change.function, computed(change.before), computed(change.after)
+
+
+def _op_line(change: OpChange) -> str:
+    """Return a change of ops as "linear: bf16 → fp32 in 25 modules, such as blocks.0"."""
+    lost, gained = change.before, change.after
+    before, after = " and ".join(computed(lost)), " and ".join(computed(gained))
+    listed = [few(names(side), _LISTED) for side in (lost, gained)]
+    if not lost or not gained:
+        count = f"{counted(gained.total(), 'more op')}" if gained else f"{counted(lost.total(), 'op')} fewer"
+        parts = [f"{count} in {after or before} ({''.join(listed)})"]
+    else:
+        parts = [f"{before} → {after}"] if before != after else []
+        parts += [" → ".join(listed)] if listed[0] != listed[1] else []
+        parts = parts or [f"returns {' and '.join(_returned(lost))} → {' and '.join(_returned(gained))}"]
+    modules = [module for module in change.modules if module]
+    where = f" in {counted(len(modules), 'module')}, such as {modules[0]}" if len(modules) > 1 else ""
+    if len(modules) == 1:
+        where = f" in {'module ' if modules[0].isdigit() else ''}{modules[0]}"  # of an nn.Sequential: "20"
+    return f"{bare_name(change.function)}: {', '.join(parts)}{where}{_phase(change)}"
+
+
+def _phase(change: OpChange | CastKind) -> str:
+    return "" if change.phase == FORWARD else f", {change.phase}"
+
+
 COMPARED = ("", CASTS, CHECK, RULES)
 """The kinds of runs that can be compared; "" is a run that measures."""
 
@@ -370,27 +567,19 @@ def _require_comparable(*runs: StoredRun) -> None:
         raise NothingComparableError(f"runs that explain {kinds} are not compared: {show}")
 
 
-def _explained(
-    pairs: Iterable[Pair], baseline: StoredRun, candidate: StoredRun, rules: Sequence[RuleChange]
-) -> dict[str, Explanation]:
+def _explained(pairs: Iterable[Pair], rules: Sequence[RuleChange]) -> dict[str, Explanation]:
     """Return the explanation of each traced pair and, in runs that explain casts, of pairs without a trace."""
     explanations = {}
-    explains = baseline.header.explains, candidate.header.explains
     for pair in pairs:
-        before = baseline.of(CastPass).get(pair.baseline_id)
-        after = candidate.of(CastPass).get(pair.candidate_id)
+        explains = {side.run.stored.header.explains for side in pair}
+        before, after = (side.run.stored.of(CastPass).get(side.case_id) for side in pair)
         if before and after:
-            explanations[pair.baseline_id] = explanation(
-                pair.baseline, before, after, rules, measured=not any(explains)
-            )
-        elif explains == (CASTS, CASTS):
+            found = explanation(pair.baseline.case, before, after, rules, measured=explains == {""})
+            explanations[pair.baseline.case_id] = found
+        elif explains == {CASTS}:
             lines = []
-            for name, stored, case_id, trace in (
-                ("baseline", baseline, pair.baseline_id, before),
-                ("candidate", candidate, pair.candidate_id, after),
-            ):
-                failure, skip = stored.failures.get(case_id), stored.skips.get(case_id)
-                why = failure.said if failure else skip.reason if skip else "not reached"
-                lines += [] if trace else [f"not traced in the {name}: {' '.join(why.split())}"]
-            explanations[pair.baseline_id] = Explanation(Traces.NOT_TRACED, lines)
+            for name, side, trace in (("baseline", pair.baseline, before), ("candidate", pair.candidate, after)):
+                reason = side.outcome.reason if not side.outcome.pending else "not reached"
+                lines += [] if trace else [f"not traced in the {name}: {' '.join(reason.split())}"]
+            explanations[pair.baseline.case_id] = Explanation(Traces.NOT_TRACED, lines)
     return explanations

@@ -44,7 +44,7 @@ CONTROL_ALPHA = 0.01
 SLOW_ALPHA = 0.002
 """A share of slow blocks that changed with this certainty always forbids `unchanged`."""
 POWER = 0.95
-"""The probability that `detectable_change` is found, and that `blocks_needed` decide."""
+"""The probability that `blocks_needed` decide."""
 
 SLOW = 1.25
 """A block over this many times its arm's median is slow: quiet blocks vary by 2%, slow ones take 20-150% longer."""
@@ -107,8 +107,8 @@ class Decision:
     or cells. `blocks` counts the pairs, or the rounds of the side with fewer. The slow shares, compared by Fisher's
     exact test (`slow_p`), and the change of the 90th percentile include outliers. `mean_change` is the change of the
     mean over all samples, with its 95% interval and its verdict `mean_code` (None: not judged, and `mean_change` is of
-    the blocks' values). With a probability of 95%, `blocks` blocks find a slowdown of `detectable_change`, and
-    `blocks_needed` blocks decide if estimate and spread stay the same; both are None if more blocks would not help.
+    the blocks' values). With a probability of 95%, `blocks_needed` blocks decide if estimate and spread stay the same
+    (None: more blocks would not help).
     """
 
     status: ChangeStatus
@@ -129,7 +129,6 @@ class Decision:
     mean_code: ChangeCode | None
     p90_change: float | None
     standard_error: float | None
-    detectable_change: float | None
     blocks_needed: int | None
 
 
@@ -178,8 +177,6 @@ def decide_interleaved(
         ChangeCode.UNDECIDED,
     )  # fmt: skip
     error = np.sqrt(main.variances / EFFICIENCY / np.maximum(main.kept, 1))
-    able = 0.5**main.counts <= ALPHA / looks
-    freedom = np.where(able, np.maximum(main.kept - 1, 1), np.nan)
     needed = stats.count_to_decide(
         main.estimates, main.variances / EFFICIENCY, 0.0, margin, (ALPHA / looks, EQUIVALENCE_ALPHA / looks), POWER,
         against=margin,
@@ -200,7 +197,6 @@ def decide_interleaved(
         evidence=evidence,
         means=None if mean_codes is None else (mean_codes, mean.change),
         standard_error=error,
-        detectable=stats.detectable_effect(error, freedom, ALPHA / looks, POWER, margin),
         needed=np.maximum(needed, least) * stats.ratio(main.counts, main.kept),
     )
 
@@ -263,7 +259,6 @@ def decide_stored(
         evidence=evidence,
         means=None if mean_codes is None else (mean_codes, mean.change),
         standard_error=error,
-        detectable=stats.detectable_effect(error, freedom, ALPHA, POWER, margin),
         needed=np.maximum(needed, MINIMUM_ROUNDS),
     )
 
@@ -473,11 +468,10 @@ def _decisions(
     counts: Integers,
     evidence: _Evidence,
     means: tuple[list[ChangeCode], tuple[Floats, Floats, Floats]] | None,
-    detectable: Floats,
     needed: Floats,
     **others: Floats,
 ) -> list[Decision]:
-    """Return the decisions; `logs` (the estimates and their interval) and `detectable` are of candidate / baseline.
+    """Return the decisions; `logs` (the estimates and their interval) are of candidate / baseline.
 
     `means` holds the codes of the means over all samples, their change and its interval.
     """
@@ -491,7 +485,6 @@ def _decisions(
         "low": np.where(whole, low, np.nan),
         "high": np.where(whole, high, np.nan),
         "p90_change": evidence.p90_change,
-        "detectable_change": np.where(wanting, np.expm1(detectable), np.nan),
         "blocks_needed": np.where(wanting & (needed <= MOST_BLOCKS), np.ceil(needed), np.nan),
     }
     mean = (evidence.mean_change, none, none) if means is None else means[1]

@@ -15,8 +15,8 @@ from ampbench.core.metrics import COLUMNS, DRIFT, GATED
 from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import state
 from ampbench.core.stats import Moved, moved
-from ampbench.judge.pairing import Pair, imported_finding, incomparable, other_file
-from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Outcome
+from ampbench.judge.pairing import Values, imported_finding, incomparable, other_file
+from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredCase, Pair
 from ampbench.records.case import Case
 from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus, Remark
 from ampbench.records.measured import Divergence, GradientDivergence, MemoryPass, OutputDivergence
@@ -156,17 +156,13 @@ LUCK = 3.0
 order of summation draws others, whose norm varies by 1 / sqrt(n) (docs/statistics.md has a table)."""
 
 
-def skipped_alike(before: Outcome, after: Outcome) -> bool:
-    """Return whether a case was skipped on both sides; not reached in time does not count."""
-    return before.name == after.name == SKIPPED and not (before.pending or after.pending)
-
-
-def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Change | None:
+def outcome_finding(pair: Pair) -> Change | None:
     """Return the finding on the outcomes of a case; None if it is ok on both sides.
 
     A case that was ok or pending and is now skipped is `NOT_MEASURED`, so that a gate reports it; other incomparable
     outcomes are `NOT_RUN`.
     """
+    before, after = pair.baseline.outcome, pair.candidate.outcome
     if before.name == after.name == OK:
         return None
     status, code = ChangeStatus.INCOMPARABLE, ChangeCode.NOT_RUN
@@ -177,47 +173,43 @@ def outcome_finding(pair: Pair, before: Outcome, after: Outcome) -> Change | Non
     elif before.name == OK or (before.pending and after.name == SKIPPED and not after.pending):
         code = ChangeCode.NOT_MEASURED
     facts = {"before": before.name, "after": after.name, "was": before.reason, "why": after.reason}
-    return Change(case=pair.baseline, metric=OUTCOME, kind=OUTCOME, status=status, code=code, facts=facts)
+    return Change(case=pair.baseline.case, metric=OUTCOME, kind=OUTCOME, status=status, code=code, facts=facts)
 
 
-def memory_finding(
-    pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
-) -> Change | None:
+def memory_finding(pair: Pair, same: bool, threshold_of: ThresholdOf) -> Change | None:
     """Return the verdict on the peak memory; None if neither side measured it."""
-    before = baseline.stored.memory.get(pair.baseline_id)
-    after = candidate.stored.memory.get(pair.candidate_id)
+    before, after = pair.baseline.memory, pair.candidate.memory
     values = (_peak(before), _peak(after))
-    if imported := imported_finding(pair, MEMORY, values, baseline, candidate):
+    if imported := imported_finding(pair, MEMORY, values):
         return imported
     if before and after and before.source != after.source:
         facts = {"before": before.source, "after": after.source}
-        return incomparable(pair.baseline, MEMORY, ChangeCode.OTHER_COUNTER, facts, values)
+        return incomparable(pair.baseline.case, MEMORY, ChangeCode.OTHER_COUNTER, facts, values)
     if any(value is not None and value <= 0 for value in values):
-        return incomparable(pair.baseline, MEMORY, ChangeCode.INVALID, {}, values)
-    finding = judge_numbers(pair.baseline, MEMORY, values, 0.0, None if same else Order(), threshold_of)
-    reason = other_numbers(pair, baseline, candidate)
+        return incomparable(pair.baseline.case, MEMORY, ChangeCode.INVALID, {}, values)
+    finding = judge_numbers(pair.baseline.case, MEMORY, values, 0.0, None if same else Order(), threshold_of)
+    reason = other_numbers(pair)
     if finding is None or not reason or finding.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED):
         return finding
     return replace(finding, remarks=[state(Remark.OTHER_NUMBERS, **reason)])
 
 
-def accuracy_findings(
-    pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun, same: bool, threshold_of: ThresholdOf
-) -> list[Change]:
+def accuracy_findings(pair: Pair, same: bool, threshold_of: ThresholdOf) -> list[Change]:
     """Return the verdicts on the errors of either side.
 
     A change is relative to the baseline's error or, if larger, to the error of merely rounding the reference output to
     the dtype: smaller errors are luck. If the fp64 result moved, that is the finding; errors are then of another
     function and incomparable, except for elements that are not finite.
     """
-    before = baseline.stored.divergence.get(pair.baseline_id)
-    after = candidate.stored.divergence.get(pair.candidate_id)
-    reason = other_numbers(pair, baseline, candidate)
-    same = same and not any(divergence is not None and divergence.repeatable is False for divergence in (before, after))
+    before, after = pair.baseline.divergence, pair.candidate.divergence
+    known = [divergence for divergence in (before, after) if divergence is not None]
+    reason, references = other_numbers(pair), other_reference(before, after)
+    by_chance = any(divergence.chance_rel_l2 is not None for divergence in known)
+    same = same and not any(divergence.repeatable is False for divergence in known)
     findings: list[Change] = []
     drifted: Mapping[str, float | str] = {}
-    if before and after and not (reason or other_reference(before, after)):
-        drift = drift_finding(pair.baseline, before, after, same, threshold_of)
+    if before and after and not (reason or references):
+        drift = drift_finding(pair.baseline.case, before, after, same, threshold_of)
         findings += [drift] if drift else []
         if drift and drift.status is ChangeStatus.REGRESSED:
             drifted = drift.facts
@@ -225,52 +217,46 @@ def accuracy_findings(
         if gate.kind != "accuracy" or metric == DRIFT:
             continue
         values = (_error(before, metric), _error(after, metric))
-        if imported := imported_finding(pair, metric, values, baseline, candidate):
-            findings.append(imported)
+        finding = imported_finding(pair, metric, values)
+        if finding is None and (values == (None, None) or (metric in _RARE and not any(values))):
             continue
-        if values == (None, None) or (metric in _RARE and not any(values)):
-            continue
-        if reason:
-            findings.append(incomparable(pair.baseline, metric, ChangeCode.OTHER_WEIGHTS, reason, values))
-            continue
-        if references := other_reference(before, after):
-            findings.append(incomparable(pair.baseline, metric, ChangeCode.OTHER_REFERENCE, references, values))
-            continue
-        if any(divergence is not None and divergence.chance_rel_l2 is not None for divergence in (before, after)):
-            findings.append(incomparable(pair.baseline, metric, ChangeCode.INVALID, {}, values))
-            continue
-        lost = _became_undefined(pair.baseline, metric, values, before, after)
-        floor = max(_floor(metric, before), _floor(metric, after))
-        lacking = after if values[1] is None else before
-        why = _undefined(metric, lacking) if lacking is not None and None in values else ""
-        order = None if same else _order(metric, pair, baseline, candidate)
-        finding = lost or judge_numbers(pair.baseline, metric, values, floor, order, threshold_of, why)
-        broken = lost is not None or metric in _COUNTED
-        if finding and drifted and not (broken and finding.status is not ChangeStatus.IMPROVED):
-            finding = incomparable(pair.baseline, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
-        if finding:
-            findings.append(finding)
+        if finding is None and reason:
+            finding = incomparable(pair.baseline.case, metric, ChangeCode.OTHER_WEIGHTS, reason, values)
+        elif finding is None and references:
+            finding = incomparable(pair.baseline.case, metric, ChangeCode.OTHER_REFERENCE, references, values)
+        elif finding is None and by_chance:
+            finding = incomparable(pair.baseline.case, metric, ChangeCode.INVALID, {}, values)
+        elif finding is None:
+            lost = _became_undefined(pair, metric, values)
+            floor = max(_floor(metric, before), _floor(metric, after))
+            lacking = after if values[1] is None else before
+            why = _undefined(metric, lacking) if lacking is not None and None in values else ""
+            order = None if same else _order(metric, pair)
+            finding = lost or judge_numbers(pair.baseline.case, metric, values, floor, order, threshold_of, why)
+            broken = lost is not None or metric in _COUNTED
+            if finding and drifted and not (broken and finding.status is not ChangeStatus.IMPROVED):
+                finding = incomparable(pair.baseline.case, metric, ChangeCode.OTHER_FUNCTION, drifted, values)
+        findings += [finding] if finding else []
     return findings
 
 
-def other_numbers(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> dict[str, str]:
+def other_numbers(pair: Pair) -> dict[str, str]:
     """Return the difference of the numbers that the two sides computed with, as facts; empty if none is known.
 
     The facts are `other` ("version", "weights" or "inputs"), and the version or file before and after.
     """
-    if pair.baseline.version != pair.candidate.version:
-        return {"other": "version", "from": str(pair.baseline.version), "to": str(pair.candidate.version)}
-    before = baseline.stored.divergence.get(pair.baseline_id)
-    after = candidate.stored.divergence.get(pair.candidate_id)
-    weights = (baseline.weights(pair.baseline_id), candidate.weights(pair.candidate_id))
+    ours, theirs = pair
+    if ours.case.version != theirs.case.version:
+        return {"other": "version", "from": str(ours.case.version), "to": str(theirs.case.version)}
+    before, after = ours.divergence, theirs.divergence
     kind = ""
     if (before and after and before.weights_digest != after.weights_digest) or (
-        None not in weights and weights[0] != weights[1]
+        ours.weights and theirs.weights and ours.weights != theirs.weights
     ):
         kind = "weights"
     elif before and after and before.inputs_digest != after.inputs_digest:
         kind = "inputs"
-    file = other_file(pair.baseline.workload, baseline.stored.header, candidate.stored.header) if kind else None
+    file = other_file(ours.case.workload, ours.run.stored.header, theirs.run.stored.header) if kind else None
     return ({"other": kind} if kind else {}) | ({"from": file[0], "to": file[1]} if file else {})
 
 
@@ -293,23 +279,18 @@ class Order:
     most: float = 0.0
 
 
-def _order(metric: str, pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> Order:
+def _order(metric: str, pair: Pair) -> Order:
     """Return the largest effect on an error of other code, or another torch, that computes the same.
 
     The relative effect follows from `LUCK` and the number of elements. The absolute effect is the error of fp32 in both
     runs, which is the error of one order of summation; over few elements it may be more than twice another's.
     """
-    before = baseline.stored.divergence.get(pair.baseline_id)
-    after = candidate.stored.divergence.get(pair.candidate_id)
-    counts = [_elements(metric, divergence) for divergence in (before, after)]
-    fewest = min((count for count in counts if count), default=0)
     if metric in (*_COUNTED, "grad_flushed_share", "update_kept"):
         return Order()
-    most = [
-        _fp32_error(metric, run, case_id)
-        for run, case_id in ((baseline, pair.baseline_id), (candidate, pair.candidate_id))
-    ]
-    return Order(LUCK / math.sqrt(fewest) if fewest else 0.0, min(most) * growth_by_order(fewest))
+    counts = [_elements(metric, side.divergence) for side in pair]
+    fewest = min((count for count in counts if count), default=0)
+    most = min(_fp32_error(metric, side) for side in pair)
+    return Order(LUCK / math.sqrt(fewest) if fewest else 0.0, most * growth_by_order(fewest))
 
 
 @functools.cache
@@ -333,19 +314,19 @@ def _elements(metric: str, divergence: Divergence | None) -> int:
     return divergence.gradient.elements or 0
 
 
-def _fp32_error(metric: str, run: MeasuredRun, case_id: str) -> float:
+def _fp32_error(metric: str, side: MeasuredCase) -> float:
     """Return the error of fp32 in the same run, 0 if it was not measured."""
-    divergence = run.stored.divergence.get(case_id)
+    divergence = side.divergence
     if metric == "output_rel_l2" and divergence is not None and divergence.output.fp32_rel_l2 is not None:
         return divergence.output.fp32_rel_l2
-    fp32 = structs.replace(run.stored.cases[case_id], precision=BASELINE).case_id
-    return _error(run.stored.divergence.get(fp32), metric) or 0.0
+    fp32 = structs.replace(side.case, precision=BASELINE).case_id
+    return _error(side.run.stored.divergence.get(fp32), metric) or 0.0
 
 
 def judge_numbers(
     case: Case,
     metric: str,
-    values: tuple[float | None, float | None],
+    values: Values,
     floor: float,
     order: Order | None,
     threshold_of: ThresholdOf,
@@ -398,15 +379,10 @@ def judge_numbers(
     )
 
 
-def _became_undefined(
-    case: Case,
-    metric: str,
-    values: tuple[float | None, float | None],
-    before: Divergence | None,
-    after: Divergence | None,
-) -> Change | None:
+def _became_undefined(pair: Pair, metric: str, values: Values) -> Change | None:
     """Return the verdict on an error that is undefined on one side because of elements that are not finite."""
     part = COLUMNS[metric].undefined_by
+    before, after = pair.baseline.divergence, pair.candidate.divergence
     if not part or None not in values or before is None or after is None:
         return None
     worse = values[1] is None
@@ -426,7 +402,7 @@ def _became_undefined(
     elif elsewhere:
         facts["dtype"] = broken_side.reference.dtype
     return Change(
-        case=case,
+        case=pair.baseline.case,
         metric=metric,
         kind="accuracy",
         status=ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED,

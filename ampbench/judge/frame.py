@@ -23,8 +23,7 @@ from ampbench.judge.rounds import OK, MeasuredRun
 from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.labels import NONE_NAMED, attention_said, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
-from ampbench.store import StoredRun, measured_files, not_measured, once, read_run
-from ampbench.store.lines import no_garbage_collection
+from ampbench.store import StoredRun, measured_files, no_garbage_collection, not_measured, once, read_run
 from ampbench.studies.ceilings import Bounds, Ceiling
 
 if TYPE_CHECKING:

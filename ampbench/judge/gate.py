@@ -15,7 +15,7 @@ from msgspec import structs
 
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
-from ampbench.records.bounds import one_of
+from ampbench.records import one_of
 from ampbench.records.case import Case, matches
 from ampbench.records.changes import (
     OUTCOME,

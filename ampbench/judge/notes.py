@@ -10,7 +10,7 @@ from ampbench.judge import rounds as fitness
 from ampbench.judge.pairing import not_the_commits
 from ampbench.records.labels import Pending, emulated_of, few, kernels_said, remarks
 from ampbench.records.measured import CONV, NATIVE, Divergence, Round
-from ampbench.show.rows import Group, Row, Take, grouped, number, precision_label
+from ampbench.show.rows import Group, Row, grouped, number, precision_label
 from ampbench.store import StoredRun
 from ampbench.studies.ceilings import BINDING, Bounds, Ceiling
 from ampbench.workloads.index import LIBRARIES, RANDOM
@@ -276,27 +276,3 @@ def skipped(reason: str, names: Sequence[str]) -> Statement:
     """Return a statement on cases skipped for a reason; `names` has one for each."""
     code = Note.PENDING if isinstance(reason, Pending) else Note.SKIPPED
     return state(code, "", Severity.INFO, names=few(names, 4), why=str(reason), cases=len(names))
-
-
-def sweep_notes(advice: Mapping[Group, Take], swept: Iterable[str]) -> list[Statement]:
-    """Return a statement on each swept parameter and table, with the take at each value."""
-    notes = []
-    for parameter in swept:
-        tables: dict[str, list[tuple[str, Take]]] = {}
-        for group, advised in advice.items():
-            if (value := swept_value(group, parameter)) is not None:
-                table = f"{group.workload} {group.phase} {group.path} on {group.device}"
-                tables.setdefault(table, []).append((value, advised))
-        for table, taken in tables.items():
-            values = ", ".join(f"{value} {advised.precision or 'no advice'}" for value, advised in taken)
-            facts = {"parameter": parameter, "table": table, "values": values}
-            notes.append(state(Note.SWEEP, "", Severity.ADVICE, **facts))
-    return notes
-
-
-def swept_value(group: Group, parameter: str) -> str | None:
-    """Return the value of `parameter` in `group`, None if its workload has no such parameter."""
-    if parameter == "batch_size":
-        return None if group.batch_size is None else str(group.batch_size)
-    settings = dict(pair.split("=", 1) for pair in group.parameters.split(",") if "=" in pair)
-    return settings.get(parameter)

@@ -5,13 +5,12 @@ paired too: shown side by side, never judged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from ampbench.core.metrics import GATED
 from ampbench.errors import UsageError
-from ampbench.judge.rounds import MeasuredRun
+from ampbench.judge.rounds import Pair
 from ampbench.records.case import Case, Environment
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Difference
 from ampbench.records.labels import few
@@ -36,25 +35,6 @@ _KEY = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A baseline case and the candidate case it is compared with, with their ids."""
-
-    baseline: Case
-    candidate: Case
-    baseline_id: str
-    candidate_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """The pairs, in the order of the baseline, and the ids of cases in only one run."""
-
-    pairs: Sequence[Pair]
-    only_baseline: Sequence[str]
-    only_candidate: Sequence[str]
-
-
 def arm_settings(*headers: Header) -> dict[str, str]:
     """Return the settings of the runs' arms by name; the last value of a name wins."""
     settings: dict[str, str] = {}
@@ -64,29 +44,24 @@ def arm_settings(*headers: Header) -> dict[str, str]:
     return settings
 
 
-def pair_cases(baseline: Iterable[Case], candidate: Iterable[Case], settings: Iterable[str]) -> Paired:
+def pair_cases(baseline: Iterable[Case], candidate: Iterable[Case], settings: Iterable[str]) -> list[tuple[Case, Case]]:
     """Return the pairs of cases with equal ids or, with `settings` of arms, that differ in these settings alone.
 
-    Raises `UsageError` if a case has several partners.
+    They are in the order of the baseline. Raises `UsageError` if a case has several partners.
     """
     left_out = list(settings)
     ours, theirs = _by_key("baseline", baseline, left_out), _by_key("candidate", candidate, left_out)
-    return Paired(
-        [Pair(case, theirs[key][0], id, theirs[key][1]) for key, (case, id) in ours.items() if key in theirs],
-        [id for key, (_, id) in ours.items() if key not in theirs],
-        [id for key, (_, id) in theirs.items() if key not in ours],
-    )
+    return [(case, theirs[key]) for key, case in ours.items() if key in theirs]
 
 
-def _by_key(side: str, cases: Iterable[Case], left_out: Sequence[str]) -> dict[Any, tuple[Case, str]]:
-    """Return cases and their ids, keyed by their fields without the settings `left_out`."""
-    cases_by_key: dict[Any, tuple[Case, str]] = {}
+def _by_key(side: str, cases: Iterable[Case], left_out: Sequence[str]) -> dict[Any, Case]:
+    """Return cases keyed by their fields without the settings `left_out`."""
+    cases_by_key: dict[Any, Case] = {}
     for case in cases:
-        case_id = case.case_id
-        _, first_id = cases_by_key.setdefault(_key(case, left_out) if left_out else case_id, (case, case_id))
-        if first_id != case_id:
+        first = cases_by_key.setdefault(_key(case, left_out) if left_out else case.case_id, case)
+        if first.case_id != case.case_id:
             raise UsageError(
-                f"the {side} has {first_id} and {case_id}, which differ only in what an arm sets "
+                f"the {side} has {first.case_id} and {case.case_id}, which differ only in what an arm sets "
                 f"({', '.join(left_out)}), so it is not clear which to compare: select one of them when measuring"
             )
     return cases_by_key
@@ -285,24 +260,19 @@ def _same_code(baseline: Header, candidate: Header) -> bool:
 Values = tuple[float | None, float | None]
 
 
-def imported_finding(
-    pair: Pair, metric: str, values: Values, baseline: MeasuredRun, candidate: MeasuredRun
-) -> Change | None:
+def imported_finding(pair: Pair, metric: str, values: Values) -> Change | None:
     """Return the incomparable finding on a metric if a side has only a reading of it; else None.
 
     `values` are derived from raw entries, None without these. A reading has no rounds, counter or digests to judge by.
     """
     facts: dict[str, float | str] = {}
     known = list(values)
-    runs = {"baseline": (baseline, pair.baseline_id), "candidate": (candidate, pair.candidate_id)}
-    for place, (side, (run, case_id)) in enumerate(runs.items()):
-        reading = run.stored.readings.get(metric, {}).get(case_id)
+    for place, (name, side) in enumerate(pair._asdict().items()):
+        reading = side.run.stored.readings.get(metric, {}).get(side.case_id)
         if values[place] is None and reading is not None:
-            imported = run.stored.header.imported
-            known[place], facts[side] = reading, "ampbench" if imported is None else imported.program
-    if not facts:
-        return None
-    return incomparable(pair.baseline, metric, ChangeCode.IMPORTED, facts, known)
+            imported = side.run.stored.header.imported
+            known[place], facts[name] = reading, "ampbench" if imported is None else imported.program
+    return incomparable(pair.baseline.case, metric, ChangeCode.IMPORTED, facts, known) if facts else None
 
 
 def incomparable(

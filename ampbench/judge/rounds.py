@@ -11,9 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from ampbench.core import stats
-from ampbench.records.case import Table, table_of
+from ampbench.records.case import Case, Table, table_of
 from ampbench.records.labels import Pending
-from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, THROTTLES, WAITED_SHARE, Round, Telemetry
+from ampbench.records.measured import (
+    OTHER_SHARE,
+    STEAL_SHARE,
+    THROTTLES,
+    WAITED_SHARE,
+    Divergence,
+    MemoryPass,
+    Round,
+    Telemetry,
+)
 from ampbench.store import StoredRun, once
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
@@ -140,11 +149,12 @@ class MeasuredRun:
         """The timing of each case, by its id: "sustained" or "in bursts"."""
         self.rounds = self._arrays()
         self._items = {measured.case_id: measured.items_per_step for measured in stored.rounds}
-        self._weights: dict[str, str] = {}
+        self.weights: dict[str, str] = {}
+        """The digest of the weights of each timed case."""
         self.differing: set[str] = set()
         """The cases whose rounds, with the control, differ in their weights."""
         for measured in stored.rounds:
-            if self._weights.setdefault(measured.case_id, measured.weights_digest) != measured.weights_digest:
+            if self.weights.setdefault(measured.case_id, measured.weights_digest) != measured.weights_digest:
                 self.differing.add(measured.case_id)
 
     @staticmethod
@@ -222,9 +232,9 @@ class MeasuredRun:
         """Return the items per step of a case, None if it was not timed."""
         return self._items.get(case_id)
 
-    def weights(self, case_id: str) -> str | None:
-        """Return the digest of the weights a case was timed with, None if it was not timed."""
-        return self._weights.get(case_id)
+    def case(self, case: Case) -> "MeasuredCase":
+        """Return a case with its measurements."""
+        return MeasuredCase(self, case, case.case_id)
 
     @property
     def failed(self) -> list[str]:
@@ -243,6 +253,46 @@ class MeasuredRun:
         pending = Pending.OUT_OF_TIME if self.stored.ended == "out of time" else Pending.NOT_YET
         skip = self.stored.skips.get(case_id)
         return Outcome(SKIPPED, skip.reason if skip else pending, pending=not skip)
+
+
+class MeasuredCase(NamedTuple):
+    """One `case` of a `run` with its id and its measurements; None where something was not measured."""
+
+    run: MeasuredRun
+    case: Case
+    case_id: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """Its outcome."""
+        return self.run.outcome(self.case_id)
+
+    @property
+    def seconds(self) -> float | None:
+        """Its median time."""
+        return self.run.seconds.get(self.case_id)
+
+    @property
+    def memory(self) -> MemoryPass | None:
+        """Its memory."""
+        return self.run.stored.memory.get(self.case_id)
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """Its divergence."""
+        return self.run.stored.divergence.get(self.case_id)
+
+    @property
+    def weights(self) -> str | None:
+        """The digest of the weights that it was timed with."""
+        return self.run.weights.get(self.case_id)
+
+
+class Pair(NamedTuple):
+    """A baseline case and the candidate case it is compared with."""
+
+    baseline: MeasuredCase
+    candidate: MeasuredCase
 
 
 def _kinds(stored: StoredRun) -> dict[str, str]:

@@ -19,8 +19,8 @@ from ampbench.judge.deciding import (
     judge_control,
 )
 from ampbench.judge.exact import ThresholdOf, other_numbers
-from ampbench.judge.pairing import EnvironmentDifferences, Pair, imported_finding, incomparable
-from ampbench.judge.rounds import UNFIT_SHARE, MeasuredRun, Role, grid, said_of, unfit_rounds
+from ampbench.judge.pairing import EnvironmentDifferences, Values, imported_finding, incomparable
+from ampbench.judge.rounds import UNFIT_SHARE, MeasuredCase, MeasuredRun, Pair, Role, grid, said_of, unfit_rounds
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Difference, Remark
 
 TIME = "seconds_median"
@@ -68,14 +68,8 @@ class _Side:
 
     def __init__(self, run: MeasuredRun, case_ids: Sequence[str]):
         self.run = run
-        self._places = [run.places[case_id] for case_id in case_ids]
+        self.places = [run.places[case_id] for case_id in case_ids]
         self._unfit = unfit_rounds(run)
-
-    def mean(self, case_id: str) -> float:
-        """Return the mean of a case's rounds, without the control's, each the mean over its samples."""
-        rounds = self.run.rounds
-        of_case = (rounds.owners == self.run.places[case_id]) & (rounds.roles != Role.CONTROL)
-        return float(np.mean(self.run.means[of_case]))
 
     def numbers(self, role: Role) -> stats.Integers:
         rounds = self.run.rounds
@@ -84,7 +78,7 @@ class _Side:
     def table(self, role: Role, blocks: stats.Integers | None) -> _Sided:
         rounds = self.run.rounds
         columns = (rounds.seconds, self.run.means, self._unfit.cause.astype(np.float64), self._unfit.value)
-        return _Sided(*(grid(rounds, column, role, self._places, blocks) for column in columns))
+        return _Sided(*(grid(rounds, column, role, self.places, blocks) for column in columns))
 
 
 def time_findings(
@@ -100,27 +94,26 @@ def time_findings(
     Incomparable times take no part in any decision. A pair without rounds on a side, as in imported runs, gets a
     finding if it has a number.
     """
-    unjudged = [finding for pair in pairs if (finding := _without_rounds(pair, baseline, candidate))]
-    pairs = [pair for pair in pairs if None not in _raw(pair, baseline, candidate)]
-    obstacles = {pair.baseline_id: differences.obstacles(pair.baseline.device) for pair in pairs}
+    unjudged = [finding for pair in pairs if (finding := _without_rounds(pair))]
+    pairs = [pair for pair in pairs if None not in _seconds(pair)]
+    obstacles = {pair.baseline.case_id: differences.obstacles(pair.baseline.case.device) for pair in pairs}
     for pair in pairs:
-        kinds = [run.kinds[case_id] for run, case_id in ((baseline, pair.baseline_id), (candidate, pair.candidate_id))]
-        if pair.baseline.device != "cpu" and kinds[0] != kinds[1]:
+        kinds = [side.run.kinds[side.case_id] for side in pair]
+        if pair.baseline.case.device != "cpu" and kinds[0] != kinds[1]:
             timing = Difference(name="timing", baseline=kinds[0], candidate=kinds[1], matters=True)
-            obstacles[pair.baseline_id].append(timing)
-    cells = [pair for pair in pairs if not obstacles[pair.baseline_id]]
-    thresholds = np.array([_threshold(pair, baseline, threshold_of) for pair in cells])
-    allowed = np.array([_mean_threshold(pair, baseline, threshold_of) for pair in cells])
-    ours = _Side(baseline, [pair.baseline_id for pair in cells])
-    theirs = _Side(candidate, [pair.candidate_id for pair in cells])
+            obstacles[pair.baseline.case_id].append(timing)
+    cells = [pair for pair in pairs if not obstacles[pair.baseline.case_id]]
+    thresholds = np.array([_threshold(pair.baseline, threshold_of) for pair in cells])
+    allowed = np.array([_mean_threshold(pair.baseline, threshold_of) for pair in cells])
+    ours = _Side(baseline, [pair.baseline.case_id for pair in cells])
+    theirs = _Side(candidate, [pair.candidate.case_id for pair in cells])
     other_clock: dict[int, dict[str, float]] = {}
     if interleaved:
         decisions, unfit, fresh, control = _interleaved(cells, ours, theirs, thresholds, allowed)
         thresholds = np.where(np.isin(np.arange(len(cells)), list(unfit)), np.maximum(thresholds, FAR), thresholds)
     else:
-        on_accelerator = np.array([pair.baseline.device != "cpu" for pair in cells], dtype=bool)
-        before = _clocks(baseline)[[baseline.places[pair.baseline_id] for pair in cells]]
-        after = _clocks(candidate)[[candidate.places[pair.candidate_id] for pair in cells]]
+        on_accelerator = np.array([pair.baseline.case.device != "cpu" for pair in cells], dtype=bool)
+        before, after = (_clocks(side.run)[side.places] for side in (ours, theirs))
         moved = np.where(on_accelerator, np.abs(np.log(after / before)), np.nan)
         other_clock = {
             cell: {"clock_before": before[cell] / 1e9, "clock_after": after[cell] / 1e9}
@@ -131,14 +124,14 @@ def time_findings(
         decisions, unfit, fresh, control = _stored(cells, ours, theirs, thresholds, allowed)
     findings = unjudged + [
         incomparable(
-            pair.baseline,
+            pair.baseline.case,
             TIME,
             ChangeCode.OTHER_MACHINE,
             {difference.name: f"{difference.baseline} → {difference.candidate}" for difference in obstacle},
-            _raw(pair, baseline, candidate),
+            _seconds(pair),
         )
         for pair in pairs
-        if (obstacle := obstacles[pair.baseline_id])
+        if (obstacle := obstacles[pair.baseline.case_id])
     ]
     units = "blocks" if interleaved else "rounds"
     for cell, (pair, decision) in enumerate(zip(cells, decisions, strict=True)):
@@ -153,14 +146,14 @@ def time_findings(
                 change = (None, None, None)  # a change from the few fit blocks would contradict the values of all
         findings.append(
             Change(
-                case=pair.baseline,
+                case=pair.baseline.case,
                 metric=TIME,
                 kind="time",
                 status=status,
                 code=code,
                 facts={**facts_of(decision, units, fresh[cell]), **disturbed},
-                baseline=baseline.seconds[pair.baseline_id],
-                candidate=candidate.seconds[pair.candidate_id],
+                baseline=pair.baseline.seconds,
+                candidate=pair.candidate.seconds,
                 change=change[0],
                 low=change[1],
                 high=change[2],
@@ -168,18 +161,16 @@ def time_findings(
                 p_worse=decision.p_worse,
                 p_better=decision.p_better,
                 blocks=decision.blocks,
-                remarks=_remarks(pair, decision, baseline, candidate),
+                remarks=_remarks(pair, decision),
                 details=details_of(decision, float(allowed[cell])),
             )
         )
         if status is not ChangeStatus.INCOMPARABLE and not (control.fired or disturbed):
-            findings += _mean_findings(pair, decision, float(allowed[cell]), (ours, theirs), units, fresh[cell])
+            findings += _mean_findings(pair, decision, float(allowed[cell]), units, fresh[cell])
     return findings, control
 
 
-def _mean_findings(
-    pair: Pair, decision: Decision, threshold: float, sides: tuple[_Side, _Side], units: str, fresh: int
-) -> list[Change]:
+def _mean_findings(pair: Pair, decision: Decision, threshold: float, units: str, fresh: int) -> list[Change]:
     """Return the finding on the mean over all samples if it moved but the typical time did not."""
     code = decision.mean_code
     if code not in _TAILS or decision.code not in (
@@ -189,10 +180,10 @@ def _mean_findings(
     ):
         return []
     beyond = ChangeStatus.REGRESSED if (decision.mean_change or 0.0) > 0 else ChangeStatus.IMPROVED
-    values = [sides[0].mean(pair.baseline_id), sides[1].mean(pair.candidate_id)]
+    values = [_mean(side) for side in pair]
     return [
         Change(
-            case=pair.baseline,
+            case=pair.baseline.case,
             metric=MEAN,
             kind="time",
             status=beyond if code is ChangeCode.BEYOND_THRESHOLD else ChangeStatus.INCONCLUSIVE,
@@ -215,33 +206,37 @@ def _clocks(run: MeasuredRun) -> stats.Floats:
     return run.by_case((run.rounds.roles == Role.OWN) & (clocks > 0)).medians(clocks)
 
 
-def _raw(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> tuple[float | None, float | None]:
-    return baseline.seconds.get(pair.baseline_id), candidate.seconds.get(pair.candidate_id)
+def _mean(side: MeasuredCase) -> float:
+    """Return the mean of a case's rounds, without the control's, each the mean over its samples."""
+    rounds = side.run.rounds
+    of_case = (rounds.owners == side.run.places[side.case_id]) & (rounds.roles != Role.CONTROL)
+    return float(np.mean(side.run.means[of_case]))
 
 
-def _without_rounds(pair: Pair, baseline: MeasuredRun, candidate: MeasuredRun) -> Change | None:
+def _seconds(pair: Pair) -> Values:
+    return pair.baseline.seconds, pair.candidate.seconds
+
+
+def _without_rounds(pair: Pair) -> Change | None:
     """Return the finding on a pair without rounds on a side; None if both have rounds or neither has a number."""
-    values = _raw(pair, baseline, candidate)
-    imported = imported_finding(pair, TIME, values, baseline, candidate)
+    values = _seconds(pair)
+    imported = imported_finding(pair, TIME, values)
     if imported is not None or None not in values or values == (None, None):
         return imported
     facts = {"side": "candidate" if values[1] is None else "baseline"}
-    return incomparable(pair.baseline, TIME, ChangeCode.NOT_MEASURED, facts, values)
+    return incomparable(pair.baseline.case, TIME, ChangeCode.NOT_MEASURED, facts, values)
 
 
-def _threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> float:
-    """Return the largest ignored relative change, at least the resolution of the clock."""
-    gate = GATED[TIME]
-    chosen = threshold_of(TIME, pair.baseline)
-    seconds = baseline.seconds[pair.baseline_id]
-    smallest = gate.floor / seconds if seconds > 0 else 0.0
-    return max(gate.threshold if chosen is None else chosen, smallest)
+def _threshold(side: MeasuredCase, threshold_of: ThresholdOf) -> float:
+    """Return the largest ignored relative change of a baseline's time, at least the resolution of the clock."""
+    gate, chosen, seconds = GATED[TIME], threshold_of(TIME, side.case), side.seconds
+    return max(gate.threshold if chosen is None else chosen, gate.floor / seconds if seconds else 0.0)
 
 
-def _mean_threshold(pair: Pair, baseline: MeasuredRun, threshold_of: ThresholdOf) -> float:
+def _mean_threshold(side: MeasuredCase, threshold_of: ThresholdOf) -> float:
     """Return the threshold of the mean over all samples: the policy's, else at least the threshold of the time."""
-    chosen = threshold_of(MEAN, pair.baseline)
-    return max(GATED[MEAN].threshold, _threshold(pair, baseline, threshold_of)) if chosen is None else chosen
+    chosen = threshold_of(MEAN, side.case)
+    return max(GATED[MEAN].threshold, _threshold(side, threshold_of)) if chosen is None else chosen
 
 
 def _interleaved(
@@ -294,7 +289,7 @@ def _interleaved(
         fired, judged = judge_control(
             beside, thresholds[measured], _known(mean_beside, allowed[measured], ours, theirs)
         )
-        names = [cells[cell].baseline_id for cell in np.flatnonzero(measured).tolist()]
+        names = [cells[cell].baseline.case_id for cell in np.flatnonzero(measured).tolist()]
         verdict = _control(names, fired, judged)
     return decisions, unfit, pairs.sum(axis=1).tolist(), verdict
 
@@ -394,11 +389,11 @@ def facts_of(decision: Decision, units: str, fresh: int) -> dict[str, float | st
     return facts
 
 
-def _remarks(pair: Pair, decision: Decision, baseline: MeasuredRun, candidate: MeasuredRun) -> list[Statement]:
+def _remarks(pair: Pair, decision: Decision) -> list[Statement]:
     remarks = []
-    if reason := other_numbers(pair, baseline, candidate):
+    if reason := other_numbers(pair):
         remarks.append(state(Remark.OTHER_NUMBERS, **reason))
-    before, after = baseline.items(pair.baseline_id), candidate.items(pair.candidate_id)
+    before, after = (side.run.items(side.case_id) for side in pair)
     if before is not None and after is not None and before != after:
         remarks.append(state(Remark.ITEMS, before=before, after=after))
     apart = abs(decision.slow_share_candidate - decision.slow_share_baseline)
@@ -407,19 +402,14 @@ def _remarks(pair: Pair, decision: Decision, baseline: MeasuredRun, candidate: M
     return remarks
 
 
+_DETAILS = (
+    "slow_share_baseline", "slow_share_candidate", "mean_change", "mean_low", "mean_high", "p90_change", "p_beyond",
+    "standard_error", "blocks_needed",
+)  # fmt: skip
+"""The fields of a decision that are details of its change."""
+
+
 def details_of(decision: Decision, mean_threshold: float) -> dict[str, float]:
     """Return the further numbers of a time's change by name."""
-    named = {
-        "slow_share_baseline": decision.slow_share_baseline,
-        "slow_share_candidate": decision.slow_share_candidate,
-        "mean_change": decision.mean_change,
-        "mean_low": decision.mean_low,
-        "mean_high": decision.mean_high,
-        "mean_threshold": None if decision.mean_code is None else mean_threshold,
-        "p90_change": decision.p90_change,
-        "p_beyond": decision.p_beyond,
-        "standard_error": decision.standard_error,
-        "detectable_change": decision.detectable_change,
-        "blocks_needed": decision.blocks_needed,
-    }
-    return {name: value for name, value in named.items() if value is not None}
+    details = {name: value for name in _DETAILS if (value := getattr(decision, name)) is not None}
+    return details if decision.mean_code is None else details | {"mean_threshold": mean_threshold}

@@ -16,7 +16,7 @@ from msgspec.structs import fields, replace
 
 from ampbench.core.precisions import Precision
 from ampbench.errors import UsageError
-from ampbench.records.bounds import Count, Magnitude, one_of
+from ampbench.records import Count, Magnitude, one_of
 
 DEVICES = ("cpu", "cuda", "xpu")
 """The measurable device types. A new one comes last: results of asv identify a device by its place."""

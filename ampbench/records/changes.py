@@ -107,8 +107,7 @@ class Change:
     belong to the code: names, causes, and numbers without a field. `details` are further numbers by name:
     `slow_share_baseline`, `slow_share_candidate`, `mean_change` (of the mean over all samples) with its 95% interval
     `mean_low` to `mean_high` and its `mean_threshold`, `p90_change`, `p_beyond` (one-sided, for a change up to the
-    threshold: this p-value decides), `standard_error` (of the logarithm of candidate / baseline), `detectable_change`,
-    `blocks_needed`.
+    threshold: this p-value decides), `standard_error` (of the logarithm of candidate / baseline), `blocks_needed`.
     """
 
     case: Case

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from ampbench.core.metrics import METRICS
-from ampbench.records.bounds import (
+from ampbench.records import (
     Cosine,
     Count,
     ErrorSize,
@@ -17,6 +17,7 @@ from ampbench.records.bounds import (
     Magnitude,
     Positive,
     RoundCount,
+    Samples,
     Seconds,
     Share,
     Signed,
@@ -189,7 +190,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     server: RoundCount
     control: bool = False
     confirmation: bool = False
-    samples: list[list[StepSeconds]]
+    samples: Samples
     steps_per_sample: list[Positive]
     warmup_steps: list[Count]
     items_per_step: Magnitude
@@ -205,19 +206,15 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cpu_samples: list[list[Seconds]] | None = None
     fitness: Fitness = Fitness()
     steady: bool | None = None
-    windows: list[list[StepSeconds]] | None = None
+    windows: Samples | None = None
     burst_seconds: StepSeconds | None = None
     telemetry: Telemetry | None = None
     seconds: Seconds
     finished_at: str
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for missing samples, CPU times of other samples, and an end that is no time."""
+        """Raise `ValueError` for CPU times of other samples, and an end that is no time."""
         check_time("finished_at", self.finished_at)
-        if not (self.samples and all(self.samples)):
-            raise ValueError(f"a round without samples of {self.case_id}")
-        if self.windows is not None and not (self.windows and all(self.windows)):
-            raise ValueError(f"a round whose windows are empty, of {self.case_id}")
         if self.cpu_samples is not None and list(map(len, self.cpu_samples)) != list(map(len, self.samples)):
             raise ValueError(f"CPU times that do not match the samples, in a round of {self.case_id}")
 
@@ -310,13 +307,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     case_id: str
-    metric: str
+    metric: Annotated[str, one_of(*METRICS)]
     value: Signed
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for an unknown metric."""
-        if self.metric not in METRICS:
-            raise ValueError(f"an unknown metric, {self.metric}")
 
 
 LOSS_NOT_FINITE = "the loss is not finite"

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.records.bounds import Count, ErrorSize, Exponent, Magnitude, Steps, one_of
+from ampbench.records import Count, ErrorSize, Exponent, Magnitude, Steps, one_of
 from ampbench.records.measured import Recipe
 
 ROOT = "the network itself"

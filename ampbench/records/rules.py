@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from ampbench.records.bounds import one_of
+from ampbench.records import one_of
 
 LOWER = "lower_precision"
 FLOAT32 = "float32"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ampbench.records.bounds import Count, RoundCount, Seconds, check_time, one_of
+from ampbench.records import Count, RoundCount, Seconds, check_time, one_of
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip

@@ -135,7 +135,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
     Note.SKIPPED: "{names} not run: {why}",
     Note.PENDING: "missing: {names}: {why} ({cases:counted;case})",
-    Note.SWEEP: "by {parameter}, {table}: {values}",
 }
 """A fact is spelled by `_SPELLED` or a format specification. `{fact:if|before|how|behind}` is "" without the fact,
 `{fact:only|words}` without it or where it is false, `{fact:else|words}` with it."""

@@ -24,6 +24,7 @@ from ampbench.store.run_file import RunWriter as RunWriter
 from ampbench.store.run_file import StoredRun as StoredRun
 from ampbench.store.run_file import gathered as gathered
 from ampbench.store.run_file import new_run_id as new_run_id
+from ampbench.store.run_file import no_garbage_collection as no_garbage_collection
 from ampbench.store.run_file import once as once
 from ampbench.store.run_file import read_header as read_header
 from ampbench.store.run_file import read_run as read_run

@@ -123,7 +123,7 @@ def find_run(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> P
     `UnknownNameError` with the nearest ids for an unknown name, `UsageError` for a path without a run file and for a
     name of several runs, and the errors of `check_runs`.
     """
-    if is_path(name):
+    if is_path(name) or (name and Path(name, "runs").is_dir()):
         return _file_at(name)
     check_runs(results)
     paths = {run_id(path): path for path in list_runs(results)}
@@ -133,8 +133,6 @@ def find_run(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> P
         return paths[name]
     matching = [run for run in paths if name and (run.startswith(name) or run.rpartition("-")[2].startswith(name))]
     if not matching:
-        if name and _holds_runs(Path(name)):
-            raise UsageError(_FOLDER_OF_RUNS.format(name))
         newest = list(paths)[-5:]
         some = f"the last 5 of {len(paths):,} are {', '.join(newest)}; ampbench list runs lists all"
         near = get_close_matches(name, [*paths, LATEST], n=3, cutoff=0.5)
@@ -145,24 +143,14 @@ def find_run(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> P
     return paths[matching[0]]
 
 
-_FOLDER_OF_RUNS = "{0} is a results folder, not a run: name one of its runs and say --results {0}"
-
-
 def _file_at(name: str) -> Path:
     """Return the path `name`; `UsageError` if no file is there."""
     path = Path(name)
     if path.is_dir():
-        raise UsageError(_FOLDER_OF_RUNS.format(name) if _holds_runs(path) else f"{name} is a folder, not a run file")
+        raise UsageError(f"{name} is a folder, not a run: name one of its runs and say --results {name}")
     if not path.is_file():
         raise UsageError(f"there is no run file {name}")
     return path
-
-
-def _holds_runs(folder: Path) -> bool:
-    """Return whether `folder` is a readable results folder with runs."""
-    with contextlib.suppress(StoreError):
-        return bool(list_runs(folder))
-    return False
 
 
 def find_runs(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> list[Path]:
@@ -299,40 +287,27 @@ def _joined(runs: Sequence[StoredRun], header: Header) -> StoredRun:
     return replace(run, found=runs[0].found)
 
 
-def merged(shards: Sequence[StoredRun], command: list[str]) -> list[StoredRun]:
-    """Return a run of the whole plan for each machine of `shards`; `command` is the merging command.
+def merged(shards: Sequence[StoredRun], command: list[str]) -> StoredRun:
+    """Return the run of the whole plan that `shards` measured; `command` is the merging command.
 
-    Machines that differ only in their names are one. Raises `UsageError` for a run that is no shard or broke off, for
-    shards of different plans, environments, code or networks, and for missing or double ones.
+    Raises `UsageError` for a run that is no shard or broke off, for shards of different plans, environments, code or
+    networks, and for missing or double ones. Machines may differ in their names.
     """
-    machines: list[list[StoredRun]] = []
     for run in shards:
-        _require_complete(run)
-        for members in machines:
-            if not _difference(members[0].header, run.header):
-                members.append(run)
-                break
-        else:
-            machines.append([run])
-    for members in machines:
-        members.sort(key=lambda run: _shard(run).number)
-        _require_whole(members, machines)
-    return [_together(members, command) for members in machines]
+        if run.header.shard is None:
+            raise UsageError(f"run {run.header.run} is no shard: ampbench run --shard I/N measures one")
+        if run.cut or run.ended != "complete":
+            raise UsageError(f"{_named(run)} broke off: ampbench run --resume {run.path} measures the rest")
+    first, *others = members = sorted(shards, key=lambda run: _shard(run).number)
+    for run in others:
+        if why := _difference(first.header, run.header):
+            raise UsageError(f"{_named(run)} does not belong to {_named(first)}: {why}")
+    _require_whole(members)
+    return _together(members, command)
 
 
-def _require_complete(run: StoredRun) -> None:
-    """Raise `UsageError` for a run that is no shard, or not whole."""
-    if run.header.shard is None:
-        raise UsageError(f"run {run.header.run} is no shard: ampbench run --shard I/N measures one")
-    if run.cut or run.ended != "complete":
-        raise UsageError(f"{_named(run)} broke off: ampbench run --resume {run.path} measures the rest")
-
-
-def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[StoredRun]]) -> None:
-    """Raise `UsageError` unless each case of the plan is in one of the `members`, and networks are the same.
-
-    `machines` are all machines: a missing shard may be among another machine's.
-    """
+def _require_whole(members: Sequence[StoredRun]) -> None:
+    """Raise `UsageError` unless each case of the plan is in one of the `members`, and networks are the same."""
     first, count, cases = members[0], _shard(members[0]).count, _shard(members[0]).cases
     for run, following in pairwise(members):
         if _shard(run).number == _shard(following).number:
@@ -342,10 +317,6 @@ def _require_whole(members: Sequence[StoredRun], machines: Sequence[Sequence[Sto
     missing = sorted({*range(1, count + 1)} - {_shard(run).number for run in members})
     places = sorted(place for run in members for place in _shard(run).places)
     if len(places) < cases and missing:
-        for following in chain.from_iterable(machines):
-            if _shard(following).number in missing:
-                why = _difference(first.header, following.header)
-                raise UsageError(f"{_named(following)} does not belong to {_named(first)}: {why}")
         raise UsageError(f"{_named(first)} lacks the others: give {few(map(str, missing))} of {count}, too")
     if places != list(range(cases)):
         raise UsageError(

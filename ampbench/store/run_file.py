@@ -1,12 +1,15 @@
 """Read a run file, or write it line by line, each on the disk before the next measurement.
 
-Damage is refused with the file and the line's number. Reader and writer admit lines by one function, so every written
-line is readable.
+A line is `{"round": {...}}`: one key, its kind, as in `records.run.CORE` and `records.kinds`. Decoding is strict: a
+missing or unknown field, a wrong type and a value outside its field's bounds are damage, refused with the file and the
+line's number. Reader and writer admit lines by one function, so every written line is readable.
 """
 
 import contextlib
 import errno
 import fcntl
+import functools
+import gc
 import gzip
 import os
 import re
@@ -16,19 +19,19 @@ import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import wraps
 from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any, Self, TypeVar, cast
 
-from ampbench.errors import StoreError
+import msgspec
+
+from ampbench.errors import StoreError, escaped
+from ampbench.records import kinds
 from ampbench.records.case import Case
-from ampbench.records.kinds import KINDS, LINES, verb_of
+from ampbench.records.kinds import KINDS, LINES, named, verb_of
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
-from ampbench.records.run import COMPRESSED, SUFFIX, Entry, Footer, Header
-from ampbench.store import lines
-from ampbench.store.lines import LineError
+from ampbench.records.run import COMPRESSED, CORE, SCHEMA, SUFFIX, Entry, Footer, Header
 
 CUT = "ends in a cut line, which was left out"
 """The state of a run file whose writer was killed."""
@@ -39,6 +42,108 @@ _LAST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failu
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 R = TypeVar("R")
+
+
+class LineError(ValueError):
+    """An invalid line; the message continues "FILE, line N: "."""
+
+
+_CORE = {record: line for line, record in CORE.items()}
+_ENCODER = msgspec.json.Encoder(enc_hook=dict)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""msgspec's errors for a line: a wrong type, invalid UTF-8, or nested too deep."""
+DAMAGED_OR_NEWER = "damaged, or written by a newer ampbench (upgrade this one)"
+_KIND = re.compile(rb'\{"(\w{1,40})"')
+
+
+def line_of(record: type) -> str:
+    """Return the kind of line of a type of record; `KeyError` without one."""
+    return _CORE.get(record) or kinds.line_of(record)
+
+
+@functools.cache
+def record_of(line: str) -> type:
+    """Return the type of record of a kind of line, importing its module."""
+    record: type = CORE[line] if line in CORE else named(LINES[line].record)
+    return record
+
+
+@functools.cache
+def _decoder(line: str) -> Callable[[bytes], Any]:
+    strict = msgspec.defstruct(line, [(line, record_of(line))], gc=False, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(strict).decode
+
+
+def encode(record: Header | Entry) -> bytes:
+    """Return `record` as one line, newline included.
+
+    Numbers that are not finite become null. Characters outside UTF-8 (undecodable bytes of a path or a command line)
+    become backslash escapes.
+    """
+    line = {line_of(type(record)): record}
+    try:
+        return _ENCODER.encode(line) + b"\n"
+    except UnicodeEncodeError:
+        return _ENCODER.encode(escaped(msgspec.to_builtins(line, enc_hook=dict))) + b"\n"
+
+
+def decode(line: bytes) -> tuple[str, Any]:
+    """Return the kind and the record of one `line`; `LineError` if it is damaged."""
+    begins = _KIND.match(line)
+    kind = begins[1].decode() if begins else ""
+    if kind not in CORE and kind not in LINES:
+        why = f"no line is called {kind}" if kind else "it begins as no line does"
+        raise LineError(f"{DAMAGED_OR_NEWER}: {why}")
+    try:
+        return kind, getattr(_decoder(kind)(line), kind)
+    except _UNREADABLE as error:
+        raise LineError(f"{DAMAGED_OR_NEWER if 'unknown field' in str(error) else 'damaged'}: {error}") from None
+
+
+def decode_header(data: bytes) -> Header:
+    """Return the header in a file's first line; `LineError` without one, or with another schema."""
+    try:
+        schema = int(msgspec.json.decode(data)["header"]["schema"])
+    except (*_UNREADABLE, LookupError, TypeError, ValueError):
+        try:
+            kind, _ = decode(data)
+        except LineError:
+            raise LineError("no header of an ampbench run: this is another program's file or a damaged one") from None
+        raise LineError(f"no header: the file begins with a {kind}, so its beginning is lost") from None
+    if schema != SCHEMA:
+        age = "a newer" if schema > SCHEMA else "an earlier"
+        advice = "upgrade ampbench" if schema > SCHEMA else "read it with that one, or measure anew"
+        raise LineError(f"written by {age} ampbench (schema {schema}; this one reads {SCHEMA}): {advice}")
+    header: Header = decode(data)[1]
+    if header.explains and header.explains not in KINDS:
+        raise LineError(f"{DAMAGED_OR_NEWER}: unknown kind of run: {header.explains!r}")
+    try:
+        asked_in(header)
+    except msgspec.MsgspecError as error:
+        raise LineError(f"damaged: asked: {error}") from None
+    return header
+
+
+def asked_in(header: Header) -> Any:
+    """Return the options of a run, as its study's record of options; None without any.
+
+    Raises `msgspec.MsgspecError` for an invalid record.
+    """
+    if header.asked is None or not header.explains:
+        return None
+    return msgspec.convert(header.asked, named(KINDS[header.explains].study).asked)
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector, which takes a third of the time to read a hundred thousand records."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def run_id(file: Path) -> str:
@@ -78,21 +183,21 @@ class StoredRun:
 
     def of(self, record: type[R]) -> Mapping[str, R]:
         """Return the records of this type by case id or device, the last of each."""
-        return self.found.get(lines.line_of(record), {})
+        return self.found.get(line_of(record), {})
 
     def several_of(self, record: type[R]) -> Mapping[str, list[R]]:
         """Return the records of this type by case id or device, which may have several."""
-        return self.found.get(lines.line_of(record), {})
+        return self.found.get(line_of(record), {})
 
     def every(self, record: type[R]) -> list[R]:
         """Return all records of this type."""
-        kept = self.found.get(lines.line_of(record), {}).values()
-        return list(chain.from_iterable(kept) if LINES[lines.line_of(record)].several else kept)
+        kept = self.found.get(line_of(record), {}).values()
+        return list(chain.from_iterable(kept) if LINES[line_of(record)].several else kept)
 
     @property
     def asked(self) -> Any:
         """The options of the run, as its study's record of options; None without any."""
-        return lines.asked_in(self.header)
+        return asked_in(self.header)
 
     def narrowed(self, case_ids: Container[str]) -> "StoredRun":
         """Return the run with the entries of these cases alone; rounds, readings and devices stay."""
@@ -166,7 +271,7 @@ def once(derive: Callable[[StoredRun], R]) -> Callable[[StoredRun], R]:
     Afterwards neither the run nor the value may change; a copy with changes (`replace`) starts without it.
     """
 
-    @wraps(derive)
+    @functools.wraps(derive)
     def known(stored: StoredRun) -> R:
         if derive not in stored._derived:
             stored._derived[derive] = derive(stored)
@@ -179,7 +284,7 @@ def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: Stored
     """Return the run that a file at `path` would hold with all of `entries`, after those in the run `begun`."""
     run = StoredRun(path=path, header=header)
     for entry in chain(begun.entries() if begun else (), entries):
-        run._take(lines.line_of(type(entry)), entry)
+        run._take(line_of(type(entry)), entry)
     return run
 
 
@@ -188,7 +293,7 @@ def _admit(line: bytes, known: set[str]) -> tuple[str, Any]:
 
     Raises `LineError` for a damaged line, a second header and an entry of an unlisted case.
     """
-    kind, record = lines.decode(line)
+    kind, record = decode(line)
     if kind == "header":
         raise LineError("a second header: two files were put together")
     case_id = getattr(record, "case_id", None)
@@ -217,7 +322,7 @@ def _read(path: Path) -> tuple[StoredRun, int]:
     """Return the run in a file, and the bytes of its whole lines."""
     known: set[str] = set()
     cut, read = False, _read_lines(path)
-    with lines.no_garbage_collection():
+    with no_garbage_collection():
         line = next(read, b"")
         run, size = StoredRun(path=path, header=_header(path, line)), len(line)
         for number, line in enumerate(read, 2):
@@ -266,7 +371,7 @@ def _header(path: Path, line: bytes) -> Header:
             raise LineError("no header: the file is empty")
         if not line.endswith(b"\n"):
             raise LineError("no whole header: cut before anything was measured, or not an ampbench run")
-        return lines.decode_header(line)
+        return decode_header(line)
     except LineError as error:
         raise StoreError(f"{path}, line 1: {error}") from None
 
@@ -395,15 +500,15 @@ class RunWriter:
         """Return the lines of `records`, all readable."""
         encoded = []
         for record in records:
-            line = lines.encode(record)
+            line = encode(record)
             try:
                 if record is self._header:
-                    lines.decode_header(line)
+                    decode_header(line)
                 else:
                     _admit(line, self._cases)
             except LineError as error:
                 message = f"{self.path}: cannot store a {type(record).__name__}: {error}"
-                raise CannotBeError(message, str(error), lines.line_of(type(record))) from None
+                raise CannotBeError(message, str(error), line_of(type(record))) from None
             encoded.append(line)
         return b"".join(encoded)
 
@@ -418,7 +523,9 @@ class RunWriter:
             with contextlib.suppress(OSError):  # if this fails too, the reader leaves out the cut line
                 os.ftruncate(self._descriptor, self._size)
             if isinstance(error, OSError):
-                raise StoreError(f"cannot write {self.path}: {error.strerror}; {self._advice}") from error
+                advice = f"what was stored is kept: mend this, then {self._advice}"
+                advice = advice if self._size else "choose another --results folder"
+                raise StoreError(f"cannot write {self.path}: {error.strerror}; {advice}") from error
             raise
         self._size += len(data)
 
@@ -439,28 +546,18 @@ class RunWriter:
             return
         raise StoreError(
             f"{self.path} {event} while this run wrote to it, so its measurements may be lost: leave the file alone, "
-            f"then {self._anew}"
+            f"then measure anew"
         )
 
     @property
-    def _anew(self) -> str:
-        """The command that repeats such a run."""
-        return f"ampbench {'ab' if self._header.arm is not None else verb_of(self._header.explains)} anew"
-
-    @property
     def _advice(self) -> str:
-        """The advice if the file cannot be written any more."""
-        if not self._size:
-            return "choose another --results folder"
-        explains = self._header.explains
-        kept = f"what was {'stored' if explains else 'measured'} before is kept"
-        if not self._header.goes_on:
-            return f"{kept}, but cannot be resumed: mend this, then {self._anew}"
-        fleet = self._header.fleet
-        run = f"{fleet.id} --ray ADDRESS" if fleet else self.path.stem
-        again = f"--resume {run} --results {quote(str(self.path.parent.parent))}"
-        command = f"ampbench {verb_of(explains)} " if explains else ""
-        return f"{kept}: mend this, then continue with {command}{again}"
+        """The command that goes on with the run or repeats it."""
+        header = self._header
+        verb = "ab" if header.arm is not None else verb_of(header.explains)
+        if not header.goes_on:
+            return f"ampbench {verb} anew"
+        run = f"{header.fleet.id} --ray ADDRESS" if header.fleet else self.path.stem
+        return f"ampbench {verb} --resume {run} --results {quote(str(self.path.parent.parent))}"
 
 
 def write_whole(runs: Iterable[StoredRun], results: Path | str) -> dict[str, Path]:

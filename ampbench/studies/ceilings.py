@@ -21,7 +21,7 @@ from msgspec import structs
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted, format_bandwidth, format_flop_rate
 from ampbench.errors import NothingToRunError
-from ampbench.records.bounds import Count, Seconds, StepSeconds, one_of
+from ampbench.records import Count, Seconds, StepSeconds, one_of
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
 from ampbench.records.labels import arithmetic, few

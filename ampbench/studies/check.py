@@ -20,7 +20,7 @@ from ampbench.core.units import all_of
 from ampbench.core.units import one_of as choice
 from ampbench.defects import AREAS, CHECKS, INFERENCE, TRAINING, Check, program_of
 from ampbench.errors import NothingToRunError
-from ampbench.records.bounds import Seconds, one_of
+from ampbench.records import Seconds, one_of
 from ampbench.records.case import DEVICES, Environment
 from ampbench.records.casts import CastPass
 from ampbench.records.changes import DefectChange

@@ -13,7 +13,7 @@ import msgspec
 from ampbench.core.precisions import AUTOCAST
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED
-from ampbench.records.bounds import Builds, Count, ErrorSize, Magnitude, Seconds, StepSeconds
+from ampbench.records import Builds, Count, ErrorSize, Magnitude, Seconds, StepSeconds
 from ampbench.records.case import Case
 from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Fitness

@@ -22,7 +22,7 @@ from ampbench.core.precisions import LOW, PRECISIONS
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, format_error
 from ampbench.errors import UsageError
-from ampbench.records.bounds import Count, ErrorSize, KeptShare, Share, StepSeconds
+from ampbench.records import Count, ErrorSize, KeptShare, Share, StepSeconds
 from ampbench.records.case import Case
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.labels import few

@@ -14,7 +14,7 @@ import msgspec
 from ampbench.core.precisions import AUTOCAST, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, counted
-from ampbench.records.bounds import Builds, Change, Count, ErrorSize, Seconds, Steps, one_of
+from ampbench.records import Builds, Change, Count, ErrorSize, Seconds, Steps, one_of
 from ampbench.records.case import Case
 from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Fitness

@@ -26,7 +26,7 @@ from ampbench.core.precisions import BASELINE, SCALED, rank
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, all_of, counted
 from ampbench.errors import UsageError
-from ampbench.records.bounds import Count, ErrorSize, Magnitude, Positive, Signed, Steps
+from ampbench.records import Count, ErrorSize, Magnitude, Positive, Signed, Steps
 from ampbench.records.case import Case
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.kinds import TRAINING

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench.judge.trace_changes import change_sentences, compare_traces
+from ampbench.judge.compare import change_sentences, compare_traces
 from ampbench.records.rules import RuleProbe
 from ampbench.store import read_run
 from ampbench.studies.rules import compare_rules

@@ -156,9 +156,9 @@ UNREADABLE: tuple[tuple[str, str, Any, str], ...] = (
     ("casts", "casts.trace.casts.0.what", "<b>", "damaged: Expected `str` matching"),
     ("casts", "casts.trace.casts.0.origin", "me", "damaged: Expected `str` matching"),
     ("casts", "casts.trace.weights.0.status", "", "damaged: Expected `str` matching"),
-    ("casts", "casts.step_samples.0", [], "a build without samples"),
-    ("casts", "casts.checked.0.before", [], "a change that was not measured in pairs"),
-    ("casts", "casts.checked.0.after.0", [], "a change that was not measured in pairs"),
+    ("casts", "casts.step_samples.0", [], "damaged: Expected `array` of length >= 1"),
+    ("casts", "casts.checked.0.before", [], "damaged: Expected `array` of length >= 1"),
+    ("casts", "casts.checked.0.after.0", [], "damaged: Expected `array` of length >= 1"),
     ("scope", "scopes.steps", 10**15, "damaged: Expected `int` <= 1000000"),
 )  # fmt: skip
 """What no run can have seen: the run, the field of its first line of that kind, a value, and what is said of that."""

@@ -274,7 +274,7 @@ def test_a_run_file_that_is_deleted_meanwhile_ends_the_fleet_and_the_other_lanes
     cluster = cluster_of(Machine("a", wait=in_turn("a", "b")), Machine("b", wait=in_turn("b", "a")))
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", deleting)
-        with pytest.raises(StoreError, match=r"was moved or deleted .* then ampbench run anew$"):
+        with pytest.raises(StoreError, match=r"was moved or deleted .* then measure anew$"):
             fleet_session(cluster, tmp_path, EACH).run()
     assert cluster.closed
     (kept,) = runs_of(tmp_path).values()

@@ -6,8 +6,7 @@ import pytest
 from msgspec import structs
 
 from ampbench.errors import NothingComparableError
-from ampbench.judge.compare import compare, explanation, narrowed
-from ampbench.judge.trace_changes import change_sentences, compare_traces
+from ampbench.judge.compare import change_sentences, compare, compare_traces, explanation, narrowed
 from ampbench.records.casts import Cast, CastPass, CastTrace, Operation
 from ampbench.records.changes import ChangeStatus, Traces
 from ampbench.records.measured import Failure, Skip

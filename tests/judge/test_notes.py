@@ -7,7 +7,7 @@ from msgspec import structs
 
 from ampbench.core.statement import Answer, Flaw, Note, Severity, Statement, state
 from ampbench.judge import frame
-from ampbench.judge.notes import NOTES, skipped, statements, sweep_notes, swept_value
+from ampbench.judge.notes import NOTES, skipped, statements
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.changes import Status, Verdict
 from ampbench.records.labels import Pending
@@ -67,20 +67,9 @@ def texts(run: StoredRun) -> Sequence[str]:
 
 def test_every_note_is_in_the_table_once_and_has_words() -> None:
     codes = [code for code, _, _ in NOTES]
-    elsewhere = (Note.SKIPPED, Note.PENDING, Note.SWEEP)
+    elsewhere = (Note.SKIPPED, Note.PENDING)
     assert sorted([*codes, *elsewhere]) == sorted(Note)
     assert set(Note) <= set(TEMPLATES)
-
-
-def test_a_sweep_is_summed_up_by_what_is_advised_at_each_value() -> None:
-    training = {"phase": "training"}
-    advice = advised((group(1), "fp32"), (group(16), "bf16_pure"), (group(1, **training), None))
-    assert [(note.facts["table"], note.facts["values"]) for note in sweep_notes(advice, ["batch_size"])] == [
-        ("mlp inference eager on cpu", "1 fp32, 16 bf16_pure"),
-        ("mlp training eager on cpu", "1 no advice"),
-    ]
-    assert sweep_notes(advice, []) == sweep_notes(advice, ["heads"]) == []
-    assert (swept_value(group(8), "width"), swept_value(group(None), "batch_size")) == ("512", None)
 
 
 def test_a_skip_counts_its_cases_and_one_that_may_still_be_measured_is_pending() -> None:

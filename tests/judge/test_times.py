@@ -171,11 +171,10 @@ def test_rounds_whose_builds_have_no_count_of_steps_have_a_mean():
     assert [one.status for one in found] == [ChangeStatus.UNCHANGED]
 
 
-def test_too_noisy_blocks_say_what_would_have_been_seen_and_what_would_decide():
+def test_too_noisy_blocks_say_how_many_would_decide():
     (found,) = times(interleaved(noisy(1e-3, spread=0.05), noisy(1e-3, spread=0.05, seed=1)))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNDECIDED)
     assert reason(found) == f"about {found.details['blocks_needed']} blocks would decide"
-    assert found.details["detectable_change"] > 0.02
 
 
 def test_blocks_are_paired_by_their_number_not_by_their_order():

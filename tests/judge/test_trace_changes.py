@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from ampbench.judge.trace_changes import (
+from ampbench.judge.compare import (
     BACKWARD,
     FORWARD,
     bare_name,

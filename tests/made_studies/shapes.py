@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.records.bounds import Count
+from ampbench.records import Count
 from ampbench.records.case import Case
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column

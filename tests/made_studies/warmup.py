@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.records.bounds import Share, StepSeconds
+from ampbench.records import Share, StepSeconds
 from ampbench.records.case import Case
 from ampbench.records.wire import Task
 from ampbench.show.charts import curves

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ampbench.judge.trace_changes import compare_traces
+from ampbench.judge.compare import compare_traces
 from ampbench.records.casts import CastTrace, Operation, cast_users, casts_inside, is_view, plain_name
 from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import FP16, autocast, encoder, trace

@@ -76,21 +76,21 @@ DONE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-RUN = ["run", *QUICK], "ampbench run anew"
-CASTS = ["explain", "casts", "mlp", "gru", "--preset", "tiny"], "ampbench explain casts anew"
+RUN = ["run", *QUICK]
+CASTS = ["explain", "casts", "mlp", "gru", "--preset", "tiny"]
 AB = ["ab", "mlp", "--preset", "tiny", "--baseline", "OMP_NUM_THREADS=1", "--candidate", "OMP_NUM_THREADS=2"]
 
 
 @pytest.mark.parametrize(
-    ("command", "anew", "done"),
+    ("command", "done"),
     [
-        *((*RUN, done) for done in DONE),
-        (*CASTS, "deleted"),
-        pytest.param(AB, "ampbench ab anew", "deleted", marks=pytest.mark.slow),
+        *((RUN, done) for done in DONE),
+        (CASTS, "deleted"),
+        pytest.param(AB, "deleted", marks=pytest.mark.slow),
     ],
 )
 def test_a_file_that_is_not_its_writers_any_more_ends_the_run_at_once(
-    command: list[str], anew: str, done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    command: list[str], done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     do, problem = DONE[done]
@@ -110,7 +110,7 @@ def test_a_file_that_is_not_its_writers_any_more_ends_the_run_at_once(
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith(f"ampbench: error: {tmp_path / 'runs'}")
     assert problem in told
-    assert told.endswith(f"leave the file alone, then {anew}")
+    assert told.endswith(f"leave the file alone, then measure anew")
     assert len(appended) <= 5  # a footer may have been tried
     assert {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")} == left
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_written_leaves_the_file_whole(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, call, fail)
-            with pytest.raises(StoreError, match=f"{os.strerror(code)}; what was measured before is kept: mend this"):
+            with pytest.raises(StoreError, match=f"{os.strerror(code)}; what was stored is kept: mend this"):
                 writer.append(make_round(case))
         assert writer.path.read_bytes() == before
         writer.append(make_round(case), COMPLETE)

@@ -97,9 +97,9 @@ def test_a_results_folder_is_no_run_and_is_named_with_its_option(results, monkey
     monkeypatch.chdir(results.parent)
     (results / "empty").mkdir()
     name = name.replace("results", results.name)
-    with pytest.raises(UsageError, match=f"{name} is a results folder, not a run: .* --results {name}"):
+    with pytest.raises(UsageError, match=f"{name} is a folder, not a run: .* --results {name}"):
         find_run(name, results.name)
-    with pytest.raises(UsageError, match="empty/ is a folder, not a run file"):
+    with pytest.raises(UsageError, match="empty/ is a folder, not a run"):
         find_run(f"{results.name}/empty/", results.name)
 
 

@@ -7,8 +7,8 @@ from ampbench.errors import StoreError
 from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.measured import Score
 from ampbench.records.wire import Nothing
-from ampbench.store import gathered, lines, read_run
-from ampbench.store.lines import LineError
+from ampbench.store import gathered, read_run, run_file
+from ampbench.store.run_file import LineError
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
 from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun
@@ -101,7 +101,7 @@ def test_what_a_study_adds_follows_what_its_run_had_before(tmp_path):
 def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
     path = write_run(tmp_path, [CASE], COMPLETE)
     with path.open("ab") as file:
-        file.write(lines.encode(replace(TRAINING, case_id="another")))
+        file.write(run_file.encode(replace(TRAINING, case_id="another")))
     with pytest.raises(StoreError, match="a training of a case that is not listed before it: another"):
         read_run(path)
 
@@ -115,7 +115,7 @@ def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
 )
 def test_a_study_of_what_there_is_not_is_refused(record):
     with pytest.raises(LineError, match="damaged: Expected `str` matching"):
-        lines.decode(lines.encode(record))
+        run_file.decode(run_file.encode(record))
 
 
 STUDIES = [kind.name for kind in KINDS.values() if kind.group == "study"]

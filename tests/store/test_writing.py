@@ -96,11 +96,11 @@ def test_a_file_system_without_locks_can_be_measured_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("header", "advice"),
     [
-        ({}, f"is kept: mend this, then continue with --resume {RUN} --results "),
-        ({"explains": "keep-fp32"}, f"is kept: .* with ampbench explain keep-fp32 --resume {RUN} --results "),
-        ({"explains": "scope"}, f"is kept: .* with ampbench study scope --resume {RUN} --results "),
-        ({"explains": "casts"}, "is kept, but cannot be resumed: .* ampbench explain casts anew$"),
-        ({"arm": Arm(session="s", name="baseline")}, "is kept, but cannot be resumed: .* ampbench ab anew$"),
+        ({}, f"is kept: mend this, then ampbench run --resume {RUN} --results "),
+        ({"explains": "keep-fp32"}, f"is kept: .* ampbench explain keep-fp32 --resume {RUN} --results "),
+        ({"explains": "scope"}, f"is kept: .* ampbench study scope --resume {RUN} --results "),
+        ({"explains": "casts"}, "is kept: mend this, then ampbench explain casts anew$"),
+        ({"arm": Arm(session="s", name="baseline")}, "is kept: mend this, then ampbench ab anew$"),
     ],
 )
 def test_a_full_disk_says_how_to_go_on_with_what_is_gone_on_with(tmp_path, monkeypatch, header, advice, reopened):
