@@ -29,25 +29,49 @@ _FP32_TOLERANCE = 1e-4
 """The tolerance of references in fp32, which replace fp64 if it failed on both sides."""
 
 
+ThresholdOf = Callable[[str, Case], float | None]
+"""Returns the largest ignored relative change of a metric of a case; None: the threshold in `metrics.GATED`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drift:
     """The distance of each part of a step's fp64 result: "output", "gradients" and "loss", if known on both sides.
 
     `shapes` are the output's shapes before and after, if they differ. `dtype` is the dtype of both references.
+    `by_chance` is the distance that the network's random numbers explain.
     """
 
     parts: Mapping[str, Moved]
-    shapes: tuple[str, str] | None = None
-    dtype: str = "fp64"
+    shapes: tuple[str, str] | None
+    dtype: str
+    by_chance: float
+
+    @classmethod
+    def between(cls, before: Divergence, after: Divergence) -> "Drift":
+        """Return the distance of the two references, which have equal weights, inputs and dtypes."""
+        old, new = before.reference, after.reference
+        shapes = _shapes(old.output_shapes), _shapes(new.output_shapes)
+        differ = None not in shapes and shapes[0] != shapes[1]
+        parts = {
+            "output": moved(old.output_norm, new.output_norm, old.output_sketch, new.output_sketch),
+            "gradients": moved(old.grad_norm, new.grad_norm, old.grad_sketch, new.grad_sketch),
+            "loss": _loss_moved(old.loss, new.loss),
+        }
+        known = {name: part for name, part in parts.items() if part is not None and not differ}
+        by_chance = _CHANCES * max(divergence.chance_rel_l2 or 0.0 for divergence in (before, after))
+        return cls(known, (str(shapes[0]), str(shapes[1])) if differ else None, old.dtype, by_chance)
 
     @property
     def distance(self) -> float | None:
         """The largest of the parts' distances; None if the output's shape changed."""
-        if self.shapes is not None:
-            return None
-        return max((part.distance for part in self.parts.values()), default=0.0)
+        return None if self.shapes else max((part.distance for part in self.parts.values()), default=0.0)
 
-    def facts(self, limit: float = 0.0) -> dict[str, float | str]:
+    @property
+    def tolerance(self) -> float:
+        """The largest distance that rounding and chance explain for changed code."""
+        return max(GATED[DRIFT].elsewhere if self.dtype == "fp64" else _FP32_TOLERANCE, self.by_chance)
+
+    def facts(self, limit: float) -> dict[str, float | str]:
         """Return the parts' distances and the `limit` above which they count, as facts of a change."""
         if self.shapes is not None:
             return {"shape_before": self.shapes[0], "shape": self.shapes[1]}
@@ -56,48 +80,25 @@ class Drift:
         return {"dtype": self.dtype, "limit": limit, **distances, **least}
 
 
-def drift_between(before: Divergence, after: Divergence) -> Drift:
-    """Return the distance of the two references, which have equal weights, inputs and dtypes."""
-    old, new = before.reference, after.reference
-    shapes = [_shapes(divergence.output_shapes) for divergence in (old, new)]
-    if None not in shapes and shapes[0] != shapes[1]:
-        return Drift({}, shapes=(str(shapes[0]), str(shapes[1])))
-    parts = {
-        "output": moved(old.output_norm, new.output_norm, old.output_sketch, new.output_sketch),
-        "gradients": moved(old.grad_norm, new.grad_norm, old.grad_sketch, new.grad_sketch),
-        "loss": _loss_moved(old.loss, new.loss),
-    }
-    return Drift({name: part for name, part in parts.items() if part is not None}, dtype=old.dtype)
-
-
 def other_function(before: Divergence | None, after: Divergence | None) -> dict[str, float | str]:
     """Return the distance of the fp64 results of changed code, as facts; empty within tolerance or if unknown."""
     if before is None or after is None or before.reference.dtype != after.reference.dtype:
         return {}
-    drift = drift_between(before, after)
-    tolerance = _tolerance(drift, before, after)
-    return {} if drift.distance is not None and drift.distance <= tolerance else drift.facts(tolerance)
+    drift = Drift.between(before, after)
+    within = drift.distance is not None and drift.distance <= drift.tolerance
+    return {} if within else drift.facts(drift.tolerance)
 
 
-def drift_finding(
-    case: Case,
-    before: Divergence,
-    after: Divergence,
-    same: bool,
-    threshold_of: Callable[[str, Case], float | None],
-) -> Change | None:
+def _drift_finding(case: Case, drift: Drift, same: bool, threshold_of: ThresholdOf) -> Change | None:
     """Return the finding on a moved fp64 result; None if the results are equal up to rounding.
 
     `same`: the same code ran on the same environment. A distance within the policy's threshold is unchanged, with a
     remark.
     """
-    drift = drift_between(before, after)
-    gate = GATED[DRIFT]
-    by_chance = _by_chance(before, after)
-    tolerance = max(gate.threshold, by_chance) if same else _tolerance(drift, before, after)
-    asked = threshold_of(DRIFT, case)
-    threshold = tolerance if asked is None else max(asked, gate.threshold, by_chance)
-    distance = drift.distance
+    gate, distance = GATED[DRIFT], drift.distance
+    least = max(gate.threshold, drift.by_chance)
+    tolerance, asked = least if same else drift.tolerance, threshold_of(DRIFT, case)
+    threshold = tolerance if asked is None else max(asked, least)
     if distance is not None and distance <= min(threshold, tolerance):
         return None
     allowed = distance is not None and distance <= threshold
@@ -115,16 +116,6 @@ def drift_finding(
         remarks=[state(Remark.DRIFT)] if allowed else (),
         details={f"{name}_drift": part.distance for name, part in drift.parts.items()},
     )
-
-
-def _tolerance(drift: Drift, before: Divergence, after: Divergence) -> float:
-    """Return the largest distance that rounding and chance explain for changed code."""
-    rounding = GATED[DRIFT].elsewhere if drift.dtype == "fp64" else _FP32_TOLERANCE
-    return max(rounding, _by_chance(before, after))
-
-
-def _by_chance(before: Divergence, after: Divergence) -> float:
-    return _CHANCES * max(divergence.chance_rel_l2 or 0.0 for divergence in (before, after))
 
 
 def _loss_moved(before: float | None, after: float | None) -> Moved | None:
@@ -146,9 +137,6 @@ _COUNTED = ("output_nonfinite", *_RARE)
 
 _OF_UPDATE = {"update_rel_l2": "rel_l2", "update_kept": "kept"}
 """The metrics in a divergence's `update`, with their fields."""
-
-ThresholdOf = Callable[[str, Case], float | None]
-"""Returns the largest ignored relative change of a metric of a case; None: the threshold in `metrics.GATED`."""
 
 MEMORY = "peak_memory_bytes"
 LUCK = 3.0
@@ -209,7 +197,7 @@ def accuracy_findings(pair: Pair, same: bool, threshold_of: ThresholdOf) -> list
     findings: list[Change] = []
     drifted: Mapping[str, float | str] = {}
     if before and after and not (reason or references):
-        drift = drift_finding(pair.baseline.case, before, after, same, threshold_of)
+        drift = _drift_finding(pair.baseline.case, Drift.between(before, after), same, threshold_of)
         findings += [drift] if drift else []
         if drift and drift.status is ChangeStatus.REGRESSED:
             drifted = drift.facts

@@ -19,7 +19,7 @@ from ampbench.core.budget import Budget
 from ampbench.core.metrics import COLUMNS, Column, reach
 from ampbench.core.precisions import BASELINE, DEFAULT
 from ampbench.errors import UsageError
-from ampbench.judge.rounds import OK, MeasuredRun
+from ampbench.judge.rounds import OK, MeasuredRun, paired_interval
 from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.labels import NONE_NAMED, attention_said, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
@@ -175,15 +175,6 @@ class Frame:
         return np.where(alike, stats.ratio(memory, memory[rows]), np.nan)
 
     @cached_property
-    def _by_number(self) -> stats.Floats:
-        """The seconds of rounds, shape (cases, round numbers), NaN for a missing round."""
-        rounds, order = self.run.rounds, self.run.own.order
-        numbers, columns = np.unique(rounds.blocks[order], return_inverse=True)
-        table = np.full((len(self.run.own.lengths), len(numbers)), np.nan)
-        table[rounds.owners[order], columns] = rounds.seconds[order]
-        return _positive(table)
-
-    @cached_property
     def speedups(self) -> dict[str, tuple[stats.Floats, stats.Floats]]:
         """The intervals (`_speedup_interval`) over fp32 and over `default`."""
         return {precision: self._speedup_interval(precision) for precision in (BASELINE, DEFAULT)}
@@ -191,20 +182,16 @@ class Frame:
     def _speedup_interval(self, precision: str) -> tuple[stats.Floats, stats.Floats]:
         """Return the ends of the 95% interval of each case's speedup over its baseline in `precision`.
 
-        It is the t interval of the logarithms of the ratios, round by round, as in `verdict.Speeds`. Without three
-        common rounds it comes from the intervals of both cases. NaN without these, and for a baseline itself.
+        Without three common rounds they come from the intervals of both cases. NaN without these, and for a baseline.
         """
-        baselines = self.baselines(precision)
-        compared = (baselines >= 0) & (baselines != np.arange(len(baselines)))
-        ratios = np.where(compared[:, None], self._by_number[baselines] / self._by_number, np.nan)
-        known = ~np.isnan(ratios)
-        low, high = stats.log_t_intervals(ratios[known], known.sum(axis=1))
-        own_low, own_high = _positive(self["seconds_low"]), _positive(self["seconds_high"])
-        open_low, open_high = stats.ratio(own_low[baselines], own_high), stats.ratio(own_high[baselines], own_low)
-        return (
-            np.where(np.isnan(low) & compared, open_low, low),
-            np.where(np.isnan(high) & compared, open_high, high),
-        )
+        timed = list(self.run.timed.values())
+        low, high = _positive(self["seconds_low"]), _positive(self["seconds_high"])
+        ends = np.full((2, len(timed)), np.nan)
+        for row, base in enumerate(self.baselines(precision).tolist()):
+            if base not in (-1, row):
+                open_ends = low[base] / high[row], high[base] / low[row]
+                ends[:, row] = paired_interval(timed[row], timed[base]) or open_ends
+        return ends[0], ends[1]
 
 
 def _plain(column: Column, values: Array) -> list[Any]:

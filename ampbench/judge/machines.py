@@ -21,7 +21,7 @@ from ampbench.records.changes import Interval
 from ampbench.records.labels import few
 from ampbench.show.document import Document
 from ampbench.show.networks import Network, Place, network_names, side_by_side
-from ampbench.show.rows import Group, Row, Take, grouped, number, taken_of, with_verdicts
+from ampbench.show.rows import Group, Row, Take, grouped, number, with_verdicts
 from ampbench.store import StoredRun
 from ampbench.store.folder import lanes_together
 
@@ -114,41 +114,21 @@ def _by_device(
         yield narrowed, device_rows, {group: take for group, take in takes.items() if group.device == device}
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """The rows of a group on a machine."""
-
-    machine: Machine
-    take: Take
-    rows: Sequence[Row]
-
-    def seconds(self, row: Row) -> Sequence[float]:
-        return self.machine.seconds.get(row["case_id"], [])
-
-
 def networks(measured: Sequence[Machine]) -> list[Network]:
     """Return each network on each machine, by network, the fastest machine first."""
-    together: dict[Group, list[_Table]] = {}
+    together: dict[Group, list[tuple[Machine, Network]]] = {}
     for machine in measured:
         for group, rows in grouped(machine.rows).items():
             if group in machine.takes:
-                together.setdefault(replace(group, device=""), []).append(_Table(machine, machine.takes[group], rows))
-    first = [table.machine.stored.cases[table.rows[0]["case_id"]] for table, *_ in together.values()]
+                network = Network(name="", rows=rows, take=machine.takes[group], machine=machine.name)
+                together.setdefault(replace(group, device=""), []).append((machine, network))
+    first = [machine.stored.cases[network.rows[0]["case_id"]] for (machine, network), *_ in together.values()]
     names = network_names([structs.replace(case, device="cpu") for case in first])
     compared = []
     for name, tables in zip(names, together.values(), strict=True):
         standings = _standings(tables)
-        tables.sort(key=lambda table: (taken_of(table.rows) is None, _median(taken_of(table.rows)) or 0.0))
-        compared += [
-            Network(
-                name=name,
-                rows=table.rows,
-                take=table.take,
-                machine=table.machine.name,
-                standing=standings.get(table.machine.name, ""),
-            )
-            for table in tables
-        ]
+        tables.sort(key=lambda table: (table[1].taken is None, _median(table[1].taken) or 0.0))
+        compared += [replace(network, name=name, standing=standings.get(network.machine, "")) for _, network in tables]
     return compared
 
 
@@ -156,7 +136,7 @@ def _median(row: Row | None) -> float | None:
     return None if row is None else number(row["seconds_median"])
 
 
-def _times_as_fast(ours: tuple[_Table, Row], theirs: tuple[_Table, Row]) -> Interval:
+def _times_as_fast(ours: tuple[Machine, Row], theirs: tuple[Machine, Row]) -> Interval:
     """Return the speed of a row relative to another, with its 95% interval by Welch's test on logarithms.
 
     Without two rounds on each side there is no interval.
@@ -164,28 +144,28 @@ def _times_as_fast(ours: tuple[_Table, Row], theirs: tuple[_Table, Row]) -> Inte
     seconds, base = _median(ours[1]), _median(theirs[1])
     if not seconds or not base:
         return Interval()
-    rounds = [np.log(np.array([table.seconds(row)])) for table, row in (ours, theirs)]
-    if ours[0].machine is theirs[0].machine or min(logs.shape[1] for logs in rounds) < 2:
+    rounds = [np.log(np.array([machine.seconds.get(row["case_id"], [])])) for machine, row in (ours, theirs)]
+    if ours[0] is theirs[0] or min(logs.shape[1] for logs in rounds) < 2:
         return Interval(value=base / seconds)
     difference, error, freedom = (float(value[0]) for value in stats.welch(*rounds))
     reach = float(stdtrit(freedom, 0.975)) * error
     return Interval(value=base / seconds, low=float(np.exp(difference - reach)), high=float(np.exp(difference + reach)))
 
 
-def _standings(tables: Sequence[_Table]) -> dict[str, str]:
+def _standings(tables: Sequence[tuple[Machine, Network]]) -> dict[str, str]:
     """Return the standing of each machine's take of a network, by the machines' names.
 
     `BEST` is certainly faster than all others, `TIED` the fastest or maybe as fast, `ALONE` measured nowhere else.
     """
-    members = [(table, row) for table in tables if (row := taken_of(table.rows)) and _median(row) is not None]
+    members = [(machine, row) for machine, network in tables if (row := network.taken) and _median(row) is not None]
     if not members:
         return {}
     first, *others = sorted(members, key=lambda member: _median(member[1]) or 0.0)
     if not others:
-        return {} if len(tables) > 1 else {first[0].machine.name: ALONE}
+        return {} if len(tables) > 1 else {first[0].name: ALONE}
     tied = [member for member in others if (low := _times_as_fast(first, member).low) is None or low <= 1]
-    standings = {first[0].machine.name: TIED if tied else BEST}
-    return standings | {table.machine.name: TIED for table, _ in tied}
+    standings = {first[0].name: TIED if tied else BEST}
+    return standings | {machine.name: TIED for machine, _ in tied}
 
 
 def _names(runs: Sequence[StoredRun]) -> list[str]:

@@ -207,20 +207,15 @@ def _unquiet(stored: StoredRun, rows: Sequence[Row], *, device: bool) -> Iterato
         yield THE_RUN, {"causes": "; ".join(causes), **facts}
 
 
-def _why(why: Callable[[StoredRun], str]) -> Callable[[StoredRun, Sequence[Row]], Iterator[Held]]:
-    """Return a function that yields the run if it has a reason `why`."""
-
-    def holds(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
-        if reason := why(stored):
-            yield THE_RUN, {"why": reason}
-
-    return holds
+def _other_code(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
+    if reason := not_the_commits(stored.header):
+        yield THE_RUN, {"why": reason}
 
 
 NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Iterable[Held]]]] = (
     (Note.EMULATED, Severity.PROBLEM, _emulated),
     (Note.IMPORTED, Severity.PROBLEM, _imported),
-    (Note.OTHER_CODE, Severity.PROBLEM, _why(lambda stored: not_the_commits(stored.header))),
+    (Note.OTHER_CODE, Severity.PROBLEM, _other_code),
     (Note.CONTROL, Severity.INFO, _control),
     (Note.MODIFIES_INPUTS, Severity.PROBLEM, _modified),
     (Note.COMPILED, Severity.PROBLEM, _of_rounds(lambda measured: measured.comes_compiled)),

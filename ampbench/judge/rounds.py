@@ -1,7 +1,7 @@
 """A stored run with its rounds as columns, the outcome of each case, and the fitness of the machine."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -55,6 +55,16 @@ class TimedRound(NamedTuple):
     param_nonfinite: float | None = None
     skipped_steps: float | None = None
     scaler_scale: float | None = None
+
+
+def paired_interval(ours: Iterable[TimedRound], theirs: Iterable[TimedRound]) -> tuple[float, float] | None:
+    """Return the 95% interval of the time of `theirs` relative to `ours`; None without three common rounds.
+
+    It is the t interval of the logarithms of the ratios, paired by round.
+    """
+    base = {measured.number: measured.seconds for measured in theirs}
+    pairs = [(measured.seconds, base[measured.number]) for measured in ours if measured.number in base]
+    return stats.log_t_interval([other / seconds for seconds, other in pairs if seconds > 0 and other > 0])
 
 
 def _mean(measured: Round) -> float | None:

@@ -311,19 +311,14 @@ def _stored(
         [ratios[1] for ratios in ratios_of.values() if ratios is not None],
     )
     unfit = _unfit_cells([(after,)], "rounds of the candidate") | _unfit_cells([(before,)], "rounds of the baseline")
-    return decisions, unfit, [0] * len(cells), _stored_control(controls)
+    apart = {name: math.expm1(abs(ratio)) for name, ratio in controls.items()}
+    code = ControlCode.APART if apart else ControlCode.NEITHER
+    return decisions, unfit, [0] * len(cells), ControlVerdict(cells=len(apart), fired=False, code=code, facts=apart)
 
 
 def _known(blocks: Blocks, thresholds: stats.Floats, *sides: _Side) -> Means | None:
     """Return the means to judge, None if the samples of a side were not read."""
     return Means(blocks=blocks, thresholds=thresholds) if all(side.run.has_means for side in sides) else None
-
-
-def _stored_control(ratios: Mapping[str, float]) -> ControlVerdict:
-    """Return the verdict on the controls of two stored runs, given log(control / own) by side."""
-    apart = {name: math.expm1(abs(ratio)) for name, ratio in ratios.items()}
-    code = ControlCode.APART if ratios else ControlCode.NEITHER
-    return ControlVerdict(cells=len(ratios), fired=False, code=code, facts=apart)
 
 
 def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:

@@ -158,8 +158,7 @@ class Speeds:
     """Speedups between rows by the `rounds` of each case, and causes of doubt.
 
     The run's control differs by the factor `apart`; on a `busy` machine too many rounds were unfit. The setting
-    `longer` makes more rounds. Each round measures all precisions of a table, so with at least three common rounds the
-    interval is the t interval of the log-ratios paired by round.
+    `longer` makes more rounds. Each round measures all precisions of a table, so intervals are paired by round.
     """
 
     def __init__(
@@ -202,13 +201,10 @@ class Speeds:
         """
         if row["case_id"] == reference["case_id"]:
             return 1.0, 1.0
-        from ampbench.core.stats import log_t_interval  # imports NumPy: not for `--help`
+        from ampbench.judge.rounds import paired_interval  # imports NumPy: not for `--help`
 
-        rounds = (self.rounds.get(side["case_id"], ()) for side in (row, reference))
-        ours, theirs = ({measured.number: measured.seconds for measured in known} for known in rounds)
-        common = [(ours[place], theirs[place]) for place in ours.keys() & theirs.keys()]
-        ratios = [their_seconds / seconds for seconds, their_seconds in common if seconds > 0 and their_seconds > 0]
-        if (interval := log_t_interval(ratios)) is not None:
+        ours, theirs = (self.rounds.get(side["case_id"], ()) for side in (row, reference))
+        if (interval := paired_interval(ours, theirs)) is not None:
             return interval
         low, high, other_low, other_high = (
             number(side[end]) for side in (row, reference) for end in ("seconds_low", "seconds_high")
@@ -328,12 +324,15 @@ def _taken_facts(verdict: Verdict) -> dict[str, float | str | None]:
     return {
         "speed": verdict.speed.value,
         "memory": verdict.memory.value if _size(verdict) <= MEMORY_WORTH_SAYING else None,
-        "code": verdict.code,
-        "number": verdict.number,
-        "limit": verdict.limit,
-        "subject": verdict.subject or None,
         "evidence": verdict.evidence,
+        **_decided_by(verdict),
     }
+
+
+def _decided_by(verdict: Verdict, prefix: str = "") -> dict[str, float | str | None]:
+    """Return the look that decided a verdict, with `prefix` before the names."""
+    facts = {name: getattr(verdict, name) for name in ("code", "number", "limit")}
+    return {f"{prefix}{name}": fact for name, fact in {**facts, "subject": verdict.subject or None}.items()}
 
 
 LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM)
@@ -354,10 +353,7 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
         "passed_speed": None if smaller else passed.speed.value,
         "passed_memory": passed.memory.value if smaller else None,
         "passed_cause": passed.speed.cause or None,
-        "passed_code": passed.code,
-        "passed_number": passed.number,
-        "passed_limit": passed.limit,
-        "passed_subject": passed.subject or None,
+        **_decided_by(passed, "passed_"),
         "remedy": None if taken is not None and remedy == taken.precision else remedy,
     }
 

@@ -523,7 +523,7 @@ class RunWriter:
             with contextlib.suppress(OSError):  # if this fails too, the reader leaves out the cut line
                 os.ftruncate(self._descriptor, self._size)
             if isinstance(error, OSError):
-                advice = f"what was stored is kept: mend this, then {self._advice}"
+                advice = f"the stored records are kept: mend this, then {self._advice}"
                 advice = advice if self._size else "choose another --results folder"
                 raise StoreError(f"cannot write {self.path}: {error.strerror}; {advice}") from error
             raise
@@ -546,7 +546,7 @@ class RunWriter:
             return
         raise StoreError(
             f"{self.path} {event} while this run wrote to it, so its measurements may be lost: leave the file alone, "
-            f"then measure anew"
+            "then measure anew"
         )
 
     @property

@@ -110,7 +110,7 @@ def test_a_file_that_is_not_its_writers_any_more_ends_the_run_at_once(
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith(f"ampbench: error: {tmp_path / 'runs'}")
     assert problem in told
-    assert told.endswith(f"leave the file alone, then measure anew")
+    assert told.endswith("leave the file alone, then measure anew")
     assert len(appended) <= 5  # a footer may have been tried
     assert {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")} == left
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_written_leaves_the_file_whole(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, call, fail)
-            with pytest.raises(StoreError, match=f"{os.strerror(code)}; what was stored is kept: mend this"):
+            with pytest.raises(StoreError, match=f"{os.strerror(code)}; the stored records are kept: mend this"):
                 writer.append(make_round(case))
         assert writer.path.read_bytes() == before
         writer.append(make_round(case), COMPLETE)
