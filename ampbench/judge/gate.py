@@ -15,6 +15,7 @@ from msgspec import structs
 
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
+from ampbench.judge.compare import narrowed
 from ampbench.records import one_of
 from ampbench.records.case import Case, matches
 from ampbench.records.changes import (
@@ -27,7 +28,6 @@ from ampbench.records.changes import (
     GateCode,
     GatePoint,
     GateResult,
-    GateStatus,
     Ignored,
     rank,
 )
@@ -218,37 +218,25 @@ ERROR = "output_rel_l2"
 
 def judge(comparison: Comparison, policy: Policy) -> GateResult:
     """Return the verdict of `policy` on `comparison`; it does not depend on the order of the findings."""
-    weighed = _Weighed(comparison, policy)
-    ignored, failed = list(weighed.ignored), []
-    left_out = {(entry.case_id, entry.metric) for entry in ignored}
+    weighed = _Weighed(narrowed(comparison, kinds=policy.kinds), policy)
+    listed = {entry.case_id for entry in weighed.ignored if entry.metric == OUTCOME}
     ours = {case.case_id: case_id for case_id, case in comparison.candidates.items()}  # findings go by the baseline's
-    for case_id in sorted({ours.get(name, name) for name in comparison.failed}):
-        ignore = policy.ignore_of(OUTCOME, case_id)
-        if ignore is None:
-            failed.append(case_id)
-        elif (case_id, OUTCOME) not in left_out:
-            ignored.append(_ignored(case_id, OUTCOME, ignore))
+    ids = sorted({ours.get(name, name) for name in comparison.failed})
+    failed = [case_id for case_id in ids if not (case_id in listed or weighed.ignores(case_id, OUTCOME))]
     newly = {change.case.case_id for change in weighed.regressions if change.metric == OUTCOME}
     as_before = tuple(case_id for case_id in failed if case_id not in newly)
-    regressed, undecided = weighed.regressed(), weighed.undecided(policy)
+    regressed, undecided = weighed.regressed(), weighed.undecided()
     failures = [GatePoint(code=GateCode.FAILED, names=as_before)] if as_before else []
-    status, code = GateStatus.PASSED, 0
-    if regressed:
-        status, code = GateStatus.FAILED, REGRESSED
-    elif undecided:
-        status, code = GateStatus.UNDECIDED, NothingComparableError.exit_code
-    elif failed:
-        status, code = GateStatus.FAILED, CASE_FAILED
+    codes = ((regressed, REGRESSED), (undecided, NothingComparableError.exit_code), (failed, CASE_FAILED))
     cases = sorted({change.case.case_id for change in comparison.findings})
     others = {rule.rule_id for rule in (*comparison.rule_changes, *comparison.rules_unobserved)}
     others |= {*weighed.missing, *comparison.only_candidate, *comparison.skipped}
     return GateResult(
-        status=status,
-        exit_code=code,
+        exit_code=next((code for reasons, code in codes if reasons), 0),
         regressions=weighed.regressions,
         improved=weighed.improved,
         inconclusive=weighed.inconclusive,
-        ignored=tuple(ignored),
+        ignored=tuple(weighed.ignored),
         unchanged=weighed.unchanged,
         decided=weighed.decided,
         missing=tuple(weighed.missing),
@@ -256,7 +244,7 @@ def judge(comparison: Comparison, policy: Policy) -> GateResult:
         rule_changes=weighed.rule_changes,
         rule_devices=weighed.rule_devices,
         why=(*regressed, *undecided, *failures),
-        notes=(*weighed.notes(policy), *policy.idle(cases, others)),
+        notes=(*weighed.notes(), *policy.idle(cases, others)),
         policy={"path": policy.path or None, "only": list(policy.kinds), "min_decided": policy.min_decided},
     )
 
@@ -265,24 +253,23 @@ class _Weighed:
     """The findings of a comparison that count under a policy, sorted, without ignored ones."""
 
     def __init__(self, comparison: Comparison, policy: Policy):
-        self.comparison = comparison
-        gated = sorted(
-            (finding for finding in comparison.findings if finding.kind in (OUTCOME, *policy.kinds)), key=rank
-        )
+        self.comparison, self.policy = comparison, policy
+        gated = sorted(comparison.findings, key=rank)
         counting: list[Change] = []
         judged: list[Change] = []
         self.ignored: list[Ignored] = []
         for finding in gated:
-            ignore = policy.ignore_of(finding.metric, finding.case.case_id)
-            drifts = finding.code is ChangeCode.OTHER_FUNCTION and finding.metric != DRIFT
-            if drifts and policy.ignore_of(DRIFT, finding.case.case_id):
+            metric, case_id = finding.metric, finding.case.case_id
+            drifts = finding.code is ChangeCode.OTHER_FUNCTION and metric != DRIFT
+            if drifts and policy.ignore_of(DRIFT, case_id):
                 continue  # the errors go with the function
-            if ignore is None:
+            if policy.ignore_of(metric, case_id) is None:
                 judged.append(finding)
-            if ignore is None or finding.status in (ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED):
+                counting.append(finding)
+            elif finding.status in (ChangeStatus.IMPROVED, ChangeStatus.UNCHANGED):
                 counting.append(finding)
             elif _is_gated(finding) or _was_skipped(finding):
-                self.ignored.append(_ignored(finding.case.case_id, finding.metric, ignore, change=finding))
+                self.ignores(case_id, metric, change=finding)
         self.regressions = _of(ChangeStatus.REGRESSED, counting)
         self.improved = _of(ChangeStatus.IMPROVED, counting)
         self.inconclusive = _of(ChangeStatus.INCONCLUSIVE, counting)
@@ -290,12 +277,10 @@ class _Weighed:
         self.skipped = [finding for finding in counting if _was_skipped(finding)]
         self.lost = [finding for finding in _of(ChangeStatus.INCOMPARABLE, counting) if _is_gated(finding)]
         self.kinds = {finding.kind for finding in gated if finding.kind != OUTCOME and _is_gated(finding)}
-        with_rules = RULES in policy.kinds
-        self.rule_devices = tuple(comparison.rule_devices) if with_rules else ()
-        self.missing_devices = comparison.rule_devices_missing if with_rules else ()
-        altering = sorted((rule for rule in comparison.rule_changes if with_rules and rule.alters), key=rule_rank)
-        self.rule_changes = self._not_ignored(altering, policy)
-        self.unseen_rules = self._not_ignored(comparison.rules_unobserved if with_rules else (), policy)
+        self.rule_devices = tuple(comparison.rule_devices)
+        altering = sorted((rule for rule in comparison.rule_changes if rule.alters), key=rule_rank)
+        self.rule_changes = self._not_ignored(altering)
+        self.unseen_rules = self._not_ignored(comparison.rules_unobserved)
         self.comparable = bool(self.rule_devices) or any(
             finding.status is not ChangeStatus.INCOMPARABLE
             if finding.kind != OUTCOME
@@ -303,8 +288,7 @@ class _Weighed:
             for finding in gated
         )
         self.missing = sorted(comparison.only_baseline)
-        excused = {case_id: ignore for case_id in self.missing if (ignore := policy.ignore_of(OUTCOME, case_id))}
-        self.ignored += [_ignored(case_id, OUTCOME, ignore, missing=True) for case_id, ignore in excused.items()]
+        excused = [case_id for case_id in self.missing if self.ignores(case_id, OUTCOME, missing=True)]
         self.lost_cases = [case_id for case_id in comparison.lost_cases if case_id not in excused]
         absent = len(self.skipped) + len(self.lost_cases)
         self.decided = {
@@ -322,8 +306,9 @@ class _Weighed:
             points.append(_point(GateCode.FAILS if kind == OUTCOME else GateCode.REGRESSED, kind, changes=worse))
         return _having([*points, _point(GateCode.RULES_CHANGED, rules=self.rule_changes)])
 
-    def undecided(self, policy: Policy) -> list[GatePoint]:
+    def undecided(self) -> list[GatePoint]:
         """Return points on gated kinds with too few decided findings, or without any."""
+        policy = self.policy
         lacking = [kind for kind in policy.only if (not self.rule_devices if kind == RULES else kind not in self.kinds)]
         points = [_point(GateCode.NOTHING, kind) for kind in lacking]
         limit = float(policy.min_decided)
@@ -338,9 +323,9 @@ class _Weighed:
             points = [_point(GateCode.NOTHING, changes=self.lost, names=[*self.comparison.skipped.values()])]
         return points
 
-    def notes(self, policy: Policy) -> list[GatePoint]:
+    def notes(self) -> list[GatePoint]:
         """Return points to show with every verdict."""
-        fired = self.comparison.control.fired and "time" in policy.kinds
+        policy = self.policy
         # for every gated kind: times and bytes of a different computation show no regression
         others = [case_id for case_id in self.comparison.other_numbers if policy.ignore_of(ERROR, case_id) is None]
         lost = [
@@ -355,24 +340,20 @@ class _Weighed:
             _point(GateCode.OTHER_NUMBERS, names=sorted(others)),
             _point(GateCode.LOST, changes=lost),
             _point(GateCode.RULES_UNSEEN, rules=self.unseen_rules),
-            _point(GateCode.RULES_UNSEEN, names=self.missing_devices),
+            _point(GateCode.RULES_UNSEEN, names=self.comparison.rule_devices_missing),
             _point(GateCode.NOT_GATED, names=absent if self.comparable and self.kinds else []),
         ]
-        return [*([_point(GateCode.CONTROL_FIRED)] if fired else []), *_having(points)]
+        return [*([_point(GateCode.CONTROL_FIRED)] if self.comparison.control.fired else []), *_having(points)]
 
-    def _not_ignored(self, changes: Iterable[RuleChange], policy: Policy) -> tuple[RuleChange, ...]:
-        counting = []
-        for rule in changes:
-            ignore = policy.ignore_of(RULES, rule.rule_id)
-            if ignore is None:
-                counting.append(rule)
-            else:
-                self.ignored.append(_ignored(rule.rule_id, RULES, ignore, rule=rule))
-        return tuple(counting)
+    def ignores(self, case_id: str, metric: str, **of: Any) -> bool:
+        """Return whether the policy ignores a finding, and list it."""
+        ignore = self.policy.ignore_of(metric, case_id)
+        if ignore is not None:
+            self.ignored.append(Ignored(case_id=case_id, metric=metric, until=ignore.until, reason=ignore.reason, **of))
+        return ignore is not None
 
-
-def _ignored(case_id: str, metric: str, ignore: Ignore, **of: Any) -> Ignored:
-    return Ignored(case_id=case_id, metric=metric, until=ignore.until, reason=ignore.reason, **of)
+    def _not_ignored(self, rules: Iterable[RuleChange]) -> tuple[RuleChange, ...]:
+        return tuple(rule for rule in rules if not self.ignores(rule.rule_id, RULES, rule=rule))
 
 
 def _point(code: GateCode, kind: str = "", **of: Iterable[Any]) -> GatePoint:

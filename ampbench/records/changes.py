@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ampbench.core.metrics import DRIFT
 from ampbench.core.statement import Statement
+from ampbench.errors import NothingComparableError
 from ampbench.records.case import Case
 from ampbench.records.rules import RuleChange
 
@@ -335,14 +336,6 @@ class GateCode(StrEnum):
     """An ignore of the policy matches no case."""
 
 
-class GateStatus(StrEnum):
-    """Whether a candidate may pass."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    UNDECIDED = "undecided"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePoint:
     """A reason to refuse, or a note: its code, with its findings, cases (`names`) or rules.
@@ -391,8 +384,8 @@ class Decided:
 class GateResult:
     """The verdict of a gate.
 
-    `exit_code` is 1 for a regression, else 4 (`status` undecided) if too few findings of a gated kind are decided or
-    nothing can be compared, else 3 if a case failed in the candidate, else 0. `why` has the reasons for a code other
+    `exit_code` is 1 for a regression, else 4 if too few findings of a gated kind are decided or nothing can be
+    compared, else 3 if a case failed in the candidate, else 0. `why` has the reasons for a code other
     than 0, in this order; `notes` decide nothing but must be shown. Findings are of gated metrics and outcomes, without
     `ignored` ones, the worst first. `decided` counts by kind the gated findings with a number in the baseline (one of
     each kind for a case that the candidate skipped or lacks), and the decided ones among them, without ignored ones.
@@ -401,7 +394,6 @@ class GateResult:
     rules are not gated. `policy` has the gate's settings.
     """
 
-    status: GateStatus
     exit_code: int
     regressions: Sequence[Change]
     improved: Sequence[Change]
@@ -420,7 +412,12 @@ class GateResult:
     @property
     def passed(self) -> bool:
         """Whether the candidate may pass."""
-        return self.status is GateStatus.PASSED
+        return self.exit_code == 0
+
+    @property
+    def status(self) -> str:
+        """The verdict in a word: "passed", "undecided" or "failed"."""
+        return {0: "passed", NothingComparableError.exit_code: "undecided"}.get(self.exit_code, "failed")
 
 
 class Detectable(NamedTuple):

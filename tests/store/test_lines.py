@@ -215,7 +215,7 @@ def test_every_number_that_is_stored_has_bounds() -> None:
         for name, hint in get_type_hints(record, include_extras=True).items()
         if leaves(hint) & {int, float} and name not in UNBOUNDED
     }
-    assert not without, "give these a type of records/bounds.py"
+    assert not without, "give these a type of records/__init__.py"
 
 
 def records_within(records: Iterable[type]) -> set[type]:
