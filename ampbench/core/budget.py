@@ -32,14 +32,14 @@ class Budget:
 
     Not negotiable: no non-finite output; in training no non-finite parameter, no skipped step once GradScaler's scale
     has settled, no loss of updates (the constants below). Single parameters with 1% of the gradients' norm get
-    `OF_A_TENSOR` times the limit of all. `ampbench.judge.looks.LOOKS` applies all of these.
+    `OF_A_TENSOR` times the limit of all. `ampbench.judge.verdict.LOOKS` applies all of these.
 
     The sources of the defaults; the others are conventions (docs/statistics.md):
 
     * `output_rel_l2`: near `torch.testing.assert_close` for bf16 (1.6e-2). Rounding a reference output to bf16 makes
       an error of 1.6e-3 on real networks, healthy autocast three to ten times that.
     * `argmax_agreement`: MLPerf Inference demands 99% of the fp32 accuracy (Reddi et al., 2020); 99% agreement moves
-      accuracy by one point at most. A shortfall that chance explains is allowed (`looks.is_chance`).
+      accuracy by one point at most. A shortfall that chance explains is allowed (`verdict.is_chance`).
     * `grad_rel_l2`: a tenth adds 0.5% to the noise of a minibatch gradient at the critical batch size (McCandlish et
       al., "An Empirical Model of Large-Batch Training", 2018).
     * `grad_flushed_share`, beyond what fp32 flushes: harm is reported at 5% (Micikevicius et al., "Mixed Precision

@@ -1,7 +1,7 @@
 """Whether advice comes true: whole trainings in every precision, compared with the advice after one step.
 
 `python -m benchmarks.self.outcomes FILE` trains four small networks by three recipes each from three seeds, judges
-them by `ampbench.judge.looks` after one step, and prints the tables of `docs/advice.md`; with `--held-out`, fourteen
+them by `ampbench.judge.verdict` after one step, and prints the tables of `docs/advice.md`; with `--held-out`, fourteen
 other trainings that chose nothing (`benchmarks.self.trainings`). Each ended training is a line of FILE and is not
 repeated; steps are repeated at another commit. `--only trainings` and `--only steps` do one of the two, with
 `--workers N` processes. `--settled` trains again from the settled scale where GradScaler's default scale is too large.

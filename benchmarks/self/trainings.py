@@ -1,6 +1,6 @@
 """The small networks of `outcomes`: the proof of advice, and a second set.
 
-The objections of `ampbench.judge.looks` were last chosen with `PROOF`. `HELD_OUT` shares no networks, optimizer
+The objections of `ampbench.judge.verdict` were last chosen with `PROOF`. `HELD_OUT` shares no networks, optimizer
 settings, data or seeds with it, was fixed before training anything but fp32, and must choose nothing. Changing an
 objection after seeing it needs a third set.
 """

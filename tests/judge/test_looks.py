@@ -12,9 +12,8 @@ from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Flaw, Refusal, Undecided
 from ampbench.core.stats import round_value
 from ampbench.errors import UsageError
-from ampbench.judge.looks import LOOKS, Seen, below, is_chance, judge
 from ampbench.judge.rounds import TimedRound
-from ampbench.judge.verdict import Speeds, choose
+from ampbench.judge.verdict import LOOKS, Seen, Speeds, below, choose, is_chance, judge
 from ampbench.records.case import Case
 from ampbench.records.changes import Evidence, Status, Verdict
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, OptimizerGroup, Recipe, Round, Update

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from ampbench.core.budget import Budget
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Hint, Refusal, Undecided
-from ampbench.judge.looks import Seen, judge
-from ampbench.judge.verdict import takes_of, verdicts_of
+from ampbench.judge.verdict import Seen, judge, takes_of, verdicts_of
 from ampbench.records.changes import Status, Verdict
 from ampbench.store import read_run
 from ampbench.worker.divergence import References, measure_divergence

@@ -24,8 +24,7 @@ from ampbench.judge import frame as frames
 from ampbench.judge import rounds as fitness
 from ampbench.judge.compare import compare
 from ampbench.judge.gate import Policy, judge, read_policy
-from ampbench.judge.looks import LOOKS
-from ampbench.judge.verdict import takes_of
+from ampbench.judge.verdict import LOOKS, takes_of
 from ampbench.records.changes import Comparison, Status
 from ampbench.records.rules import RuleChange
 from ampbench.show import studies

@@ -46,7 +46,6 @@ NAMING = {
     "judge/compare.py": "what changed between two runs is told by their traces and probes",
     "judge/gate.py": "a gate judges what changed in autocast's rules",
     "judge/verdict.py": "advice goes by trainings that were studied, and by what the precision's range allows",
-    "judge/looks.py": "whole trainings that were studied count for more than one step",
     "judge/frame.py": "ceiling_share is a column of runs that measured",
     "judge/notes.py": "ceilings of which a run tells shares may be disturbed, or none",
     "cli/run.py": "ceilings that are known are copied into a run that measures",
