@@ -99,13 +99,9 @@ def optimizer_name(recipe: Recipe, asked: str = "") -> str:
     return " ".join(filter(None, [recipe.optimizer.rpartition(".")[2], " | ".join(dict.fromkeys(groups)), *more]))
 
 
-def outcome_said(outcome: str, reason: str, subject: str = "") -> str:
-    """Return the outcome of cases without numbers: "skipped: cpu has no tf32", "missing: not measured yet".
-
-    `subject`, their name, comes before the reason.
-    """
-    word = "missing" if isinstance(reason, Pending) else outcome
-    return ": ".join([word, *([subject] if subject else []), reason])
+def outcome_said(outcome: str, reason: str) -> str:
+    """Return the outcome of cases without numbers: "skipped: cpu has no tf32", "missing: not measured yet"."""
+    return f"{'missing' if isinstance(reason, Pending) else outcome}: {reason}"
 
 
 def outcomes_said(counts: Mapping[str, int]) -> str:
