@@ -250,7 +250,7 @@ def test_a_full_disk_ends_the_fleet_and_a_resumed_one_measures_the_rest(
     cluster = cluster_of(Machine("a"), Machine("b"))
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", filling)
-        with pytest.raises(StoreError, match=r"No space left .* continue with --resume \S+ --ray ADDRESS") as caught:
+        with pytest.raises(StoreError, match=r"No space left .* --resume \S+ --ray ADDRESS") as caught:
             fleet_session(cluster, tmp_path, SPREAD).run()
     assert cluster.closed
     runs = runs_of(tmp_path)
