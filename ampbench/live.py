@@ -29,7 +29,7 @@ from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import parse_seconds
 from ampbench.drive import session
 from ampbench.drive.planning import GIVEN, find_workloads
-from ampbench.drive.rounds import MOST_ROUNDS, Progress
+from ampbench.drive.rounds import MOST_ROUNDS
 from ampbench.drive.servers import InProcess
 from ampbench.errors import UsageError, WorkloadError, first_line
 from ampbench.judge.verdict import undecided
@@ -181,7 +181,9 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     command = [MEASURE, *selection.workloads]
     with session.begin(prepared, folder, "", command) as writer, _watching() as show:
         open_cases = lambda: undecided(read_run(writer.path))  # noqa: E731
-        session.measure(prepared, writer, lambda step: show(_line(step)), open_cases)
+        session.measure(
+            prepared, writer, lambda step: show(f"{step.turn.task.name}: {step.turn.planned.case.case_id}"), open_cases
+        )
     stored = read_run(writer.path)
     failures = list(stored.failures.values())
     if failures and not stored.cases.keys() - stored.failures.keys() - stored.skips.keys():
@@ -453,11 +455,6 @@ def _watching() -> Iterator[Callable[[str], None]]:
             yield lambda line: screen.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
     else:
         yield lambda _: None
-
-
-def _line(step: Progress) -> str:
-    case = step.turn.planned.case
-    return f"{case.workload} {case.precision} {case.phase}: {step.turn.task.name}, {step.spent:.0f} s"
 
 
 @contextlib.contextmanager

@@ -374,8 +374,9 @@ def _run_fleet(
         selection = replace(selection, workloads=[_below_here(name) for name in selection.workloads])
     with redirect_stdout(sys.stderr), progress_line(live=sys.stderr.isatty()) as watch:  # Ray writes there
         session = FleetSession(
-            RayCluster(address, files=files), selection, settings, fleet, ending.results, label=label,
-            command=["ampbench", *sys.argv[1:]], watch=watch, tell=print_note, earlier=earlier,
+            cluster=RayCluster(address, files=files), selection=selection, settings=settings, fleet=fleet,
+            results=ending.results, label=label, command=["ampbench", *sys.argv[1:]], watch=watch, tell=print_note,
+            earlier=earlier,
         )  # fmt: skip
         problem = None
         try:

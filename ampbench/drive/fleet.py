@@ -85,17 +85,13 @@ class Share:
             key = _TASKS[type(entry)], entry.case_id, getattr(entry, "round", 0), getattr(entry, "control", False)
             self.done.setdefault(entry.case_id, set()).add(key)
 
-    def missing(self, case_id: str) -> str:
-        """Return the task of the first turn that a case lacks; "" where it is complete, or has ended."""
+    def missing(self, case_id: str) -> list[str]:
+        """Return the tasks of the turns that a case lacks, in order, without the control's; [] where it has ended."""
         if case_id in self.ended:
-            return ""
+            return []
         wanted = [(MEMORY.name, 0), (DIVERGENCE.name, 0), *((ROUND.name, number) for number in range(self.rounds))]
         done = self.done.get(case_id, set())
-        return next((task for task, number in wanted if (task, case_id, number, False) not in done), "")
-
-    def turns_left(self, case_id: str) -> int:
-        """Return the number of a case's unfinished turns, without the control's."""
-        return 2 + self.rounds - sum(not control for *_, control in self.done.get(case_id, ()))
+        return [task for task, number in wanted if (task, case_id, number, False) not in done]
 
 
 OPENING, IDLE, BUSY, LOST = "opening", "idle", "busy", "lost"
@@ -123,6 +119,7 @@ class Lane:
         self.listed.update(new)
 
 
+@dataclass(kw_only=True)
 class FleetSession:
     """Measures a selection on the lanes of a cluster, and stores a run for each lane.
 
@@ -130,32 +127,29 @@ class FleetSession:
     the runs of a resumed fleet. `done` of `total` turns are measured.
     """
 
-    def __init__(
-        self,
-        cluster: "RayCluster",
-        selection: Selection,
-        settings: Settings,
-        fleet: Fleet,
-        results: Path,
-        *,
-        label: str = "",
-        command: Sequence[str] = (),
-        watch: Callable[[str, Entry | None], None],
-        tell: Callable[[str], None],
-        earlier: Sequence[StoredRun] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self._cluster, self._selection, self._settings, self._fleet = cluster, selection, settings, fleet
-        self._results, self._label, self._command = results, label, list(command)
-        self._watch, self._tell_user, self._clock, self._began = watch, tell, clock, clock()
-        self._earlier = {run.header.fleet.lane: run for run in earlier if run.header.fleet is not None}
+    cluster: "RayCluster"
+    selection: Selection
+    settings: Settings
+    fleet: Fleet
+    results: Path
+    label: str = ""
+    command: list[str] = field(default_factory=list)
+    watch: Callable[[str, Entry | None], None]
+    tell: Callable[[str], None]
+    earlier: Sequence[StoredRun] = ()
+    clock: Callable[[], float] = time.monotonic
+    done: int = 0
+    total: int = 0
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+        self._earlier = {run.header.fleet.lane: run for run in self.earlier if run.header.fleet is not None}
         self._lanes: dict[str, Lane] = {}
         self._threads: list[threading.Thread] = []
         self._shares: dict[str, Share] = {}
         self._changed = threading.Condition()
         self._ended = False
         self._problem: BaseException | None = None
-        self.done = self.total = 0
 
     @property
     def lanes(self) -> Collection[Lane]:
@@ -194,12 +188,12 @@ class FleetSession:
             self._ended = True
             self._changed.notify_all()
         if ended != "complete":
-            self._cluster.close()
+            self.cluster.close()
         deadline = time.monotonic() + ENDING_SECONDS
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
         if ended == "complete":
-            self._cluster.close()
+            self.cluster.close()
         with self._changed:
             for writer in [lane.writer for lane in self.lanes if lane.writer is not None]:
                 with writer:
@@ -208,7 +202,7 @@ class FleetSession:
 
     def _goes_on(self) -> bool:
         """Open lanes on new places, lose those whose place is gone; return whether a lane is at work."""
-        places, at = self._cluster.places(), self._clock()
+        places, at = self.cluster.places(), self.clock()
         for lane in self.lanes:
             if lane.place not in places:
                 self._lose(lane, "its node left the cluster")
@@ -227,12 +221,12 @@ class FleetSession:
     def _serve(self, lane: Lane) -> None:
         """Measure on a lane until its share has nothing left; the thread of a lane."""
         try:
-            memory_limit, settings = self._cluster.open(lane.place), self._settings
+            memory_limit, settings = self.cluster.open(lane.place), self.settings
             settings = replace(settings, memory_limit_bytes=settings.memory_limit_bytes or memory_limit)
             with self._changed:
                 lane.state = lane.state if lane.state == LOST else BUSY
-            open_server = functools.partial(self._cluster.channel, lane.place)
-            with session.prepare(self._selection, settings, open_server=open_server) as prepared:
+            open_server = functools.partial(self.cluster.channel, lane.place)
+            with session.prepare(self.selection, settings, open_server=open_server) as prepared:
                 session.require_work(prepared)
                 with self._changed:
                     share = lane.share = self._begin(lane, prepared)
@@ -255,7 +249,7 @@ class FleetSession:
 
     def _begin(self, lane: Lane, prepared: session.Prepared) -> Share:
         """Begin, or continue, the run of a lane; return its share, with the skipped cases stored."""
-        kind, alone = kind_of(prepared.environment), self._fleet.on == EACH
+        kind, alone = kind_of(prepared.environment), self.fleet.on == EACH
         before = self._earlier.get(lane.name)
         same = (known for known in self.lanes if known.state == LOST and known.name == lane.name and known.writer)
         if (lost := next(same, None)) is not None:  # it has come back
@@ -266,15 +260,15 @@ class FleetSession:
             lane.servers = 1 + max((known.server for known in before.rounds), default=-1)
         else:
             header = session.new_header(
-                self._selection, prepared.settings, prepared.environment, prepared.plan, self._label, self._command
+                self.selection, prepared.settings, prepared.environment, prepared.plan, self.label, self.command
             )
-            run = f"{new_run_id(lane.name).rpartition('-')[0]}-{self._fleet.id}"
-            fleet = replace(self._fleet, lane=lane.name)
-            lane.writer = RunWriter.create(self._results, replace(header, run=run, fleet=fleet))
+            run = f"{new_run_id(lane.name).rpartition('-')[0]}-{self.fleet.id}"
+            fleet = replace(self.fleet, lane=lane.name)
+            lane.writer = RunWriter.create(self.results, replace(header, run=run, fleet=fleet))
         key = lane.name if alone else kind
         if (share := self._shares.get(key)) is None:  # the plans of a kind are equal
             cases = {planned.case.case_id: planned.case for planned in prepared.plan}
-            share = self._shares[key] = Share(cases, self._settings.rounds, spread=not alone)
+            share = self._shares[key] = Share(cases, self.settings.rounds, spread=not alone)
             for name, stored in self._earlier.items():
                 if kind_of(stored.header.environment) == kind and (name == lane.name or not alone):
                     for entry in stored.entries():
@@ -282,7 +276,7 @@ class FleetSession:
             skips = [skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in share.ended]
             lane.store(share, *skips, of=[skip.case_id for skip in skips])
             share.ended |= {skip.case_id for skip in skips}
-            self.total += sum(map(share.turns_left, share.begin()))
+            self.total += sum(len(share.missing(case_id)) for case_id in share.begin())
         return share
 
     def _next(self, lane: Lane, share: Share) -> list[str]:
@@ -308,7 +302,7 @@ class FleetSession:
                 raise NothingToRunError(lane.why)
             lane.store(share, entry)
             if isinstance(entry, Failure | Skip):
-                self.total -= share.turns_left(entry.case_id)
+                self.total -= len(share.missing(entry.case_id))
             else:
                 self.done += not getattr(entry, "control", False)
             share.add(entry)
@@ -321,7 +315,7 @@ class FleetSession:
         if lane.state == LOST or self._ended:
             return
         lane.state, lane.why = LOST, why
-        self._tell_user(f"{lane.name}: lost: {why}")
+        self.tell(f"{lane.name}: lost: {why}")
         if lane.share is not None:
             lane.share.give_back(lane.place)
         self._changed.notify_all()
@@ -335,10 +329,11 @@ class FleetSession:
             share = lane.share
             if share is None or lane.state != LOST or lane.writer is None:
                 continue
-            missing = {case_id: task for table in share.left for case_id in table if (task := share.missing(case_id))}
+            missing = {case_id: tasks for table in share.left for case_id in table if (tasks := share.missing(case_id))}
             message, share.left = f"{lane.name} was lost: {lane.why}", []
             failures = [
-                Failure(case_id=case_id, stage=task, cause=KILLED, message=message) for case_id, task in missing.items()
+                Failure(case_id=case_id, stage=tasks[0], cause=KILLED, message=message)
+                for case_id, tasks in missing.items()
             ]
             lane.store(share, *failures, of=missing)
 
@@ -346,8 +341,8 @@ class FleetSession:
         """Give the watcher the numbers of lanes and turns, the time left at the pace so far, and the entry."""
         states, left = Counter(lane.state for lane in self.lanes), ""
         if self.done:
-            seconds = (self._clock() - self._began) * (self.total - self.done) / self.done
+            seconds = (self.clock() - self._began) * (self.total - self.done) / self.done
             left = f", about {format_duration(seconds)} left"
         lanes = [counted(states.total() - states[LOST], "lane")]
         lanes += [f"{states[state]} {state}" for state in (OPENING, LOST) if states[state]]
-        self._watch(f"{', '.join(lanes)}; {self.done:,} of {self.total:,} turns{left}", entry)
+        self.watch(f"{', '.join(lanes)}; {self.done:,} of {self.total:,} turns{left}", entry)

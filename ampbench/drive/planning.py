@@ -87,17 +87,11 @@ class PlannedCase:
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """A workload with its resolved parameters, and its abilities."""
+    """A workload as `built`, with resolved parameters; `phases` are those of a selection without any."""
 
     source: WorkloadSource
-    parameters: Mapping[str, ParameterValue]
     phases: tuple[str, ...]
-    images: bool
-    has_loss: bool
-    unavailable: str
-    version: int
-    own_step: bool = False
-    optimizer_settings: tuple[str, ...] | None = None
+    built: Description
 
 
 def make_plan(
@@ -132,16 +126,16 @@ def make_plan(
         asked = _precisions(selection, device, environment.device(device))
         for variant in _variants(sources, selection, environment, device, describe):
             builtin = WORKLOADS[variant.source.name].sizes if variant.source.builtin else {}
-            for text in recipes if variant.has_loss else ():
+            for text in recipes if variant.built.has_loss else ():
                 _check_settings(text, variant)
-            settable |= variant.parameters.keys() | builtin.keys()
+            settable |= variant.built.parameters.keys() | builtin.keys()
             phases = [phase for phase in PHASES if phase in (selection.phases or variant.phases)]
             for phase, path, settings, recipe, precision in itertools.product(
                 phases, selection.paths or ["eager"], of_cases, recipes, asked
             ):
                 if precision.same_ops and phase == "inference" and not named:
                     continue
-                parameters = dict(variant.parameters)
+                parameters = dict(variant.built.parameters)
                 batch_size = parameters.pop("batch_size") if _has_batch_size(parameters) else None
                 case = Case(
                     workload=variant.source.name,
@@ -157,7 +151,7 @@ def make_plan(
                     sdpa="" if settings["sdpa"] == TORCHS_CHOICE else settings["sdpa"],
                     scaler=settings["scaler"] or not (precision.scaler and phase == "training"),
                     recipe=recipe if phase == "training" else "",
-                    version=variant.version,
+                    version=variant.built.version,
                 )
                 skip = _why_not(case, variant, precision, environment, absent_devices)
                 if not (skip or named or emulated):
@@ -168,7 +162,7 @@ def make_plan(
                         case=case,
                         source=variant.source,
                         skip=skip,
-                        optimizer=bool(recipe) or variant.optimizer_settings != (),
+                        optimizer=bool(recipe) or variant.source.builtin or variant.built.optimizer_settings != (),
                     ),
                 )
     bare = [name for name in selection.overrides if "." not in name]
@@ -246,8 +240,8 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
 
 def _check_settings(text: str, variant: _Variant) -> None:
     """Raise `UsageError` for a recipe without an optimizer whose settings the workload's own optimizer lacks."""
-    recipe, known_settings, called = find_recipe(text), variant.optimizer_settings, variant.source.name
-    if recipe.optimizer or known_settings is None:
+    recipe, known_settings, called = find_recipe(text), variant.built.optimizer_settings, variant.source.name
+    if recipe.optimizer or variant.source.builtin or variant.built.unavailable:
         return
     if recipe.settings and not known_settings:
         raise UsageError(f"{called} has no optimizer to change: name one, as in --optimizer adamw:lr=3e-4")
@@ -451,7 +445,8 @@ def _variants(
         if library is not None and (why := environment.unavailable.get(library.name)):
             parameters = overrides_of(source, selection, selection.overrides)  # cannot be checked without the library
             parameters |= {name: values[0] for name, values in selection.sweeps.items()}
-            yield _Variant(source, parameters, PHASES, False, True, _absent(library.name, why), 0)
+            unavailable = _absent(library.name, why)
+            yield _Variant(source, PHASES, _described(parameters, 0, unavailable, has_loss=True, images=False))
             continue
         if spec is None:
             _check_batch_size(source, named)
@@ -462,29 +457,26 @@ def _variants(
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
             if spec is not None:
                 lacking = environment.unavailable.get(spec.needs, "")
-                yield _Variant(
-                    source=source,
-                    parameters=resolve_parameters(spec, preset, settings),
-                    phases=spec.phases if selection.workloads else spec.suite,
-                    images=spec.images,
-                    has_loss="training" in spec.phases,
-                    unavailable=lacking and _absent(spec.needs, lacking),
-                    version=spec.version,
-                )
+                built = _described(
+                    resolve_parameters(spec, preset, settings), spec.version,
+                    lacking and _absent(spec.needs, lacking), has_loss="training" in spec.phases, images=spec.images,
+                )  # fmt: skip
+                yield _Variant(source, spec.phases if selection.workloads else spec.suite, built)
                 continue
             _check_batch_size(source, settings)
             built = describe(source, settings, *asked)
-            yield _Variant(
-                source=replace(source, elsewhere=built.elsewhere, switches=built.switches, loaded=built.loaded),
-                parameters=built.parameters,
-                phases=PHASES,
-                images=built.channels_last,
-                has_loss=built.has_loss,
-                unavailable=built.unavailable,
-                version=built.version,
-                own_step=built.own_step,
-                optimizer_settings=built.optimizer_settings,
-            )
+            known = replace(source, elsewhere=built.elsewhere, switches=built.switches, loaded=built.loaded)
+            yield _Variant(known, PHASES, built)
+
+
+def _described(
+    parameters: dict[str, ParameterValue], version: int, unavailable: str, *, has_loss: bool, images: bool
+) -> Description:
+    """Return the description of a workload that is not built for it."""
+    return Description(
+        parameters=parameters, has_loss=has_loss, items_per_step=0.0, version=version, channels_last=images,
+        unavailable=unavailable,
+    )  # fmt: skip
 
 
 def _absent(package: str, why: str) -> str:
@@ -542,13 +534,13 @@ def _why_not(
     present = device is not None and device.available
     if not present and not absent_devices:
         return f"{case.device} is not available: {device.reason if device else 'unknown to this torch'}"
-    if variant.unavailable:
-        return variant.unavailable
+    if variant.built.unavailable:
+        return variant.built.unavailable
     if device is not None and present and (lacking := lack(device, case, precision)):
         return "; ".join(filter(None, lacking))
     if case.phase == "inference" and precision.same_ops:
         return f"without an optimizer {precision.name} is {precision.same_ops}"
-    if case.phase == "training" and not variant.has_loss:
+    if case.phase == "training" and not variant.built.has_loss:
         if case.family in LIBRARIES:
             return FEATURES_ALONE
         return INFERENCE_ALONE.format(case.workload) if variant.source.builtin else NO_LOSS
@@ -556,9 +548,9 @@ def _why_not(
         return NO_TRACED_TRAINING
     if case.device == "cpu" and compile_mode(case.path) == "reduce-overhead":
         return NO_GRAPHS
-    if case.phase == "training" and variant.own_step and (why := no_own_step(precision)):
+    if case.phase == "training" and variant.built.own_step and (why := no_own_step(precision)):
         return why
-    if case.memory_format == "channels_last" and not variant.images:
+    if case.memory_format == "channels_last" and not variant.built.channels_last:
         return "channels_last needs images (inputs of four dimensions)"
     return ""
 

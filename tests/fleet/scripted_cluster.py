@@ -142,5 +142,6 @@ def fleet_session(
     """Return a session of three rounds on a scripted cluster."""
     fleet, settings = Fleet(id="abcdef", lane="", on=on), Settings(rounds=3)
     return FleetSession(
-        cluster, selection, settings, fleet, results, watch=watch, tell=lambda _: None, earlier=earlier, clock=clock
-    )
+        cluster=cluster, selection=selection, settings=settings, fleet=fleet, results=results, watch=watch,
+        tell=lambda _: None, earlier=earlier, clock=clock,
+    )  # type: ignore[arg-type]  # fmt: skip

@@ -19,8 +19,9 @@ from ampbench.store import StoredRun, list_runs, read_run
 pytest.importorskip("ray")
 
 QUICK = ["--preset", "tiny", "--rounds", "2", "--min-run-time", "0.02"]
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-"""With the first of these Ray takes loopback for the address of its nodes, as it does on other systems."""
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""With the first of these Ray takes loopback for the address of its nodes, as it does on other systems. With the last,
+its workers do not wait for everything else on a busy machine."""
 MARK = f"AMPBENCH_TEST={os.getpid()}"
 """The variable of the processes of this test's clusters."""
 CLUSTER = Path(__file__).with_name("ray_cluster.py")
@@ -103,7 +104,7 @@ def bytes_of(found: MemoryPass) -> dict[str, object]:
     return {name: getattr(found, name) for name in MemoryPass.__slots__}
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
