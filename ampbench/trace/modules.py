@@ -57,9 +57,9 @@ class ModuleStack:
         self._calls = calls
         self._returned = returned
         self._stack: list[tuple[torch.nn.Module, str, bool]] = []
-        self._names: dict[int, tuple[weakref.ref[torch.nn.Module], list[str]]] = {}
+        self._names: weakref.WeakKeyDictionary[torch.nn.Module, list[str]] = weakref.WeakKeyDictionary()
         self._roots: Counter[str] = Counter()
-        self._children: dict[tuple[str, int], tuple[weakref.ref[torch.nn.Module], str]] = {}
+        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[str | None, str]] = weakref.WeakKeyDictionary()
         self._hooks = ExitStack()
         self._model = model
 
@@ -93,10 +93,7 @@ class ModuleStack:
 
     def _learn(self, root: torch.nn.Module, prefix: str) -> None:
         for name, module in root.named_modules(remove_duplicate=False):
-            known = self._names.get(id(module))
-            if known is None or known[0]() is not module:
-                known = self._names[id(module)] = (weakref.ref(module), [])
-            known[1].append(_joined(prefix, name))
+            self._names.setdefault(module, []).append(_joined(prefix, name))
         for name, parameter in root.named_parameters():
             self._name(parameter, WEIGHT, _joined(prefix, name))
             self.owners[_joined(prefix, name)] = _joined(prefix, name.rpartition(".")[0])
@@ -146,15 +143,12 @@ class ModuleStack:
             self._calls.resume()
 
     def _path(self, module: torch.nn.Module) -> str:
-        parent = self._stack[-1] if self._stack else None
-        above = parent[1] if parent else ""
-        key = (above if parent else "/", id(module))
-        kept = self._children.get(key)
-        if kept is not None and kept[0]() is module:
-            return kept[1]
-        path = self._path_within(module, parent[0] if parent else None, above)
-        self._children[key] = (weakref.ref(module), path)
-        return path
+        parent, above, _ = self._stack[-1] if self._stack else (None, "", False)
+        paths = self._paths.setdefault(module, {})
+        key = None if parent is None else above
+        if key not in paths:
+            paths[key] = self._path_within(module, parent, above)
+        return paths[key]
 
     def _path_within(self, module: torch.nn.Module, parent: torch.nn.Module | None, above: str) -> str:
         """Return where `module` sits: below its caller if it is there, else where the root has it, else its class."""
@@ -162,9 +156,9 @@ class ModuleStack:
             for name, child in parent._modules.items():
                 if child is module:
                     return _joined(above, name)
-        known = self._names.get(id(module))
-        if known is not None and known[0]() is module:
-            return next((path for path in known[1] if not above or path.startswith(f"{above}.")), known[1][0])
+        names = self._names.get(module)
+        if names is not None:
+            return next((path for path in names if not above or path.startswith(f"{above}.")), names[0])
         kind = type(module).__name__
         if parent is not None:
             return _joined(above, kind)

@@ -4,7 +4,6 @@ Magnitudes are exact histograms by binary exponent, in two passes over the bits.
 normalisation takes statistics over, the largest magnitude is counted (`count_together`).
 """
 
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, Swallowed
 from ampbench.trace.dtypes import short_dtype
@@ -238,7 +238,7 @@ class Ranges:
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._room: dict[str, torch.Tensor] = {}
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Counts]] = {}
+        self._known = WeakIdKeyDictionary()
         self._active = True
 
     @property
@@ -337,9 +337,8 @@ class Ranges:
     def _count_input(self, run: ModuleRun, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point():
             return
-        known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == version(tensor):
-            counts = known[2]
+        since, counts = self._known.get(tensor, (None, None))  # type: ignore[no-untyped-call]
+        if counts is not None and since == version(tensor):
             self._add(run.path, INPUT, "", counts)
         else:
             counts = self.count(run.path, INPUT, "", tensor)
@@ -353,7 +352,7 @@ class Ranges:
         """Keep a module's output for the next module, unless it changes in between."""
         since = version(tensor)
         if since is not None:
-            self._known[id(tensor)] = (weakref.ref(tensor), since, counts)
+            self._known[tensor] = (since, counts)
 
 
 @contextmanager
