@@ -201,7 +201,7 @@ _WORKLOADS = str(_OURS / "workloads")
 class Running:
     """What goes on now, for all traces that are on.
 
-    `ops` run inside recorders' own code; `differentiating`: a backward pass was asked for; `create_graph`: it records
+    `ops` run inside ledgers' own code; `differentiating`: a backward pass was asked for; `create_graph`: it records
     a graph, so that grad mode does not tell a recomputed forward pass from it.
     """
 

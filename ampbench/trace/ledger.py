@@ -89,11 +89,12 @@ class _Whole:
     kwargs: Any = field(default_factory=dict)
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the ops that run while it is on, in `ops`, `casts` and `uses` (of weights).
+class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The ops, casts and weights of a block, readable at any time: within it, after it, and after an error in it.
 
-    `learning`: gradients were not switched off for one of them at least. `model_ops` counts those up to the model's
-    return. Operators that are given functions (`torch.cond`, `flex_attention`) are one op each, as their kernels are.
+    `ops` has every op, casts included, and `weights` every forward use of a parameter: cast for it, reused from
+    autocast's cache, or not needed. Operators that are given functions (`torch.cond`, `flex_attention`) are one op
+    each, as their kernels are.
     """
 
     supports_higher_order_operators = True
@@ -101,13 +102,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: torch.nn.Module | None, *, sources: bool = False, time: bool = False):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Operation] = []
-        self.casts: list[OpenCast] = []
-        self.promotions: list[Promotion] = []
-        self.uses: list[WeightUse] = []
-        self._values = Values(lambda tensor: self.modules.find(tensor))  # noqa: PLW0108 - they come next
+        self.weights: list[WeightUse] = []
+        self._casts: list[OpenCast] = []
+        self._promotions: list[Promotion] = []
+        self._values = Values(lambda tensor: self.stack.find(tensor))  # noqa: PLW0108 - they come next
         self.calls = CallMode(self.run_whole, sources=sources)
-        self.modules = ModuleStack(model, self._values.name, self.calls, self._returned)
-        self.places = Places(self.modules)
+        self.stack = ModuleStack(model, self._values.name, self.calls, self._returned)
+        self.places = Places(self.stack)
         self._time = time
         self._synchronize = torch.accelerator.synchronize if time and torch.accelerator.is_available() else None
         self._cast_at: dict[int, OpenCast] = {}
@@ -117,8 +118,45 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._whole: _Whole | None = None
         self._loose: int | None = None
         self._handing_on = False
-        self.learning = False
-        self.model_ops: int | None = None
+        self._learning = False
+        self._model_ops: int | None = None
+
+    @property
+    def trace(self) -> CastTrace:
+        """Everything recorded so far."""
+        return CastTrace(
+            ops=[*self.ops],
+            casts=self.casts,
+            promotions=[*self._promotions],
+            weights=[*self.weights],
+            modules=self.modules,
+            timed=self._time,
+            inference=bool(self.ops) and not self._learning,
+            model_ops=self._model_ops,
+        )
+
+    @property
+    def casts(self) -> list[Cast]:
+        """Every copy into another dtype."""
+        return [row.closed() for row in self._casts]
+
+    @property
+    def modules(self) -> list[ModuleCalls]:
+        """The dtypes that went in and out of each module."""
+        return self.stack.dtypes()
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of the weights' copies autocast's cache keeps alive until its region ends."""
+        return cache_bytes(self.trace)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
+        import pandas as pd  # half a second that a worker need not wait for
+
+        from ampbench.records.casts import OP_COLUMNS, op_rows
+
+        return pd.DataFrame(op_rows(self.trace), columns=OP_COLUMNS).astype({"seconds": float})
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op and record it, or the ops of a tensor subclass."""
@@ -189,23 +227,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if start is None or start == len(self.ops):
             return
         self.ops[start:] = [structs.replace(op, phase="optimizer") for op in self.ops[start:]]
-        while self.uses and self.uses[-1].operation >= start:
-            self.uses.pop()
-        for row in reversed(self.casts):
+        while self.weights and self.weights[-1].operation >= start:
+            self.weights.pop()
+        for row in reversed(self._casts):
             if row.cast.index < start:
                 break
             state = {"what": STATE, "name": ""} if row.cast.what in _STATES else {}
             row.cast = structs.replace(row.cast, phase="optimizer", **state)
 
     def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
-        """Return the name of a tensor from outside, and the ops that read it unchanged, its casts included."""
+        """Return the name of a tensor from before the block, "" for none, and the `index` of each op that read it.
+
+        Those are the forward ops that read it unchanged, its casts included.
+        """
         with torch._C.DisableTorchFunction():
             value = self._values.known.get(storage_key(tensor))
         return ("", []) if value is None or not lives(value) else (value.name, value.uses)
 
     def _returned(self) -> None:
         if not in_backward():
-            self.model_ops = len(self.ops)
+            self._model_ops = len(self.ops)
 
     def _open(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an op with autocast as the program has it: a mode's own code runs with autocast off."""
@@ -256,7 +297,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind.silent:
             return
         # autocast casts a weight for its cache with gradients on, whatever the program says
-        self.learning = self.learning or (torch.is_grad_enabled() and not kind.casts)
+        self._learning = self._learning or (torch.is_grad_enabled() and not kind.casts)
         index = len(self.ops)
         call = self.calls.current
         sources = op_tensors(args)
@@ -273,7 +314,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             function = function or self.ops[forward].function
         elif place.leaf is not None:
             stored = self._values.known.get(storage_key(place.leaf))
-            place = place._replace(module=self.modules.owners.get(stored.name, "") if stored is not None else "")
+            place = place._replace(module=self.stack.owners.get(stored.name, "") if stored is not None else "")
         keys = [storage_key(tensor) for tensor in sources]
         written = [storage_key(tensor) for tensor in outputs]
         fresh = [key for key in written if key not in keys]
@@ -304,7 +345,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._values.written(index, (tensor for at in kind.writes for tensor in op_tensors([arguments.get(at)])))
         if (kind.promotes and len({tensor.dtype for tensor in sources}) > 1) or kind.name == _MEAN:
             inside = promoted(args) if kind.promotes else _averaged(sources[0], outputs[0])
-            self.promotions += [_promotion(index, tensor, dtype) for tensor, dtype in inside]
+            self._promotions += [_promotion(index, tensor, dtype) for tensor, dtype in inside]
         self.ops.append(
             Operation(
                 index=index,
@@ -322,7 +363,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         if place.phase != "forward":
             self._loose = index + 1
-        elif place.recomputed or self.modules.depth:
+        elif place.recomputed or self.stack.depth:
             self._loose = None
 
     def _cast(
@@ -372,7 +413,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             producer=value.op,
         )
         row = OpenCast(cast, value, call.number if call else 0)
-        self.casts.append(row)
+        self._casts.append(row)
         self._cast_at[index] = row
         return row
 
@@ -415,7 +456,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _use(self, name: str, status: str, cast: int | None = None, *, number: int, index: int, module: str) -> None:
         if not name or self._last_use.get(name) != number:
             self._last_use[name] = number
-            self.uses.append(WeightUse(name=name, operation=index, module=module, status=status, cast=cast))
+            self.weights.append(WeightUse(name=name, operation=index, module=module, status=status, cast=cast))
 
 
 def _promotion(index: int, tensor: torch.Tensor, dtype: torch.dtype) -> Promotion:
@@ -446,72 +487,6 @@ def _run_nested(func: Any, *args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
-class CastLedger:
-    """What `trace_casts` has seen so far, readable at any time: within the block, after it, and after an error in it.
-
-    `ops`, `casts`, `weights` and `modules` are records in the order of running, `trace` all four together.
-    """
-
-    def __init__(self, recorder: Recorder, *, timed: bool):
-        self._recorder = recorder
-        self._timed = timed
-
-    @property
-    def trace(self) -> CastTrace:
-        """Everything recorded so far."""
-        recorder = self._recorder
-        return CastTrace(
-            ops=self.ops,
-            casts=self.casts,
-            promotions=[*recorder.promotions],
-            weights=self.weights,
-            modules=self.modules,
-            timed=self._timed,
-            inference=bool(recorder.ops) and not recorder.learning,
-            model_ops=recorder.model_ops,
-        )
-
-    @property
-    def ops(self) -> list[Operation]:
-        """Every op, casts included."""
-        return [*self._recorder.ops]
-
-    @property
-    def casts(self) -> list[Cast]:
-        """Every copy into another dtype."""
-        return [row.closed() for row in self._recorder.casts]
-
-    @property
-    def weights(self) -> list[WeightUse]:
-        """Every forward use of a parameter: cast for it, reused from autocast's cache, or not needed."""
-        return [*self._recorder.uses]
-
-    @property
-    def modules(self) -> list[ModuleCalls]:
-        """The dtypes that went in and out of each module."""
-        return self._recorder.modules.dtypes()
-
-    @property
-    def cache_bytes(self) -> int:
-        """The bytes of the weights' copies autocast's cache keeps alive until its region ends."""
-        return cache_bytes(self.trace)
-
-    def uses_of(self, tensor: torch.Tensor) -> tuple[str, list[int]]:
-        """Return the name of a tensor from before the block, "" where no module received it under one.
-
-        Beside it stand the forward ops that took it in the dtype it has, by their `index`: those that cast it, too.
-        """
-        return self._recorder.uses_of(tensor)
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
-        import pandas as pd  # half a second that a worker need not wait for
-
-        from ampbench.records.casts import OP_COLUMNS, op_rows
-
-        return pd.DataFrame(op_rows(self.trace), columns=OP_COLUMNS).astype({"seconds": float})
-
-
 @contextmanager
 def trace_casts(
     model: torch.nn.Module | None = None, *, sources: bool = False, time: bool = False
@@ -525,29 +500,29 @@ def trace_casts(
     runs in other threads the block starts is not seen. Compiled modules and functions run uncompiled while a trace is
     on, because torch does not run compiled code under a dispatch mode.
     """
-    recorder = Recorder(model, sources=sources, time=time)
-    with recording(recorder):
-        yield CastLedger(recorder, timed=time)
+    ledger = CastLedger(model, sources=sources, time=time)
+    with recording(ledger):
+        yield ledger
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
-    """Have a recorder watch the block, in which nothing is compiled."""
+def recording(ledger: CastLedger) -> Iterator[None]:
+    """Have a ledger watch the block, in which nothing is compiled."""
 
     def starts(*_: Any) -> None:
-        recorder.optimizes()
-        recorder.places.optimizing = True
+        ledger.optimizes()
+        ledger.places.optimizing = True
 
     def ends(*_: Any) -> None:
-        recorder.places.optimizing = False
+        ledger.places.optimizing = False
 
     with ExitStack() as stack:
-        recorder.modules.hook()
-        stack.callback(recorder.modules.unhook)
+        ledger.stack.hook()
+        stack.callback(ledger.stack.unhook)
         stack.callback(register_optimizer_step_pre_hook(starts).remove)
         stack.callback(register_optimizer_step_post_hook(ends).remove)
-        stack.enter_context(recorder.calls)
-        stack.enter_context(recorder)
+        stack.enter_context(ledger.calls)
+        stack.enter_context(ledger)
         if "torch._dynamo" in sys.modules:  # which takes seconds to import, and is before anything is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(warnings.catch_warnings())

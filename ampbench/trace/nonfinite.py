@@ -13,7 +13,7 @@ import torch
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.trace.calls import INSIDE, leaves_ahead, op_tensors
 from ampbench.trace.dtypes import Kind, op_kind
-from ampbench.trace.ledger import Recorder, recording
+from ampbench.trace.ledger import CastLedger, recording
 from ampbench.trace.modules import hook_calls
 
 FRAMES = 5
@@ -62,8 +62,8 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
         yield finder
 
 
-class _Finder(Recorder):  # type: ignore[no-untyped-call]
-    """A recorder that also looks at values until it has found the op."""
+class _Finder(CastLedger):  # type: ignore[no-untyped-call]
+    """A ledger that also looks at values until it has found the op."""
 
     def __init__(self, model: torch.nn.Module):
         super().__init__(model)

@@ -72,7 +72,7 @@ def test_a_gradient_s_cast_that_undoes_none_belongs_to_the_op_that_made_it():
     with trace_casts() as ledger:
         (low.bfloat16() * wide).sum().backward()
     (inside,) = [cast for cast in ledger.casts if cast.phase == "backward" and cast.origin == "internal"]
-    (user,) = [user for cast, user in zip(ledger.casts, cast_users(ledger.trace), strict=True) if cast is inside]
+    (user,) = [user for cast, user in zip(ledger.casts, cast_users(ledger.trace), strict=True) if cast == inside]
     assert (user.name, user.phase) == ("aten.mul", "backward")
 
 
