@@ -139,7 +139,6 @@ def page(runs: Sequence[StoredRun]) -> str:
     parts += ["## Not seen with any of these versions", UNSEEN, _unseen(listed)]
     linked = re.sub(r"[\w-]+/[\w-]+#\d+", lambda thread: _link(thread[0]), WITHOUT_CHECK)
     parts += ["## Reported, without a check", linked]
-    parts += ["## Every check, every version", *(folded(_title(matrix), _all(matrix)) for matrix in listed)]
     parts += ["## The reports", folded("Threads", _threads())]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
@@ -205,16 +204,6 @@ def _newest(matrix: Matrix, newest: str) -> list[str]:
         f"Not shown here ({len(unshown)}):" if unshown else "",
         "\n".join(unshown),
     ]
-
-
-def _all(matrix: Matrix) -> str:
-    """Return the outcomes of each check; checks with equal outcomes in all versions as lists of names."""
-    every = {check.name: matrix.outcomes(check.name) for check in matrix.checks}
-    rows = [[name, *outcomes] for name, outcomes in every.items() if len(set(outcomes)) > 1]
-    always = [(kind, [f"`{name}`" for name, outcomes in every.items() if {*outcomes} == {kind}]) for kind in MEANINGS]
-    headers = ["check", *matrix.versions]
-    lists = [f"{kind} with every torch: {', '.join(names)}." for kind, names in always if names]
-    return "\n\n".join([markdown_table(headers, rows, headers), *lists])
 
 
 def _threads() -> str:
