@@ -13,13 +13,12 @@ import msgspec
 import pytest
 import torch
 
-import ampbench.pytest_plugin
 from ampbench import live
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import find_workloads
 from ampbench.pytest_plugin.measuring import present
-from ampbench.records.case import DEVICES, Environment
+from ampbench.records.case import DEVICES
 from ampbench.store import run_file
 from ampbench.worker.environment import read_environment
 from tests.strangers import repository
@@ -213,15 +212,19 @@ def test_built_in(amp_benchmark):
     document, found = extra(pytester)
     (elsewhere,) = (each for each in document["benchmarks"] if each["fullname"].startswith("test_only_here.py"))
     said = "memory was not measured: workload test_only_here.py:net cannot be imported: RuntimeError: only"
-    assert [*map(list, elsewhere["extra_info"]["ampbench"]["lines"])] == [["case"], ["round"], ["divergence"]]
+    assert [*map(list, elsewhere["extra_info"]["ampbench"]["lines"])] == [
+        ["header"],
+        ["case"],
+        ["round"],
+        ["divergence"],
+    ]
     assert elsewhere["extra_info"]["ampbench"]["notes"][0].startswith(said)
-    environment = msgspec.convert(document["machine_info"]["ampbench"], Environment)
-    assert environment.torch_version == torch.__version__
     one = found["test_net[cpu-training-bf16_autocast]"]
     assert one["group"] == "test_mine.py:net[width=8]/b2/cpu/training"
     assert one["stats"]["iterations"] == 1
     own = one["extra_info"]["ampbench"]
-    case, timed, memory, divergence = (run_file.decode(msgspec.json.encode(line))[1] for line in own["lines"])
+    header, case, timed, memory, divergence = (run_file.decode(msgspec.json.encode(line))[1] for line in own["lines"])
+    assert header.environment.torch_version == torch.__version__
     assert case.case_id == "test_mine.py:net[width=8]/b2/bf16_autocast/cpu/training/eager/in-fp32"
     assert memory.peak_bytes > memory.parameter_bytes > 0
     assert divergence.output.rel_l2 is not None
@@ -262,7 +265,7 @@ def test_net(amp_benchmark, width):
     result.stdout.fnmatch_lines(["SKIPPED*2*no loss given: *(module, inputs, loss)"])
     _, found = extra(pytester)
     own = found["test_net[3-cpu-inference-fp32]"]["extra_info"]["ampbench"]
-    case, _, divergence = own["lines"]
+    _, case, _, divergence = own["lines"]
     assert case["case"]["workload"] == "test_mine.py::test_net[3]:lambda"
     assert "memory was not measured" in own["notes"][0]
     assert divergence["divergence"]["output"]["rel_l2"] is not None
@@ -303,7 +306,7 @@ def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_
     result = pytester.runpytest_inprocess("--amp-device=cpu", *QUICK, "--benchmark-json=out.json")
     result.assert_outcomes(passed=8)
     document, _ = extra(pytester)
-    assert [each["extra_info"]["ampbench"]["lines"][0]["case"]["workload"] for each in document["benchmarks"]] == [
+    assert [each["extra_info"]["ampbench"]["lines"][1]["case"]["workload"] for each in document["benchmarks"]] == [
         f"{folder}/test_mine.py::{test}"
         for folder in ("a", "b")
         for test in (
@@ -497,7 +500,9 @@ def test_benchmark_disable_times_nothing_skip_runs_no_step_and_only_no_other_tes
 def test_saved_benchmarks_are_compared_on_the_same_machine_and_grouped_by_precision(pytester: pytest.Pytester) -> None:
     run(pytester, STEPS, "--benchmark-autosave", "-k", "net")
     (saved,) = pytester.path.glob(".benchmarks/*/0001_*.json")
-    assert json.loads(saved.read_text())["machine_info"]["ampbench"]["torch_version"] == torch.__version__
+    [benchmark] = json.loads(saved.read_text())["benchmarks"]
+    header = benchmark["extra_info"]["ampbench"]["lines"][0]["header"]
+    assert header["environment"]["torch_version"] == torch.__version__
     second = run(pytester, STEPS, "--benchmark-compare", "--benchmark-group-by=param:amp_precision", "-k", "net")
     second.assert_outcomes(passed=1, deselected=1)
     second.stdout.fnmatch_lines(["*benchmark 'amp_precision=fp32': 2 tests*"])
@@ -556,16 +561,6 @@ def test_a_function_in_a_package_is_found_by_its_module_and_one_of_a_class_only_
     assert live.importable(json.dumps) == find_workloads("json:dumps")[0]
     assert live.importable(json.decoder.scanner.py_make_scanner) == find_workloads("json.scanner:py_make_scanner")[0]
     assert live.importable(json.JSONEncoder().encode) is None
-
-
-def test_the_machine_is_described_where_saved_benchmarks_describe_it() -> None:
-    described: dict[str, Any] = {"node": "here"}
-    compare = ampbench.pytest_plugin.pytest_benchmark_compare_machine_info
-    compare(machine_info=described, compared_benchmark={"machine_info": {"node": "here"}})
-    assert described == {"node": "here"}
-    compare(machine_info=described, compared_benchmark={"machine_info": {"ampbench": {}}})
-    assert described["node"] == "here"
-    assert described["ampbench"]["torch_version"] == torch.__version__
 
 
 WITHOUT = "Failed: amp_benchmark needs pytest-benchmark"

@@ -110,26 +110,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize(metafunc)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """Add the environment, torch's part included, once a test has measured a case."""
-    if (measured := config.stash.get(MEASURED, None)) is not None and measured.entries:
-        measured.describe_machine(machine_info)
-
-
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_benchmark_compare_machine_info(machine_info: dict[str, Any], compared_benchmark: dict[str, Any]) -> None:
-    """Add the environment where the saved benchmarks have it, so that like is compared with like.
-
-    pytest-benchmark compares at the start, before any test has used the fixture. Without torch there is nothing to add.
-    """
-    described = "ampbench" in compared_benchmark.get("machine_info", {})
-    if described and "ampbench" not in machine_info and find_spec("torch"):
-        from ampbench.pytest_plugin.measuring import Measured
-
-        Measured().describe_machine(machine_info)
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Compare the measured cases with the file of --amp-compare; a session that is worse fails."""
     measured, file = session.config.stash.get(MEASURED, None), session.config.getoption("amp_compare")

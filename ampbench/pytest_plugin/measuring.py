@@ -171,11 +171,6 @@ class Measured:
             Path(), self.header, [entry for name in case_ids or self.entries for entry in self.entries[name]]
         )
 
-    def describe_machine(self, machine_info: dict[str, Any]) -> None:
-        """Add this machine and installation to pytest-benchmark's `machine_info`, which keeps its own values."""
-        for name, value in pytest_json.machine_info(self.header.environment).items():
-            machine_info.setdefault(name, value)
-
     def compare(self, file: str) -> bool:
         """Compare memory and errors with the run in `file`; return whether some compare and none is worse.
 
@@ -344,7 +339,9 @@ class AmpBenchmark:
         result = Result(self.measured.run(case.case_id))
         metrics = defined(result.rows[0], METRICS.values())
         numbers = {column.name: value for column, value in metrics if column.unit not in TIMED}
-        benchmark.extra_info.update(pytest_json.case_info(case, records, notes=notes, metrics=numbers))
+        benchmark.extra_info.update(
+            pytest_json.case_info(self.measured.header, case, records, notes=notes, metrics=numbers)
+        )
         return result
 
     def _memory(self, planned: PlannedCase, source: WorkloadSource | None, notes: list[str]) -> MemoryPass | None:
