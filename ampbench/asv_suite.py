@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import torch
@@ -47,17 +47,10 @@ _opened: dict[str, cells.Cell] = {}
 """The cell whose steps this process times."""
 _held = ExitStack()
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def _with(**attributes: Any) -> Callable[[_F], _F]:
+def _with(**attributes: Any) -> Callable[[Any], Any]:
     """Set attributes of a function, asv's settings of a benchmark."""
-
-    def mark(function: _F) -> _F:
-        function.__dict__.update(attributes)
-        return function
-
-    return mark
+    return lambda function: function.__dict__.update(attributes) or function
 
 
 def keep_passes() -> None:

@@ -570,7 +570,7 @@ WITHOUT = "Failed: amp_benchmark needs pytest-benchmark"
     ("installed", "said"),
     [
         (False, f'{WITHOUT}: pip install "ampbench[pytest]"'),
-        (True, f"{WITHOUT}, which is switched off: run without -p no:benchmark, or with -p pytest_benchmark.plugin"),
+        (True, f"{WITHOUT}: drop -p no:benchmark"),
     ],
     ids=["missing", "switched off"],
 )

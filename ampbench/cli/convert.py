@@ -62,8 +62,10 @@ def command(
       ampbench convert results --to parquet -o runs.parquet
       ampbench convert results/asv .benchmarks --to native
     """
-    if to not in known_formats():
-        raise UnknownNameError("format", to, known_formats())
+    from ampbench.convert import FORMATS
+
+    if to not in (known := [*FORMATS, PARQUET, NATIVE]):
+        raise UnknownNameError("format", to, known)
     if baseline and to != "junit":
         raise UsageError(f"--to {to} does not take --baseline: junit does")
     if to == NATIVE:
@@ -84,13 +86,6 @@ def command(
     else:
         print_text(str(text))
     return 0
-
-
-def known_formats() -> list[str]:
-    """Return the names of all formats."""
-    from ampbench.convert import FORMATS
-
-    return [*FORMATS, PARQUET, NATIVE]
 
 
 def _text(run: str, to: str, baseline: str, results: Path) -> str:

@@ -71,10 +71,8 @@ class WithoutBenchmark:
     @pytest.fixture
     def benchmark(self) -> None:
         """Fail, and name the remedy."""
-        remedy = ", which is switched off: run without -p no:benchmark, or with -p pytest_benchmark.plugin"
-        if find_spec("pytest_benchmark") is None:
-            remedy = ': pip install "ampbench[pytest]"'
-        pytest.fail(f"amp_benchmark needs pytest-benchmark{remedy}", pytrace=False)
+        remedy = 'pip install "ampbench[pytest]"' if find_spec("pytest_benchmark") is None else "drop -p no:benchmark"
+        pytest.fail(f"amp_benchmark needs pytest-benchmark: {remedy}", pytrace=False)
 
 
 def _parameter(name: str) -> Any:

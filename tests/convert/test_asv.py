@@ -103,8 +103,8 @@ def test_a_run_knows_commit_times_and_environment(tmp_path: Path) -> None:
         program="asv", file="01234567-virtualenv-py3.11-AMPBENCH_DEVICEcpu-torch2.13.0.json"
     )
     environment = header.environment
-    assert (environment.host, environment.cpu, environment.cpu_count) == ("bench", "AMD EPYC", 2)
-    assert (environment.system, environment.memory_bytes, environment.python_version) == ("Linux 6.1", 2**33, "3.11")
+    assert (environment.host, environment.cpu) == ("bench", "AMD EPYC")
+    assert (environment.system, environment.python_version) == ("Linux 6.1", "3.11")
     assert (environment.torch_version, environment.torchvision_version) == ("2.13.0", "0.28.0")
     assert (environment.numpy_version, environment.threads, environment.devices) == ("", None, [])
 
@@ -124,13 +124,6 @@ def test_the_torch_version_is_the_requirement_or_what_the_suite_recorded(
 ) -> None:
     results = suite() | {TORCH: [[value], [], "1"]}
     assert read(tmp_path, results, requirements=requirements).header.environment.torch_version == version
-
-
-def test_what_a_person_typed_into_machine_json_is_no_number(tmp_path: Path) -> None:
-    path = write(tmp_path)
-    path.with_name("machine.json").write_text('{"machine": "bench", "num_cpu": "two", "ram": "8GB", "version": 1}')
-    (stored,) = read_source(path, Counter())
-    assert (stored.header.environment.cpu_count, stored.header.environment.memory_bytes) == (None, None)
 
 
 def test_null_is_a_failure_and_nan_a_skip(tmp_path: Path) -> None:
