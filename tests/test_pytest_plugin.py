@@ -235,7 +235,6 @@ def test_built_in(amp_benchmark):
     assert flat.keys() <= METRICS.keys()
     assert flat["peak_memory_bytes"] == memory.peak_bytes
     assert flat["output_rel_l2"] == divergence.output.rel_l2
-    assert not any(METRICS[name].unit in ("s", "items/s", "FLOP/s") for name in flat)  # `stats` has the times
     built_in = found["test_built_in[cpu-inference-fp32]"]
     assert built_in["stats"]["rounds"] >= 7
     text = "\n".join(result.outlines)

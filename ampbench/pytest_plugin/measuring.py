@@ -53,8 +53,6 @@ ARGUMENTS = ("precisions", "phases", "devices", "preset", "max_error")
 WARM_UP_SECONDS = 0.1
 PRELOAD = ("torch._dynamo", "torchvision")
 """What training and some built-in workloads import; both are in this process, too, once the environment was read."""
-TIMED = frozenset({"s", "items/s", "FLOP/s"})
-"""Units of metrics of time, which pytest-benchmark's own statistics of all samples have."""
 
 
 def meant(kind: str, value: Any) -> Any:
@@ -337,8 +335,7 @@ class AmpBenchmark:
             raise
         self.measured.entries[case.case_id] = [case, *records]
         result = Result(self.measured.run(case.case_id))
-        metrics = defined(result.rows[0], METRICS.values())
-        numbers = {column.name: value for column, value in metrics if column.unit not in TIMED}
+        numbers = {column.name: value for column, value in defined(result.rows[0], METRICS.values())}
         benchmark.extra_info.update(
             pytest_json.case_info(self.measured.header, case, records, notes=notes, metrics=numbers)
         )

@@ -116,11 +116,6 @@ class Point:
         """The disturbance of all its runs, so that it is not judged; "" where one of them was quiet."""
         return self.each[-1].disturbed if self.each and all(run.disturbed for run in self.each) else ""
 
-    @property
-    def undefined(self) -> bool:
-        """Whether the error was measured and is undefined, because a value is not finite."""
-        return self.gap is not None and self.gap.lack is Lack.UNDEFINED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:

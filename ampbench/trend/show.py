@@ -38,18 +38,15 @@ Names = Mapping[tuple[Place, str, int, str, str], str]
 def series_names(trend: Trend) -> Names:
     """Return a short, unique name for each series by its key.
 
-    To the case's label come the version of the workload where there are several, and the digests or the counter of
-    memory where the series of a case, metric and place differ in nothing else.
+    To the case's label come a later version of the workload, and the digests or the counter of memory where the series
+    of a case, metric and place differ in nothing else.
     """
     labels = case_labels(series.case for series in trend.series)
-    versions = Counter(
-        case_id for case_id, _ in {(series.case.case_id, series.case.version) for series in trend.series}
-    )
     alike = Counter(series.key[:-1] for series in trend.series)
     names = {}
     for series in trend.series:
         case = series.case
-        parts = [labels[case.case_id], *([f"v{case.version}"] if versions[case.case_id] > 1 else [])]
+        parts = [labels[case.case_id], *([f"v{case.version}"] if case.version > 1 else [])]
         if alike[series.key[:-1]] > 1:
             parts.append("/".join(part[:_LONGEST_PART] for part in series.numbers.split("/")))
         names[series.key] = " ".join(parts)
@@ -76,8 +73,7 @@ def summary(trend: Trend) -> str:
         if judged:
             beyond = " beyond what the whole run did" if trend.shifts else ""
             return f"no change in {counted(judged, 'series', 'series')}{beyond}"
-        alone = all(len(series.measured) < 2 for series in trend.series)
-        return "too few points to look for changes" if alone else "no series could be judged"
+        return "no series could be judged"
     parts = []
     for direction in ("regressed", "improved"):
         metrics = Counter(series.metric.name for series, change in changes if change.direction == direction)
@@ -158,10 +154,10 @@ def failures(trend: Trend) -> list[str]:
     labels = case_labels(series.case for series in trend.series)
     for series in trend.series:
         last, name = series.points[-1], labels[series.case.case_id]
-        if last.undefined:
-            name = f"{series.metric.name} of {name}"
-        elif last.gap is None or last.gap.lack is not Lack.FAILED:
+        if last.gap is None or last.gap.lack not in (Lack.FAILED, Lack.UNDEFINED):
             continue
+        if last.gap.lack is Lack.UNDEFINED:
+            name = f"{series.metric.name} of {name}"
         lines[f"{name} at {last.x.label}{where(trend, series.place)} {missing(last)}"] = None
     return list(lines)
 
