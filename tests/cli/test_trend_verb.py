@@ -82,7 +82,7 @@ def test_all_lists_every_series_and_says_where_one_has_gaps(ampbench: Callable, 
     found = ampbench("trend", "--results", folder, "--all", "--metric", "memory")
     rows = [line for line in found.out.split("\nampbench · ")[1].splitlines() if " memory " in line]
     assert len(rows) == 4
-    assert next(line for line in rows if "resnet18 bf16_autocast" in line).split()[-2:] == ["failed", "0%"]
+    assert next(line for line in rows if "resnet18 bf16_autocast" in line).split()[-1] == "failed"
 
 
 def document(found: Any) -> Any:
