@@ -37,7 +37,7 @@ from ampbench.cli.options import (
     with_parameters,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
-from ampbench.core.units import counted
+from ampbench.core.units import counted, one_of
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.run import LATEST
@@ -87,7 +87,8 @@ def _selecting(selects: "Selects") -> list[Parameter]:
     for name in ("sweep", *(() if selects.recipes else ("optimizer",))):
         del parameters[name]
     phase = "" if selects.phases else PHASE_HELP[selects.one_phase]
-    texts = {"precision": selects.precision, "phase": phase, "path": selects.path}
+    path = f"{one_of(selects.paths)}: this graph as well as eager mode." if selects.paths else ""
+    texts = {"precision": selects.precision, "phase": phase, "path": path}
     types = {name: Annotated[list[str] | None, many_names(f"--{name}", text)] for name, text in texts.items()}
     lacking = [name for name, text in texts.items() if not text]
     return [

@@ -231,10 +231,7 @@ def _lines(block: Block) -> int:
 
 
 def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: int) -> Section:
-    """Return a table with a row for each subject, the most problems first, in `room` lines.
-
-    A row has the first conclusion and, where there is room, the next problem or conclusion.
-    """
+    """Return a row for each subject, the most problems first, with one or two conclusions, in `room` lines."""
     cases = [subject.case for subject in subjects if subject.case]
     precisions = {case.precision for case in cases}
     labels = case_labels(cases, precision=len(precisions) > 1)

@@ -16,10 +16,9 @@ from msgspec import structs
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.core.units import UNDEFINED, one_of
-from ampbench.errors import UsageError
+from ampbench.core.units import UNDEFINED
 from ampbench.records import casts as terms
-from ampbench.records.case import PATHS, Case
+from ampbench.records.case import Case
 from ampbench.records.casts import (
     CAST_COLUMNS,
     Cast,
@@ -41,7 +40,6 @@ from ampbench.records.casts import (
 from ampbench.records.kinds import CASTS
 from ampbench.records.labels import few
 from ampbench.records.rules import FAKE
-from ampbench.records.run import Selection
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.studies.study import (
@@ -465,17 +463,6 @@ STEP = _columns(
 )  # fmt: skip
 
 
-def _refined(selection: Selection, _: CastsAsked) -> Selection:
-    """Raise `UsageError` for the ops of another precision, and for a path without a graph to read."""
-    from ampbench.studies.work import require_own_ops
-
-    require_own_ops(selection)
-    for path in selection.paths:
-        if path in PATHS and path not in ("eager", *GRAPHS):
-            raise UsageError(f"explain casts reads the graph of --path {one_of(GRAPHS)}, not of {path}")
-    return selection
-
-
 def _request(session: "Session[CastsAsked]", planned: "PlannedCase") -> Tracing:
     """Return a request for a case's casts, with the graphs of the paths selected and, in training, autograd's."""
     paths = [path for path in dict.fromkeys(session.prepared.selection.paths) if path in GRAPHS]
@@ -500,10 +487,8 @@ Examples:
 """,
     doing="tracing",
     asked=CastsAsked,
-    record=CastPass,
     task=TASK,
-    selects=Selects(path="compiled or traced: this graph as well as eager mode.", absent=True),
-    refined=_refined,
+    selects=Selects(paths=GRAPHS, among=[row.name for row in PRECISIONS.values() if not row.same_ops], absent=True),
     request=_request,
     title="Casts",
     remarks=lambda record: [

@@ -478,7 +478,6 @@ Examples:
 """,
     doing="measuring",
     asked=CeilingsAsked,
-    record=Ceiling,
     task=TASK,
     on_devices=OnDevices(
         request=lambda asked, blank: CeilingAsked(operation=blank.operation, dtype=blank.dtype, seconds=asked.seconds)

@@ -353,7 +353,6 @@ Examples:
     doing="checking",
     timeout="60",
     asked=ChecksAsked,
-    record=Checked,
     task=TASK,
     on_devices=OnDevices(
         request=_request,

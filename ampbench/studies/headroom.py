@@ -715,7 +715,6 @@ Examples:
 """,
     doing="watching",
     asked=RangesAsked,
-    record=RangePass,
     key="headroom",
     task=TASK,
     selects=Selects(precision="Low precisions to try. Default: all.", among=LOW, tried=lambda _: [BASELINE]),

@@ -56,13 +56,11 @@ _Mask = npt.NDArray[np.uint8]
 def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, precisions: Sequence[str]) -> RangePass:
     """Return the magnitudes of `steps` fp32 steps of `case` (0: one for each batch), and a run in each low precision.
 
-    All begin with the workload's own weights and take the same batches as often; in training each goes its own way
-    from there, as a loop would. Dropout is switched off, and while modules are watched torch's fused path of encoders
-    in inference, too, so that those within are seen; the whole step in a low precision takes it. One build of the step
-    exists at a time, and of the fp32 gradients only where they are zero is kept. Raises `WorkloadError` where fp32
-    gives outputs, a loss or gradients that are not finite, with the op that begins it, `UsageError` for a precision
-    that is not low, and what the network raises in fp32; what it raises in a low precision, unless memory ran out, is
-    recorded.
+    All begin with the workload's own weights and take the same batches. Dropout is off, and while modules are watched
+    torch's fused path of encoders in inference, so that the modules within are seen. One build of the step exists at a
+    time, and of the fp32 gradients only a mask of zeros is kept. Raises `WorkloadError` where fp32 gives outputs, a
+    loss or gradients that are not finite, and the network's errors in fp32; those in a low precision, unless memory ran
+    out, are recorded.
     """
     case = structs.replace(case, path="eager")
     notes: list[str] = []
@@ -140,7 +138,7 @@ def _run_low(
 class _Whole:
     """Whole steps in a precision whose low dtype is `low`; `seen` are fields of its `LowRun`, as far as it got.
 
-    `masked`: outputs are infinite in fp32, as they are meant to be, and only NaN among them is looked for.
+    `masked`: outputs are infinite in fp32 on purpose, and only NaN counts.
     """
 
     build: Callable[[list[str]], Step]
@@ -177,8 +175,7 @@ class _Whole:
     def see_steps(self, loss: torch.Tensor | None, nonzero: Sequence[Mapping[str, _Mask]]) -> None:
         """Run whole steps to see where values stop being finite and which gradients flush.
 
-        Values are looked at until one is not finite. In training, steps go on after it where GradScaler skips such an
-        update, but end where the weights may not be finite any more.
+        In training, steps go on where GradScaler skips such an update, but end where weights may not be finite.
         """
         step = self.build(self.notes)
         scaler = step.scaler if isinstance(step, TrainingStep) else None
@@ -212,7 +209,7 @@ class _Whole:
         self.seen["gradients"] = list(gradients_seen.values())
 
     def end(self, error: Exception) -> None:
-        """Say that a step ended with an error or, where it does not unless it is watched, that it was not seen."""
+        """Record the error of a step or, where it only ends so under a watch, note that."""
         step = self.build([])
         try:
             with step.mode():

@@ -178,7 +178,6 @@ Examples:
 """,
     doing="comparing",
     asked=StorageAsked,
-    record=StoragePass,
     task=Task(INPUT_STORAGE, StorageAsked, StoragePass, "ampbench.studies.input_storage_measure:do_storage"),
     selects=Selects(one_phase=False, among=AUTOCAST),
     title="Inputs stored in half",

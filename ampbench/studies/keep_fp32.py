@@ -733,7 +733,6 @@ Examples:
 """,
     doing="searching",
     asked=KeepAsked,
-    record=KeepSearch,
     told=searches,
     selects=Selects(among=LOW),
     refined=_refined,

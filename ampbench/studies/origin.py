@@ -154,7 +154,6 @@ Examples:
     doing="comparing the modules of",
     timeout="1800",
     asked=OriginAsked,
-    record=OriginPass,
     task=Task(ORIGIN, OriginAsked, OriginPass, "ampbench.studies.headroom_measure:do_origin"),
     selects=Selects(among=LOW),
     title="Where errors begin",

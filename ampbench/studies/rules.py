@@ -410,7 +410,6 @@ Examples:
 """,
     doing="probing",
     asked=Nothing,
-    record=RuleProbe,
     task=TASK,
     # tiny tensors: more threads would wait for each other
     on_devices=OnDevices(request=lambda *_: Nothing(), threads=1, help=ANY_DEVICE),

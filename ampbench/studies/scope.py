@@ -286,7 +286,6 @@ Examples:
 """,
     doing="studying",
     asked=ScopeAsked,
-    record=ScopePass,
     task=Task(SCOPE, ScopeAsked, ScopePass, "ampbench.studies.scope_measure:do_scopes"),
     selects=Selects(phases=("training",), recipes=True, among=AUTOCAST),
     title="Scope of autocast",

@@ -87,13 +87,13 @@ class Selects:
     Where no workload is named, `workloads` are taken; where no phase is, `phases` or, with `one_phase`, training where
     there is a loss and an optimizer, else inference. Precisions must be `among` these (none: all); a user's own are
     allowed with `own_precisions`. `tried` gives the precisions of the cases from those selected (`AUTOCAST`: that to
-    each device's default dtype), without times also `emulated` ones. `precision` and `path` are the help of options; a
-    verb without `path` is of eager cases, one with `phases` has no `--phase`. `absent` devices skip no case. With
-    `recipes` the verb has `--optimizer`.
+    each device's default dtype), without times also `emulated` ones. `precision` is the help of its option. Graphs of
+    `paths` are read as well as eager mode; without these its verb has no `--path`, and with `phases` no `--phase`.
+    `absent` devices skip no case. With `recipes` the verb has `--optimizer`.
     """
 
     precision: str = AUTOCAST_HELP
-    path: str = ""
+    paths: Sequence[str] = ()
     workloads: Sequence[str] = ()
     phases: Sequence[str] = ()
     one_phase: bool = True
@@ -165,8 +165,8 @@ class Study(Generic[A, R]):
     function that `work` makes. A stored record may say that it `failed`, and an entry of a piece at work the
     `progress`.
 
-    Output is made of `tables`, `conclusions` and `charts`; `record` is what a run stores, which `told` makes into those
-    of a case or device, if they differ. `heading` stands behind the name of a case, else the record's own name;
+    Output is made of `tables`, `conclusions` and `charts` of the stored `record`s or of what `told` makes of these by
+    case or device. `heading` stands behind the name of a case, else the record's own name;
     `remarks` are notes of the measuring; `code` is Python to paste. `title` heads its part of a page, `key` names its
     records in the JSON (none: as their lines). One whose `subject` is no case has `subjects`, which finds them in runs,
     each with a `name`, of certain cases (None: all): tables, conclusions (of None) and charts are made of these.
@@ -187,7 +187,6 @@ class Study(Generic[A, R]):
     failed: Callable[[Any], bool] = lambda _: False
     progress: Callable[[Entry], str] = lambda _: ""
     asked: type[A]
-    record: type[Any]
     told: "Callable[[StoredRun], Mapping[str, R]] | None" = None
     tables: Sequence[Table[R, Any]]
     conclusions: Callable[[Any, R], Iterable[Statement]]
@@ -199,6 +198,12 @@ class Study(Generic[A, R]):
     subjects: "Callable[[Iterable[StoredRun], Collection[str] | None], Sequence[R]] | None" = None
     key: str = ""
     charts: "Sequence[Drawing[Subject[R]]]" = ()
+
+    @property
+    def record(self) -> type[Any]:
+        """The type of the stored results."""
+        kind: type[Any] = named(KINDS[self.kind].found.record)
+        return kind
 
 
 def asks(help: str, *, least: float | None = None, most: float | None = None, **option: Any) -> msgspec.Meta:

@@ -874,7 +874,6 @@ Examples:
 """,
     doing="training",
     asked=TrainingAsked,
-    record=Training,
     key="trainings",
     task=TASK,
     timeout="1800",

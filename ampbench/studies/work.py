@@ -156,9 +156,8 @@ def _work_of(study: Study[A, Any], session: Session[A]) -> Work:
 def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, writer: RunWriter, watch: Watch) -> str:
     """Do each piece of work by `work`, with every entry to `writer` at once; return the kind of end.
 
-    Pieces of a case that failed or cannot run are skipped; a case with an unstorable entry failed. A server is opened
-    for the first piece that needs one; a killed worker's request is repeated once, as `Pool` does. An interruption ends
-    the session with a footer; no entry is lost.
+    Pieces of a case that failed or cannot run are skipped; a case with an unstorable entry failed. A killed worker's
+    request is repeated once, as `Pool` does. An interruption ends the session with a footer.
     """
     ended = "interrupted"
     gone: set[str] = set()
@@ -203,12 +202,11 @@ def prepared(
     *,
     open_channel: OpenChannel | None = None,
 ) -> Iterator[Prepared]:
-    """Plan the cases that `selection` and `asked` give, and yield the session, whose server ends with the context.
+    """Plan the cases of a request, and yield the session, whose server ends with the context.
 
-    Everything that can be wrong is raised here. With `begun`, the run to go on with, whose selection, settings and
-    `asked` these must be, only the cases that it lacks are planned. Raises `UsageError` where no workload is named, for
-    a path or a precision that the study is not for, and for a run that was begun in another environment or gives other
-    cases now; and as `make_plan`. A study without cases raises `UnknownNameError` for an absent device.
+    With `begun`, the run to resume, only the cases that it lacks are planned. Raises `UsageError` where no workload is
+    named, for a path or a precision that the study is not for, and for a run of another environment or with other
+    cases; and as `make_plan`.
     """
     selection, sources = _checked(study, selection, asked)
     preload = [*study.on_devices.preload] if study.on_devices else []
@@ -260,10 +258,10 @@ def _checked(study: Study[A, Any], selection: Selection, asked: A) -> tuple[Sele
         phases=selection.phases or list(selects.phases),
     )
     sources = check_selection(selection)
-    others = [path for path in selection.paths if path != "eager"]
-    if others and not selects.path:
-        verb = verb_of(study.kind)
-        raise UsageError(f"{verb} needs the modules of the eager path: a {others[0]} network does not run them")
+    paths = "eager", *selects.paths
+    for path in selection.paths:
+        if path not in paths:
+            raise UsageError(f"{verb_of(study.kind)} is not for --path {path}: give {one_of(paths)}")
     if selects.among:
         require_among(selection, selects.among, verb_of(study.kind))
     return study.refined(selection, asked), sources
@@ -349,8 +347,7 @@ def begin(
 ) -> Worked:
     """Run a study on its selection into a new run file of the folder `results`.
 
-    Where the session ends before anything was seen, no run is left, and `KeyboardInterrupt`, or why no server could
-    start, is raised.
+    Where nothing was seen, no run is left, and the reason is raised.
     """
     settings = structs.replace(settings, rounds=1, builds=1)
     store.require_writable(results)
@@ -399,16 +396,9 @@ def require_among(selection: Selection, allowed: Sequence[str], verb: str) -> No
     """
     for row in built_in_rows(selection):
         if row.same_ops in allowed:
-            require_own_ops(selection)
+            raise UsageError(f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that")
         if row.name not in allowed:
             raise UsageError(f"{verb} is not for {row.name}: give {one_of(allowed)}")
-
-
-def require_own_ops(selection: Selection) -> None:
-    """Raise `UsageError` for a precision with the ops of another precision, which the error names."""
-    for row in built_in_rows(selection):
-        if row.same_ops:
-            raise UsageError(f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that")
 
 
 def built_in_rows(selection: Selection) -> list[Precision]:

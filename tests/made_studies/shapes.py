@@ -90,7 +90,6 @@ Examples:
 """,
     doing="watching",
     asked=Nothing,
-    record=ShapesPass,
     task=Task("shapes", Nothing, ShapesPass, "ampbench.studies.shapes:do_shapes", timed=False, flags=True),
     selects=Selects(phases=("inference",)),
     title="Shapes",

@@ -94,7 +94,6 @@ Examples:
 """,
     doing="warming up",
     asked=WarmUpAsked,
-    record=WarmUp,
     task=Task("warmup", WarmUpAsked, WarmUp, "ampbench.studies.warmup:do_warmup"),
     selects=Selects(phases=("inference",)),
     title="Warm-up",

@@ -67,6 +67,6 @@ def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_
 
 
 def test_a_path_whose_graph_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    said = "explain casts reads the graph of --path compiled or traced, not of compiled-max-autotune"
+    said = "explain casts is not for --path compiled-max-autotune: give eager, compiled or traced"
     with pytest.raises(UsageError, match=said):
         traced(tmp_path, tracing(), paths=["eager", "compiled-max-autotune"])

@@ -26,7 +26,7 @@ from ampbench.studies.keep_fp32 import KeepAsked
 from ampbench.studies.scope import ScopeAsked
 from ampbench.studies.study import study_of
 from ampbench.studies.training import TrainingAsked
-from ampbench.studies.work import Piece, do_pieces, lacking, prepared, require_among, require_own_ops
+from ampbench.studies.work import Piece, do_pieces, lacking, prepared, require_among
 from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_channel import CPU, Scripted, machine
 from tests.stored_runs import make_case, make_header, write_run
@@ -37,8 +37,6 @@ from tests.studies.planted_scopes import scope_pass
 def test_who_asks_about_ops_is_sent_to_the_precision_whose_ops_they_are(row: Precision) -> None:
     selection = Selection(workloads=["mlp"], precisions=["fp32", row.name])
     said = f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that"
-    with pytest.raises(UsageError, match=f"^{said}$"):
-        require_own_ops(selection)
     with pytest.raises(UsageError, match=f"^{said}$"):
         require_among(selection, ["fp32", *LOW], "explain origin")
     with pytest.raises(UsageError, match=f"^study scope is not for {row.name}: give bf16_autocast$"):
