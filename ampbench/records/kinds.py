@@ -101,7 +101,7 @@ _ROWS = (
         ),
         summary="A smallest set of modules to keep in fp32 so that an error budget is met, and what it costs.",
         asks=("ampbench.studies.keep_fp32:Limits", "ampbench.studies.keep_fp32:TrialAsked",
-              "ampbench.studies.keep_fp32:TimingAsked"),
+              "ampbench.studies.keep_fp32:Timing"),
         tasks=("space", "trial", "timing"),
         resumed=True,
     ),

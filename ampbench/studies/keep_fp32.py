@@ -146,7 +146,7 @@ class TimedSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What sets of kept modules cost, measured together."""
+    """The cost of sets of kept modules, measured together; also the request for it, without numbers."""
 
     sets: list[TimedSet] = []
     fitness: Fitness = Fitness()
@@ -177,12 +177,6 @@ class TrialAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     kept: list[str] = []
     batch: Count = 0
     updates: bool = False
-
-
-class TimingAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a step with each set of `kept` modules costs."""
-
-    kept: list[list[str]]
 
 
 class Searched(msgspec.Struct, frozen=True, kw_only=True):
@@ -490,7 +484,7 @@ def _refined(selection: Selection, asked: KeepAsked) -> Selection:
 
 SPACE_TASK = Task("space", Limits, SearchSpace, "ampbench.studies.keep_fp32_measure:do_space")
 TRIAL_TASK = Task("trial", TrialAsked, Trial, "ampbench.studies.keep_fp32_measure:do_trial")
-TIMING_TASK = Task("timing", TimingAsked, Timing, "ampbench.studies.keep_fp32_measure:do_timing")
+TIMING_TASK = Task("timing", Timing, Timing, "ampbench.studies.keep_fp32_measure:do_timing")
 OTHER_BATCHES = 3
 """The number of batches, unseen by the search, on which its result is confirmed."""
 
@@ -680,9 +674,9 @@ class _Search:
         """Return a search with the cost of its set; a failed measurement does not lose the search."""
         self._has_worker = False  # the trials' reference must not use memory during the measurement
         runs = [trial.kept for trial in self._trials if not trial.batch and not trial.error]
-        sets = [kept_set for kept_set in ([], kept, *([] if kept == WHOLE else [WHOLE])) if kept_set in runs]
+        sets = [TimedSet(kept=tried) for tried in ([], kept, *([] if kept == WHOLE else [WHOLE])) if tried in runs]
         try:
-            return structs.replace(ended, timing=self._asked(TIMING_TASK, TimingAsked(kept=sets)))
+            return structs.replace(ended, timing=self._asked(TIMING_TASK, Timing(sets=sets)))
         except _EndedError as error:
             return structs.replace(ended, untimed=str(error))
 

@@ -12,7 +12,7 @@ from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
 from ampbench.records.ranges import ModuleError
-from ampbench.studies.keep_fp32 import Limits, SearchSpace, TimedSet, Timing, TimingAsked, Trial, TrialAsked, Unit
+from ampbench.studies.keep_fp32 import Limits, SearchSpace, TimedSet, Timing, Trial, TrialAsked, Unit
 from ampbench.trace.keep_fp32 import is_kept
 from ampbench.trace.modules import ModuleRun, watch_runs
 from ampbench.worker.data import SAME_INPUTS, FreshBatches, inputs_digest, weights_digest
@@ -250,6 +250,6 @@ def do_trial(work: Work, asked: TrialAsked) -> Trial | Skip:
     return try_kept(workload, case, work.device, asked.kept, work.references, updates=asked.updates)
 
 
-def do_timing(work: Work, asked: TimingAsked) -> Timing:
+def do_timing(work: Work, asked: Timing) -> Timing:
     """Do the task "timing"."""
-    return time_sets(work.workload, work.case, work.device, asked.kept, SECONDS)
+    return time_sets(work.workload, work.case, work.device, [timed.kept for timed in asked.sets], SECONDS)

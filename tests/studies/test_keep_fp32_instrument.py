@@ -79,7 +79,7 @@ def answer(request: Request) -> Reply:
     if request.task == "space":
         return reply_with(structs.replace(SPACE, case_id=case_id, limits=asked_in(request)))
     if request.task == "timing":
-        sets = [TimedSet(kept=kept, samples=[[1e-3]] * 6, peak_bytes=1) for kept in asked_in(request).kept]
+        sets = [structs.replace(timed, samples=[[1e-3]] * 6, peak_bytes=1) for timed in asked_in(request).sets]
         return reply_with(Timing(sets=sets))
     kept = asked_in(request).kept
     missing = len(PLANTED - units_of(SPACE, kept))
