@@ -396,7 +396,6 @@ TEMPLATES: Mapping[str, str] = {
     "origin-overflows": (
         "{names} {count:verb;overflows by itself;overflow by themselves} ({count:,} of {modules:counted;module})"
     ),
-    "origin-handed": "{names} {count:verb;has;have} inputs that overflow ({count:,} of {modules:counted;module})",
     "origin-flushes": (
         "{names} {count:verb;flushes;flush} at least {least:share} of {count:verb;its;their} outputs to zero "
         "({count:,} of {modules:counted;module})"

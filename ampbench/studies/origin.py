@@ -34,14 +34,9 @@ class Origin(StrEnum):
     OUTPUT = "origin-output"
     UNDEFINED = "origin-undefined"
     OVERFLOWS = "origin-overflows"
-    """Modules overflow on inputs that fit."""
-    HANDED = "origin-handed"
-    """Modules receive overflowing inputs."""
     FLUSHES = "origin-flushes"
     KEPT = "origin-kept"
-    """Kept in fp32 alone, a module lowers the error of the output, or makes it finite."""
     SPREAD = "origin-spread"
-    """No module alone lowers the error of the output much."""
     WORST = "origin-worst"
     EXACT = "origin-exact"
     FIRST = "origin-first"
@@ -90,16 +85,13 @@ def _kept(record: OriginPass) -> Iterator[Statement]:
 
 
 def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:
-    """Yield the modules that overflow by themselves, receive overflowing inputs, or flush."""
-    overflowing = [row for row in ranked(compared) if row.overflowed]
-    for code, rows in (
-        (Origin.OVERFLOWS, [row for row in overflowing if not row.inputs_overflowed]),
-        (Origin.HANDED, [row for row in overflowing if row.inputs_overflowed]),
-        (Origin.FLUSHES, [row for row in compared if row.flushed >= FLUSHES * row.elements]),
-    ):
-        if rows:
-            names, least = few(row.module or ROOT for row in rows), FLUSHES if code is Origin.FLUSHES else None
-            yield state(code, names=names, count=len(rows), modules=len(compared), least=least)
+    """Yield the modules that overflow on inputs that fit, and those that flush."""
+    facts = {"modules": len(compared)}
+    if rows := [row for row in ranked(compared) if row.overflowed and not row.inputs_overflowed]:
+        yield state(Origin.OVERFLOWS, names=few(row.module or ROOT for row in rows), count=len(rows), **facts)
+    if rows := [row for row in compared if row.flushed >= FLUSHES * row.elements]:
+        names = few(row.module or ROOT for row in rows)
+        yield state(Origin.FLUSHES, names=names, count=len(rows), least=FLUSHES, **facts)
 
 
 Placed = tuple[int, ModuleError]

@@ -230,7 +230,6 @@ def test_an_origin_is_told_by_what_modules_err_by_themselves():
     assert concluded(FAILING) == {
         Origin.UNDEFINED: {"strange": 1},
         Origin.OVERFLOWS: {"names": "the network itself", "count": 1, "modules": 5},
-        Origin.HANDED: {"names": "d", "count": 1, "modules": 5},
         Origin.FLUSHES: {"names": "e", "count": 1, "modules": 5, "least": 0.01},
         Origin.WORST: {"names": "e, c, a", "error": 1.0},
         Origin.LEFT_OUT: {"count": 1, "modules": 6, "reasons": "it draws (1)"},

@@ -24,7 +24,6 @@ from ampbench.studies.keep_fp32 import (
     KeepSearch,
     Limits,
     SearchSpace,
-    TimedSet,
     Timing,
     Trial,
     Unit,
