@@ -1,8 +1,8 @@
 """Headroom of an fp32 run's values in fp16 and bf16: predictions of overflow and flushing, and their outcome.
 
-A histogram by exponent is exact for borders that are powers of two, as those of zero and of subnormals are, the first
-of which rounds to zero itself (`Magnitudes.powers`). Overflow begins half a unit below one: `largest` decides whether
-any value is beyond, and of the values within that half unit one at most is counted.
+A histogram by exponent is exact for borders that are powers of two, as those of zero, which rounds to zero itself
+(`Magnitudes.powers`), and of subnormals. Overflow begins half a unit below one: `largest` decides whether any value is
+beyond, and within that half unit at most one value is counted.
 """
 
 import math

@@ -112,9 +112,9 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One step of a case with the modules `kept` in fp32, against the reference; all as in `Divergence`.
 
-    `output_rel_l2` is that of the output that errs most. An error is None where a value is not finite (`nonfinite`
+    `output_rel_l2` is the largest of all outputs. An error is None where a value is not finite (`nonfinite`
     counts those of outputs and gradients), or where the step raised `error`. `number` counts a case's trials from 0.
-    `batch` is 0 for the first batch, from 1 on for batches that confirm a set. `update_kept` is that of `Update`,
+    `batch` is 0 for the first batch, from 1 on for batches that confirm a set. `update_kept` is as in `Update`,
     measured where it is bounded; `update_nonfinite` elements of the parameters are not finite after such a step, and
     `update_undefined` says why it is unknown.
     """

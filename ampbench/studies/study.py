@@ -123,8 +123,8 @@ class OnDevices(Generic[A, R]):
     """How a study of devices, not of cases, fills the records that are its parts.
 
     `request` gives what the task of each is asked, by default in that many `threads`; None leaves it as it is. Where no
-    worker lived to answer it is `unanswered`. Servers `preload` the modules that many requests need. `help` is that of
-    `--device`, unless it is as everywhere.
+    worker lived to answer it is `unanswered`. Servers `preload` the modules that many requests need. `help` replaces
+    the usual text of `--device`.
     """
 
     request: Callable[[A, R], Any]
@@ -165,8 +165,8 @@ class Study(Generic[A, R]):
     function that `work` makes. A stored record may say that it `failed`, and an entry of a piece at work the
     `progress`.
 
-    Output is made of `tables`, `conclusions` and `charts` of the stored `record`s or of what `told` makes of these by
-    case or device. `heading` stands behind the name of a case, else the record's own name;
+    Output is made of `tables`, `conclusions` and `charts` of the stored `record`s, or of the records that `told`
+    returns by case or device. `heading` stands behind the name of a case, else the record's own name;
     `remarks` are notes of the measuring; `code` is Python to paste. `title` heads its part of a page, `key` names its
     records in the JSON (none: as their lines). One whose `subject` is no case has `subjects`, which finds them in runs,
     each with a `name`, of certain cases (None: all): tables, conclusions (of None) and charts are made of these.

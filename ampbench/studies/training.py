@@ -288,7 +288,7 @@ def judge(
 
     Regressed: the mean is worse than the margin and its one-sided bound at `alpha`, divided by the number of rows
     (Bonferroni), worse than 0; improved mirrored. Unchanged: the 90% interval is within the margin (two one-sided
-    tests: Schuirmann, 1987). Else inconclusive. Bounds are Student's t. A spread is never below that of two numbers
+    tests: Schuirmann, 1987). Else inconclusive. Bounds are Student's t. A spread is at least the one of two numbers
     rounded to the resolution, resolution / sqrt(6). Rows with a proven difference are left out of the spread of others,
     which are judged again without them.
     """
