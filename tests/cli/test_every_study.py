@@ -127,10 +127,10 @@ MISTAKES = (
     (["mlp", "--precision", "bf61_autocast"], "unknown precision 'bf61_autocast'"),
     (["mlp", "--device", "cud"], "unknown device 'cud': did you mean cuda?"),
     (["mlp", "--json", "--format", "csv"], "contradict each other"),
-    (["mlp", "--presett", "tiny"], "unknown option --presett: did you mean --preset"),
+    (["mlp", "--presett", "tiny"], "no such option '--presett'"),
     (["--device", "cud"], "unknown device 'cud': did you mean cuda?"),
     (["--json", "--format", "csv"], "contradict each other"),
-    (["--labl", "a"], "unknown option --labl: did you mean --label"),
+    (["--labl", "a"], "no such option '--labl'"),
 )
 
 
@@ -148,8 +148,8 @@ def mistakes(kind: str) -> Iterator[tuple[list[str], str]]:
             yield [flag, "0"], f"{flag} must be above 0"
             yield [flag, "soon"], "'soon' is not a time such as 90, 250ms, 2m or 1h"
         elif option.least:
-            yield [flag, "0"], f"{flag}: give a whole number of at least {option.least}"
-            yield [flag, "few"], f"{flag}: give a whole number"
+            yield [flag, "0"], f"'{flag}': 0 is not in the range {option.least}<=x"
+            yield [flag, "few"], f"'{flag}': 'few' is not a valid"
     if kind in RESUMED:
         yield ["--resume", "latest"], f"--resume needs the id of a run of ampbench {verb_of(kind)}: latest is one that"
         yield ["--resume", RUN, "--threads", "2"], "--resume takes the selection and the settings from the run: leave"
