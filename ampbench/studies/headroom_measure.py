@@ -33,7 +33,7 @@ from ampbench.trace.ledger import trace_casts
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import watch_ranges
 from ampbench.worker.data import is_wrapper, named_tensors
-from ampbench.worker.distances import Fp32Check, dense, is_finite, outputs_in
+from ampbench.worker.distances import Fp32Check, is_finite, outputs_in
 from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.memory import is_out_of_memory
 from ampbench.worker.network import is_named, recipe_of
@@ -77,7 +77,7 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
                 output, loss, gradients = _run(step)
                 finite = check.look(turn, output, loss, gradients.values())
                 if finite and precisions:
-                    nonzero.append({name: _mask(dense(gradient) != 0) for name, gradient in gradients.items()})
+                    nonzero.append({name: _mask(gradient.to_dense() != 0) for name, gradient in gradients.items()})
                 del output, loss, gradients  # another build may be made below
                 if not finite:
                     break
@@ -195,7 +195,7 @@ class _Whole:
             del output
             for name, gradient in gradients.items():
                 if name in masks:
-                    _put_gradient(gradients_seen, name, dense(gradient), masks[name])
+                    _put_gradient(gradients_seen, name, gradient.to_dense(), masks[name])
             finite = is_finite(gradients.values())
             gradients.clear()
             if isinstance(step, TrainingStep) and (finite or scaler is not None):

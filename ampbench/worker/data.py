@@ -109,30 +109,25 @@ Place = Callable[[Any], Any]
 """Returns a copy of a tree of tensors on the network's device."""
 
 
-@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Data:
-    """The batches of a case and their targets on the network's device, and the tensors that steps change in place.
+    """Copies of a workload's batches and their targets on the network's device, and the tensors that steps change.
 
-    `given` are the workload's batches, which `place_inputs` and `place_targets` copied. `seen` are the batches that ran
+    `given` are the workload's batches, which `place_inputs` and `place_targets` copy. `seen` are the batches that ran
     since the last restore: all of them, unless steps are `counted`, as in training. `weights`, a network and its
     original, must not change either, as in inference. `changed` names the tensors that steps change nevertheless (None:
     not checked yet).
     """
 
-    batches: list[Any]
-    targets: list[Any]
-    given: list[tuple[Any, Any]]
-    place_inputs: Place
-    place_targets: Place
-    counted: bool
-    weights: tuple[torch.nn.Module, torch.nn.Module] | None = None
-    seen: set[int] = dataclasses.field(default_factory=set)
-    changed: list[str] | None = None
-    learned: list[torch.Tensor] = dataclasses.field(init=False)
-    """The tensors of the batches that require a gradient."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, workload: Workload, place_inputs: Place, place_targets: Place, *, counted: bool) -> None:
+        self.given = pairs_of(workload)
+        self.batches = [place_inputs(batch) for batch, _ in self.given]
+        self.targets = [place_targets(targets) for _, targets in self.given]
+        self.place_inputs, self.place_targets, self.counted = place_inputs, place_targets, counted
+        self.weights: tuple[torch.nn.Module, torch.nn.Module] | None = None
+        self.seen: set[int] = set()
+        self.changed: list[str] | None = None
         self.learned = [leaf for leaf in tensors_of(self.batches) if leaf.requires_grad]
+        """The tensors of the batches that require a gradient."""
 
     def placed(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """Return copies of another batch and its targets, placed like these."""
@@ -202,19 +197,6 @@ class Data:
             for name, tensor in tensors:
                 if name in originals and originals[name].shape == tensor.shape and not is_wrapper(tensor):
                     yield f"{kind} {name}", tensor, originals[name]
-
-
-def place_data(workload: Workload, place_inputs: Place, place_targets: Place, *, counted: bool) -> Data:
-    """Return copies of all batches of a workload and their targets; steps are `counted` or not."""
-    pairs = pairs_of(workload)
-    return Data(
-        batches=[place_inputs(batch) for batch, _ in pairs],
-        targets=[place_targets(targets) for _, targets in pairs],
-        given=pairs,
-        place_inputs=place_inputs,
-        place_targets=place_targets,
-        counted=counted,
-    )
 
 
 def placed(tree: Any, storage: torch.dtype, where: Mapping[str, Any], *, channels_last: bool) -> Any:

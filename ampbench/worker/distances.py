@@ -326,11 +326,6 @@ def named_outputs(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name, leaf) for name, leaf in named_tensors_in(value) if leaf.is_floating_point() or leaf.is_complex())
 
 
-def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient as a dense tensor: the gradient of an embedding may be sparse."""
-    return gradient if gradient.layout is torch.strided else gradient.to_dense()
-
-
 def real_parts(tensor: torch.Tensor) -> torch.Tensor:
     """Return a complex tensor as its real and imaginary parts, in a last dimension; others unchanged."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

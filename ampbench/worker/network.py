@@ -35,7 +35,6 @@ from ampbench.worker.data import (
     in_fp32,
     is_wrapper,
     named_tensors,
-    place_data,
     placed,
     plain_parts,
     stored_dtype,
@@ -600,7 +599,7 @@ def build_network(
     module, make_optimizer = _prepared(module, make_optimizer, row, training=training)
     place = partial(placed, where={"device": device.type}, channels_last=channels_last)
     place_inputs = _place_inputs(workload, place, input_dtype, row)
-    data = place_data(workload, place_inputs, partial(place, storage=storage), counted=training)
+    data = Data(workload, place_inputs, partial(place, storage=storage), counted=training)
     if not training and row.prepare is None:  # a prepared network may have other weights with these names
         data.weights = (module, workload.module)
     loss, step, held = workload.loss, workload.step, list[torch.Tensor]()
@@ -637,7 +636,7 @@ def fake_network(workload: Workload, case: Case) -> Network:
     row, training = PRECISIONS[case.precision], case.phase == "training"
     place = partial(placed, where={}, channels_last=case.memory_format == "channels_last")
     place_inputs = _place_inputs(workload, place, _LONG_DTYPES[case.input_dtype], row)
-    data = place_data(workload, place_inputs, partial(place, storage=getattr(torch, row.storage)), counted=training)
+    data = Data(workload, place_inputs, partial(place, storage=getattr(torch, row.storage)), counted=training)
     data.changed = []
     return Network(
         module=workload.module,

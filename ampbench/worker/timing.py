@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ampbench.records.measured import CpuTimes, Fitness, parse_cpu_times
+from ampbench.records.measured import Fitness, parse_cpu_times
 from ampbench.worker.environment import kernel_text
 from ampbench.worker.machine import Device
 from ampbench.worker.memory import is_out_of_memory, peaks_of
@@ -276,13 +276,13 @@ class FitnessWatch:
     def __init__(self, device: Device):
         self._device = device
         self._load = os.getloadavg()[0]
-        self._cpu = _cpu_ticks()
+        self._cpu = parse_cpu_times(kernel_text("/proc/stat"))
         self._own = _own_ticks()
         self._began, self._waits = time.perf_counter(), _waited_seconds()
 
     def seen(self, *, clocked: bool = False) -> Fitness:
         """Return the changes since the watch began, with the clock of a GPU now, unless it was `clocked` meanwhile."""
-        ticks = _cpu_ticks()
+        ticks = parse_cpu_times(kernel_text("/proc/stat"))
         steal = others = None
         if ticks and self._cpu and ticks.total > self._cpu.total:
             total = ticks.total - self._cpu.total
@@ -308,11 +308,6 @@ class FitnessWatch:
 
 def _share(ticks: float, total: float) -> float:
     return min(max(ticks / total, 0.0), 1.0)
-
-
-def _cpu_ticks() -> CpuTimes | None:
-    """Return the ticks of all processors since boot; None where the kernel does not report them."""
-    return parse_cpu_times(kernel_text("/proc/stat"))
 
 
 def _own_ticks() -> float:

@@ -22,7 +22,7 @@ from ampbench.records.case import Case
 from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
 from ampbench.trace.dtypes import short_dtype
 from ampbench.worker.data import named_tensors, stored_dtype
-from ampbench.worker.distances import dense, is_finite, real_parts
+from ampbench.worker.distances import is_finite, real_parts
 from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.memory import count_flops, said_of
 from ampbench.worker.network import clip_as_all, default_optimizer, in_blocks, is_named, steps_alone, with_settings
@@ -323,7 +323,7 @@ def difference(after: torch.Tensor, before: torch.Tensor, keep: Device) -> torch
 
 
 def _in_fp64(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
-    return real_parts(dense(tensor.detach())).to(keep.type, torch.float64)
+    return real_parts(tensor.detach().to_dense()).to(keep.type, torch.float64)
 
 
 def _weights(

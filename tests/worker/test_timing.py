@@ -175,7 +175,8 @@ def test_spacers_stay_alive_between_builds() -> None:
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, ticks: list[CpuTimes | None], own: list[float]) -> Fitness:
-    monkeypatch.setattr(timing, "_cpu_ticks", iter(ticks).__next__)
+    taken = iter(ticks)
+    monkeypatch.setattr(timing, "parse_cpu_times", lambda _: next(taken))
     monkeypatch.setattr(timing, "_own_ticks", iter(own).__next__)
     return FitnessWatch(Cpu()).seen()
 
