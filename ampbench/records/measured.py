@@ -406,17 +406,13 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 ASKED_AGREEMENT = 0.99
 """The agreement that further batches must prove: the default of advice."""
-ENDS = ("proven", "refuted", "time", "decisions", "batches", "failed")
-"""Why further batches ended: the agreement is decided, time is up, there are enough or no decisions, or one failed."""
 
 
 class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A classifier's decisions on further batches, in forward passes: `agreeing` of `decisions` are the reference's."""
 
-    batches: Count
     agreeing: Count
     decisions: Count
-    ended: Annotated[str, one_of(*ENDS)]
 
 
 class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

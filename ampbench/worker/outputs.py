@@ -343,20 +343,14 @@ class Agreement:
         room = max(LEAST_SECONDS, SHARE * seconds)
         deadline = spent(device) + room
         batches, same, further = 0, 0, 0
-        ended = state(agreeing, decisions)
         lacking = (needed(agreeing, decisions) - decisions) / max(decisions, 1)
-        if not ended and lacking * FORWARD_SHARE * seconds > 3 * room:
-            ended = "time"
+        going = lacking * FORWARD_SHARE * seconds <= 3 * room
         try:
-            while not ended:
-                if decisions + further >= MOST_DECISIONS or batches >= MOST_BATCHES:
-                    ended = "decisions"
-                    break
+            while going and decisions + further < MOST_DECISIONS and batches < MOST_BATCHES:
                 wanted = needed(agreeing + same, decisions + further) - decisions - further
                 count = min(batches + math.ceil(wanted / max(decisions, 1)), MOST_BATCHES)
                 truth, drawn = self._known(case, count, room)
                 if len(truth) <= batches:
-                    ended = "batches" if len(drawn) <= batches else "time"
                     break
                 with closing(self._classes(case, device, drawn[batches : len(truth)])) as steps:
                     for decided, exact in zip(steps, truth[batches:], strict=False):
@@ -364,16 +358,13 @@ class Agreement:
                         pairs = list(zip(decided, exact, strict=True))
                         same += sum(int(((chosen == expected) & (expected >= 0)).sum()) for chosen, expected in pairs)
                         further += sum(int((expected >= 0).sum()) for _, expected in pairs)
-                        ended = state(agreeing + same, decisions + further)
-                        ended = ended or ("time" if spent(device) > deadline else "")
-                        if ended:
+                        going = not state(agreeing + same, decisions + further) and spent(device) <= deadline
+                        if not going:
                             break
-                if not ended and batches < len(truth):
-                    ended = "batches"
+                going = going and batches >= len(truth)  # else later outputs have other shapes
         except Exception as error:  # noqa: BLE001 - the case itself ran; only its further batches failed
-            ended = "failed"
             notes.append(f"further batches failed: {said_of(error)}")
-        return FurtherDecisions(batches=batches, agreeing=same, decisions=further, ended=ended)
+        return FurtherDecisions(agreeing=same, decisions=further)
 
     def _known(self, case: Case, count: int, room: float) -> tuple[list[Classes], Sequence[Batch]]:
         """Return the reference's decisions on up to `count` batches, and the batches drawn."""
@@ -385,8 +376,6 @@ class Agreement:
                     self._truth.append(classes)
                     if spent(self._where) > deadline:
                         break
-                else:  # later outputs have other shapes
-                    drawn = drawn[: len(self._truth)]
         return self._truth[:count], drawn
 
     def _classes(

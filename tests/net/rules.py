@@ -27,7 +27,7 @@ UNREAD = (
     "rss_peak_bytes", "used_bytes", "reading_seconds", "warm_clock_hz", "involuntary_switches", ".rss_bytes",
     ".workspace_bytes", ".busy_undefined", ".state_on_host", ".warm_seconds", ".temperature_celsius", ".rates[]",
     ".update.sizes[]", ".sample_count", ".sample_undefined", ".kl_undefined", "_margin", ".worst_rel_l2",
-    ".grad_worst_rel_l2",
+    ".grad_worst_rel_l2", ".further.batches", ".further.ended",
 )  # fmt: skip
 
 

@@ -1111,9 +1111,9 @@ def test_decisions_of_further_batches_are_held_against_fp64(case: MakeCase, monk
     workload = Workload(module=Tilted(), inputs=torch.eye(2).repeat(4, 1), classes_dim=1)
     found = measure_divergence(workload, case("fp32"), Cpu(), References(), batches)
     assert (found.output.argmax_agreeing, found.output.argmax_decisions) == (8, 8)
-    assert (found.output.further.agreeing, found.output.further.ended) == (0, "refuted")
+    assert found.output.further.agreeing == 0 < found.output.further.decisions
     alone = measure_divergence(workload, case("fp32"), Cpu(), References())
-    assert (alone.output.further.batches, alone.output.further.ended) == (0, "batches")
+    assert alone.output.further.decisions == 0
 
 
 def test_decisions_of_further_batches_see_the_random_numbers_of_the_reference(
@@ -1125,7 +1125,7 @@ def test_decisions_of_further_batches_see_the_random_numbers_of_the_reference(
     given = [(torch.randn(8, 16), None)] * 50
     workload = Workload(module=module, inputs=torch.randn(8, 16), classes_dim=1)
     found = measure_divergence(workload, case("fp32"), Cpu(), References(), lambda count: given[:count])
-    assert (found.output.decided, found.output.further.ended) == ((304, 304), "proven")
+    assert found.output.decided == (304, 304)
 
 
 def test_further_batches_are_run_where_the_reference_is_and_by_the_time_that_the_case_took(
