@@ -87,24 +87,18 @@ class Nvml:
     def __init__(self, nvml: Any, handle: Any, averaged_seconds: float = NVML_AVERAGED_SECONDS):
         self._nvml, self._handle = nvml, handle
         self.averaged_seconds = averaged_seconds
-        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(
-            nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None
-        )
         self._asks: dict[str, Callable[[], Any]] = {
             "clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "power": lambda: nvml.nvmlDeviceGetPowerUsage(handle),
-            "limits": lambda: reasons(handle) if reasons is not None else None,
+            "limits": lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
         }
         self.lacks: list[str] = []
         for name, ask in list(self._asks.items()):
             try:
-                answered = ask() is not None
-                why = "not in this NVML"
+                ask()
             except nvml.NVMLError as error:
-                answered, why = False, first_line(error)
-            if not answered:
                 del self._asks[name]
-                self.lacks.append(f"{self.name} does not report the {name}: {why}")
+                self.lacks.append(f"{self.name} does not report the {name}: {first_line(error)}")
 
     @classmethod
     def open(cls, uuid: str, capability: tuple[int, int]) -> "Nvml":
