@@ -155,11 +155,11 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     only `networks`, the matching ones.
     """
 
-    parameters: dict[str, ParameterValue]
-    has_loss: bool
-    items_per_step: float
-    version: int
-    channels_last: bool
+    parameters: dict[str, ParameterValue] = {}
+    has_loss: bool = False
+    items_per_step: float = 0.0
+    version: int = 0
+    channels_last: bool = False
     own_step: bool = False
     optimizer_settings: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()

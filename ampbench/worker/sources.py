@@ -104,10 +104,7 @@ def describe_workload(
         try:
             known = _library(source)
         except Exception as error:  # noqa: BLE001 - a broken package raises anything
-            why = f"{library.name} cannot be imported ({first_line(error)})"
-            return Description(
-                parameters={}, has_loss=True, items_per_step=0.0, version=0, channels_last=False, unavailable=why
-            )
+            return Description(has_loss=True, unavailable=f"{library.name} cannot be imported ({first_line(error)})")
         described: Description = known.describe(source.function, parameters, preset)
         return described
     before = users_switches()
@@ -115,9 +112,7 @@ def describe_workload(
     if source.family == index.OPTIMIZER_FAMILY:
         check_class(find_recipe(source.name))
     if source.family in (index.ENTRY_FAMILY, index.OPTIMIZER_FAMILY):
-        return Description(
-            parameters={}, has_loss=False, items_per_step=0.0, version=0, channels_last=False, precisions=precisions
-        )
+        return Description(precisions=precisions)
     defaults = _defaults(source)
     for name, value in parameters.items():
         if name not in defaults:
