@@ -10,7 +10,6 @@ from built_workloads import HEAVY, HERE, TRAINED, batch, build, cast, forward, l
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.worker.distances import dense
 
 MEASURED = [row.name for row in PRECISIONS.values() if row.fp32_products == "ieee" and not row.same_ops]
 EACH = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in TRAINED]
@@ -23,8 +22,8 @@ def test_every_parameter_gets_a_finite_gradient_that_is_not_zero(name):
     for label, parameter in module.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, label
-            assert torch.isfinite(dense(parameter.grad)).all(), label
-            assert dense(parameter.grad).abs().max() > 1e-12, label
+            assert torch.isfinite(parameter.grad.to_dense()).all(), label
+            assert parameter.grad.to_dense().abs().max() > 1e-12, label
 
 
 @cache
@@ -42,7 +41,7 @@ def test_a_training_step_runs_and_its_loss_is_near_fp64(name, precision):
     module, output, loss = step(build(name), precision)
     assert all(torch.isfinite(leaf).all() for leaf in leaves(output))
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    assert all(torch.isfinite(dense(parameter.grad)).all() for parameter in trained)
+    assert all(torch.isfinite(parameter.grad.to_dense()).all() for parameter in trained)
     assert loss.item() == pytest.approx(fp64_loss(name), rel=1e-5 if precision == "fp32" else 0.2)
 
 
