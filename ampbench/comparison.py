@@ -1,9 +1,9 @@
 """A comparison of two runs as an object: changes with their evidence, the gate's result, text and data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.errors import NothingToRunError, UsageError
@@ -15,12 +15,11 @@ from ampbench.records.changes import Change, ControlCode, GateResult
 from ampbench.records.changes import Comparison as Compared
 from ampbench.show import comparison as show
 from ampbench.show.document import Document, records
-from ampbench.show.terminal import WIDTH, Printed, document_lines
+from ampbench.show.terminal import Printed
 from ampbench.store import StoredRun, find_run, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.text import Text
 
     from ampbench.result import Result
 
@@ -84,16 +83,8 @@ class Comparison(Printed):
         """Return whether the candidate may pass under the policy."""
         return judge(self.whole, self._policy)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the data of `ampbench compare --json`, None for undefined numbers."""
-        data: dict[str, Any] = self._document().data()
-        return data
-
-    def lines(self) -> "Iterator[Text]":
-        """Return the output of `ampbench compare` in styled lines."""
-        return document_lines(self._document(), WIDTH)
-
-    def _document(self) -> Document:
+    def document(self) -> Document:
+        """Return the output of `ampbench compare`."""
         return show.comparison_document(self.compared)
 
     def __repr__(self) -> str:

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ampbench.core import metrics
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Statement
 from ampbench.core.units import counted
@@ -16,12 +17,13 @@ from ampbench.judge import frame, notes
 from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
+from ampbench.show import results
 from ampbench.show.charts import colour_variables, speed_layers, speed_points
-from ampbench.show.document import Document, finite
-from ampbench.show.results import Screen, result_lines
+from ampbench.show.document import Document, Section, finite
+from ampbench.show.networks import networks_of
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
 from ampbench.show.studies import Subject, document, lines, rows_of, subjects_of
-from ampbench.show.terminal import WIDTH, Printed, code_text, document_lines
+from ampbench.show.terminal import Printed
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
 from ampbench.studies import check
@@ -29,7 +31,6 @@ from ampbench.studies.study import Study, study_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.text import Text
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,15 +142,38 @@ class Result(Shown):
         """Return the notes on some of the rows, as codes with facts."""
         return [*across_tables(self.stored, self.takes), *notes.statements(self.stored, rows), *notes.skips(rows)]
 
-    def screen(self, rows: Sequence[Row] | None = None, rest: str = "") -> Screen:
-        """Return the screen of some of the rows (None: all); `rest` is the command that shows everything."""
-        chosen = self.rows if rows is None else rows
-        header, cases = self.stored.header, self.stored.cases
-        pointers = lines(check.pointers(self.stored))
-        notes = self.notes(chosen)
-        return Screen(
-            header=header, cases=cases, rows=chosen, takes=self.takes, notes=notes, pointers=pointers, rest=rest
+    def document(self, case_ids: Collection[str] | None = None, again: str = "", *, verbose: bool = False) -> Document:
+        """Return the tables of the cases `case_ids` (None: all), with the advice and the notes.
+
+        `again` is the command that shows the run. `verbose` of a single case shows all that is known of it.
+        """
+        rows = [row for row in self.rows if case_ids is None or row["case_id"] in case_ids]
+        return Document(
+            sections=lambda: self._sections(rows, again, verbose=verbose),
+            data=lambda: rows,
+            columns=[*metrics.COLUMNS, *VERDICT_COLUMNS],
+            rows=lambda: rows,
         )
+
+    def _sections(self, rows: Sequence[Row], again: str, *, verbose: bool) -> list[Section]:
+        stored, groups = self.stored, grouped(rows)
+        if verbose and len(rows) == 1:
+            case_id = rows[0]["case_id"]
+            records = [entries.get(case_id) for entries in (stored.memory, stored.divergence, stored.failures)]
+            rounds = [timing for timing in stored.rounds if timing.case_id == case_id]
+            return [results.case_section(rows[0], rounds, records)]
+        whole = [row for row in self.rows if group_of(row) in groups]
+        screen = results.Screen(
+            header=stored.header,
+            cases=stored.cases,
+            rows=rows,
+            takes=self.takes,
+            networks=networks_of(whole, self.takes, stored.cases),
+            notes=self.notes(rows),
+            pointers=lines(check.pointers(stored)),
+            again=again,
+        )
+        return results.sections(screen, verbose=verbose)
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -177,10 +201,6 @@ class Result(Shown):
         """Return a chart of each precision's speed, with its interval, against its error, which a notebook shows."""
         tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
         return speed_against_error(self.rows, tables, self.budget.output_rel_l2)
-
-    def lines(self) -> "Iterable[Text]":
-        """Return the table, the advice and the notes, as `ampbench run` prints them."""
-        return result_lines(self.screen(), WIDTH)
 
     @cached_property
     def _trainings(self) -> list[StoredRun]:
@@ -226,21 +246,8 @@ class Findings(Shown):
         """The first table: the rows that `--format csv` prints."""
         return next(iter(self.tables.values()))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the data of `--format json`, None for undefined numbers."""
-        plain: dict[str, Any] = finite(self._document().data())
-        return plain
-
-    def lines(self) -> "Iterator[Text]":
+    def document(self) -> Document:
         """Return the statements and tables, as the verb prints them."""
-        from rich.text import Text
-
-        document = self._document()
-        yield from document_lines(document, WIDTH)
-        for code in document.code:
-            yield from map(Text, code_text(code).splitlines())
-
-    def _document(self) -> Document:
         return document(self.study, self.stored, list(self.stored.cases))
 
     @cached_property

@@ -428,7 +428,7 @@ def test_a_notebook_measures_draws_compares_saves_and_opens(tmp_path: Path):
     told = [output for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"]
     assert not [output.text for output in told if output.name == "stderr" and "ampbench" in output.text]
     for place in (0, 3, 4):
-        assert '<pre class="ampbench">' in shown[place]["text/html"]
+        assert '<pre class="ampbench"' in shown[place]["text/html"]
     assert "application/vnd.vegalite.v5+json" in shown[1]
     assert "bf16_autocast" in shown[2]["text/plain"] + shown[2].get("text/html", "")
     assert told[-1].text.startswith("{'inference': 2, 'training': 2}")

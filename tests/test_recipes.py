@@ -34,8 +34,7 @@ from ampbench.records.case import AUTOCAST_DEVICES, DEVICES
 from ampbench.records.run import Selection
 from ampbench.report import page
 from ampbench.report.material import gather
-from ampbench.report.views import View
-from ampbench.show.page import Part
+from ampbench.report.views import Part, View
 from ampbench.trace.dtypes import autocast_to
 from ampbench.worker.machine import Cpu
 from ampbench.worker.step import build_step

@@ -36,6 +36,8 @@ from ampbench.records.changes import ChangeCode
 from ampbench.store import no_garbage_collection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ampbench.comparison import Comparison
     from ampbench.judge.gate import Policy
     from ampbench.records.changes import GateResult
@@ -92,13 +94,8 @@ def command(
       ampbench compare main.jsonl branch.jsonl -k "resnet and training" --metric time
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
-    from ampbench import store
-
     policy = judging.read(default=False)
-    base, new = [store.read_run(store.find_run(name, results, print_note)) for name in (baseline, candidate)]
-    from ampbench.comparison import Comparison
-
-    print_comparison(Comparison(base, new, policy, keyword), format, verbose)
+    print_comparison(_compared(baseline, candidate, results, policy, keyword, print_note), format, verbose)
     return 0
 
 
@@ -119,16 +116,25 @@ def gate(
       ampbench gate main.jsonl latest
       ampbench gate main.jsonl latest --metric memory,accuracy
     """
-    policy = judging.read()
-    from ampbench import store
-    from ampbench.comparison import Comparison
     from ampbench.records.case import matches
 
-    base, new = [store.read_run(store.find_run(name, results, _refuse)) for name in (baseline, candidate)]
-    if keyword and not any(matches(keyword, case_id) for run in (base, new) for case_id in run.cases):
+    comparison = _compared(baseline, candidate, results, judging.read(), keyword, _refuse)
+    cases = {*comparison.base.cases, *comparison.candidate.cases}
+    if keyword and not any(matches(keyword, case_id) for case_id in cases):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
-    comparison = Comparison(base, new, policy, keyword)
     return print_comparison(comparison, format, verbose, comparison.gate())
+
+
+def _compared(
+    baseline: str, candidate: str, results: Path, policy: "Policy", keyword: str, doubt: "Callable[[str], None]"
+) -> "Comparison":
+    """Return the comparison of two stored runs; `doubt` receives a line where it is unclear which run is meant."""
+    from ampbench import store
+
+    base, new = [store.read_run(store.find_run(name, results, doubt)) for name in (baseline, candidate)]
+    from ampbench.comparison import Comparison
+
+    return Comparison(base, new, policy, keyword)
 
 
 def _refuse(doubt: str) -> None:

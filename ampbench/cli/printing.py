@@ -18,14 +18,13 @@ from ampbench.show import terminal
 from ampbench.show.document import (
     Block,
     Document,
+    Section,
     csv_text,
     json_document,
-    json_text,
     markdown,
-    markdown_table,
     written_out,
 )
-from ampbench.show.terminal import LAYOUT, block_lines, filled, make_console, print_lines
+from ampbench.show.terminal import LAYOUT, filled
 
 
 class OutputFormat(StrEnum):
@@ -66,19 +65,18 @@ def print_document(document: Document, format: OutputFormat) -> None:
 
 def print_listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], format: OutputFormat, empty: str) -> None:
     """Print flat rows: `columns` of them in a table or in Markdown, all for machines; `empty` if there are none."""
-    if format is OutputFormat.JSON:
-        print_text(json_text(rows))
-    elif format is OutputFormat.CSV:
-        headers = list(rows[0]) if rows else list(columns)
-        print_text(csv_text(headers, ([written(row[name]) for name in headers] for row in rows)))
-    elif format is OutputFormat.MARKDOWN:
-        print_text(markdown_table(columns, [[written(row[name]) for name in columns] for row in rows], left=columns))
-    elif rows:
-        block = Block("", columns, [[written(row[name]) for name in columns] for row in rows], whole=columns[:-1])
-        console = make_console()
-        print_lines(console, block_lines(block, console.width, 0))
-    else:
+    if format is OutputFormat.TABLE and not rows:
         print_note(empty)
+        return
+    texts = [{name: written(value) for name, value in row.items()} for row in rows]
+    block = Block("", columns, [[row[name] for name in columns] for row in texts], whole=columns[:-1])
+    document = Document(
+        sections=lambda: [Section("", [block])],
+        data=lambda: rows,
+        columns=list(rows[0]) if rows else columns,
+        rows=lambda: texts,
+    )
+    print_document(document, format)
 
 
 def written(value: Any) -> str:

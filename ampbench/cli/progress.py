@@ -109,9 +109,10 @@ def _table(console: "Console", begun: "Begun | None") -> Iterator[Callable[[str,
     from rich.live import Live
     from rich.text import Text
 
-    from ampbench.cli.results import LiveTable
+    from ampbench.judge.frame import run_rows
+    from ampbench.show.results import LiveTable
 
-    table = None if begun is None else LiveTable(begun())
+    table = None if begun is None else LiveTable(begun(), run_rows)
     with Live(console=console, auto_refresh=False, transient=True) as screen:
 
         def show(text: str, entry: Entry | None) -> None:

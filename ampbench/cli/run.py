@@ -303,13 +303,12 @@ def _how_long(prepared: "Scheduled") -> str:
 
 def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:
     """Print the result and how to resume it, and return the exit code; raise the `problem` that ended it last."""
-    from ampbench.cli.results import print_result
     from ampbench.result import Result
 
     result, words = Result(stored, ending.limits), run_words(stored.path, ending.results)
     rows = result.rows
-    show_all = f"ampbench show -v{results_words(ending.results)}"
-    print_result(result, rows, ending.format, f"ampbench show {words}", show_all, verbose=ending.verbose)
+    again = f"ampbench show{results_words(ending.results)}"
+    print_document(result.document(again=again, verbose=ending.verbose), ending.format)
     print_note(f"run {stored.header.run}: {stored.path}")
     if ended != "complete":
         left = sum(isinstance(row["reason"], Pending) for row in rows)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ampbench.report.material import Material
-    from ampbench.store import StoredRun
 
 
 def command(
@@ -63,6 +62,7 @@ def command(
     """
     from ampbench import store
     from ampbench.records.case import matches
+    from ampbench.result import Result
     from ampbench.show import studies
     from ampbench.studies.study import study_of
 
@@ -78,9 +78,10 @@ def command(
         raise NothingToRunError(f"run {stored.header.run} has no case that matches -k {keyword!r}")
     if kind:
         document = studies.document(study_of(kind), stored, chosen_cases, everything=verbose)
-        print_document(document, format)
     else:
-        _print(stored, chosen_cases, format, budget, run_words(stored.path, results), verbose)
+        again = f"ampbench show {run_words(stored.path, results)}"
+        document = Result(stored, budget).document(chosen_cases, again, verbose=verbose)
+    print_document(document, format)
     if stored.cut:
         how = f": ampbench {verb_of(kind)} --resume {run_words(stored.path, results)}"
         go_on = how if stored.header.goes_on else ""
@@ -103,32 +104,6 @@ def _beside(files: "Sequence[Path]", keyword: str, budget: Budget, format: Outpu
     if not any(stored.cases for stored in kept):
         raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")
     print_document(document([stored for stored in kept if stored.cases], budget, everything=everything), format)
-
-
-def _print(
-    stored: "StoredRun",
-    case_ids: "Sequence[str]",
-    format: OutputFormat,
-    budget: Budget,
-    words: str,
-    verbose: bool,
-) -> None:
-    """Print a run's measurements; `words` name it to `show`."""
-    from ampbench.cli.results import print_result
-    from ampbench.result import Result
-    from ampbench.show.results import case_lines
-    from ampbench.show.terminal import make_console, print_lines
-
-    result = Result(stored, budget)
-    rows = [row for row in result.rows if row["case_id"] in case_ids]
-    if len(case_ids) > 1 or not verbose or format is not OutputFormat.TABLE:
-        print_result(result, rows, format, f"ampbench show {words}", "-v", verbose=verbose)
-        return
-    (case,) = case_ids
-    records = [entries.get(case) for entries in (stored.memory, stored.divergence, stored.failures)]
-    rounds = [timing for timing in stored.rounds if timing.case_id == case]
-    console = make_console()
-    print_lines(console, case_lines(rows[0], rounds, records, console.width))
 
 
 REPORTS = "reports"

@@ -40,9 +40,9 @@ from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
 from ampbench.show.comparison import comparison_document
-from ampbench.show.results import Screen, result_lines
+from ampbench.show.results import Screen, sections
 from ampbench.show.rows import judged_error
-from ampbench.show.terminal import document_lines, make_console, print_lines
+from ampbench.show.terminal import document_lines, make_console, print_lines, section_lines
 from ampbench.store import StoredRun, find_run, gathered, read_run
 from ampbench.workloads.index import PRESETS
 
@@ -202,7 +202,8 @@ class Measured:
 
 def table_lines(run: StoredRun, width: int) -> list[Text]:
     """Return the table of a run for a terminal of `width` columns."""
-    return result_lines(Screen(header=run.header, cases=run.cases, rows=Result(run).rows), width)
+    screen = Screen(header=run.header, cases=run.cases, rows=Result(run).rows)
+    return list(section_lines(sections(screen), width))
 
 
 def read_baseline(file: str) -> StoredRun:

@@ -19,8 +19,7 @@ from ampbench.records.kinds import deed_of
 from ampbench.records.run import LATEST, Header
 from ampbench.result import Result
 from ampbench.show.networks import Network, in_order, networks_of
-from ampbench.show.page import run_name
-from ampbench.show.rows import Row, grouped
+from ampbench.show.rows import Row, grouped, run_name
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
 from ampbench.trend import Trend, make_trend, moment, place_of, public_version

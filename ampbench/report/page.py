@@ -1,6 +1,8 @@
 """A self-contained HTML page of a run's views, and a site: an index of many runs and a page of each.
 
 vl-convert draws charts as SVG, with their values under the pointer. Only tables have a script, to sort and search.
+Text of unknown origin (names, reasons, environment strings) is made fit here, beyond the escaping of the template
+engine: without characters that turn the direction of text, control characters, halves of characters, megabytes.
 """
 
 import base64
@@ -10,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import vl_convert
@@ -22,8 +24,9 @@ from ampbench.core.budget import Budget
 from ampbench.core.units import counted
 from ampbench.errors import StoreError
 from ampbench.report.material import Material, assigned, find_sources, find_trends, material_of
-from ampbench.report.trends import trends
 from ampbench.report.views import (
+    LISTED,
+    Part,
     View,
     cases,
     contents,
@@ -34,14 +37,59 @@ from ampbench.report.views import (
     run_facts,
     runs_block,
     tradeoff,
+    trends,
 )
-from ampbench.show.charts import Chart, Choice, Rows, colour_rules, colour_variables
+from ampbench.show.charts import Chart, Picture, colour_rules, colour_variables
 from ampbench.show.comparison import control_line, notes, verdict
-from ampbench.show.document import Block, as_sentence
+from ampbench.show.document import Block, as_sentence, written_out
 from ampbench.show.networks import heading
-from ampbench.show.page import LISTED, Part, breakable, drawable, fitted, run_name
+from ampbench.show.rows import run_name
 from ampbench.store import StoredRun, find_run, read_run, run_id
 from ampbench.trend import moment
+
+LONGEST = 2000
+"""The most characters of a text, with the note on their number."""
+
+_TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
+_JOINT = re.compile(r"[_/\[,](?=\w)|:(?=[^\W\d])")  # not within a time
+
+
+def fit(text: str) -> str:
+    """Return `text` with characters without a shape written out ("\\u202e"), cut to `LONGEST`."""
+    written = written_out(text[: LONGEST + 1], "\n\t")
+    if len(written) <= LONGEST:
+        return written
+    note = f"… ({len(text):,} characters)"
+    return written[: LONGEST - len(note)] + note
+
+
+def breakable(text: str) -> Markup:
+    """Return a name or a path as markup whose lines may end after one of "_/[,:" rather than anywhere."""
+    return Markup(_JOINT.sub(r"\g<0><wbr>", str(escape(fit(text)))))
+
+
+def drawable(text: str) -> str:
+    """Return `text` fit for a chart, with characters of two UTF-16 units written out.
+
+    Vega counts UTF-16 units, and would cut a label between the two ("\\U0001f680").
+    """
+    if not text.isascii():
+        text = _TWO_UNITS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return fit(text)
+
+
+def fitted(value: Any, change: Callable[[str], str] = fit) -> Any:
+    """Return plain nested data with every text in it, keys among them, `made` fit; markup is left as it is."""
+    if type(value) is str:
+        return change(value)
+    if value is None or isinstance(value, (int, float)) or hasattr(value, "__html__"):
+        return value
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {fitted(key, change): fitted(item, change) for key, item in value.items()}
+    return [fitted(item, change) for item in value] if isinstance(value, list | tuple) else value
+
 
 WIDTH = 680
 """Width of the drawing area in the SVG, in pixels."""
@@ -75,41 +123,25 @@ THEME: Mapping[str, Any] = {
 """Colours are the page's CSS variables, so that one SVG serves light, dark and print."""
 
 
-class Figure(NamedTuple):
-    """A drawing of a chart: the case or series it shows ("": all), its text alternative, and the SVG."""
-
-    label: str
-    words: str
-    svg: Markup
+def worded(chart: Chart, picture: Picture) -> str:
+    """Return the text alternative of a picture."""
+    return " ".join(filter(None, [picture.alt, chart.alt]))
 
 
-def figures(chart: Chart, rows: Rows) -> list[Figure]:
-    """Return the drawings of a chart: one of all `rows`, or one for each of its choices."""
-    if not chart.choose:
-        return [Figure("", chart.alt, drawn(chart, rows))]
-    return [
-        Figure(choice.label, f"{choice.alt} {chart.alt}".strip(), drawn(chart, rows, choice))
-        for choice in chart.choices
-    ]
-
-
-def drawn(chart: Chart, rows: Rows, choice: Choice | None = None) -> Markup:
-    """Return a chart of the rows of a choice as SVG, with its text alternative and the values of its points."""
+def drawn(chart: Chart, picture: Picture) -> Markup:
+    """Return a picture as SVG, with its text alternative and the values of its points."""
     spec = {
-        **chart.spec,
+        **picture.spec,
         "width": WIDTH,
         "height": chart.height,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": THEME,
     }
-    if choice is not None:
-        rows = [row for row in rows if row[chart.choose] == choice.value]
-        spec = _listing(spec, choice.marks)
-    values = [dict(row) for row in rows]
+    values = [dict(row) for row in picture.rows]
     spec = fitted({**_described(spec, values), "data": {"values": values}}, drawable)
     svg = _NEEDLESS.sub("", vl_convert.vegalite_to_svg(spec))
     svg = _DESCRIBED.sub(r"<\1\3><title>\2</title></\1>", svg)
-    label = escape(fitted(" ".join(filter(None, [f"{chart.title}.", choice.alt if choice else "", chart.alt]))))
+    label = escape(fitted(f"{chart.title}. {worded(chart, picture)}"))
     opening, _, inside = svg.replace("<svg ", '<svg role="img" ', 1).partition(">")
     # Vega gives every group of marks a role without a name: hidden, or a screen reader meets nameless images
     return Markup(f'{opening} aria-label="{label}"><g aria-hidden="true">{inside.removesuffix("</svg>")}</g></svg>')
@@ -128,20 +160,6 @@ def _described(spec: dict[str, Any], values: list[dict[str, Any]]) -> dict[str, 
     return {**spec, "encoding": {**encoding, "description": {"field": "tip"}}}
 
 
-def _listing(spec: Mapping[str, Any], marks: Sequence[str]) -> dict[str, Any]:
-    """Return a specification whose legends list `marks` alone, or all names where there are none."""
-    if not marks:
-        return dict(spec)
-    encoding = {
-        name: {**channel, "legend": {**legend, "values": list(marks)}}
-        if isinstance(channel, Mapping) and (legend := channel.get("legend"))
-        else channel
-        for name, channel in spec.get("encoding", {}).items()
-    }
-    layers = {"layer": [_listing(layer, marks) for layer in spec["layer"]]} if "layer" in spec else {}
-    return {**spec, **({"encoding": encoding} if encoding else {}), **layers}
-
-
 _FOLDER = Path(__file__).parent
 EARLY = "document.documentElement.classList.add('js')"
 """Run before anything is painted, so that rows the script puts away never show."""
@@ -157,7 +175,7 @@ def make_page(material: Material, home: str = "") -> str:
     views = [view for make in VIEWS if (view := make(material)) is not None]
     if len(material.rows) > CHARTED:
         views = [
-            replace(view, parts=[replace(part, charts=(), datasets={}) for part in view.parts])
+            replace(view, parts=[replace(part, charts=()) for part in view.parts])
             for view in views
             if view.id != "tradeoff"
         ]
@@ -168,7 +186,6 @@ def make_page(material: Material, home: str = "") -> str:
 
 def render(views: Sequence[View], title: str, home: str = "") -> str:
     """Return a whole document of views in their order."""
-    charts = {chart.id: figures(chart, view.datasets[chart.dataset]) for view in views for chart in view.charts}
     script = _asset("tables.js")
     light, dark = colour_variables(), colour_variables(dark=True)
     style = _asset("report.css").replace("/* light */", light).replace("/* dark */", dark)
@@ -180,7 +197,6 @@ def render(views: Sequence[View], title: str, home: str = "") -> str:
             title=title,
             home=home,
             views=views,
-            figures=charts,
             listed=LISTED,
             early=Markup(EARLY),
             script=Markup(script),
@@ -208,6 +224,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = breakable
+    environment.globals |= {"drawn": drawn, "worded": worded}
     return environment
 
 

@@ -1,15 +1,20 @@
-"""The sections of a page: the answer, why, then numbers; with the tables and sentences of the terminal."""
+"""The sections of a page: the answer, why, then numbers; with the tables and sentences of the terminal.
 
+Trends have a chart of each metric that changed.
+"""
+
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from ampbench.core.precisions import BASELINE, PRECISIONS, ordered
-from ampbench.core.units import all_of, counted, format_percent
+from ampbench.core.units import all_of, counted, format_percent, format_quantity
 from ampbench.judge import frame, notes
 from ampbench.judge.machines import networks as on_machines
 from ampbench.judge.machines import told_apart
@@ -20,32 +25,43 @@ from ampbench.records.labels import (
     case_labels,
     common_traits,
     few,
-    outcome_said,
     outcomes_said,
 )
 from ampbench.records.labels import told_apart as names_apart
 from ampbench.records.run import short_commit
 from ampbench.report.material import Material
 from ampbench.show import studies
-from ampbench.show.charts import Chart, Rows, speed_layers, speed_points
+from ampbench.show.charts import (
+    DASHED,
+    Chart,
+    Drawing,
+    Picture,
+    Rows,
+    drawn,
+    label_expression,
+    speed_layers,
+    speed_points,
+    tooltip,
+)
 from ampbench.show.comparison import comparison_section, verdict
 from ampbench.show.comparison import warnings as doubts
-from ampbench.show.document import Block, as_sentence, cut
+from ampbench.show.document import Block, Code, Column, Section, as_sentence, cut, table
 from ampbench.show.networks import (
-    Network,
     brought,
     heading,
     missing,
     side_by_side,
     tables,
 )
-from ampbench.show.page import Held, Part, Told, Untold, fit, place_of, run_name
-from ampbench.show.results import COLUMNS, Column, dotted, machine, metric_column
-from ampbench.show.rows import Row, precision_label
-from ampbench.show.wording import answer, lines, verdict_words, words
+from ampbench.show.results import COLUMNS, dotted, machine, metric_column
+from ampbench.show.rows import Row, place_of, run_name
+from ampbench.show.studies import Subject
+from ampbench.show.wording import answer, lines, words
 from ampbench.store import CUT, StoredRun
 from ampbench.studies.study import study_of
-from ampbench.trend import moment
+from ampbench.trend import Point, Series, Trend, moment
+from ampbench.trend.show import LONGEST_LIST, series_names, size, summary, trend_document, what, where
+from ampbench.trend.values import TIME
 
 AT_ONCE = 25
 """The number of rows of a table of networks that are not folded."""
@@ -58,6 +74,41 @@ FURTHER = (
     "grad_rel_l2",
 )  # fmt: skip
 """Further metrics of cases, shown after the deciding ones where any case has them."""
+
+
+LISTED = 200
+"""The most cases of a part, the worst or the first; a page of 10,000 cases does not repeat them all."""
+DETAILED = 20
+"""The most cases of a part with tables, the worst or the first; others have a line each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """The details of a case on a page: its line, sentences and tables, and `code` unchanged."""
+
+    name: str
+    said: str
+    blocks: Sequence[Block] = ()
+    code: Code | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a section, `id` is unique: findings in sentences (`said`), charts, `blocks`, and `details` of cases.
+
+    `lacking` are lines on the cases without a result. `left_out` counts the cases that are not listed. `finding` is the
+    most important conclusion on all cases, in a line; "": none.
+    """
+
+    id: str
+    title: str
+    said: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    blocks: Sequence[Block] = ()
+    details: Sequence[Detail] = ()
+    lacking: Sequence[str] = ()
+    left_out: int = 0
+    finding: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +129,6 @@ class View:
     def charts(self) -> list[Chart]:
         """The charts of all parts."""
         return [chart for part in self.parts for chart in part.charts]
-
-    @property
-    def datasets(self) -> Mapping[str, Rows]:
-        """The rows of the charts, by the names of datasets."""
-        return {name: rows for part in self.parts for name, rows in part.datasets.items()}
 
 
 def result(material: Material) -> View:
@@ -163,18 +209,10 @@ def networks(material: Material) -> View | None:
     if (means := brought(measured)).rows:
         blocks.append(means)
     if len(measured) <= AT_ONCE:
-        sentences = [(_name(network), _why(network)) for network in material.networks]
-        blocks.append(Block("why, in sentences", ["network", "why"], sentences, folded=True))
+        takes = [(f"{network.name} {network.rows[0]['phase']}", network.take) for network in material.networks]
+        why = [(name, "; ".join([answer(take.statement), *map(words, take.hints)])) for name, take in takes]
+        blocks.append(Block("why, in sentences", ["network", "why"], why, folded=True))
     return View(id="networks", title="Networks", parts=[Part(id="table", title="", blocks=blocks)])
-
-
-def _name(network: Network) -> str:
-    return f"{network.name} {network.rows[0]['phase']}"
-
-
-def _why(network: Network) -> str:
-    """Return in sentences which precision of a network to take, why, and the remedies."""
-    return "; ".join([answer(network.take.statement), *map(words, network.take.hints)])
 
 
 def _folding(block: Block) -> list[Block]:
@@ -195,44 +233,25 @@ def cases(material: Material) -> View | None:
     pairs = [(run, row) for run in material.shown for row in run.rows if row["outcome"] != "skipped"]
     if not pairs:
         return None
-    measured = [row for _, row in pairs if row["outcome"] == "ok"]
-    known = [*COLUMNS[1:-1], *map(metric_column, FURTHER)]
-    columns = [column for column in known if any(any(column.cell(row)) for row in measured)]
-    heads = [column.head for column in columns]
     of_runs = [run.stored.cases[row["case_id"]] for run, row in pairs]
     labels = case_labels(of_runs, precision=False)
-    several = len(material.shown) > 1
-    block = Block(
+    rows: list[Row] = [{**row, "case": labels[row["case_id"]], "run": run.name} for run, row in pairs]
+    heads = ("case", "run") if len(material.shown) > 1 else ("case",)
+    names: list[Column[Row]] = [Column("", itemgetter(head), head) for head in heads]
+    block = table(
         " · ".join(filter(None, [counted(len(pairs), "case"), common_traits(of_runs)])),
-        ["case", *(["run"] if several else []), "precision", *heads, "verdict"],
-        [
-            [
-                labels[row["case_id"]],
-                *([run.name] if several else []),
-                precision_label(row),
-                *(_cell(column, row) for column in columns),
-                verdict_words(row) if row["outcome"] == "ok" else outcome_said(row["outcome"], row["reason"]),
-            ]
-            for run, row in pairs
-        ],
+        [*names, *COLUMNS[:-1], *map(metric_column, FURTHER), COLUMNS[-1]],
+        rows,
         "speed and memory times fp32's, with 95% intervals; error against fp64",
-        numbers=heads,
     )
+    block = replace(block, numbers=block.headers[len(names) + 1 : -1])
     return View(id="cases", title="Cases", parts=[Part(id="table", title="", blocks=[block])], sortable="cases")
-
-
-def _cell(column: Column, row: Row) -> str:
-    """Return the cell of a measured row: "1.77x (1.73–1.80)"."""
-    if row["outcome"] != "ok":
-        return ""
-    text, behind = column.cell(row)
-    return f"{text} ({behind})" if behind else text
 
 
 def tradeoff(material: Material) -> View | None:
     """Return the chart of speed against error; None where no case has both."""
     named = [
-        (f"{fit(network.name)} {network.rows[0]['phase']}", row)
+        (f"{network.name} {network.rows[0]['phase']}", row)
         for network in material.networks
         for row in network.rows
         if row["outcome"] == "ok" and row["precision"] != BASELINE
@@ -247,8 +266,8 @@ def tradeoff(material: Material) -> View | None:
         facts = f"{best['speed_text']}, error {best['error_text']}"
         words += f" The fastest that is ok is {best['table']} {best['precision']}: {facts}."
     layers = {"layer": speed_layers(points, material.budget.output_rel_l2)}
-    chart = Chart(id="tradeoff", title="Speed against error", alt=words, spec=layers, dataset="tradeoff")
-    part = Part(id="plane", title="", charts=[chart], datasets={"tradeoff": points})
+    picture = Picture(spec=layers, rows=points, alt=words)
+    part = Part(id="plane", title="", charts=[Chart(id="tradeoff", title="Speed against error", pictures=[picture])])
     return View(id="tradeoff", title="Trade-off", parts=[part])
 
 
@@ -305,38 +324,67 @@ def run_facts(stored: StoredRun) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def study_parts(material: Material) -> list[Part]:
     """Return the parts of studies that found anything in the runs on the page, in the order of `KINDS`."""
-    parts = (studies.part(study_of(kind.name), _held(material, kind)) for kind in KINDS.values())
+    parts = (_study_part(material, kind) for kind in KINDS.values())
     return [part for part in parts if part is not None]
 
 
-def _held(material: Material, kind: Kind) -> Held[Any]:
-    """Return the page's findings of the study of a kind of runs."""
-    passes = _passes(material, kind) if kind.of_cases else []
+def _study_part(material: Material, kind: Kind) -> Part | None:
+    """Return the part of a kind of studies, the cases with the most problems first; None without any."""
+    study, passes = study_of(kind.name), _passes(material, kind) if kind.of_cases else []
     labels = case_labels(run.cases[case_id] for run, case_id, _ in passes)
     names = names_apart([labels[case_id] for _, case_id, _ in passes], (run_name(run) for run, _, _ in passes))
+    subjects = [
+        Subject(name, record, run.cases[case_id]) for name, (run, case_id, record) in zip(names, passes, strict=True)
+    ]
+    if study.subjects is not None:
+        subjects = [Subject(found.name, found) for found in study.subjects(material.runs, None)]
+    lacking = _lacking(material, kind)
+    if not (subjects or lacking):
+        return None
+    subjects.sort(key=lambda subject: -studies.problems(study.conclusions(subject.case, subject.found)))
+    sections = [studies.section(study, subject.case, subject.found) for subject in subjects]
+    details = [_detail(subject.name, section) for subject, section in zip(subjects, sections, strict=True)]
+    codes = [study.code(subject.case, subject.found) for subject in subjects[:DETAILED]]
+    charts, cut_short = drawn(subjects, [detail.said for detail in details], *study.charts)
     measured = {place_of(run.stored) for run in material.shown}
     places = dict.fromkeys(place_of(run) for run, _, _ in passes) if measured else {}
-    return Held(
-        told=[
-            Told(name=name, case=run.cases[case_id], run=run, found=record)
-            for name, (run, case_id, record) in zip(names, passes, strict=True)
+    elsewhere = "; ".join(f"torch {torch} on {host}" for host, torch in places if (host, torch) not in measured)
+    return Part(
+        id=study.kind,
+        title=study.title,
+        said=[*([f"Run with {elsewhere}, which measured nothing on this page."] if elsewhere else []), *cut_short],
+        charts=charts,
+        details=[
+            *(
+                replace(detail, code=Code("To paste", code) if code else None)
+                for detail, code in zip(details, codes, strict=False)
+            ),
+            *(replace(detail, blocks=()) for detail in details[DETAILED:LISTED]),
         ],
-        untold=_untold(material, kind),
-        elsewhere=[f"torch {torch} on {host}" for host, torch in places if (host, torch) not in measured],
-        runs=material.runs,
+        lacking=lacking,
+        left_out=sum(max(len(listed) - LISTED, 0) for listed in (details, lacking)),
+        finding=next((f"{detail.name}: {detail.said}" for detail in details), ""),
     )
 
 
-def _untold(material: Material, kind: Kind) -> list[Untold]:
-    """Return the cases that runs of a kind failed to explain, skipped or did not finish."""
+def _detail(name: str, section: Section) -> Detail:
+    """Return the details of a case: its first line behind the name, other lines, and its tables cut."""
+    first, *further = [block for block in section.blocks if not block.headers] or [Block(section.title)]
+    return Detail(
+        name=name, said=first.title, blocks=[*further, *(cut(block) for block in section.blocks if block.headers)]
+    )
+
+
+def _lacking(material: Material, kind: Kind) -> list[str]:
+    """Return a line on each case that runs of a kind failed to explain, skipped or did not finish."""
     known = {case_id for run in material.runs for case_id in studies.found_of(study_of(kind.name), run)}
-    left: dict[str, Untold] = {}
+    left: dict[str, str] = {}
     for run in material.explanations:
         labels = case_labels(run.cases.values()) if run.header.explains == kind.name else {}
         for case_id in [case_id for case_id in labels if case_id not in known]:
             skip, failure = run.skips.get(case_id), run.failures.get(case_id)
             reason = skip.reason if skip else failure.said if failure else NOT_REACHED
-            left[case_id] = Untold(name=labels[case_id], reason=reason, case_id=case_id, run=run)
+            left[case_id] = f"{labels[case_id]}: {reason}"
     return list(left.values())
 
 
@@ -360,3 +408,189 @@ def _passes(material: Material, kind: Kind) -> list[tuple[StoredRun, str, Any]]:
             if wanted is None or case_id in wanted:
                 newest[*place_of(run), case_id] = run, case_id, record
     return list(newest.values())
+
+
+LONGEST_CAUSE = 200
+"""The most characters of a cause under the pointer of a chart, which has many of them."""
+FOLDED = 60
+"""A table of more rows is folded away until it is asked for."""
+LEAST_SPAN = math.log(1.1)
+"""The smallest range of a chart, as a logarithm: noise of a hundredth must not fill it."""
+
+_KINDS = {
+    "value": ("circle", "var(--link)"),
+    "regressed": ("triangle-up", "var(--regressed)"),
+    "improved": ("triangle-down", "var(--improved)"),
+}
+"""The shape and colour of a point by its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A series of a trend under its `name`."""
+
+    name: str
+    series: Series
+
+
+def trends(material: Material) -> View | None:
+    """Return the changes over each axis; None without trends."""
+    if not material.trends:
+        return None
+    return View(id="trends", title="Trends", parts=[_trend_part(trend) for trend in material.trends])
+
+
+def _trend_part(trend: Trend) -> Part:
+    names = series_names(trend)
+    by_metric: dict[str, list[Curve]] = {}
+    for series in sorted(trend.series, key=lambda series: not series.changes):
+        if len(series.points) > 1:
+            curve = Curve(names[series.key] + where(trend, series.place), series)
+            by_metric.setdefault(series.metric.name, []).append(curve)
+    changed = [curves for curves in by_metric.values() if curves[0].series.changes]
+    of_time = [curves for curves in by_metric.values() if curves[0].series.metric.column.name == TIME]
+    drawings = [drawn(curves, [*map(_trend_changes, curves)], _drawing(trend, curves)) for curves in changed or of_time]
+    document = trend_document(trend, show_all=True)
+    return Part(
+        id=trend.axis,
+        title=f"Over {_axis(trend)}s",
+        said=[
+            f"{summary(trend)}.",
+            *(f"Broken in the end: {failure}." for failure in document.missing),
+            *dict.fromkeys(line for _, cut_short in drawings for line in cut_short),
+        ],
+        charts=[chart for charts, _ in drawings for chart in charts],
+        blocks=[block for section in document.sections() for block in _trend_blocks(section)],
+    )
+
+
+def _trend_blocks(section: Section) -> list[Block]:
+    """Return a section as blocks of the page: its title is a sentence, or the title of an untitled first table."""
+    titled = bool(section.blocks) and not section.blocks[0].title
+    blocks = [replace(section.blocks[0], title=section.title), *section.blocks[1:]] if titled else section.blocks
+    listed = [*([] if titled else [Block(section.title)]), *blocks]
+    return [replace(block, folded=len(block.rows) > FOLDED) for block in listed]
+
+
+def _trend_changes(curve: Curve) -> str:
+    changes = curve.series.changes[:LONGEST_LIST]
+    parts = [f"{change.direction} at {change.x.label}, {size(change)}" for change in changes]
+    return as_sentence("; ".join(parts) or "no change")
+
+
+def _drawing(trend: Trend, curves: Sequence[Curve]) -> Drawing[Curve]:
+    """Return the chart of a metric, a series at a time; changed series come first."""
+    column = curves[0].series.metric.column
+
+    def spec(rows: Rows) -> Mapping[str, Any]:
+        return _trend_spec(_axis(trend), column.label, column.unit, rows)
+
+    return Drawing(
+        name=f"trends-{trend.axis}-{curves[0].series.metric.name}",
+        title=f"{column.label} over {_axis(trend)}",
+        alt=f"{sum(bool(curve.series.changes) for curve in curves):,} of {len(curves):,} series changed.",
+        rows=lambda curve: {"": _trend_rows(curve.series)},
+        spec=spec,
+    )
+
+
+def _trend_rows(series: Series) -> list[dict[str, Any]]:
+    """Return a row for each point of a series, with the ends of its interval or of its runs."""
+    changes = {change.x: change for change in series.changes}
+    ends = [_ends(point) for point in series.points]
+    labels: Counter[str] = Counter()
+    rows = []
+    for point, (low, high) in zip(series.points, ends, strict=True):
+        labels[point.x.label] += 1
+        again = labels[point.x.label]  # others of the label are numbered
+        change = changes.get(point.x)
+        value = point.value if point.value is not None and math.isfinite(point.value) else None
+        rows.append(
+            {
+                "x": f"{point.x.label} ({again})" if again > 1 else point.x.label,
+                "value": value,
+                "low": low,
+                "high": high,
+                "kind": change.direction if change else "value",
+                "text": _text(series, point, low, high),
+                "change": f"{size(change)}: {what(change)[:LONGEST_CAUSE]}" if change else "",
+            }
+        )
+    return rows
+
+
+def _ends(point: Point) -> tuple[float | None, float | None]:
+    """Return the ends of a point's interval: of several runs the least and the largest value."""
+    if point.value is None:
+        return None, None
+    ends = [
+        end for run in point.each for end in ([run.value] if len(point.each) > 1 else [run.value, run.low, run.high])
+    ]
+    finite = [value for value in ends if value is not None and math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (None, None)
+
+
+def _text(series: Series, point: Point, low: float | None, high: float | None) -> str:
+    """Return the value of a point with its interval, and the number of its runs."""
+    unit = series.metric.column.unit
+    if point.value is None:
+        return "no value"
+    between = "" if low == high else f" ({format_quantity(low, unit)} to {format_quantity(high, unit)})"
+    return f"{format_quantity(point.value, unit)}{between}, {counted(len(point.each), 'run')}"
+
+
+def _range(values: Sequence[float | None]) -> tuple[float, float]:
+    """Return the ends of a series' chart: its values and intervals, with a margin."""
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    if low > 0:
+        half = max(math.log(high / low), LEAST_SPAN) * 0.55
+        middle = (math.log(high) + math.log(low)) / 2
+        return math.exp(middle - half), math.exp(middle + half)
+    half = max(high - low, 0.1 * high) * 0.55 or 1.0
+    return min(low, max(0.0, (low + high) / 2 - half)), (low + high) / 2 + half
+
+
+def _trend_spec(axis: str, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
+    """Return the line of one series: intervals, points, a rule at each change; a point without a value breaks it."""
+    bottom, top = _range([row[end] for row in rows for end in ("low", "high")])
+    scale = {"nice": False, "domain": [bottom, top], **({"type": "log"} if bottom > 0 else {})}
+    kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
+    looks = {"field": "kind", "type": "nominal", "legend": {"title": None}}
+    shapes, colours = ([_KINDS[kind][place] for kind in kinds] for place in (0, 1))
+
+    def y(field: str) -> dict[str, Any]:
+        labels = {"labelExpr": label_expression(unit), "tickCount": 5}
+        return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labels}
+
+    labels, xs = {"labelAngle": -30, "labelLimit": 120}, [row["x"] for row in rows]
+    return {
+        "encoding": {
+            "x": {"field": "x", "type": "ordinal", "title": axis, "axis": labels, "scale": {"domain": xs}},
+            "tooltip": tooltip(x=axis, text=title, change="change"),
+        },
+        "layer": [
+            {"transform": [{"filter": "datum.kind !== 'value'"}], "mark": dict(DASHED)},
+            {
+                "mark": {"type": "rule", "strokeWidth": 5, "opacity": 0.3, "color": "var(--link)"},
+                "encoding": {"y": y("low"), "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "line", "invalid": "break-paths-show-domains", "color": "var(--link)"},
+                "encoding": {"y": y("value")},
+            },
+            {
+                "mark": {"type": "point", "opacity": 1, "size": 80},
+                "encoding": {
+                    "y": y("value"),
+                    "shape": {**looks, "scale": {"domain": kinds, "range": shapes}},
+                    "color": {**looks, "scale": {"domain": kinds, "range": colours}},
+                },
+            },
+        ],
+    }
+
+
+def _axis(trend: Trend) -> str:
+    """Return the name of a trend's axis."""
+    return trend.axis.replace("_", " ")

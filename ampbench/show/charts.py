@@ -1,12 +1,14 @@
 """Charts, as Vega-Lite specifications without data, size and theme, which whoever draws them adds.
 
 One colour and one shape per precision, the same in every chart and cell, in light and in dark; curves over the steps of
-a training; charts that show one of several cases at a time.
+a training.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,7 +19,7 @@ from ampbench.show.wording import verdict_words
 
 T = TypeVar("T")
 
-CHOICES = 4
+PICTURED = 4
 """The number of cases drawn of a chart that shows one at a time, the first cases."""
 
 Rows = Sequence[Mapping[str, Any]]
@@ -25,35 +27,30 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A part of a chart's data that a reader may choose: the `value` of the field, and its `label`.
+class Picture:
+    """A drawing of `rows` by a Vega-Lite `spec` without data, size and theme, which whoever draws it adds.
 
-    `alt` describes the chart of this choice. `marks` are the names in its legends; (): all.
+    `label` names the case that it shows ("": all), and `alt` describes it for readers who cannot see it.
     """
 
-    value: str
-    label: str
-    alt: str
-    marks: Sequence[str] = ()
+    spec: Mapping[str, Any]
+    rows: Rows
+    label: str = ""
+    alt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart: a Vega-Lite `spec` without data, size and theme, which whoever draws it adds.
+    """A chart of one picture, or of one for each of several cases; `id` is unique on the page.
 
-    `id` is unique on the page. `alt` describes the chart and its main finding for readers who cannot see it; with
-    `choices` it holds for every choice. `dataset` names rows among `Part.datasets`. Where `choose` names a field, each
-    of `choices` is drawn from the rows with its value. `height` is in pixels.
+    `alt` holds for all pictures, with the main finding. `height` is in pixels.
     """
 
     id: str
     title: str
-    alt: str
-    spec: Mapping[str, Any]
-    dataset: str
+    pictures: Sequence[Picture]
+    alt: str = ""
     height: int = 320
-    choose: str = ""
-    choices: Sequence[Choice] = ()
 
 
 LOOKS: Mapping[str, tuple[str, str, str]] = {
@@ -233,14 +230,11 @@ def thinned_curve(values: Sequence[float | None]) -> list[tuple[float, float | N
 
 def marked(rows: Iterable[dict[str, Any]]) -> None:
     """Set in rows, ordered by series, which points have a shape: different steps in each series."""
-    series: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        series.setdefault(row["series"], []).append(row)
-    longest = max(map(len, series.values()), default=0)
-    stride = max(1, longest // MARKED, min(len(series), longest))
-    for place, rows_of_series in enumerate(series.values()):
-        for step, row in enumerate(rows_of_series):
-            row["mark"] = step % stride == (place * stride // max(len(series), 1)) % stride
+    for place, (_, series) in enumerate(groupby(rows, key=itemgetter("series"))):
+        points = list(series)
+        stride = max(1, len(points) // MARKED)
+        for step, row in enumerate(points):
+            row["mark"] = step % stride == place % stride
 
 
 def curves(
@@ -303,10 +297,10 @@ N = TypeVar("N", bound=Named)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing(Generic[N]):
-    """A chart before it has data: `name` is its id and that of its dataset, other fields are as in `Chart`.
+    """A chart before it has data: `name` is its id, other fields are as in `Chart`.
 
-    `rows` returns the rows of a case for each choice, by the suffix of its name ("": none); a case without rows is not
-    drawn. `spec` returns the specification for the rows of all cases. The legend lists the fields `marked` of rows.
+    `rows` returns the rows of each picture of a case, by the suffix of its label ("": none); a case without rows is not
+    drawn. `spec` returns the specification for the rows of a picture.
     """
 
     name: str
@@ -315,42 +309,23 @@ class Drawing(Generic[N]):
     spec: Callable[[Rows], Mapping[str, Any]]
     alt: str = ""
     height: int = 260
-    marked: Sequence[str] = ("series",)
 
 
-def drawn(
-    cases: Sequence[N], first_lines: Sequence[str], *drawings: Drawing[N]
-) -> tuple[list[Chart], dict[str, Rows], list[str]]:
-    """Return the charts of cases, their datasets, and a note where only the first cases are drawn.
+def drawn(cases: Sequence[N], first_lines: Sequence[str], *drawings: Drawing[N]) -> tuple[list[Chart], list[str]]:
+    """Return the charts of cases, and a note where only the first cases are drawn.
 
-    Each chart of a case shows its line of `first_lines`.
+    Each picture of a case has its line of `first_lines`.
     """
     charts: list[Chart] = []
-    datasets: dict[str, Rows] = {}
     for drawing in drawings:
-        choices: list[Choice] = []
-        rows: list[dict[str, Any]] = []
-        for place, (case, words) in enumerate(zip(cases[:CHOICES], first_lines, strict=False)):
-            chosen = {which: rows_of_choice for which, rows_of_choice in drawing.rows(case).items() if rows_of_choice}
-            for part, (which, rows_of_choice) in enumerate(chosen.items()):
-                value = f"{place}-{part}" if which else f"{place}"
-                label = f"{case.name}: {which}" if which else case.name
-                present = dict.fromkeys(row.get(field) for row in rows_of_choice for field in drawing.marked)
-                marks = [mark for mark in present if mark is not None]
-                choices.append(Choice(value=value, label=label, alt=f"{label}. {words}", marks=marks))
-                rows += [{"case": value, **row} for row in rows_of_choice]
-        if choices:
-            chart = Chart(
-                id=drawing.name,
-                title=drawing.title,
-                alt=drawing.alt,
-                spec=drawing.spec(rows),
-                dataset=drawing.name,
-                height=drawing.height,
-                choose="case",
-                choices=choices,
-            )
-            charts.append(chart)
-            datasets[drawing.name] = rows
-    cut_short = [f"The charts have {CHOICES} of {len(cases):,}, the first ones."] if len(cases) > CHOICES else []
-    return charts, datasets, cut_short if charts else []
+        pictures: list[Picture] = []
+        for case, words in zip(cases[:PICTURED], first_lines, strict=False):
+            for suffix, rows in drawing.rows(case).items():
+                label = f"{case.name}: {suffix}" if suffix else case.name
+                if rows:
+                    pictures.append(Picture(spec=drawing.spec(rows), rows=rows, label=label, alt=f"{label}. {words}"))
+        title, alt = drawing.title, drawing.alt
+        chart = Chart(id=drawing.name, title=title, alt=alt, pictures=pictures, height=drawing.height)
+        charts += [chart] if pictures else []
+    cut_short = [f"The charts have {PICTURED} of {len(cases):,}, the first ones."] if len(cases) > PICTURED else []
+    return charts, cut_short if charts else []

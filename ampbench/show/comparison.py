@@ -45,9 +45,9 @@ from ampbench.records.changes import (
     Traces,
 )
 from ampbench.records.labels import case_labels, few, gathered
-from ampbench.records.rules import DTYPES, RuleChange, short_name, worded
+from ampbench.records.rules import DTYPES, NOT_THERE, RuleChange, short_name, worded
 from ampbench.records.run import short_commit
-from ampbench.show.document import Block, Column, Document, Section, cut, finite, picked, records, table
+from ampbench.show.document import REST, Block, Column, Document, Section, cut, finite, picked, records, table
 from ampbench.show.wording import spelled, words
 
 LARGEST = 10.0
@@ -264,7 +264,12 @@ def rule_line(rule: RuleChange) -> str:
     """Return "rms_norm on cuda: unlisted → float32", with the autocast dtypes where it is not both."""
     only = "" if len(rule.dtypes) in (0, len(DTYPES)) else f" to {' and '.join(SHORT_DTYPES[d] for d in rule.dtypes)}"
     field = "" if rule.field in ("observed", "op") else f", {rule.field}"
-    return f"{short_name(rule.op)} on {rule.device}{only}{field}: {worded(rule.before)} → {worded(rule.after)}"
+    changed = f"{worded(rule.before)} → {worded(rule.after)}"
+    if rule.field == "op":
+        new = rule.before == NOT_THERE
+        known = worded((rule.after if new else rule.before).removeprefix("there, "))
+        changed = f"new op ({known})" if new else f"op removed (was {known})"
+    return f"{short_name(rule.op)} on {rule.device}{only}{field}: {changed}"
 
 
 def rule_lines(changes: Iterable[RuleChange]) -> list[str]:
@@ -459,13 +464,16 @@ def comparison_section(comparison: Comparison, *, everything: bool = False, gate
     reasons = _reasons(findings, names, () if everything else changed)
     lines = gate_lines(comparison, gate) if gate else _first(reasons, None if everything else REASONS)
     blocks = [table("changed", picked(columns, *heads), changed, most=SHOWN_OF_GATE if gate else SHOWN)]
-    blocks = [*([] if everything else blocks), *map(Block, lines), *_why(comparison, names, everything)]
+    traces = _traces(comparison, names)
+    first = traces if everything else cut(traces, DIFFERING, REST)
+    blocks = [*([] if everything else blocks), *map(Block, lines), first]
     blocks += _lists(comparison, rules=everything or gate is None, most=None if everything else RULES_LISTED)
     listed = sorted(findings, key=lambda change: WORST_FIRST.index(change.status))[: None if everything else ROWS]
     listed_columns = picked(columns, *heads, *([] if everything else ["reason"]))
     every = table(f"findings ({len(findings):,})", listed_columns, listed)
     conditioned = Block("how it was measured", ["conditions"], [[line] for line in conditions(comparison)])
-    details = [_other_traces(comparison, names), every, conditioned]
+    whole = [replace(traces, title="every difference")] if first is not traces else []
+    details = [*whole, every, conditioned]
     blocks += details if everything else [replace(cut(block, ROWS), folded=True) for block in details]
     return Section(sides_line(comparison), [block for block in blocks if block.rows or not block.headers])
 
@@ -492,27 +500,14 @@ def _first(lines: Sequence[str], most: int | None) -> list[str]:
     return [*lines[:most], *([f"and {more:,} more, -v lists them"] if more > 0 else [])]
 
 
-def _first_traced(comparison: Comparison) -> list[str]:
-    """Return the case that changed most of those with traces; without findings, all."""
+def _traces(comparison: Comparison, names: Mapping[str, str]) -> Block:
+    """Return the differences between the traces of cases, the case that changed most first."""
     changed = dict.fromkeys(change.case.case_id for change in comparison.findings if change.status in CHANGED)
-    worst = [case_id for case_id in changed if case_id in comparison.explained][:1]
-    return worst if comparison.findings else list(comparison.explained)
-
-
-def _why(comparison: Comparison, names: Mapping[str, str], everything: bool) -> Iterator[Block]:
-    """Yield the differences between the traces of the cases that are shown first."""
-    for case_id in _first_traced(comparison):
-        yield Block(f"what differs in {names.get(case_id, case_id)}:")
-        lines = explanation_lines(comparison, case_id)
-        yield from (Block(f"· {line}") for line in _first(lines, None if everything else DIFFERING))
-
-
-def _other_traces(comparison: Comparison, names: Mapping[str, str]) -> Block:
-    """Return the table of the differences between the traces of all other cases."""
-    others = comparison.explained.keys() - {*_first_traced(comparison)}
-    cases = [case_id for case_id in comparison.explained if case_id in others]
-    rows = [[names.get(case_id, case_id), line] for case_id in cases for line in explanation_lines(comparison, case_id)]
-    return Block("what differs in other cases", ["case", "difference"], rows)
+    ordered = sorted(comparison.explained, key=[*changed, *comparison.explained].index)
+    rows = [
+        (names.get(case_id, case_id), line) for case_id in ordered for line in explanation_lines(comparison, case_id)
+    ]
+    return Block("what differs in the traces", ["case", "difference"], rows, whole=["case"])
 
 
 def _lists(comparison: Comparison, *, rules: bool, most: int | None) -> Iterator[Block]:
@@ -551,7 +546,7 @@ def comparison_document(
 
     return Document(
         sections=lambda: [section()],
-        data=lambda: finite(comparison_data(comparison, gate)),
+        data=lambda: comparison_data(comparison, gate),
         columns=[column.key for column in columns],
         rows=rows,
         answer=gate_verdict(gate) if gate else verdict(comparison),
@@ -662,27 +657,28 @@ def gate_verdict(result: GateResult) -> str:
 def _gate_data(comparison: Comparison, result: GateResult) -> dict[str, Any]:
     """Return the verdict of a gate as JSON has it: its points with their codes, and counts."""
     names = case_names(comparison)
-    plain = ["status", "passed", "exit_code", "decided", "missing", "failed", "rule_devices", "policy"]
-    plain += ["rule_changes"]
-    data = {name: msgspec.to_builtins(getattr(result, name), enc_hook=dict) for name in plain}
-    for name, points in (("why", result.why), ("notes", result.notes)):
-        data[name] = [
-            {
-                **{key: getattr(point, key) for key in ("code", "kind")},
-                "count": len(point.changes or point.names or point.rules),
-                "text": point_line(point, names),
-            }
-            for point in points
-        ]
-    data["ignored"] = [
-        {
-            **{key: getattr(ignored, key) for key in ("case_id", "metric", "reason")},
-            "what": _ignored_text(ignored),
-            "until": ignored.until.isoformat(),
-        }
-        for ignored in result.ignored
-    ]
-    return data
+    plain = ["status", "passed", "exit_code", "decided", "missing", "failed", "rule_devices", "policy", "rule_changes"]
+    return {
+        **{name: msgspec.to_builtins(getattr(result, name), enc_hook=dict) for name in plain},
+        **{name: records(_points(names), points) for name, points in (("why", result.why), ("notes", result.notes))},
+        "ignored": records(IGNORED, result.ignored),
+    }
+
+
+def _points(names: Mapping[str, str]) -> Sequence[Column[GatePoint]]:
+    return (
+        *(Column(name, attrgetter(name)) for name in ("code", "kind")),
+        Column("count", lambda point: len(point.changes or point.names or point.rules)),
+        Column("text", lambda point: point_line(point, names)),
+    )
+
+
+IGNORED: Sequence[Column[Ignored]] = (
+    *(Column(name, attrgetter(name)) for name in ("case_id", "metric", "reason")),
+    Column("what", _ignored_text),
+    Column("until", lambda ignored: ignored.until.isoformat()),
+)
+"""The findings that a policy ignores, as JSON has them."""
 
 
 DETECTABLE: Sequence[Column[Detectable]] = (
@@ -716,7 +712,7 @@ def control_document(result: SelfComparison) -> Document:
         data=lambda: {
             **{name: getattr(result, name) for name in ("cases", "blocks", "able", "spreads")},
             **{name: [change.case.case_id for change in getattr(result, name)] for name in lists},
-            "highest_rate": finite(result.highest_rate),
+            "highest_rate": result.highest_rate,
             "detectable": records(DETECTABLE, result.detectable),
         },
         columns=["case_id", "spread"],

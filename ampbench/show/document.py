@@ -100,7 +100,7 @@ def table(
         whole=tuple(columns[place].head for place in kept if columns[place].whole),
         folded=folded,
     )
-    return block if most is None else cut(block, most, ", -v lists the rest")
+    return block if most is None else cut(block, most, REST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,7 @@ def as_sentence(text: str, names: Container[str] = ()) -> str:
     return f"{text[:1] if named else text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
+REST = ", -v lists the rest"
 ROWS = 40
 """The most rows of a table of one case on a page, in order of importance."""
 
@@ -205,12 +206,6 @@ def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: 
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *cells))
 
 
-def block_table(block: Block) -> str:
-    """Return the table of a block; its numbers stand right."""
-    left = [name for name in block.headers if name not in block.numbers]
-    return markdown_table(block.headers, block.rows, left=left)
-
-
 def folded(title: str, text: str) -> str:
     """Return `text` behind a line that unfolds it."""
     return f"<details><summary>{escape(title)}</summary>\n\n{text}\n\n</details>"
@@ -238,7 +233,8 @@ def block_text(block: Block, level: int) -> str:
     note = escaped(f"{block.note[:1].upper()}{block.note[1:]}.") if block.note else ""
     if not block.rows:
         return "\n\n".join(filter(None, [escaped(block.title), note]))
-    text = "\n\n".join(filter(None, [note, block_table(block)]))
+    left = [name for name in block.headers if name not in block.numbers]
+    text = "\n\n".join(filter(None, [note, markdown_table(block.headers, block.rows, left)]))
     if block.folded:
         return folded(block.title, text)
     return "\n\n".join(filter(None, [_heading(block.title, level), text]))
@@ -268,7 +264,7 @@ def csv_text(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    cell = plain(value)
+    cell = finite(value)
     if isinstance(cell, str) and cell.startswith(FORMULA) and not _NUMBER.fullmatch(cell):
         return f"'{cell}"
     return "" if cell is None else cell
@@ -276,19 +272,23 @@ def _cell(value: Any) -> Any:
 
 def json_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows as a JSON list of flat objects, one a line; null where a value is undefined or not finite."""
-    lines = [json.dumps({name: plain(value) for name, value in row.items()}, ensure_ascii=False) for row in rows]
+    lines = [json.dumps({name: finite(value) for name, value in row.items()}, ensure_ascii=False) for row in rows]
     return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
 
 
-def plain(value: Any) -> Any:
-    """Return a cell of a frame as a plain Python value: None for null, NaN and infinities, int for whole integers."""
-    if value is None or isinstance(value, str | bool | int | list | dict):
+def finite(value: Any) -> Any:
+    """Return nested data as JSON has it: None for null, NaN and infinities, and NumPy's scalars as plain values."""
+    if value is None or isinstance(value, str | bool | int):
         return value
-    if hasattr(value, "item"):  # a NumPy scalar
-        return plain(value.item())
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return None  # pandas' NA and NaT
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if hasattr(value, "item"):  # a NumPy scalar
+        return finite(value.item())
+    return None if type(value).__name__ in {"NAType", "NaTType"} else value
 
 
 def record_data(record: msgspec.Struct) -> dict[str, Any]:
@@ -297,17 +297,8 @@ def record_data(record: msgspec.Struct) -> dict[str, Any]:
     return data
 
 
-def json_document(document: Any) -> str:
-    """Return nested data as indented JSON."""
-    return json.dumps(document, ensure_ascii=False, indent=2, default=str)
-
-
-def finite(value: Any) -> Any:
-    """Return nested data with None for numbers that JSON does not have, and NumPy's scalars as plain values."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return plain(value) if hasattr(value, "item") else value
+def json_document(data: Any) -> str:
+    """Return nested data as indented JSON, a list of rows with a row a line; null for undefined numbers."""
+    if isinstance(data, list):
+        return json_text(data)
+    return json.dumps(finite(data), ensure_ascii=False, indent=2, default=str)

@@ -6,7 +6,7 @@ With several machines, each network has a row for each machine. Nothing is decid
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from statistics import geometric_mean
 from typing import Any
@@ -20,7 +20,7 @@ from ampbench.core.units import format_error, times
 from ampbench.records.case import Case
 from ampbench.records.changes import VERDICT_COLUMNS, Status
 from ampbench.records.labels import case_labels, few
-from ampbench.show.document import Block, Column, Document, Section, records, table
+from ampbench.show.document import Block, Column, Document, Section, picked, records, table
 from ampbench.show.rows import (
     TODAYS,
     Group,
@@ -164,32 +164,7 @@ def _line(network: Network, row: Row | None) -> Line:
     }
 
 
-def columns(*, machines: bool = False, everything: bool = False) -> list[Column[Line]]:
-    """Return the columns of lines; with several `machines`, the machine and its standing, too."""
-    known: dict[str, Column[Line]] = {
-        name: Column(name, itemgetter(name))
-        for name in ("network", "phase", "path", "device", "machine", "precision", "standing", *NUMBERS, "error")
-    }
-    known |= {name: Column(name, itemgetter(name)) for name in (*VERDICT_COLUMNS, "because", "case_id")}
-
-    def head(name: str, text: str, unit: str = "", written: Callable[[Line], str] | None = None, **kind: bool) -> None:
-        known[name] = Column(name, itemgetter(name), text, unit, written, **kind)
-
-    head("network", "network", whole=True)
-    head("precision", "precision" if everything else "take", whole=True)
-    head("speedup_vs_fp32", "speed", "ratio", lambda line: _ratio(*(line[name] for name in SPEED)))
-    head("memory_ratio_vs_fp32", "memory", "ratio", lambda line: _ratio(line["memory_ratio_vs_fp32"]))
-    head("error", "error", "error", lambda line: "" if line["error"] is None else format_error(line["error"]))
-    head("because", "because", rare=True)
-    if not machines:
-        return [column for name, column in known.items() if name not in ("machine", "standing")]
-    head("machine", "machine", whole=True)
-    head("standing", "standing", rare=True)
-    head("seconds_median", "time/step", "s")
-    return list(known.values())
-
-
-def _ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
+def ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
     """Return a ratio with its interval: "1.77x (1.73–1.80)"; "" where it is not known."""
     if not value:
         return ""
@@ -197,8 +172,36 @@ def _ratio(value: float | None, low: float | None = None, high: float | None = N
     return f"{times(value)}{between}"
 
 
+def _column(
+    name: str, head: str = "", unit: str = "", said: Callable[[Line], str] | None = None, **kind: bool
+) -> Column[Line]:
+    return Column(name, itemgetter(name), head, unit, said, **kind)
+
+
+COLUMNS: Sequence[Column[Line]] = (
+    _column("network", "network", whole=True),
+    *map(_column, ("phase", "path", "device")),
+    _column("machine", "machine", whole=True),
+    _column("precision", "take", whole=True),
+    _column("standing", "standing", rare=True),
+    _column("seconds_median", "time/step", "s"),
+    _column("items_per_second"),
+    _column("speedup_vs_fp32", "speed", "ratio", lambda line: ratio(*(line[name] for name in SPEED))),
+    *map(_column, SPEED[1:]),
+    _column("memory_ratio_vs_fp32", "memory", "ratio", lambda line: ratio(line["memory_ratio_vs_fp32"])),
+    _column("peak_memory_bytes"),
+    _column("error", "error", "error", lambda line: "" if line["error"] is None else format_error(line["error"])),
+    *map(_column, VERDICT_COLUMNS),
+    _column("because", "because", rare=True),
+    _column("case_id"),
+)
+"""All columns of lines."""
+SUMMARY = picked(COLUMNS, "network", "precision", "speedup_vs_fp32", "memory_ratio_vs_fp32", "error", "because")
+"""The columns of the networks of one machine."""
+
+
 def tables(
-    networks: Iterable[Network], chosen: Sequence[Column[Line]] | None = None, *, everything: bool = False
+    networks: Iterable[Network], columns: Sequence[Column[Line]] = SUMMARY, *, everything: bool = False
 ) -> list[Block]:
     """Return a table of networks for each phase, device and path; its title counts the precisions to take."""
     parts: dict[tuple[str, ...], list[Network]] = {}
@@ -210,7 +213,7 @@ def tables(
     for part, members in parts.items():
         title = ": ".join(filter(None, [" · ".join(part[place] for place in differing), heading(members)]))
         lines = lines_of(members, everything=everything)
-        blocks.append(table(title, chosen or columns(), lines))
+        blocks.append(table(title, columns, lines))
     return blocks
 
 
@@ -250,7 +253,7 @@ def _brought(rows: Sequence[Row]) -> tuple[str, ...]:
     def mean(column: str) -> str:
         values = [value for row in rows if (value := number(row[column])) is not None and 0 < value < math.inf]
         low, high = (stats.log_t_interval(values) if values else None) or (None, None)
-        return _ratio(geometric_mean(values), low, high) if values else ""
+        return ratio(geometric_mean(values), low, high) if values else ""
 
     errors = [error for row in rows if (error := judged_error(row)) is not None]
     right = sum(row["verdict"] == Status.OK for row in rows)
@@ -331,7 +334,9 @@ def side_by_side(
 
     `rows` are all rows of the machines.
     """
-    listed = columns(machines=True, everything=everything)
+    listed = [
+        replace(column, head="precision") if everything and column.head == "take" else column for column in COLUMNS
+    ]
     lines = lines_of(networks, everything=everything)
     lost = missing(rows)
     return Document(
@@ -343,6 +348,6 @@ def side_by_side(
             "machines": records(PLACES, places),
             "networks": records(listed, lines),
         },
-        columns=[column.key for column in listed if column.key],
+        columns=[column.key for column in listed],
         rows=lambda: records(listed, lines),
     )

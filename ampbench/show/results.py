@@ -1,18 +1,16 @@
 """A run's result for people: a table for each network, phase, device and path, the precision to take, and notes.
 
-`ampbench run` and `show`, pytest's summary and `str(Result)` print `result_lines(screen, width)`;
-`result_markdown(screen)` is the same in Markdown. `Result.screen()` makes the `Screen`; nothing is decided here.
+`Result.document` is the output of `ampbench run` and `show` and of `str(Result)`. Nothing is decided here.
 """
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from textwrap import wrap
+from operator import itemgetter
 from typing import Any
 
 import msgspec
-from rich.cells import cell_len
 from rich.text import Text
 
 from ampbench.core import metrics
@@ -22,18 +20,21 @@ from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Note, Refusal, Severity, Statement
 from ampbench.core.stats import round_value
 from ampbench.core.units import counted, format_error, format_quantity, format_seconds, times
-from ampbench.records.case import Case
+from ampbench.records.case import Case, Table, table_of
 from ampbench.records.changes import VERDICT_COLUMNS, Evidence
-from ampbench.records.labels import NONE_NAMED, outcome_said
-from ampbench.records.measured import Round
-from ampbench.records.run import Header
-from ampbench.show.document import Block, escaped, markdown_table
-from ampbench.show.rows import Group, Row, Take, described, grouped, judged_error, number, precision_label
-from ampbench.show.terminal import block_lines, wrapped
-from ampbench.show.wording import answer, lines, verdict_words, words
+from ampbench.records.labels import NONE_NAMED
+from ampbench.records.measured import Failure, Round, Skip
+from ampbench.records.run import Entry, Header
+from ampbench.show import document, networks
+from ampbench.show.document import Block, Column, Section
+from ampbench.show.networks import Network, ratio
+from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, judged_error, number, precision_label
+from ampbench.show.terminal import block_lines
+from ampbench.show.wording import answer, lines, row_words, words
+from ampbench.store import StoredRun, gathered
 
-LEAST_ROOM = 20
-"""The least columns in which a verdict wraps; with fewer its reason is below."""
+TOGETHER = 4
+"""The most precisions of a table of every metric."""
 EVIDENCE: Mapping[str, str] = {
     Evidence.TRAINED: "trainings to their end",
     Evidence.STEPS: "one step after others in fp32",
@@ -56,24 +57,18 @@ EXPLAINS: Mapping[StrEnum | None, tuple[str, str, float]] = {
 class Screen:
     """The content shown of a run: `rows` with their verdicts, the precision to take of each table, `notes` on both.
 
-    `pointers` name other verbs for problems of cases; `rest` is the command that shows everything ("": none).
+    `networks` are those of the rows, with all their precisions. `pointers` name other verbs for problems of cases;
+    `again` is the command that shows the run ("": none).
     """
 
     header: Header
     cases: Mapping[str, Case]
     rows: Sequence[Row]
     takes: Mapping[Group, Take] = field(default_factory=dict)
+    networks: Sequence[Network] = ()
     notes: Sequence[Statement] = ()
     pointers: Sequence[str] = ()
-    rest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its `head`, and the text of a row with a second one in parentheses behind."""
-
-    head: str
-    cell: Callable[[Row], tuple[str, str]]
+    again: str = ""
 
 
 def written(row: Row, metric: str) -> str:
@@ -92,79 +87,59 @@ def _error(row: Row) -> str:
     return "ref" if row["reference_dtype"] == row["precision"] and row["path"] == "eager" else ""
 
 
-def _memory(row: Row) -> tuple[str, str]:
-    ratio = "" if row["precision"] == BASELINE else written(row, "memory_ratio_vs_fp32")
-    return written(row, "peak_memory_bytes"), ratio
+def _memory(row: Row) -> str:
+    behind = "" if row["precision"] == BASELINE else written(row, "memory_ratio_vs_fp32")
+    return f"{written(row, 'peak_memory_bytes')}{behind and f' ({behind})'}"
 
 
-def _speed(row: Row) -> tuple[str, str]:
-    low, high = number(row.get("speedup_low")), number(row.get("speedup_high"))
-    if low is None or high is None or row["precision"] == BASELINE:
-        return written(row, "speedup_vs_fp32"), ""
-    return written(row, "speedup_vs_fp32"), f"{times(low)}–{times(high)}".replace("x", "")
+def _speed(row: Row) -> str:
+    ends = (None, None) if row["precision"] == BASELINE else (row.get("speedup_low"), row.get("speedup_high"))
+    return ratio(number(row["speedup_vs_fp32"]), *map(number, ends))
 
 
-def metric_column(name: str, head: str = "") -> Column:
+def metric_column(name: str, head: str = "") -> Column[Row]:
     """Return the column of a metric in its unit, under its label or another `head`."""
-    return Column(head or METRICS[name].label, lambda row: (written(row, name), ""))
+    metric = METRICS[name]
+    return Column(name, itemgetter(name), head or metric.label, metric.unit, lambda row: written(row, name), rare=True)
 
 
-COLUMNS = (
-    Column("precision", lambda row: (precision_label(row), "")),
+COLUMNS: Sequence[Column[Row]] = (
+    Column("precision", precision_label, "precision", whole=True),
     metric_column("seconds_median", "time/step"),
-    Column("speed", _speed),
-    Column("memory", _memory),
-    Column("error", lambda row: (_error(row), "")),
-    Column("verdict", lambda row: (verdict_words(row), "")),
+    Column("speedup_vs_fp32", _speed, "speed", rare=True, whole=True),
+    Column("peak_memory_bytes", _memory, "memory", rare=True, whole=True),
+    Column("error", judged_error, "error", "error", _error, rare=True),
+    Column("verdict", row_words, "verdict"),
 )
 """The columns of a table of cases."""
 
 
-def result_lines(screen: Screen, width: int, *, verbose: bool = False) -> list[Text]:
-    """Return a run's result in lines of `width` columns; `verbose` adds every metric and every note."""
-    printed: list[Text] = []
-    for group, rows in _tables(screen.rows).items():
-        title, *traits = heading(group, rows, screen, verbose=verbose)
-        lines_of_title = wrapped(" · ".join([title, *traits]), width, "dim")
-        lines_of_title[0].stylize("not dim bold", 0, len(title))
-        take = screen.takes.get(group)
-        printed += [*([Text()] if printed else []), *lines_of_title]
-        printed += Layout(rows, width).lines(rows, take.case_id if take else None)
-        for line in _below(rows, take, screen, verbose=verbose):
-            printed += wrapped(line, width)
-        if verbose:
-            printed += _every_metric(rows, width)
-    below = [Text(), *(line for note in notes_of(screen, verbose=verbose) for line in wrapped(note, width))]
-    if screen.rest and not verbose:
-        below.append(Text(f"{screen.rest} has the rest", style="dim"))
-    return [*printed, *below] if len(below) > 1 else printed
+def sections(screen: Screen, *, verbose: bool = False) -> list[Section]:
+    """Return the tables and notes, then a line for each of several networks; for many tables only these lines.
+
+    `verbose` adds every metric and every note.
+    """
+    groups = grouped(row for row in screen.rows if row["outcome"] != "skipped")
+    brief = bool(screen.networks) and len(groups) > networks.TABLES and not verbose
+    listed = [Section("", _table(group, rows, screen, verbose)) for group, rows in groups.items()]
+    if brief:
+        failed = networks.missing(row for row in screen.rows if row["outcome"] == "failed")
+        listed = [Section("", [failed])] if failed.rows else []
+    texts = lines(screen.notes, screen.cases, everything=verbose)
+    texts += screen.pointers if verbose else ()
+    if screen.again and not verbose:
+        every = f"all {len(groups):,} tables: {screen.again} -v, or -k NAME for one network"
+        texts.append(every if brief else f"{screen.again} -v has the rest")
+    listed += [Section("", [*map(Block, dict.fromkeys(texts))])] if texts else []
+    if screen.networks and (brief or len({network.rows[0]["workload"] for network in screen.networks}) > 1):
+        listed.append(Section("", networks.tables(screen.networks)))
+    return listed
 
 
-def result_markdown(screen: Screen) -> str:
-    """Return a run's result as Markdown: heading, rows and precision to take of each table, then the notes."""
-    blocks = []
-    for group, rows in _tables(screen.rows).items():
-        title, *traits = heading(group, rows, screen)
-        measured = [row for row in rows if row["outcome"] == "ok"]
-        cells = [[_whole(column.cell(row)) for column in COLUMNS] for row in measured]
-        blocks += [f"### {escaped(title)}", escaped(" · ".join(traits))]
-        blocks += [markdown_table([column.head for column in COLUMNS], cells, ["verdict"])] if measured else []
-        blocks += [escaped(_without_numbers(row)) for row in rows if row["outcome"] != "ok"]
-        blocks += [escaped(line.strip()) for line in _below(rows, screen.takes.get(group), screen)]
-    return "\n\n".join([*blocks, *map(escaped, notes_of(screen))])
-
-
-def _tables(rows: Iterable[Row]) -> dict[Group, list[Row]]:
-    """Return the rows of each table without skipped ones, which notes name."""
-    return grouped(row for row in rows if row["outcome"] != "skipped")
-
-
-def _whole(cell: tuple[str, str]) -> str:
-    return f"{cell[0]} ({cell[1]})" if cell[1] else cell[0]
-
-
-def _without_numbers(row: Row, size: int = 0) -> str:
-    return f"{precision_label(row):<{size}}  {outcome_said(row['outcome'], row['reason'])}"
+def _table(group: Group, rows: Sequence[Row], screen: Screen, verbose: bool) -> list[Block]:
+    title = " · ".join(heading(group, rows, screen, verbose=verbose))
+    texts = [Block(text) for text in _below(rows, screen.takes.get(group), screen, verbose=verbose)]
+    return [document.table(title, COLUMNS, rows), *texts, *(_every_metric(rows) if verbose else ())]
 
 
 def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
@@ -195,62 +170,6 @@ def machine(header: Header, device: str) -> list[str]:
     name += f", {counted(threads, 'thread')}" if device == "cpu" and threads else ""
     torch = environment.torch_version.partition("+")[0]
     return [name, f"torch {torch}" if torch else ""]
-
-
-class Layout:
-    """The layout of a table of `rows` in `width` columns; its last column, `head` and `last`, wraps."""
-
-    def __init__(
-        self, rows: Sequence[Row], width: int, head: str = "verdict", last: Callable[[Row], str] = verdict_words
-    ) -> None:
-        cells = [[column.cell(row) for column in COLUMNS[:-1]] for row in rows if row["outcome"] == "ok"]
-        columns = zip(*cells, strict=True) if cells else [[("", "")]] * (len(COLUMNS) - 1)
-        self._sizes = [[max(map(cell_len, texts)) for texts in zip(*column, strict=True)] for column in columns]
-        self._sizes[0][0] = max((cell_len(precision_label(row)) for row in rows), default=0)
-        self._width, self._head, self._last = width, head, last
-        self._gap = "  " if width - cell_len(self._line([("", "")] * len(self._sizes), "  ")) >= LEAST_ROOM else " "
-
-    def lines(self, rows: Sequence[Row], taken: str | None = None) -> list[Text]:
-        """Return the header and the rows of a table, the case `taken` in bold."""
-        texts = []
-        if any(row["outcome"] == "ok" for row in rows):
-            heads = [(column.head, "") for column in COLUMNS[:-1]]
-            texts += [Text(self._with_last(self._line(heads, self._gap), self._head)[0].rstrip(), style="dim")]
-        for row in rows:
-            if row["outcome"] == "ok":
-                start = self._line([column.cell(row) for column in COLUMNS[:-1]], self._gap)
-                style = "bold" if taken == row["case_id"] else ""
-                texts += [Text(line.rstrip(), style=style) for line in self._with_last(start, self._last(row))]
-            else:
-                style = "red" if row["outcome"] == "failed" else "dim"
-                texts += wrapped(_without_numbers(row, self._sizes[0][0]), self._width, style)
-        return texts
-
-    def _line(self, cells: Sequence[tuple[str, str]], gap: str) -> str:
-        parts = []
-        for column, (text, behind), (first, more) in zip(COLUMNS, cells, self._sizes, strict=False):
-            size = max(first + (more and more + 3), cell_len(column.head))
-            left = column is COLUMNS[0] or (more and text == column.head)
-            cell = text if left else f"{_right(text, first if more else size)}{behind and f' ({behind})'}"
-            parts.append(cell + " " * (size - cell_len(cell)))
-        return gap.join([*parts, ""])
-
-    def _with_last(self, start: str, last: str) -> list[str]:
-        room = self._width - cell_len(start)
-        status, _, reason = last.partition(": ")
-        if cell_len(last) <= room:
-            return [start + last]
-        if room >= LEAST_ROOM:
-            kept = last.replace(" > ", "\u00a0>\u00a0")  # a number stays beside its limit
-            first, *more = (line.replace("\u00a0", " ") for line in wrap(kept, room))
-            return [start + first, *(" " * cell_len(start) + line for line in more)]
-        beginning = f"{status}:" if reason and cell_len(status) < room else ""
-        below = wrap(reason if beginning else last, max(self._width, LEAST_ROOM))
-        return [start + beginning, *(_right(line, self._width) for line in below)]
-
-
-def _right(text: str, width: int) -> str:
-    return " " * (width - cell_len(text)) + text
 
 
 def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: bool = False) -> Iterator[str]:
@@ -292,28 +211,18 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def notes_of(screen: Screen, *, verbose: bool = False) -> list[str]:
-    """Return the notes below all tables; unless `verbose`, only notes that change a decision."""
-    texts = lines(screen.notes, screen.cases, everything=verbose)
-    return list(dict.fromkeys([*texts, *(screen.pointers if verbose else ())]))
-
-
-def _every_metric(rows: Sequence[Row], width: int) -> Iterator[Text]:
-    """Yield the metrics that any of `rows` has, a line each, with as many columns of precisions as fit."""
+def _every_metric(rows: Sequence[Row]) -> Iterator[Block]:
+    """Yield the metrics that any of `rows` has, a line each, in tables of `TOGETHER` precisions."""
     measured = [row for row in rows if row["outcome"] == "ok"]
     defined = [name for name in METRICS if any(number(row[name]) is not None for row in measured)]
-    labels = max((len(METRICS[name].label) for name in defined), default=0)
-    size = max((cell_len(precision_label(row)) for row in measured), default=0) + 2
-    fitting = max((width - labels) // max(size, 1), 1)
-    for start in range(0, len(measured), fitting):
-        part = measured[start : start + fitting]
-        yield Text(" " * labels + "".join(_right(precision_label(row), size) for row in part), style="dim")
-        for name in defined:
-            cells = "".join(_right(written(row, name), size) for row in part)
-            yield Text(f"{METRICS[name].label:<{labels}}{cells}")
+    for start in range(0, len(measured), TOGETHER):
+        part = measured[start : start + TOGETHER]
+        labels = [precision_label(row) for row in part]
+        cells = [[METRICS[name].label, *(written(row, name) for row in part)] for name in defined]
+        yield Block("", ["metric", *labels], cells, numbers=labels)
 
 
-def case_lines(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Struct | None], width: int) -> list[Text]:
+def case_section(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Struct | None]) -> Section:
     """Return all facts of a case: its columns with their meaning, its rounds, and its other `records`."""
     facts = []
     for name in (*metrics.COLUMNS, *VERDICT_COLUMNS):
@@ -327,7 +236,7 @@ def case_lines(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Stru
         facts.append((name, seconds, f"{samples} samples, server {round_.server}"))
     for record in filter(None, records):
         facts += [(*fact, "") for fact in dotted("", msgspec.to_builtins(record))]
-    return block_lines(Block(row["case_id"], ["fact", "value", "meaning"], facts, whole=["fact"]), width, 0)
+    return Section("", [Block(row["case_id"], ["fact", "value", "meaning"], facts, whole=["fact"])])
 
 
 def dotted(name: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -345,3 +254,87 @@ def dotted(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _fact(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A table so far: its run, its entries and rounds, and its rows (None: out of date)."""
+
+    run: StoredRun
+    entries: list[Entry] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    rows: list[Row] | None = None
+
+
+class LiveTable:
+    """The tables of a run during its measurement, from the entries of `begun` and the ones that `add` adds.
+
+    `rows_of` derives the rows of a run (`judge.frame`). Values are as in the final table; skipped cases have no row.
+    """
+
+    def __init__(self, begun: StoredRun, rows_of: Callable[[StoredRun], list[dict[str, Any]]]):
+        begun = begun.narrowed(begun.cases.keys() - begun.skips.keys())
+        settings = begun.header.settings
+        self._header, self._rows_of = begun.header, rows_of
+        self._of_rounds = f" of {settings.rounds}" if settings.budget_seconds is None else ""
+        self._table_of = {case_id: table_of(case) for case_id, case in begun.cases.items()}
+        ids: dict[Table, list[str]] = {}
+        for case_id, table in self._table_of.items():
+            ids.setdefault(table, []).append(case_id)
+        self._tables = {table: _Seen(begun.narrowed(members)) for table, members in ids.items()}
+        for timing in begun.rounds:
+            if timing.case_id in self._table_of:
+                self._tables[self._table_of[timing.case_id]].rounds.append(timing)
+        self._latest = [table for table, content in self._tables.items() if content.rounds]
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry that was just measured."""
+        table = self._table_of.get(getattr(entry, "case_id", ""))
+        if table is None:
+            return
+        content = self._tables[table]
+        if isinstance(entry, Round):
+            content.rounds.append(entry)
+        else:
+            content.entries.append(entry)
+        content.rows = None
+        if isinstance(entry, Round | Failure | Skip):
+            self._latest = [*(other_table for other_table in self._latest if other_table != table), table]
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """Return the tables that have a round, in at most `height` lines: where room is short, the latest."""
+        blocks = {table: self._block(table, width) for table in self._latest}
+        visible: list[Table] = []
+        left = height - 1  # what is left out needs a line
+        for table in reversed(self._latest):
+            if visible and len(blocks[table]) > left:
+                break
+            visible.append(table)
+            left -= len(blocks[table])
+        lines = [line for table in self._tables if table in visible for line in blocks[table]]
+        hidden = sum(len(self._rows(table)) for table in self._latest if table not in visible)
+        if len(lines) >= height:
+            hidden += len(lines) - max(height - 1, 0)
+            lines = lines[: max(height - 1, 0)]
+        return [*lines, *([Text(f"and {counted(hidden, 'case')} more", style="dim")] if hidden else [])]
+
+    def _rows(self, table: Table) -> list[Row]:
+        content = self._tables[table]
+        if content.rows is None:
+            run = gathered(content.run.path, content.run.header, content.entries, content.run)
+            (content.rows,) = grouped(self._rows_of(replace(run, rounds=content.rounds))).values()
+        return content.rows
+
+    def _block(self, table: Table, width: int) -> list[Text]:
+        """Return a table: a blank line, its title, its headers, a line for each row with the rounds so far."""
+        rows = self._rows(table)
+        screen = Screen(header=self._header, cases=self._tables[table].run.cases, rows=rows)
+        title = " · ".join(heading(group_of(rows[0]), rows, screen))
+        block = document.table("", [*COLUMNS[:-1], Column("rounds", self._rounds, "rounds")], rows)
+        lines = [Text(), Text(title, style="dim"), *block_lines(block, width, 0)]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return lines
+
+    def _rounds(self, row: Row) -> str:
+        return f"{row['rounds']}{self._of_rounds}" if row["outcome"] == "ok" else row_words(row)

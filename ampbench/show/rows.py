@@ -3,11 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ampbench.core.precisions import BASELINE, DEFAULT, rank
 from ampbench.core.statement import Answer, Statement
 from ampbench.records.changes import Status, Verdict
+
+if TYPE_CHECKING:
+    from ampbench.store import StoredRun
 
 Row = Mapping[str, Any]
 """One row of the frame: its columns by name, None or NaN where undefined."""
@@ -151,6 +154,17 @@ def number(value: Any) -> float | None:
         return None
     result = float(value)
     return None if math.isnan(result) else result
+
+
+def run_name(run: "StoredRun") -> str:
+    """Return the name of a run on a page: its label, else its id."""
+    return run.header.label or run.header.run
+
+
+def place_of(run: "StoredRun") -> tuple[str, str]:
+    """Return the host and the torch version of a run."""
+    environment = run.header.environment
+    return environment.host, environment.torch_version
 
 
 def judged_error(row: Row, measure: Literal["rel_l2", "floor_ratio"] = "rel_l2") -> float | None:

@@ -1,4 +1,4 @@
-"""The document and the part of a page of a run that explains or studies, by its `Study`, and the words of codes."""
+"""The document of a run that explains or studies, by its `Study`, and the words of codes."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,6 @@ from ampbench.show.document import (
     records,
     table,
 )
-from ampbench.show.page import Held, Part, told_part
 from ampbench.show.terminal import block_lines, wrapped
 from ampbench.store import StoredRun
 
@@ -259,26 +258,6 @@ def _sentences(statements: Sequence[Statement]) -> list[str]:
 def problems(statements: Iterable[Statement]) -> int:
     """Return the number of problems among statements."""
     return sum(statement.severity is Severity.PROBLEM for statement in statements)
-
-
-def part(study: "Study[Any, Found]", held: Held[Found]) -> Part | None:
-    """Return a study's part of a page, the cases with the most problems first; None without any."""
-    subjects = [Subject(case.name, case.found, case.case) for case in held.told]
-    if study.subjects is not None:
-        subjects = [Subject(subject.name, subject) for subject in study.subjects(held.runs, None)]  # type: ignore[attr-defined]
-    concluded = {id(subject): list(study.conclusions(subject.case, subject.found)) for subject in subjects}
-
-    subjects.sort(key=lambda subject: problems(concluded[id(subject)]), reverse=True)
-    return told_part(
-        held,
-        subjects,
-        lambda subject: section(study, subject.case, subject.found),
-        id=study.kind,
-        title=study.title,
-        drawings=study.charts,
-        code=lambda subject: study.code(subject.case, subject.found),
-        finding=lambda subject: next(iter(lines(concluded[id(subject)])), ""),
-    )
 
 
 def _outcomes(stored: StoredRun, case_ids: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str, str]]:

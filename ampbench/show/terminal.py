@@ -1,17 +1,17 @@
-"""Sections as styled lines, with tables that fit the width: on a terminal, and as HTML in a notebook."""
+"""Documents as styled lines for a terminal, with tables that fit its width."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from io import StringIO
+from itertools import zip_longest
 from textwrap import fill, indent
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from ampbench.show.document import Block, Code, Document, Section, written_out
+from ampbench.show.document import Block, Code, Document, Section, finite, written_out
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
     from rich.text import Text
 
 WIDTH_WITHOUT_TERMINAL = 100
@@ -65,9 +65,17 @@ GAP = 2
 """Blanks between columns."""
 MIN_WIDTH = 10
 """The least width of a column that wraps, unless it needs less."""
+LEAST_ROOM, LEAST_LAST = 20, 6
+"""The least width in which a last column wraps, and in which it is shown: longer cells go below their row."""
 
-STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "incomparable": "magenta"}
-"""How the statuses of changes are shown."""
+STYLES = {
+    "regressed": "bold red",
+    "improved": "bold green",
+    "inconclusive": "yellow",
+    "incomparable": "magenta",
+    "failed": "red",
+}
+"""The styles of cells by their first word."""
 NO_ROOM = "no room for {}: a wider terminal or --format markdown shows all"
 """The line below a table that names the columns it leaves out."""
 
@@ -125,51 +133,57 @@ def block_lines(block: Block, width: int, margin: int = 2) -> list["Text"]:
 
     The title is indented by `margin` blanks, a table by twice as many.
     """
-    from rich.padding import Padding
     from rich.text import Text
 
     note = f"({block.note})" if block.title and block.rows and block.note else block.note
-    between = " " if block.title and note else ""
-    title = Text.assemble((block.title, "bold" if block.rows else ""), (between + note, "dim"))
-    parts: list[tuple[RenderableType, int, int]] = [(title, margin, width)] if title.plain else []
+    lines = wrapped(" ".join(filter(None, [block.title, note])), width - margin, "bold" if block.rows else "")
+    lines = [Text(" " * margin).append_text(line) for line in lines]
     if block.rows:
-        widths = _widths(block, width - 2 * margin)
-        needed = 2 * margin + sum(widths.values()) + GAP * (len(widths) - 1)
-        parts.append((_table(block, widths), 2 * margin, max(width, needed)))
+        widths, gap = _widths(block, width - 2 * margin)
+        table = _table_lines(block, widths, gap, width - 2 * margin)
         if hidden := [name for place, name in enumerate(block.headers) if place not in widths]:
-            parts.append((Text(NO_ROOM.format(", ".join(hidden)), style="dim"), 2 * margin, width))
-    console = make_console(file=StringIO())
-    lines = []
-    for part, left, room in parts:
-        options = console.options.update(width=room)
-        for segments in console.render_lines(Padding(part, (0, 0, 0, left)), options, pad=False):
-            line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
-            line.rstrip()
-            lines.append(line)
+            table += wrapped(NO_ROOM.format(", ".join(hidden)), width - 2 * margin, "dim")
+        lines += [Text(" " * 2 * margin).append_text(line) for line in table]
     return lines
 
 
-def _table(block: Block, widths: Mapping[int, int]) -> "Table":
-    """Return a table without lines, of the columns in `widths`: numbers to the right, text folds."""
-    from rich.table import Table
+def _table_lines(block: Block, widths: Mapping[int, int], gap: int, room: int) -> list["Text"]:
+    """Return the lines of a table of the columns in `widths`: numbers to the right, text folds.
+
+    A last cell that needs many lines goes below its row, across the whole `room`.
+    """
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
-    for place, width in widths.items():
-        name = block.headers[place]
-        justify: Literal["left", "right"] = "right" if name in block.numbers else "left"
-        table.add_column(name, justify=justify, no_wrap=not _folds(block, name), overflow="fold", width=width)
-    for row in block.rows:
-        table.add_row(*(Text(row[place], style=STYLES.get(row[place], "")) for place in widths))
-    return table
+    console, lines = make_console(file=StringIO()), list[Text]()
+    for number, row in enumerate((block.headers, *block.rows)):
+        cells = []
+        for place, size in widths.items():
+            name, style = block.headers[place], STYLES.get(row[place].partition(":")[0], "") if number else "dim"
+            justify: Literal["left", "right"] = "right" if name in block.numbers else "left"
+            no_wrap = not _folds(block, name)
+            cells.append(Text(row[place], style).wrap(console, size, justify=justify, overflow="fold", no_wrap=no_wrap))
+        below = number and _last_folds(block) and len(cells[-1]) > (2 if size >= LEAST_ROOM else 1)
+        if below:
+            cells[-1] = type(cells[-1])()
+        for parts in zip_longest(*cells):
+            sized = (part or Text(" " * size) for part, size in zip(parts, widths.values(), strict=True))
+            lines.append(Text(" " * gap).join(sized))
+            lines[-1].rstrip()
+        lines += [Text("  ").append_text(line) for line in wrapped(row[place], room - 2, style)] if below else []
+    return lines
 
 
 def _folds(block: Block, name: str) -> bool:
     return name not in block.numbers and name not in block.whole
 
 
-def _widths(block: Block, room: int) -> dict[int, int]:
-    """Return the widths of the visible columns by place: columns that wrap share the room left.
+def _last_folds(block: Block) -> bool:
+    """Return whether the last column of several is the only one that folds."""
+    return len(block.headers) > 1 and [name for name in block.headers if _folds(block, name)] == [*block.headers[-1:]]
+
+
+def _widths(block: Block, room: int) -> tuple[dict[int, int], int]:
+    """Return the widths of the visible columns by place, and the gap between them: columns that fold share the rest.
 
     Where room is short, columns of numbers are left out, the last first, all but the first. Columns in `whole` may
     exceed the room.
@@ -178,42 +192,22 @@ def _widths(block: Block, room: int) -> dict[int, int]:
 
     natural = [max(map(cell_len, column)) for column in zip(block.headers, *block.rows, strict=True)]
     numbers = [place for place, name in enumerate(block.headers) if name in block.numbers]
+    last = _last_folds(block)
+    short = last and room - sum(natural[:-1]) - GAP * len(natural[1:]) < min(natural[-1], LEAST_ROOM)
+    gap, least = GAP - short, LEAST_LAST if last else MIN_WIDTH
     hidden: set[int] = set()
     while True:
         visible = [place for place in range(len(natural)) if place not in hidden]
         folding = [place for place in visible if _folds(block, block.headers[place])]
-        left = room - GAP * (len(visible) - 1) - sum(natural[place] for place in visible if place not in folding)
-        if sum(min(natural[place], MIN_WIDTH) for place in folding) <= left or len(hidden) + 1 >= len(numbers):
+        left = room - gap * (len(visible) - 1) - sum(natural[place] for place in visible if place not in folding)
+        if sum(min(natural[place], least) for place in folding) <= left or len(hidden) + 1 >= len(numbers):
             break
         hidden.add(numbers[-1 - len(hidden)])
     widths = {place: natural[place] for place in visible}
     for rank, place in enumerate(sorted(folding, key=lambda place: natural[place])):
-        widths[place] = min(natural[place], max(left // (len(folding) - rank), MIN_WIDTH))
+        widths[place] = min(natural[place], max(left // (len(folding) - rank), least))
         left -= widths[place]
-    return widths
-
-
-STYLE = (
-    ".ampbench{font:12px/1.35 monospace;overflow-x:auto;margin:0}.ampbench .bold{font-weight:bold}"
-    ".ampbench .dim{opacity:.65}.ampbench .red{color:#b3261e}"
-    "@media(prefers-color-scheme:dark){.ampbench .red{color:#ff8a80}}"
-    '[data-jp-theme-light="true"] .ampbench .red{color:#b3261e}'
-    '[data-jp-theme-light="false"] .ampbench .red{color:#ff8a80}'
-)
-"""Text takes the notebook's own colour; JupyterLab's theme is asked before the system's."""
-
-
-def html_of(lines: Iterable["Text"]) -> str:
-    """Return the lines of a terminal as an HTML fragment that needs nothing else, readable in light and in dark."""
-    console = make_console()
-    parts: list[str] = []
-    for line in lines:
-        for raw, style, _ in line.render(console, end="\n"):
-            text = written_out(raw, LAYOUT)
-            words = [] if style is None else [word for word in ("bold", "dim") if getattr(style, word)]
-            words += ["red"] if style is not None and style.color is not None and style.color.name == "red" else []
-            parts.append(f'<span class="{" ".join(words)}">{escape(text)}</span>' if words else escape(text))
-    return f'<style>{STYLE}</style><pre class="ampbench">{"".join(parts)}</pre>'
+    return widths, gap
 
 
 WIDTH = 100
@@ -221,14 +215,28 @@ WIDTH = 100
 
 
 class Printed:
-    """Prints itself as text, and in a notebook as HTML, from the same styled lines."""
+    """Prints its document as text, also in a notebook."""
 
-    def lines(self) -> "Iterable[Text]":
-        """Return the output in styled lines."""
+    def document(self) -> Document:
+        """Return the output."""
         raise NotImplementedError
+
+    def lines(self) -> Iterator["Text"]:
+        """Yield the output in styled lines, code at the end."""
+        from rich.text import Text
+
+        document = self.document()
+        yield from document_lines(document, WIDTH)
+        for code in document.code:
+            yield from map(Text, code_text(code).splitlines())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data of `--format json`, None for undefined numbers."""
+        data: dict[str, Any] = finite(self.document().data())
+        return data
 
     def __str__(self) -> str:
         return written_out("\n".join(line.plain.rstrip() for line in self.lines()).strip("\n"), LAYOUT)
 
     def _repr_html_(self) -> str:
-        return html_of(self.lines())
+        return f'<pre class="ampbench" style="overflow-x:auto">{escape(str(self))}</pre>'

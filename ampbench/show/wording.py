@@ -22,10 +22,11 @@ from ampbench.core.units import (
 )
 from ampbench.records.case import Case
 from ampbench.records.changes import Cause, GateCode, Status
-from ampbench.records.labels import FP32_INSTEAD, case_labels, few
+from ampbench.records.labels import FP32_INSTEAD, case_labels, few, outcome_said
 
 _TRAINED = "{precision}{optimizer:if| with ||: }"
 _GROUPS = "{many:if| in |,|}{groups:if| of |counted;parameter group|}"
+_OVER_FP32 = "{over_fp32:if| (|times| the speed of fp32 with tf32 off)}"
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
 
 
@@ -53,6 +54,8 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Undecided.BY_CHANCE: (
         "its error means nothing: two fp64 steps differ, as the network draws random numbers or keeps state"
     ),
+    Answer.TAKE: f"{{speed:times}} the speed{{memory:if| and |times| the memory}} of {{than}}{_OVER_FP32}",
+    Answer.SAVE: f"{{memory:times}} the memory of {{than}} at its speed{_OVER_FP32}",
     Answer.STAY: "nothing is faster, at best {best} with {best_speed:times}",
     Answer.UNCERTAIN: "nothing is certainly faster, at best {best} with {best_speed:times}",
     Answer.ALONE: "every other precision failed",
@@ -175,6 +178,12 @@ CAUSES: Mapping[str, str] = {
 }
 """Why a number is not certain."""
 
+FURTHER: Mapping[str, str] = {
+    "looks": "{looks} looks {looks_speed:times} as fast, but not certainly; {cause}",
+    "equal": "{equal} is as fast within the intervals, nearer to a limit",
+}
+"""Other precisions that an answer names, by the fact."""
+
 REFUSALS: Mapping[str, tuple[str, str]] = {
     Refusal.OUTPUTS: ("not finite", "count"),
     Refusal.PARAMETERS: ("weights not finite", "count"),
@@ -284,6 +293,11 @@ def briefly(code: str | None) -> str:
     return BRIEFLY.get(code, "network not finite") if code else ""
 
 
+def row_words(row: Mapping[str, Any]) -> str:
+    """Return the verdict of a row in a cell or, of one that was not measured, its outcome and why."""
+    return verdict_words(row) if row["outcome"] == "ok" else outcome_said(row["outcome"], row["reason"])
+
+
 def verdict_words(row: Mapping[str, Any]) -> str:
     """Return the verdict of a row in a cell: "ok", "refused: updates lost 4.2% > 2%", "undecided: no optimizer"."""
     status = row.get("verdict")
@@ -345,38 +359,26 @@ def lines(statements: Iterable[Statement], cases: Mapping[str, Case], *, everyth
 
 def answer(statement: Statement) -> str:
     """Return in a sentence which precision of a table to take, and why."""
-    precision = statement.facts.get("precision")
-    if statement.code in (Answer.TAKE, Answer.SAVE):
-        return "; ".join(filter(None, [f"take {precision}: {gains(statement)}", why(statement)]))
+    precision, gain = statement.facts.get("precision"), gains(statement)
+    if gain:
+        return "; ".join(filter(None, [f"take {precision}: {gain}", why(statement)]))
     head = "no advice" if precision is None else f"{'take' if statement.code is Answer.ONLY else 'stay in'} {precision}"
     return f"{head}: {why(statement)}"
 
 
 def gains(statement: Statement) -> str:
     """Return the gain of the precision to take, "" without a known gain."""
-    facts: Mapping[str, Any] = statement.facts
-    if statement.code not in (Answer.TAKE, Answer.SAVE):
-        return ""
-    saved = f"{times(facts['memory'])} the memory" if "memory" in facts else ""
-    if statement.code is Answer.SAVE:
-        gained = f"{saved} of {facts['than']} at its speed"
-    else:
-        gained = f"{times(facts['speed'])} the speed{f' and {saved}' if saved else ''} of {facts['than']}"
-    return gained + (f" ({times(facts['over_fp32'])} the speed of fp32 with tf32 off)" if "over_fp32" in facts else "")
+    return words(statement) if statement.code in (Answer.TAKE, Answer.SAVE) else ""
 
 
 def why(statement: Statement) -> str:
     """Return the reasons of an answer, such as a precision that is passed over; "" without any."""
     facts: Mapping[str, Any] = statement.facts
-    reasons = [words(statement)] if statement.code in TEMPLATES else []
+    reasons = [words(statement)] if statement.code in TEMPLATES and not gains(statement) else []
     reasons += [spelled(CAUSES[facts["cause"]], facts)] if "cause" in facts else []
-    if "passed" in facts:
-        reasons.append(_passed(facts))
-    if "looks" in facts:
-        cause = spelled(CAUSES[facts["looks_cause"]], facts)
-        reasons.append(f"{facts['looks']} looks {times(facts['looks_speed'])} as fast, but not certainly; {cause}")
-    if "equal" in facts:
-        reasons.append(f"{facts['equal']} is as fast within the intervals, nearer to a limit")
+    reasons += [_passed(facts)] if "passed" in facts else []
+    cause = spelled(CAUSES[facts["looks_cause"]], facts) if "looks" in facts else ""
+    reasons += [spelled(template, {**facts, "cause": cause}) for fact, template in FURTHER.items() if fact in facts]
     return "; ".join(reasons)
 
 

@@ -29,7 +29,7 @@ from ampbench.records.measured import ATTENTION, CONV, MATMUL, MULTIPLYING, Fitn
 from ampbench.records.run import Header
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.show.page import place_of
+from ampbench.show.rows import place_of
 from ampbench.studies.study import OnDevices, Study, Table, asks, grouped, unfit
 
 if TYPE_CHECKING:

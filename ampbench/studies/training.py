@@ -37,7 +37,7 @@ from ampbench.records.run import Selection
 from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
-from ampbench.show.page import place_of, run_name
+from ampbench.show.rows import place_of, run_name
 from ampbench.studies.study import Selects, Session, Study, Table, asks, chosen, grouped
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ CHAIN = "AMPBENCH_TEST_CHAIN"
 TOLD = {CHAIN: 32, MARK: 16}
 """By the variable, how many characters it has."""
 IMPORTED = (
-    *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.results", "ampbench.cli.show", "ampbench.report.page"),
+    *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.show", "ampbench.report.page"),
     *("ampbench.cli.compare", "ampbench.show.studies", "ampbench.worker.worker"),
     *("torch._dynamo", "torch.distributed.fsdp"),
 )

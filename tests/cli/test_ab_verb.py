@@ -148,7 +148,7 @@ def test_a_layer_that_runs_in_fp32_in_one_arm_explains_what_it_costs_whenever_it
     again = ampbench("compare", *names)
     assert "linear: bf16 → fp32" in again.out
     folded = ampbench("gate", *names, "--metric", "memory", "--format", "markdown")
-    assert "· linear: bf16 → fp32 in second" in folded.out
+    assert "linear: bf16 → fp32 in second" in folded.out
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_a_server_that_starts_no_more_leaves_the_table_and_how_to_go_on(
 @pytest.mark.parametrize(
     ("selected", "reading"),
     [
-        (["run", "mlp", "--precision", "fp32", "--phase", "inference", *QUICK], "ampbench.cli.results.print_result"),
+        (["run", "mlp", "--precision", "fp32", "--phase", "inference", *QUICK], "ampbench.result.Result.document"),
         (["study", "input-storage", "mlp", "--phase", "inference", "--seconds", "0.05"], "ampbench.store.read_run"),
         (["explain", "origin", "mlp"], "ampbench.show.studies.document"),
     ],

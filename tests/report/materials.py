@@ -10,8 +10,7 @@ from bs4 import BeautifulSoup
 
 from ampbench.report.material import Material, material_of
 from ampbench.report.page import make_page, render
-from ampbench.report.views import View, study_parts
-from ampbench.show.page import Part
+from ampbench.report.views import Part, View, study_parts
 from ampbench.store import StoredRun
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

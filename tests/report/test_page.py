@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from ampbench.core.units import format_bytes, format_count, format_seconds
 from ampbench.report import page
 from ampbench.report.material import Material
-from ampbench.report.page import make_page
-from ampbench.show.charts import Chart, Choice
-from ampbench.show.page import LONGEST, fit
+from ampbench.report.page import LONGEST, fit, make_page
+from ampbench.report.views import Part, View
+from ampbench.show.charts import Chart, Picture
 from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
 from tests.report.hostile_runs import MEGABYTE, PATHS, TEXTS, hostile_material
 from tests.report.materials import make_material
@@ -181,9 +181,9 @@ SPEC = {
 ROWS = [{"name": "b", "speed": 2.0}, {"name": "c", "speed": 1.5}]
 
 
-def make_chart(**changes: Any) -> Chart:
-    fields: dict[str, Any] = {"id": "a", "title": "Speed", "alt": "b is fastest", "spec": SPEC, "dataset": "rows"}
-    return Chart(**fields | changes)
+def svg_of(rows: list[dict[str, Any]], alt: str = "b is fastest") -> str:
+    picture = Picture(spec=SPEC, rows=rows)
+    return page.drawn(Chart(id="a", title="Speed", alt=alt, pictures=[picture]), picture)
 
 
 def texts(svg: str) -> list[str]:
@@ -192,7 +192,7 @@ def texts(svg: str) -> list[str]:
 
 def test_a_chart_is_an_image_with_its_finding_as_its_text_and_each_value_under_the_pointer() -> None:
     alt = '"><img src=x onerror=alert(1)> & \u202e' + "x" * 5000
-    svg = page.drawn(make_chart(alt=alt), [*ROWS, {"name": None, "speed": None}])
+    svg = svg_of([*ROWS, {"name": None, "speed": None}], alt)
     drawn = ElementTree.fromstring(svg)
     label = drawn.get("aria-label") or ""
     assert drawn.get("role") == "img"
@@ -200,7 +200,7 @@ def test_a_chart_is_an_image_with_its_finding_as_its_text_and_each_value_under_t
     assert len(label) == LONGEST
     titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
     assert titles[:2] == ["network: b\nspeed: 2.0", "network: c\nspeed: 1.5"]
-    assert ElementTree.fromstring(page.drawn(make_chart(), [])).tag.endswith("svg")
+    assert ElementTree.fromstring(svg_of([])).tag.endswith("svg")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_chart_is_an_image_with_its_finding_as_its_text_and_each_value_under_t
     ],
 )
 def test_a_name_in_the_data_reaches_axis_and_legend_as_text_alone(name: str) -> None:
-    svg = page.drawn(make_chart(), [{"name": name, "speed": 2.0}, *ROWS])
+    svg = svg_of([{"name": name, "speed": 2.0}, *ROWS])
     shown = name.replace("\u202e", "\\u202e")[:12]  # a long name is cut
     assert len([text for text in texts(svg) if text.startswith(shown)]) == 2
     elements = [*ElementTree.fromstring(svg).iter()]
@@ -224,14 +224,16 @@ def test_a_name_in_the_data_reaches_axis_and_legend_as_text_alone(name: str) -> 
     assert not [key for element in elements for key in element.attrib if key.startswith("on") or key.endswith("href")]
 
 
-def test_each_choice_of_a_chart_is_drawn_by_itself() -> None:
-    rows = [{"name": f"{kind}{number}", "speed": 1.0, "kind": kind} for kind in "abcd" for number in range(2)]
-    choices = [Choice(value=kind, label=kind.upper(), alt=f"{kind}0 leads.") for kind in "dcba"]
-    figures = page.figures(make_chart(choose="kind", choices=choices), rows)
-    assert [figure.label for figure in figures] == ["D", "C", "B", "A"]
-    assert figures[0].words == "d0 leads. b is fastest"
-    assert "d0" in texts(figures[0].svg)
-    assert "c0" not in texts(figures[0].svg)
+def test_each_picture_of_a_chart_is_drawn_by_itself() -> None:
+    rows = {kind: [{"name": f"{kind}{number}", "speed": 1.0} for number in range(2)] for kind in "dcba"}
+    pictures = [Picture(spec=SPEC, rows=rows[kind], label=kind.upper(), alt=f"{kind}0 leads.") for kind in rows]
+    chart = Chart(id="a", title="Speed", alt="b is fastest", pictures=pictures)
+    part = Part(id="a", title="", charts=[chart])
+    parsed = BeautifulSoup(page.render([View(id="a", title="A", parts=[part])], "a test"), "html5lib")
+    assert [summary.get_text() for summary in parsed.select("figure summary")] == ["C", "B", "A"]
+    assert parsed.select_one("figure .alt").get_text() == "d0 leads. b is fastest"
+    assert "d0" in texts(str(page.drawn(chart, pictures[0])))
+    assert "c0" not in texts(str(page.drawn(chart, pictures[0])))
 
 
 @pytest.mark.parametrize(
@@ -240,5 +242,5 @@ def test_each_choice_of_a_chart_is_drawn_by_itself() -> None:
     ids=["one", "families"],
 )
 def test_a_label_that_is_cut_has_no_half_of_a_character(name: str, places: int) -> None:
-    svg = page.drawn(make_chart(), [{"name": name[place:], "speed": 2.0} for place in range(places)])
+    svg = svg_of([{"name": name[place:], "speed": 2.0} for place in range(places)])
     assert not any("\ud800" <= character <= "\udfff" or character > "\uffff" for character in svg.partition(">")[2])

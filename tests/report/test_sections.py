@@ -22,11 +22,21 @@ from ampbench.records.measured import Failure, Fitness, Score, Skip
 from ampbench.records.run import Footer, Imported
 from ampbench.report.material import Material, gather, material_of
 from ampbench.report.page import make_page
-from ampbench.report.views import AT_ONCE, cases, contents, explanation, networks, result, tradeoff
+from ampbench.report.views import (
+    AT_ONCE,
+    DETAILED,
+    LISTED,
+    Part,
+    cases,
+    contents,
+    explanation,
+    networks,
+    result,
+    tradeoff,
+)
 from ampbench.show.charts import MARKED, POINTS, marked, thinned_curve
 from ampbench.show.comparison import control_line, verdict
 from ampbench.show.document import Block, as_sentence
-from ampbench.show.page import DETAILED, LISTED, Part
 from ampbench.show.wording import answer, lines
 from ampbench.store import StoredRun, read_run
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
@@ -346,14 +356,14 @@ def test_every_low_precision_is_a_point_with_its_interval_and_what_is_refused_is
     odd = (("mlp", "fp16_pure", 1e-3, float("inf")), ("mlp", "bf16_master", 1e-3, None), ("gru", "bf16_pure", 1, 1e-3))
     view = tradeoff(traded(*FAST, *odd))
     assert view is not None
-    rows = view.datasets["tradeoff"]
+    rows = view.charts[0].pictures[0].rows
     assert {(row["table"], row["precision"], row["wrong"]) for row in rows} == {
         ("mlp inference", "bf16_autocast", False),
         ("mlp inference", "bf16_pure", True),
         ("vgg inference", "bf16_autocast", False),
     }
     assert all(row["low"] <= row["speed"] * 1.001 and row["high"] >= row["speed"] * 0.999 for row in rows)
-    assert "The fastest that is ok is mlp inference bf16_autocast: " in view.charts[0].alt
+    assert "The fastest that is ok is mlp inference bf16_autocast: " in view.charts[0].pictures[0].alt
     assert tradeoff(traded(FAST[0])) is None
 
 
@@ -363,7 +373,7 @@ def test_the_axis_spans_at_least_half_to_one_and_a_half_and_what_is_far_slower_s
     for measured, least in ((alike, 0.5), ((*FAST, emulated), 0.25)):
         view = tradeoff(traded(*measured))
         assert view is not None
-        scale = view.charts[0].spec["layer"][0]["encoding"]["x"]["scale"]
+        scale = view.charts[0].pictures[0].spec["layer"][0]["encoding"]["x"]["scale"]
         assert (scale["domain"][0], scale["clamp"]) == (least, True)
         assert scale["domain"][1] >= 1.5
 
@@ -416,9 +426,9 @@ def test_a_case_without_a_result_has_its_reason() -> None:
     run.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="round", cause="OutOfMemoryError", message="<b>")
     view = explanation(only(run, training_run(cases=(FP16_PURE,))))
     assert view is not None
-    assert [(left.name, left.reason) for part in view.parts for left in part.untold] == [
-        ("digits fp16_pure", "not reached before the run ended"),
-        ("digits fp16_autocast", "OutOfMemoryError: <b>"),
+    assert [line for part in view.parts for line in part.lacking] == [
+        "digits fp16_pure: not reached before the run ended",
+        "digits fp16_autocast: OutOfMemoryError: <b>",
     ]
     failed = scope_run()
     failed.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="round", cause="killed", message="")
@@ -443,7 +453,8 @@ def test_a_traced_case_has_its_casts_by_kind_and_what_could_be_saved() -> None:
     ]  # fmt: skip
     (saving,) = next(block.rows for title, block in tables.items() if title.startswith("What could be saved"))
     assert saving[-1].startswith("store the input in bf16")
-    assert detail.folded["Casts of the autograd graph in their order"][0].rows == [["0.bias", "bf16 → fp32", "8"]]
+    assert tables["Casts of the autograd graph in their order"].folded
+    assert tables["Casts of the autograd graph in their order"].rows == [["0.bias", "bf16 → fp32", "8"]]
     assert any("RuntimeError: no trace" in block.title for block in detail.blocks)
 
 

@@ -13,7 +13,7 @@ from ampbench.records.run import Footer
 from ampbench.report import page
 from ampbench.report.material import assigned, find_sources
 from ampbench.report.page import make_site
-from ampbench.report.trends import trends
+from ampbench.report.views import trends
 from tests.report.traced_runs import TRAINED, make_pass
 from tests.stored_runs import COMPLETE, make_case, make_header, make_round, write_run
 

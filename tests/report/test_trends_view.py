@@ -7,9 +7,8 @@ import pytest
 
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.report.material import Material
-from ampbench.report.trends import trends
-from ampbench.report.views import View
-from ampbench.show.charts import CHOICES, Chart
+from ampbench.report.views import View, trends
+from ampbench.show.charts import PICTURED, Chart
 from ampbench.trend import Change, Place, Point, Rule, Series, Trend, X
 from ampbench.trend.values import Gap, Lack, Measured, tracked
 from tests.report.materials import section_of
@@ -58,9 +57,15 @@ def made(given: Material) -> View:
     return view
 
 
-def rows_of(view: View, chart: Chart) -> list[dict[str, Any]]:
-    """Return the rows that a page shows of a chart before anything is chosen."""
-    return [dict(row) for row in view.datasets[chart.dataset] if row["case"] == chart.choices[0].value]
+def rows_of(chart: Chart) -> list[dict[str, Any]]:
+    """Return the rows of the first picture of a chart."""
+    return [dict(row) for row in chart.pictures[0].rows]
+
+
+def domain_of(chart: Chart) -> list[float]:
+    """Return the ends of the axis of values in the first picture of a chart."""
+    domain: list[float] = chart.pictures[0].spec["layer"][1]["encoding"]["y"]["scale"]["domain"]
+    return domain
 
 
 def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Material) -> None:
@@ -86,22 +91,23 @@ def test_what_did_not_change_is_drawn_of_time_alone() -> None:
 def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_their_order(history: Material) -> None:
     view = made(history)
     chart = next(one for one in view.charts if one.id == "trends-torch_version-time")
-    assert chart.choices[0].label == "roi_head fp32 inference"
-    assert len(chart.choices) == CHOICES
-    rows = rows_of(view, chart)
+    assert chart.pictures[0].label == "roi_head fp32 inference"
+    assert len(chart.pictures) == PICTURED
+    rows = rows_of(chart)
     assert [row["x"] for row in rows] == ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
     assert [row["kind"] for row in rows] == ["value", "regressed", "value", "improved", "value"]
     assert rows[1]["text"].startswith("1.37 ms (")
     assert rows[1]["text"].endswith(", 2 runs")
-    assert all(row["bottom"] < row["low"] < row["value"] < row["high"] < row["top"] for row in rows)
-    assert chart.choices[0].alt.startswith("roi_head fp32 inference. Regressed at 2.12.1, +17%")
+    bottom, top = domain_of(chart)
+    assert all(bottom < row["low"] < row["value"] < row["high"] < top for row in rows)
+    assert chart.pictures[0].alt.startswith("roi_head fp32 inference. Regressed at 2.12.1, +17%")
     assert chart.alt == "3 of 55 series changed."
 
 
 def test_the_interval_of_several_runs_holds_all_of_them_and_a_gap_breaks_the_line() -> None:
     both = Point(x=xs(1)[0], value=1.5e-3, each=each(1e-3, 2e-3))
     view = made(material(series([], points=[both, *points([None, None, 1e-3])[1:]])))
-    first, gap, _ = rows_of(view, view.charts[0])
+    first, gap, _ = rows_of(view.charts[0])
     assert (first["low"], first["high"], first["text"]) == (1e-3, 2e-3, "1.50 ms (1.00 ms to 2.00 ms), 2 runs")
     assert (gap["value"], gap["low"], gap["text"]) == (None, None, "no value")
 
@@ -112,7 +118,7 @@ def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
     one = series([], "floor", points=undefined, changes=[change(2, after=None, ratio=None, low=None, high=None)])
     given = material(one)
     view = made(given)
-    last = rows_of(view, view.charts[0])[-1]
+    last = rows_of(view.charts[0])[-1]
     assert (last["kind"], last["change"].partition(":")[0]) == ("regressed", "not finite")
     text = section_of(view).find(id="trends").get_text(" ", strip=True)
     assert "floor of net" in text
@@ -122,28 +128,30 @@ def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
 def test_a_zero_makes_the_scale_linear_and_positive_values_a_logarithmic_one() -> None:
     changed = {"changes": [change(1)]}
     view = made(material(series([0.0, 1e-3], "gradients", **changed), series([1e-3, 2e-3], **changed)))
-    scales = {chart.id: chart.spec["layer"][0]["encoding"]["y"]["scale"].get("type") for chart in view.charts}
+    scales = {
+        chart.id: chart.pictures[0].spec["layer"][1]["encoding"]["y"]["scale"].get("type") for chart in view.charts
+    }
     assert scales == {"trends-commit-gradients": None, "trends-commit-time": "log"}
 
 
 @pytest.mark.parametrize("values", [[5.0, 5.0], [5.0, 5.01]])
 def test_noise_does_not_fill_a_chart(values: list[float | None]) -> None:
     view = made(material(series(values)))
-    row = rows_of(view, view.charts[0])[0]
-    assert row["top"] / row["bottom"] >= 1.1
+    bottom, top = domain_of(view.charts[0])
+    assert top / bottom >= 1.1
 
 
 def test_series_at_a_single_x_have_no_chart() -> None:
     other = Place(program="ampbench", host="elsewhere", cpu="Xeon", device="cpu", device_name="", threads=2)
     view = made(material(series([1e-3, 1e-3]), series([2e-3], place=other)))
-    assert [len(chart.choices) for chart in view.charts] == [1]
+    assert [len(chart.pictures) for chart in view.charts] == [1]
 
 
 def test_series_of_several_places_are_told_apart() -> None:
     other = Place(program="ampbench", host="elsewhere", cpu="Xeon", device="cpu", device_name="", threads=2)
     given = material(series([1e-3, 1e-3]), series([2e-3, 2e-3], place=other))
     view = made(given)
-    assert len({choice.label for choice in view.charts[0].choices}) == 2
+    assert len({picture.label for picture in view.charts[0].pictures}) == 2
     captions = [one.get_text() for one in section_of(view).select("#trends caption")]
     assert captions == [
         "ampbench · bench · AMD EPYC · cpu · 2 threads: 3 runs, 2 points",
@@ -154,7 +162,7 @@ def test_series_of_several_places_are_told_apart() -> None:
 def test_x_that_are_called_alike_stay_apart() -> None:
     minute = [X(value=f"2026-01-31T12:00:0{second}Z", label="12:00") for second in range(3)]
     view = made(material(series([], points=[Point(x=x, value=1e-3, each=each(1e-3)) for x in minute])))
-    assert [row["x"] for row in rows_of(view, view.charts[0])] == ["12:00", "12:00 (2)", "12:00 (3)"]
+    assert [row["x"] for row in rows_of(view.charts[0])] == ["12:00", "12:00 (2)", "12:00 (3)"]
 
 
 def test_five_hundred_series_of_thirty_points_stay_small() -> None:
@@ -163,4 +171,4 @@ def test_five_hundred_series_of_thirty_points_stay_small() -> None:
 
     given = material(*(series(values(number), workload=f"net{number}") for number in range(500)))
     view = made(given)
-    assert len(view.datasets[view.charts[0].dataset]) == CHOICES * 30
+    assert [len(picture.rows) for picture in view.charts[0].pictures] == [30] * PICTURED

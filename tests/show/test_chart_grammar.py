@@ -13,9 +13,16 @@ from markupsafe import Markup
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.report import page
-from ampbench.report.page import drawn
-from ampbench.show.charts import Chart, colour_rules, colour_variables, label_expression, looks_encoded, speed_layers
-from ampbench.show.page import LONGEST, breakable, fit, fitted
+from ampbench.report.page import LONGEST, breakable, drawn, fit, fitted
+from ampbench.show.charts import (
+    Chart,
+    Picture,
+    colour_rules,
+    colour_variables,
+    label_expression,
+    looks_encoded,
+    speed_layers,
+)
 
 CSS = (Path(page.__file__).parent / "assets" / "report.css").read_text(encoding="utf-8")
 
@@ -137,7 +144,8 @@ def label(unit: str, value: float) -> str:
     axis = {"labelExpr": label_expression(unit), "values": [value]}
     x = {"field": "x", "type": "quantitative", "axis": axis, "scale": {"domain": [value / 2, value * 2]}}
     spec = {"mark": "point", "encoding": {"x": x}}
-    svg = drawn(Chart(id="a", title="a", alt="a", spec=spec, dataset="a"), [{"x": value}])
+    picture = Picture(spec=spec, rows=[{"x": value}])
+    svg = drawn(Chart(id="a", title="a", alt="a", pictures=[picture]), picture)
     found = re.findall(r"<text[^>]*>([^<]+)</text>", svg)
     return str(found[0])
 

@@ -245,10 +245,13 @@ def test_markdown_begins_with_the_verdict_and_folds_the_details():
 
 def test_what_explains_the_worst_case_that_changed_is_shown_and_the_rest_is_folded():
     comparison = replace(slower(), explained={FP32.case_id: CHANGED, BF16.case_id: UNEXPLAINED})
-    assert lines(comparison) == ["what differs in linear_chain fp32:", f"· {WHY[0]}", f"· {WHY[1]}"]
-    assert blocks(comparison)["what differs in other cases"].folded
-    assert "unexplained" not in printed(comparison)
-    assert "unexplained: the same" in printed(comparison, show_all=True)
+    table = blocks(comparison)["what differs in the traces"]
+    assert [row[0] for row in table.rows] == ["linear_chain fp32", "linear_chain fp32", "linear_chain bf16_autocast"]
+    assert [row[1] for row in table.rows][:2] == WHY
+    many = replace(comparison, explained={FP32.case_id: CHANGED._replace(lines=WHY * 5), BF16.case_id: UNEXPLAINED})
+    assert blocks(many)["every difference"].folded
+    assert "unexplained" not in printed(many)
+    assert "unexplained: the same" in printed(many, show_all=True)
 
 
 def test_changed_rules_are_listed_where_nothing_regressed_too():
@@ -274,8 +277,7 @@ def test_a_comparison_of_explanations_shows_each_case_and_says_how_many_changed(
         "other": Explanation(Traces.NOT_TRACED, ["not traced in the baseline: x"]),
     }
     only = replace(same(), findings=[], explained=explained, rule_devices=["cpu"])
-    headings = [line for line in lines(only) if line.startswith("what differs in ")]
-    assert headings == [f"what differs in {case_id}:" for case_id in explained]
+    assert {row[0] for row in blocks(only)["what differs in the traces"].rows} == explained.keys()
     last = " ".join(printed(only).split("\n\n")[-1].split())
     assert last == ("3 cases explained: 1 changed, 1 the same, 1 not traced; 0 changes of autocast's rules on cpu")
 

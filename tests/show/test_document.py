@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ampbench.show.document import Block, Column, as_sentence, picked, records, table
+from ampbench.show.document import Block, Column, as_sentence, cut, picked, records, table
 
 
 class Row(NamedTuple):
@@ -75,3 +75,9 @@ def test_columns_are_picked_by_key_in_the_order_of_the_keys() -> None:
 )
 def test_a_phrase_begins_with_a_capital_letter_unless_that_is_a_name(phrase: str, sentence: str) -> None:
     assert as_sentence(phrase) == sentence
+
+
+def test_a_table_that_is_cut_says_so_beside_its_note() -> None:
+    block = Block("T", ["a"], [["1"], ["2"], ["3"]], note="all")
+    assert cut(block, 3) is block
+    assert (cut(block, 2).rows, cut(block, 2).note) == ([["1"], ["2"]], "all; 2 of 3")

@@ -14,7 +14,7 @@ from ampbench.core.statement import Answer, state
 from ampbench.core.units import times
 from ampbench.judge.verdict import takes_of
 from ampbench.result import Result
-from ampbench.show.networks import Network, brought, columns, heading, in_order, lines_of, missing, networks_of, tables
+from ampbench.show.networks import COLUMNS, Network, brought, heading, in_order, lines_of, missing, networks_of, tables
 from ampbench.show.rows import Row
 from ampbench.show.wording import BRIEFLY
 from ampbench.store import StoredRun, read_run
@@ -128,7 +128,7 @@ def test_failures_that_differ_in_their_numbers_and_names_alone_are_one_reason(ro
 def test_everything_has_a_row_for_each_precision_and_its_verdict(networks: list[Network]) -> None:
     lines = lines_of(networks, everything=True)
     assert len(lines) == sum(row["outcome"] == "ok" for each in networks for row in each.rows)
-    assert all(set(line) >= {column.key for column in columns(machines=True, everything=True)} for line in lines)
+    assert all(set(line) >= {column.key for column in COLUMNS} for line in lines)
     reasons = {each.name: each.because for each in of_phase(networks, "training")}
     for line in (line for line in lines if line["phase"] == "training"):
         if line["taken"]:

@@ -10,9 +10,9 @@ import pytest
 
 import ampbench
 from ampbench.records import kinds
-from ampbench.records.kinds import KINDS, Kind
-from ampbench.show import studies
-from ampbench.show.page import Held
+from ampbench.records.kinds import KINDS
+from ampbench.report.material import Material
+from ampbench.report.views import study_parts
 from ampbench.studies.study import Study, study_of
 
 
@@ -32,9 +32,8 @@ def test_documents_need_neither_torch_nor_pandas() -> None:
     assert done.stderr == "\n"
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_a_study_has_no_part_of_a_page_without_runs(kind: Kind) -> None:
-    assert studies.part(study_of(kind.name), Held()) is None
+def test_a_page_without_runs_has_no_part_of_any_study() -> None:
+    assert study_parts(Material()) == []
 
 
 PACKAGE = Path(ampbench.__file__).parent
