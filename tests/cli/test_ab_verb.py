@@ -37,7 +37,7 @@ EXACT = ("--metric", "memory,accuracy", "--phase", "inference", "--threads", "1"
         (("--candidate", "/no/such/python"), "there is no such Python"),
         (("--candidate", "trheads=2"), "did you mean threads"),
         (("--candidate", "X=1", "mpl"), "did you mean mlp"),
-        (("--candidate", "X=1", "--rounds", "33"), "give a whole number of at least 1 and at most 32"),
+        (("--candidate", "X=1", "--rounds", "33"), "33 is not in the range 1<=x<=32"),
         (("--candidate", "X=1", "--metric", "tmie"), "time"),
         (("--candidate", "X=1", "--policy", "nothing.toml"), "nothing.toml"),
         (("--candidate", "X=1", "--budget", "soon"), "soon"),
