@@ -292,17 +292,6 @@ def test_machines_and_torch_versions_have_rows_of_their_own() -> None:
     assert {row[0] for row in block.rows} == {"one · a", "one · b"}
 
 
-def test_the_take_at_each_value_of_a_sweep_stands_at_the_top() -> None:
-    selection = structs.replace(make_header().selection, sweeps={"batch_size": [1, 8]})
-    pairs = [
-        (make_case(name, batch_size=size), [1e-3 / speed] * 4)
-        for size, speed in ((1, 0.5), (8, 2.0))
-        for name, speed in (("fp32", 1.0), ("bf16_pure", speed))
-    ]
-    warned = result(make_material(make_run(Times(*pairs), header=make_header(selection=selection)))).warnings
-    assert any("linear_chain inference eager on cpu: 1 fp32, 8 bf16_pure" in text for text in warned)
-
-
 def test_what_was_not_measured_has_no_section() -> None:
     for run in (StoredRun(path=Path("run.jsonl"), header=make_header()), make_run(Times((FP32, [])))):
         assert networks(make_material(run)) is None
@@ -400,7 +389,7 @@ def test_a_page_of_all_studies_has_their_parts_in_order_and_the_first_finding_ab
         "Ceilings",
     ]
     assert len(view.charts) == 2
-    assert result(material).heading.startswith("digits · settings: fp16 needs loss scaling here; default serves")
+    assert result(material).heading.startswith("digits · settings: fp16 needs loss scaling here; with setting default")
     assert contents(material) == [
         "trainings of 4 cases",
         "the scope of autocast in 1 case",

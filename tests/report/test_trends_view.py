@@ -1,6 +1,7 @@
 """The section on trends: what is said of changes, the charts' rows, gaps, many series."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,15 @@ from ampbench.judge.rounds import MeasuredRun
 from ampbench.report.material import Material
 from ampbench.report.views import View, trends
 from ampbench.show.charts import PICTURED, Chart
+from ampbench.store import gathered
 from ampbench.trend import Change, Place, Point, Rule, Series, Trend, X
 from ampbench.trend.values import Gap, Lack, Measured, tracked
 from tests.report.materials import section_of
-from tests.stored_runs import make_case
+from tests.stored_runs import make_case, make_header
 
 METRICS = {one.name: one for one in tracked()}
 UNMEASURED = Gap(Lack.NOT_MEASURED)
+RUN = MeasuredRun(gathered(Path("run.jsonl"), make_header(), []))
 PLACE = Place(program="ampbench", host="bench", cpu="AMD EPYC", device="cpu", device_name="", threads=2)
 
 
@@ -24,7 +27,7 @@ def xs(count: int) -> list[X]:
 
 
 def each(*values: float | None) -> list[Measured]:
-    return [Measured(run=MeasuredRun(), value=value) for value in values if value is not None]
+    return [Measured(run=RUN, value=value) for value in values if value is not None]
 
 
 def points(values: list[float | None], gap: Gap = UNMEASURED, **changes: Any) -> list[Point]:
