@@ -198,7 +198,7 @@ def _run(
     from ampbench.drive import fitness, session
 
     # NumPy and SciPy for the results, before the last round ends: they take a second
-    import_results = partial(import_module, "ampbench.cli.results")
+    import_results = partial(import_module, "ampbench.show.results")
     results = ending.results
     with ExitStack() as stack:
         writer = resumed = None
