@@ -106,8 +106,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_mistake_is_one_line(what: str) -> None:
     options, expected = WRONG[what]
     network = Net()
+    given = {"inputs": rows(), "targets": torch.randint(0, 3, (6,)), **trained(network), "device": "cpu"}
     with pytest.raises(ampbench.UsageError) as told:
-        ampbench.study.scope(network, **{"inputs": rows(), **trained(network), "device": "cpu", **options})
+        ampbench.study.scope(network, **{**given, **options})
     assert expected in str(told.value)
     assert "\n" not in str(told.value)
 

@@ -196,9 +196,9 @@ def test_a_training_begins_at_the_scale_that_it_is_given(
 ) -> None:
     scales = []
 
-    def train(*_: object, seed: int, **__: object) -> Training:
+    def train(workload: object, case: object, device: object, start: Training) -> Training:
         scales.append(torch.amp.GradScaler("cpu").get_scale())
-        return training(0.1, seed)
+        return training(0.1, start.seed)
 
     monkeypatch.setattr(outcomes, "train", train)
     (line,) = outcomes._do("logistic", "usual rate", "fp16_master", 10, "", "", given, "c")

@@ -82,6 +82,8 @@ def _click_parameter(parameter: Parameter) -> click.Parameter:
     args: dict[str, Any] = {"callback": read, "metavar": mark.metavar}
     bounded = {int: click.IntRange, float: click.FloatRange}.get(kind, lambda *_: str)
     args["type"] = kind if kind is float and mark.min is mark.max is None else bounded(mark.min, mark.max)
+    if isinstance(args["type"], click.ParamType):
+        args["type"].name = "whole number" if kind is int else "number"
     if parameter.default is not Parameter.empty:
         args["default"] = parameter.default
     if isinstance(mark, Argument):

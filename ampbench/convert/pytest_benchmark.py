@@ -105,7 +105,7 @@ def _records(benchmark: _Benchmark) -> list[Any]:
     except run_file.LineError as error:
         raise StoreError(f"{name}: {error}") from None
     if [type(record) for record in records[:2]] != [Header, Case] or len({of.case_id for of in records[1:]}) > 1:
-        raise StoreError(f"{name} is damaged: its lines are not a header and those of one case")
+        raise StoreError(f"{name} is damaged: it has not the header and the lines of one case")
     return records
 
 

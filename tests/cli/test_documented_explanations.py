@@ -84,9 +84,9 @@ def test_what_made_the_example_regress_is_what_its_traces_tell(model: types.Modu
             return trace(functools.partial(network, inputs), network).trace
 
     said = change_sentences(compare_traces(traced(upcast=False), traced(upcast=True)))
-    shown = " ".join(REGRESSED.split())
+    shown = " ".join(REGRESSED.replace("model.py:make bf16_autocast", "").split())
     assert len(said) == 2
-    assert shown.endswith(" ".join(f"· {sentence}" for sentence in said))
+    assert shown.endswith(" ".join(said))
 
 
 def test_the_block_of_code_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:

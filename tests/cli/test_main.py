@@ -57,13 +57,13 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
         (["show", "latest", "--format", "xyz"], "unknown --format 'xyz': known: table, json, csv, markdown"),
         (
             ["run", "--rounds", "few"],
-            "invalid value for '--rounds': 'few' is not a valid integer range; see ampbench run",
+            "invalid value for '--rounds': 'few' is not a valid whole number; see ampbench run",
         ),
         (["run", "--rounds", "5000"], "'--rounds': 5000 is not in the range 1<=x<=1000; see"),
         (["run", "--seed", "-1"], "'--seed': -1 is not in the range x>=0; see"),
         (
             ["explain", "keep-fp32", "--max-error", "few"],
-            "'few' is not a valid float range; see ampbench explain keep-fp32",
+            "'few' is not a valid number; see ampbench explain keep-fp32",
         ),
         (["explain"], "missing command; see ampbench explain --help"),
         (["show", "-k"], "option '-k' requires an argument"),

@@ -62,7 +62,7 @@ def test_a_run_takes_over_the_ceilings_measured_here_and_says_how_far_off_it_is(
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [
-        ("adamx", "unknown optimizer 'adamx': did you mean adamax, adam or radam?"),
+        ("adamx", "unknown optimizer 'adamx': did you mean adamax, adam or adamw?"),
         ("adamw:momentum=0.9", "unknown setting of adamw 'momentum': known: lr,"),
         ("adamw:lr=inf", "inf is no value of a parameter"),
         ("nowhere:Lion", "optimizer nowhere:Lion cannot be imported: ModuleNotFoundError"),
@@ -395,7 +395,7 @@ def test_bad_input_is_one_line_with_the_right_exit_code_and_no_file(
     ("function", "message"),
     [
         ("unbuildable", "cannot be built: ValueError: no weights here (odd.py, line"),
-        ("nte", "has no function 'nte'; its functions: net, unbuildable"),
+        ("nte", "has no function 'nte'; did you mean net?"),
     ],
 )
 def test_a_users_file_that_is_wrong_is_one_line_before_anything_is_measured(

@@ -111,16 +111,6 @@ def test_a_line_that_cannot_follow_is_refused_by_its_number(path, odd, said):
         read_run(path)
 
 
-def test_rounds_are_handed_over_in_their_order_however_many_there_are(path, monkeypatch):
-    rounds = [make_round(FP32, number=number) for number in range(7)]
-    many = write_run(path.parent / "other", [FP32], *rounds)
-    for size in (1, 3, 7, 128):
-        monkeypatch.setattr(run_file, "_AT_ONCE", size)
-        handed = []
-        read_run(many, lambda some, handed=handed: handed.extend(one.round for one in some))
-        assert handed == list(range(7))
-
-
 @ON_FILES
 @given(st.data())
 def test_any_beginning_of_a_file_is_readable_as_cut_or_refused(path, tmp_path, data):

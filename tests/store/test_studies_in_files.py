@@ -64,7 +64,7 @@ def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
         ("scope", {"steps": 5, "seconds": 0.5}, ScopeAsked(steps=5, seconds=0.5)),
         ("input-storage", {"seconds": 0.5}, StorageAsked(seconds=0.5)),
         (
-            "ceilings", {"seconds": 0.5, "operations": ["copy"], "dtypes": ["bf16"]},
+            "ceilings", {"seconds": 0.5, "operation": ["copy"], "dtype": ["bf16"]},
             CeilingsAsked(seconds=0.5, operation=["copy"], dtype=["bf16"]),
         ),
         ("rules", {}, Nothing()),

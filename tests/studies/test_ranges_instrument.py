@@ -121,7 +121,7 @@ def test_each_workload_and_memory_format_is_watched_in_one_phase(tmp_path: Path)
 
 def test_precisions_that_are_asked_for_are_tried_once_each(tmp_path: Path) -> None:
     channel = seeing()
-    watched(tmp_path, channel, precisions=["half", "bf16_autocast", "bf16_pure"])
+    watched(tmp_path, channel, precisions=["bf16-true", "bf16_autocast", "bf16_pure"])
     assert asked_in(channel.asked[0]).precisions == ["bf16_pure", "bf16_autocast"]
 
 
