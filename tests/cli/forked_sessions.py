@@ -29,8 +29,8 @@ from tests.forked_servers import ForkedServer, _adopting, folders_of, fork_for_e
 
 CHAIN = "AMPBENCH_TEST_CHAIN"
 """The environment variable by which the processes of a chain of sessions are known."""
-TOLD = {CHAIN: 32, MARK: 16}
-"""By the variable, how many characters it has."""
+TOLD = {CHAIN: 32, MARK: 32}
+"""By the variable, the most characters of its value."""
 IMPORTED = (
     *("ampbench.cli.main", "ampbench.cli.run", "ampbench.cli.show", "ampbench.report.page"),
     *("ampbench.cli.compare", "ampbench.show.studies", "ampbench.worker.worker"),
@@ -114,8 +114,9 @@ def become_known(environment: Mapping[str, str]) -> None:
     for name, size in TOLD.items():
         if name in environment:
             value = environment[name].encode()
-            assert len(value) == size
-            ctypes.memmove(start + began_with.index(f"{name}=".encode()) + len(name) + 1, value, size)
+            assert len(value) <= size
+            place = start + began_with.index(f"{name}=".encode()) + len(name) + 1
+            ctypes.memmove(place, value.ljust(size, b"\0"), size)
 
 
 def become(
