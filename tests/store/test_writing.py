@@ -186,12 +186,19 @@ def test_a_file_that_is_not_there_cannot_be_resumed(tmp_path):
         RunWriter.reopen(tmp_path / "missing.jsonl")
 
 
-def test_an_id_tells_time_and_host_and_is_never_the_same():
+def test_an_id_has_time_host_and_random_digits():
     started = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
-    first, second = new_run_id("my host/é", started), new_run_id("my host/é", started)
-    assert re.fullmatch(r"20260131T120000Z-my-host-[0-9a-f]{6}", first)
-    assert first != second
+    ids = {new_run_id("my host/é", started) for _ in range(9)}
+    assert all(re.fullmatch(r"20260131T120000Z-my-host-000[0-9a-f]{3}", run) for run in ids)
+    assert len(ids) > 1
     assert new_run_id("").split("-")[1] == "host"
+
+
+def test_ids_of_runs_within_one_second_sort_by_time():
+    times = [datetime(2026, 1, 31, 12, 0, 0, microsecond, tzinfo=UTC) for microsecond in (0, 900, 40_000, 999_999)]
+    ids = [new_run_id("host", started) for started in times]
+    assert ids == sorted(ids)
+    assert len({*map(len, ids)}) == 1
 
 
 @pytest.mark.parametrize("kind", ["casts", "scope", "keep-fp32", "scaler", "ceilings", "rules"])
