@@ -84,8 +84,7 @@ def _selecting(selects: "Selects") -> list[Parameter]:
     from ampbench.studies.study import PHASE_HELP
 
     parameters = parameters_of(make_selection)
-    for name in ("sweep", *(() if selects.recipes else ("optimizer",))):
-        del parameters[name]
+    del parameters["sweep"]
     phase = "" if selects.phases else PHASE_HELP[selects.one_phase]
     path = f"{one_of(selects.paths)}: this graph as well as eager mode." if selects.paths else ""
     texts = {"precision": selects.precision, "phase": phase, "path": path}

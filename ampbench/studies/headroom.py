@@ -711,7 +711,7 @@ precision. The run is stored: ampbench show RUN prints it again, with --all all 
 Examples:
   ampbench explain headroom model.py:make
   ampbench explain headroom resnet50 --phase training --steps 4
-  ampbench explain headroom mlp --precision fp16_autocast --precision fp16_pure --all
+  ampbench explain headroom mlp --precision fp16_autocast --all
 """,
     doing="watching",
     asked=RangesAsked,

@@ -174,7 +174,7 @@ one whose op autocast runs in fp32 or promotes (information is lost). Workloads 
 Examples:
   ampbench study input-storage model.py:make
   ampbench study input-storage mlp transformer_encoder --phase inference
-  ampbench study input-storage resnet18 --precision bf16_autocast --precision fp16_autocast
+  ampbench study input-storage mlp --precision bf16_autocast,fp16_autocast
 """,
     doing="comparing",
     asked=StorageAsked,

@@ -721,9 +721,9 @@ out, its time and memory, and the code to paste. Every trial is stored: an inter
 \b
 Examples:
   ampbench explain keep-fp32 model.py:make --max-error 2e-3
-  ampbench explain keep-fp32 resnet50 --phase training --max-gradient-error 1e-2
+  ampbench explain keep-fp32 mlp --phase training --max-gradient-error 1e-2
   ampbench explain keep-fp32 resnet18 --precision fp16_pure --max-trials 30
-  ampbench explain keep-fp32 --resume 1f9a3c        an interrupted search, by its id
+  ampbench explain keep-fp32 --resume 1f9a3c    an interrupted search
 """,
     doing="searching",
     asked=KeepAsked,

@@ -406,7 +406,7 @@ stood in for by fake tensors: the rules are seen, no hardware is.
 \b
 Examples:
   ampbench explain rules
-  ampbench explain rules --device xpu --all | grep softmax      what becomes of an op
+  ampbench explain rules --device xpu --all | grep softmax    rules of one op
 """,
     doing="probing",
     asked=Nothing,

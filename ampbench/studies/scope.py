@@ -282,12 +282,12 @@ against fp64, losses. PyTorch recommends forward and loss. The run is stored: am
 \b
 Examples:
   ampbench study scope model.py:make
-  ampbench study scope mlp transformer_encoder --precision bf16_autocast --steps 16 --seconds 1m
+  ampbench study scope mlp --precision bf16_autocast --steps 16 --seconds 1m
 """,
     doing="studying",
     asked=ScopeAsked,
     task=Task(SCOPE, ScopeAsked, ScopePass, "ampbench.studies.scope_measure:do_scopes"),
-    selects=Selects(phases=("training",), recipes=True, among=AUTOCAST),
+    selects=Selects(phases=("training",), among=AUTOCAST),
     title="Scope of autocast",
     key="scope",
     heading=lambda record: counted(record.steps, "step"),

@@ -89,7 +89,7 @@ class Selects:
     allowed with `own_precisions`. `tried` gives the precisions of the cases from those selected (`AUTOCAST`: that to
     each device's default dtype), without times also `emulated` ones. `precision` is the help of its option. Graphs of
     `paths` are read as well as eager mode; without these its verb has no `--path`, and with `phases` no `--phase`.
-    `absent` devices skip no case. With `recipes` the verb has `--optimizer`.
+    `absent` devices skip no case.
     """
 
     precision: str = AUTOCAST_HELP
@@ -98,7 +98,6 @@ class Selects:
     phases: Sequence[str] = ()
     one_phase: bool = True
     among: Sequence[str] = ()
-    recipes: bool = False
     own_precisions: bool = False
     tried: Callable[[Sequence[str]], Sequence[str]] = lambda selected: selected or AUTOCAST
     emulated: bool = False

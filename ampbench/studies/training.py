@@ -868,9 +868,9 @@ Examples:
   ampbench study training digits
   ampbench study training model.py:make --steps 1000 --seeds 5
   ampbench study training digits --optimizer sgd-vision
-  ampbench study training model.py:make --setting all             does fp16 need a loss scale, and which?
-  ampbench study training mlp --setting default --setting "init_scale=1024 growth_interval=100"
-  ampbench study training --resume 1f9a3c        an interrupted study, by its id
+  ampbench study training model.py:make --setting all    which loss scale?
+  ampbench study training mlp --setting "init_scale=1024 growth_interval=100"
+  ampbench study training --resume 1f9a3c    an interrupted study, by its id
 """,
     doing="training",
     asked=TrainingAsked,
@@ -881,7 +881,6 @@ Examples:
         precision="See ampbench list precisions. Default: all.",
         workloads=("digits", "characters"),
         phases=("training",),
-        recipes=True,
         own_precisions=True,
         tried=lambda selected: [BASELINE, *selected] if selected else [],
         emulated=True,

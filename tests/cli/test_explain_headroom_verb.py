@@ -107,12 +107,13 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_users_network_that_overflows_is_predicted_and_seen_in_every_batch(tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "model.py").write_text(MODEL)
-    given = ("elsewhere/model.py:make", "--phase", "training", "--precision", "fp16_pure")
+    given = ("elsewhere/model.py:make", "--optimizer", "adamw:lr=1e-3", "--precision", "fp16_pure")
     said = ampbench("explain", "headroom", *given, "--json")
     (run,) = list_runs(tmp_path / "results")
     assert (said.code, said.err) == (0, f"run {run.stem}: results/runs/{run.name}\n")
     (case,) = json.loads(said.out)["cases"]
     assert (case["case"]["phase"], case["headroom"]["steps"]) == ("training", 2)
+    assert case["case"]["recipe"] == "optimizer=adamw,lr=0.001"
     (low,) = case["headroom"]["low_runs"]
     assert low["first_nonfinite"]["module"] == "1"
     overflowing = {row["module"] for row in case["tables"]["seen"] if row["overflow_seen"]}
