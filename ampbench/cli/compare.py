@@ -91,7 +91,7 @@ def command(
     \b
     Examples:
       ampbench compare 20260131T120000Z latest
-      ampbench compare main.jsonl branch.jsonl -k "resnet and training" --metric time
+      ampbench compare main.jsonl branch.jsonl -k resnet --metric time
       ampbench compare BASE CANDIDATE --format markdown >> "$GITHUB_STEP_SUMMARY"
     """
     policy = judging.read(default=False)
@@ -259,10 +259,10 @@ def ab(
 
     \b
     Examples:
-      ampbench ab --baseline ~/torch-2.13/bin/python --candidate here resnet18 --budget 5m
+      ampbench ab --baseline ~/torch-2.13/bin/python --candidate here resnet18
       ampbench ab --baseline git:main --candidate here model.py:make --gate
-      ampbench ab --baseline precision=fp32 --candidate precision=bf16_autocast mlp
-      ampbench ab mlp                        smallest change detected here, and false alarms
+      ampbench ab --baseline precision=fp32 --candidate precision=bf16_pure mlp
+      ampbench ab mlp    the smallest change detected here, and false alarms
     """
     itself = (baseline or [HERE]) == (candidate or [HERE])
     if itself and gate:

@@ -64,7 +64,7 @@ Examples:
   ampbench explain casts model.py:make
   ampbench explain headroom model.py:make
   ampbench explain origin model.py:make --precision fp16_autocast
-  ampbench explain keep-fp32 model.py:make --precision fp16_autocast --max-error 1e-2
+  ampbench explain keep-fp32 model.py:make --max-error 1e-2
   ampbench explain rules
 """,
     "study": """Study what training in mixed precision comes to, and what this machine can do at best.
@@ -95,7 +95,7 @@ Exit codes:
   2    bad name, option or file, or disk full
   3    a case failed, or a stored file is damaged
   4    two runs have no case in common, or a gate decided too little
-  5    nothing to do: no run stored, no case selected, or none can run here in time
+  5    nothing to do: no run stored, no case selected, or none can run in time
   70   an error of ampbench itself
   130  interrupted
   141  broken pipe

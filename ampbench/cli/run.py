@@ -126,7 +126,7 @@ def command(
     \b
     Examples:
       ampbench run
-      ampbench run resnet50 --phase training --precision bf16_autocast --precision fp32
+      ampbench run resnet50 --phase training --precision fp32,bf16_autocast
       ampbench run model.py:make --sweep batch_size=1,4,16
     """
     if resume:

@@ -47,18 +47,18 @@ def command(
     Examples:
       ampbench show
       ampbench show 20260131T120000Z -k "resnet and training"
-      ampbench show -v -k CASE_ID                    everything about one case
+      ampbench show -v -k CASE_ID                  everything about one case
       ampbench show latest --json > rows.json
-      ampbench show 1f9a3c -v                        a run of ampbench explain casts
-      ampbench show cpu.jsonl gpu.jsonl              machines side by side
+      ampbench show 1f9a3c -v                      a run of ampbench explain casts
+      ampbench show cpu.jsonl gpu.jsonl            machines side by side
 
     \b
     Columns of the table:
       time/step  median over rounds
-      speed      times that of fp32 with tf32 off (95% interval, paired round by round)
+      speed      times that of fp32 with tf32 off (95% interval)
       memory     peak of one step (times that of fp32)
       error      relative L2 of the output that errs most, against fp64
-      verdict    ok; refused: a number over its limit; undecided: why nothing is known
+      verdict    ok; refused: a number over its limit; undecided: what is missing
     """
     from ampbench import store
     from ampbench.records.case import matches

@@ -630,8 +630,8 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         return choice(Answer.UNDECIDED, None, unknown[0])
     if gaining:
         return choice(Answer.REFUSED, today, gaining[0])
-    best = known[0]
-    facts = {"best": best.label, "best_speed": best.speed.value}
+    best = next((verdict for verdict in known if verdict.status is Status.OK), None)
+    facts = {"best": best.label, "best_speed": best.speed.value} if best else {}
     passed = _passed(known, today)
     unsettled = [verdict for verdict in known if not _no_faster(verdict)]
     if not unsettled:

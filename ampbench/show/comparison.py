@@ -80,7 +80,7 @@ CHANGES: Mapping[str, str] = MappingProxyType(
         "of_rounding": "relative to the rounding error of the dtype; threshold {limit}",
         "floor": "differences up to {floor:limit} count as none",
         "tolerated": "threshold {limit}",
-        "exact": "the same code should give equal numbers",
+        "exact": "any difference counts",
         "equal": "equal",
     }
 )

@@ -76,8 +76,7 @@ class Network:
         reasons: dict[str, list[str]] = {}
         for row in passed_over(self.rows):
             reasons.setdefault(briefly(row["verdict_code"]), []).append(precision_label(row))
-        named = {name for names in reasons.values() for name in names}
-        if code in (Answer.STAY, Answer.UNCERTAIN) and facts["best"] not in named:
+        if "best" in facts and (not reasons or facts["best_speed"] > 1):
             reasons[briefly(code)] = [f"{facts['best']} {times(facts['best_speed'])}"]
         if "looks" in facts:
             reasons[briefly(Answer.UNCERTAIN)] = [f"{facts['looks']} {times(facts['looks_speed'])}"]

@@ -189,7 +189,7 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
     yield f"  {measured}Evidence: {evidence}."
     for hint in take.hints:
         if verbose or hint.severity is not Severity.INFO:
-            yield f"  {_capital(words(hint))}"
+            yield f"  {words(hint)}"
 
 
 def _next(take: Take, header: Header) -> Iterator[str]:

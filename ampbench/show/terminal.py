@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from io import StringIO
 from itertools import zip_longest
+from shutil import get_terminal_size
 from textwrap import fill, indent
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -210,10 +211,6 @@ def _widths(block: Block, room: int) -> tuple[dict[int, int], int]:
     return widths, gap
 
 
-WIDTH = 100
-"""The width of a program's output in columns."""
-
-
 class Printed:
     """Prints its document as text, also in a notebook."""
 
@@ -226,7 +223,7 @@ class Printed:
         from rich.text import Text
 
         document = self.document()
-        yield from document_lines(document, WIDTH)
+        yield from document_lines(document, get_terminal_size((WIDTH_WITHOUT_TERMINAL, 0)).columns)
         for code in document.code:
             yield from map(Text, code_text(code).splitlines())
 

@@ -56,8 +56,8 @@ TEMPLATES: Mapping[StrEnum, str] = {
     ),
     Answer.TAKE: f"{{speed:times}} the speed{{memory:if| and |times| the memory}} of {{than}}{_OVER_FP32}",
     Answer.SAVE: f"{{memory:times}} the memory of {{than}} at its speed{_OVER_FP32}",
-    Answer.STAY: "nothing is faster, at best {best} with {best_speed:times}",
-    Answer.UNCERTAIN: "nothing is certainly faster, at best {best} with {best_speed:times}",
+    Answer.STAY: "nothing is faster{best:if|, at best ||}{best_speed:if| with |times|}",
+    Answer.UNCERTAIN: "nothing is certainly faster{best:if|, at best ||}{best_speed:if| with |times|}",
     Answer.ALONE: "every other precision failed",
     Answer.ONLY: "fp32 failed, and this is the fastest within the error budget",
     Answer.NO_BASELINE: "fp32 was not measured here, and speedups are stated against it",
@@ -388,6 +388,6 @@ def _passed(facts: Mapping[str, Any]) -> str:
     reason = words(Statement(code=code)) if code in TEMPLATES else f"refused ({briefly(code)})"
     remedy = f"; try {facts['remedy']}" if "remedy" in facts else ""
     gain = f"takes {times(facts['passed_memory'])} the memory" if "passed_memory" in facts else ""
-    if not gain and "passed_speed" in facts and facts["passed"] != facts.get("best"):
+    if not gain and "passed_speed" in facts:
         gain = f"{'looks' if 'passed_cause' in facts else 'is'} {times(facts['passed_speed'])} as fast"
     return f"{facts['passed']}{f' {gain}, but' if gain else ':'} {reason}{remedy}"

@@ -169,7 +169,7 @@ def notes(trend: Trend) -> list[str]:
     causes = Counter(point.disturbed for series in trend.series for point in series.points if point.disturbed)
     if causes:
         values = counted(causes.total(), "value of a time is", "values of times are")
-        lines.append(f"{values} shown and not judged: {causes.most_common(1)[0][0]}")
+        lines.append(f"{values} not judged (--all shows them): {causes.most_common(1)[0][0]}")
     lacks = "a commit" if trend.axis == "commit" else "a readable version of torch"
     return lines + ([f"left out {counted(trend.left_out, 'run')} without {lacks}"] if trend.left_out else [])
 

@@ -150,16 +150,17 @@ def test_what_looks_faster_but_is_not_certain_is_named() -> None:
     assert not found.certain
 
 
-def test_where_no_speedup_is_certain_the_best_is_named_refused_rows_counted() -> None:
+def test_where_no_speedup_is_certain_the_best_ok_row_is_named_and_a_faster_refused_one() -> None:
     beside = row("fp32", 10, spread=0.2), row("bf16_pure", 9, spread=0.2, output_nonfinite=2)
     only = take(*beside, row("bf16_autocast", 20, spread=0.2))
     assert answered(only) == (Answer.UNCERTAIN, "fp32", "bf16_pure")
     assert "cause" not in only.statement.facts  # no further round would change what is taken
     both = take(*beside, row("bf16_autocast", 9.5, spread=0.2))
-    assert (both.statement.facts["best"], both.statement.facts["cause"]) == ("bf16_pure", Cause.OPEN)
+    assert (both.statement.facts["best"], both.statement.facts["cause"]) == ("bf16_autocast", Cause.OPEN)
+    assert both.statement.facts["passed_speed"] == only.statement.facts["passed_speed"] == pytest.approx(10 / 9)
     slower = take(FP32, row("bf16_pure", 20, output_nonfinite=2))
     assert answered(slower) == (Answer.STAY, "fp32", None)
-    assert slower.statement.facts["best_speed"] == 0.5
+    assert "best" not in slower.statement.facts
 
 
 def test_a_gain_under_two_percent_is_none_but_halved_memory_is_one() -> None:

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
+import ampbench
 from ampbench.ab import session
-from ampbench.cli.main import main
+from ampbench.cli.main import VERBS, main
+from ampbench.records.kinds import KINDS, verb_of
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "net" / "runs"
@@ -26,6 +28,10 @@ SCREENS = {
     "gate": "gate plain later",
 }
 """What each verb ends with, as stored runs have it."""
+STUDIES = (
+    "casts", "ceilings", "check", "convergence", "headroom", "input-storage", "keep-fp32", "origin", "rules", "scaler",
+    "scope",
+)  # fmt: skip
 LONGEST = 40
 """The most lines of a screen."""
 _LONG = re.compile(r"(?<![\w.])\d+\.\d{9,}(?:e[+-]\d+)?(?!\w)")
@@ -73,6 +79,46 @@ def test_a_screen_reads_as_it_did_and_holds_what_it_may(name: str, monkeypatch: 
     compare_with_kept(name, text)
     monkeypatch.setenv("COLUMNS", "80")
     assert max(text.count("\n"), printed(SCREENS[name]).count("\n")) <= LONGEST
+
+
+NARROW = (
+    *SCREENS.values(),
+    *(f"show {kind}{more}" for kind in STUDIES for more in ("", " -v")),
+    "show plain -v",
+    "show plain later",
+    "trend results/runs",
+    "trend results/runs --all",
+    "list runs",
+    "list workloads",
+    "list precisions",
+    "list recipes",
+    "list checks",
+)
+"""Screens of stored runs that must fit a terminal."""
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("command", NARROW)
+def test_no_line_is_wider_than_the_terminal(command: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    if not command.startswith("show"):
+        printed("show plain")  # stores them
+        printed("show later")
+    assert [line for line in printed(command).splitlines() if len(line) > columns] == []
+
+
+def test_a_program_prints_as_wide_as_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, str(ampbench.open(RUNS / "plain.jsonl")).splitlines())) <= 80
+
+
+def test_examples_and_legends_of_help_fit_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for verb in ("", *VERBS, *map(verb_of, KINDS)):
+        assert main([*verb.split(), "--help"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
 
 
 def test_a_page_reads_as_it_did() -> None:
