@@ -53,7 +53,7 @@ from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Arm, Entry, Footer, Selection, Settings
-from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, REST, ROUND, Description, Nothing, Request, ask
+from ampbench.records.wire import LATE, MAX_SAMPLES_PER_ROUND, REST, ROUND, Description, Nothing, Request, ask
 from ampbench.store import RunWriter, read_run
 from ampbench.studies import check, rules
 from ampbench.studies.casts import TASK
@@ -186,7 +186,7 @@ class BlockSession:
         pair_of = {planned.case.case_id: pair for pair, planned in lane.cases.items()}
         wanted = [planned for pair, planned in lane.cases.items() if pair in self._open]
         with Pool({lane.name: lane.open_channel}).open() as pool:
-            for turn in with_processes(passes(wanted)):
+            for turn in with_processes([turn for turn in passes(wanted) if turn.task != LATE]):
                 pair = pair_of[turn.planned.case.case_id]
                 if pair not in self._open or self._left() <= 0:
                     continue

@@ -21,9 +21,9 @@ from ampbench.drive import session
 from ampbench.drive.rounds import TurnKey, drive, make_schedule
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError
 from ampbench.records.case import Case, Table, kind_of, table_of
-from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.measured import KILLED, Divergence, Failure, Late, MemoryPass, Round, Skip
 from ampbench.records.run import EACH, Entry, Fleet, Footer, Selection, Settings
-from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND
+from ampbench.records.wire import DIVERGENCE, LATE, MEMORY, ROUND
 from ampbench.store import RunWriter, StoredRun, new_run_id
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ WAIT_SECONDS = 120.0
 """The time limit for a lane to become free, once all others are done."""
 ENDING_SECONDS = 5.0
 """The time that lanes have to end; those of a cluster that is gone may never."""
-_TASKS: Mapping[type[Entry], str] = {MemoryPass: MEMORY.name, Divergence: DIVERGENCE.name, Round: ROUND.name}
+_TASKS: Mapping[type[Entry], str] = {task.gives: task.name for task in (MEMORY, DIVERGENCE, LATE, ROUND)}
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Share:
         """Record a stored entry."""
         if isinstance(entry, Skip) or (isinstance(entry, Failure) and entry.final):
             self.ended.add(entry.case_id)
-        elif isinstance(entry, MemoryPass | Divergence | Round):
+        elif isinstance(entry, MemoryPass | Divergence | Late | Round):
             key = _TASKS[type(entry)], entry.case_id, getattr(entry, "round", 0), getattr(entry, "control", False)
             self.done.setdefault(entry.case_id, set()).add(key)
 

@@ -26,12 +26,14 @@ from ampbench.records.measured import (
     Divergence,
     Failure,
     GradientDivergence,
+    Late,
     OutputDivergence,
     ReferenceStep,
     Skip,
+    Stop,
 )
 from ampbench.records.run import Entry, Settings, Shard
-from ampbench.records.wire import DIVERGENCE, MEMORY, REST, ROUND, Nothing, Reply, Request, RoundAsked, Task, ask
+from ampbench.records.wire import DIVERGENCE, LATE, MEMORY, REST, ROUND, Nothing, Reply, Request, RoundAsked, Task, ask
 from ampbench.store import CannotBeError
 
 TurnKey = tuple[str, str, int, bool]
@@ -159,9 +161,15 @@ def request_of(turn: Turn, settings: Settings, server: int, **asked: Any) -> Req
 
 
 def passes(cases: Iterable[PlannedCase]) -> list[Turn]:
-    """Return the memory and divergence passes of a network's `cases`."""
-    ordered = sorted(cases, key=lambda planned: (planned.case.phase, planned.case.group))
-    return [Turn(task, planned) for task in (MEMORY, DIVERGENCE) for planned in ordered]
+    """Return the memory and divergence passes of a network's `cases`; a group's late ones follow its first ones."""
+
+    def place(turn: Turn) -> tuple[bool, str, str]:
+        return turn.task != MEMORY, turn.planned.case.phase, turn.planned.case.group
+
+    every = list(cases)
+    trained = [planned for planned in every if planned.case.phase == "training" and planned.optimizer]
+    tasks = ((MEMORY, every), (DIVERGENCE, every), (LATE, trained))
+    return sorted((Turn(task, planned) for task, members in tasks for planned in members), key=place)
 
 
 def _round(cases: Iterable[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Turn]:
@@ -187,7 +195,7 @@ def with_processes(turns: list[Turn]) -> list[Turn]:
 def _may_share(last: Turn | None, turn: Turn) -> bool:
     if last is None or last.planned.case.device != turn.planned.case.device:
         return False
-    if turn.planned.case.device == "cpu" and turn.task != DIVERGENCE:
+    if turn.planned.case.device == "cpu" and turn.task not in (DIVERGENCE, LATE):
         return False
     if turn.task == ROUND:
         return last.task == ROUND
@@ -283,10 +291,12 @@ def drive(
 def outcome_of(turn: Turn, reply: Reply) -> Entry:
     """Return the record of a turn; a divergence pass without room or time has undefined errors, with the reason.
 
-    Such a case continues with its rounds.
+    Such a case continues with its rounds, as does one whose late pass failed.
     """
     case = turn.planned.case
     outcome: Entry = turn.task.outcome(reply, case)
+    if turn.task == LATE and isinstance(outcome, Failure) and outcome.final:
+        return Late(case_id=case.case_id, stop=Stop.FAILED, undefined=outcome.said)
     if turn.task != DIVERGENCE or not isinstance(outcome, Failure) or outcome.cause not in NO_ROOM_OR_TIME:
         return outcome
     undefined = f"no reference: {outcome.said}"
@@ -306,7 +316,7 @@ def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
     try:
         write(entry)
     except CannotBeError as error:
-        stages = [task.name for task in (MEMORY, DIVERGENCE, ROUND) if isinstance(entry, task.gives)]
+        stages = [task.name for task in (MEMORY, DIVERGENCE, LATE, ROUND) if isinstance(entry, task.gives)]
         if not stages:
             raise
         entry = error.failure(getattr(entry, "case_id", ""), stages[0])

@@ -20,7 +20,7 @@ from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterVa
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
 from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings, Shard
-from ampbench.records.wire import DESCRIBE, DIVERGENCE, MEMORY, ROUND, DescribeAsked, Description, ask
+from ampbench.records.wire import DESCRIBE, DIVERGENCE, LATE, MEMORY, ROUND, DescribeAsked, Description, ask
 from ampbench.store import RunWriter, StoredRun, new_run_id
 from ampbench.workloads.index import LIBRARIES, WORKLOADS, is_users
 
@@ -286,8 +286,8 @@ def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TurnKey]:
     """Return the turns that a stored run already has."""
     check_same_cases(resumed, plan)
     done: set[TurnKey] = {(ROUND.name, row.case_id, row.round, row.control) for row in resumed.rounds}
-    done |= {(MEMORY.name, case_id, 0, False) for case_id in resumed.memory}
-    done |= {(DIVERGENCE.name, case_id, 0, False) for case_id in resumed.divergence}
+    for task, passes in ((MEMORY, resumed.memory), (DIVERGENCE, resumed.divergence), (LATE, resumed.late)):
+        done |= {(task.name, case_id, 0, False) for case_id in passes}
     return frozenset(done)
 
 

@@ -4,6 +4,7 @@ Only a `Reading` is derived from samples: some other programs keep nothing else.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -104,7 +105,8 @@ CAUSES = ("exception", OUT_OF_MEMORY, "memory limit", "time-out", "crash", KILLE
 """Causes of failures; "unknown" in imported runs without one."""
 NO_ROOM_OR_TIME = (OUT_OF_MEMORY, "memory limit", "time-out")
 """Causes for which a divergence pass leaves its errors undefined, and the case goes on to its rounds."""
-STAGES = ("memory", "divergence", "round", *dict.fromkeys(task for row in KINDS.values() for task in row.task_names))
+_OF_KINDS = dict.fromkeys(task for row in KINDS.values() for task in row.task_names)
+STAGES = ("memory", "divergence", "late", "round", *_OF_KINDS)
 """Where a case can fail: the names of all tasks (`records.wire.Task`)."""
 MATMUL, CONV, ATTENTION = MULTIPLYING = "matmul", "conv", "attention"
 """Operations with floating-point work: matrix products, convolutions, fused attention."""
@@ -558,3 +560,29 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def loss_is_lost(self) -> bool:
         """Whether this is a training with a loss that is not finite."""
         return self.gradient.elements is not None and self.loss is None
+
+
+class Stop(StrEnum):
+    """Why the fp32 steps to the late place ended, or why there are none."""
+
+    STEPS = "steps"
+    PASSES = "passes"
+    HALVED = "loss halved"
+    FLOPS = "FLOPs"
+    OWN_STATE = "own optimizer state"
+    NO_OPTIMIZER = "no optimizer"
+    FAILED = "failed"
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The divergence of one step of a case late in training: after `steps` fp32 steps over `batches` batches.
+
+    It is None where there is no such place, by `stop`; `undefined` is the error where the steps or the step failed.
+    """
+
+    case_id: str
+    stop: Annotated[str, one_of(*Stop)]
+    steps: Steps = 0
+    batches: Count = 0
+    undefined: str = ""
+    divergence: Divergence | None = None

@@ -9,7 +9,7 @@ import msgspec
 from ampbench.records import Count, RoundCount, Seconds, check_time, one_of
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS
-from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
+from ampbench.records.measured import Divergence, Failure, Late, MemoryPass, Reading, Round, Skip
 
 SCHEMA = 8
 """The version of the run file's format; files of another version are refused.
@@ -196,6 +196,7 @@ CORE: Mapping[str, type] = MappingProxyType(
         "round": Round,
         "memory": MemoryPass,
         "divergence": Divergence,
+        "late": Late,
         "failure": Failure,
         "skip": Skip,
         "reading": Reading,

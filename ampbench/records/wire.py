@@ -17,7 +17,7 @@ from ampbench import __version__
 from ampbench.errors import bounded, escaped
 from ampbench.records.case import Case, Environment, OwnPrecision, ParameterValue, WorkloadSource
 from ampbench.records.kinds import KINDS, named
-from ampbench.records.measured import KILLED, Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.measured import KILLED, Divergence, Failure, Late, MemoryPass, Round, Skip
 
 MAX_SAMPLES_PER_ROUND = 200
 """The raw samples that a round may store."""
@@ -206,6 +206,8 @@ DESCRIBE = Task("describe", DescribeAsked, Description, "ampbench.worker.worker:
 """Build the workload of the request's source and describe it."""
 MEMORY = Task("memory", Nothing, MemoryPass, "ampbench.worker.worker:do_memory", timed=False, flags=True)
 DIVERGENCE = Task("divergence", Nothing, Divergence, "ampbench.worker.worker:do_divergence", timed=False)
+LATE = Task("late", Nothing, Late, "ampbench.worker.worker:do_late", timed=False)
+"""The divergence again, late in training."""
 ROUND = Task("round", RoundAsked, Round, "ampbench.worker.worker:do_round", flags=True)
 
 
@@ -219,7 +221,9 @@ _NOT_FINITE = re.compile(r"got `null` - at `\$\.(?P<field>.+)`")
 def travelling() -> list[type]:
     """Return the types of records in requests and replies of core tasks and of every kind of run."""
     core = [
-        record for task in (ENVIRONMENT, DESCRIBE, MEMORY, DIVERGENCE, ROUND) for record in (task.asked, task.gives)
+        record
+        for task in (ENVIRONMENT, DESCRIBE, MEMORY, DIVERGENCE, LATE, ROUND)
+        for record in (task.asked, task.gives)
     ]
     studied = [named(place) for row in KINDS.values() for place in (*(lines.record for lines in row.lines), *row.asks)]
     tasks = (named(row.study).task for row in KINDS.values())

@@ -30,14 +30,17 @@ from ampbench.errors import StoreError, escaped
 from ampbench.records import kinds
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, named, verb_of
-from ampbench.records.measured import Divergence, Failure, MemoryPass, Reading, Round, Skip
+from ampbench.records.measured import Divergence, Failure, Late, MemoryPass, Reading, Round, Skip
 from ampbench.records.run import COMPRESSED, CORE, SCHEMA, SUFFIX, Entry, Footer, Header
 
 CUT = "ends in a cut line, which was left out"
 """The state of a run file whose writer was killed."""
 _LONGEST_LINE = 1 << 26
 """Three times the longest line: the trace of a step of a hundred thousand ops."""
-_LAST = {"case": "cases", "memory": "memory", "divergence": "divergence", "failure": "failures", "skip": "skips"}
+_LAST = {
+    "case": "cases", "memory": "memory", "divergence": "divergence", "late": "late", "failure": "failures",
+    "skip": "skips",
+}  # fmt: skip
 """Lines whose last one of each case counts, and their fields of `StoredRun`."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -165,9 +168,10 @@ def new_run_id(host: str, started: datetime | None = None) -> str:
 class StoredRun:
     """The contents of a run file. `cases` are by case id, in the order of the file, as are `rounds`.
 
-    `memory`, `divergence`, `failures` and `skips` hold each case's last entry, `readings` values by metric and case id.
-    `found` holds the results of a run that explains or studies, by the name of a line (`records.kinds`) and case id or
-    device: use `of`, `several_of` or `every`. `cut`: the last line was incomplete, as of a killed run, and left out.
+    `memory`, `divergence`, `late`, `failures` and `skips` hold each case's last entry, `readings` values by metric and
+    case id. `found` holds the results of a run that explains or studies, by the name of a line (`records.kinds`) and
+    case id or device: use `of`, `several_of` or `every`. `cut`: the last line was incomplete, as of a killed run, and
+    left out.
     """
 
     path: Path
@@ -176,6 +180,7 @@ class StoredRun:
     rounds: list[Round] = field(default_factory=list)
     memory: dict[str, MemoryPass] = field(default_factory=dict)
     divergence: dict[str, Divergence] = field(default_factory=dict)
+    late: dict[str, Late] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     skips: dict[str, Skip] = field(default_factory=dict)
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -241,7 +246,8 @@ class StoredRun:
 
     def entries(self) -> Iterator[Entry]:
         """Yield all entries in an order for writing: footers last."""
-        yield from chain(self.cases.values(), self.rounds, self.memory.values(), self.divergence.values())
+        passes = self.memory, self.divergence, self.late
+        yield from chain(self.cases.values(), self.rounds, *(entries.values() for entries in passes))
         for metric, values in self.readings.items():
             for case_id, value in values.items():
                 yield Reading(case_id=case_id, metric=metric, value=value)

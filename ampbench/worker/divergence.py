@@ -25,6 +25,7 @@ from ampbench.records.measured import (
     LOSS_NOT_FINITE,
     Divergence,
     GradientDivergence,
+    Late,
     OutputDivergence,
     Recipe,
     ReferenceStep,
@@ -45,6 +46,7 @@ from ampbench.worker.distances import (
     outputs_in,
     worst_gradient,
 )
+from ampbench.worker.late import Place, late_place
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.worker.memory import is_out_of_memory, said_of
 from ampbench.worker.network import is_named, misses, recipe_of, statistics_stall, steps_alone
@@ -63,6 +65,7 @@ from ampbench.worker.step import (
 from ampbench.worker.updates import (
     Gradients,
     Intended,
+    Snapshot,
     batch_bias,
     intended_update,
     measure_update,
@@ -361,8 +364,8 @@ def trusted_reference(workload: Workload, case: Case, device: Device, *, updates
     return held
 
 
-def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
-    """Return the fp64 and the fp32 step of the group of `case`, with the intended update and chance.
+def full_reference(workload: Workload, case: Case, device: Device, snapshot: Snapshot | None = None) -> Reference:
+    """Return the fp64 and the fp32 step of the group of `case`, with chance and the intended update from `snapshot`.
 
     Raises `torch.OutOfMemoryError` where the reference does not fit into the memory.
     """
@@ -393,7 +396,7 @@ def full_reference(workload: Workload, case: Case, device: Device) -> Reference:
     if exact is not None:
         chance, chances = _chance(workload, case, where, exact, where)
         if exact.native is not None:
-            intended = intended_update(take_snapshot(workload, case, device), exact.native, where)
+            intended = intended_update(snapshot or take_snapshot(workload, case, device), exact.native, where)
             exact.native = None
         return Reference(numbers=exact, fp32=fp32, where=where.type, chance=chance, chances=chances, intended=intended)
     if fp32 is None:
@@ -450,13 +453,15 @@ PART = 1e-2
 class _Group:
     """The reference of a group's cases, and the results that all of them share, computed on first use.
 
-    `larger` as in `measure_divergence`.
+    `larger` as in `measure_divergence`; the update begins from `snapshot`.
     """
 
-    def __init__(self, workload: Workload, case: Case, device: Device, larger: Larger | None):
-        self._workload, self._device, self._larger = workload, device, larger
+    def __init__(
+        self, workload: Workload, case: Case, device: Device, larger: Larger | None, snapshot: Snapshot | None = None
+    ):
+        self.workload, self._device, self._larger = workload, device, larger
         self._samples = batch_length(workload, case)
-        self.reference = full_reference(workload, case, device)
+        self.reference = full_reference(workload, case, device, snapshot)
 
     @property
     def numbers(self) -> StepNumbers:
@@ -467,7 +472,7 @@ class _Group:
     @cached_property
     def digests(self) -> tuple[str, str]:
         """The digests of the workload's weights and of its inputs."""
-        return weights_digest(self._workload), inputs_digest(self._workload)
+        return weights_digest(self.workload), inputs_digest(self.workload)
 
     @cached_property
     def sketches(self) -> tuple[Sketch, Sketch]:
@@ -479,8 +484,8 @@ class _Group:
     def compared(self) -> Compared:
         """Its outputs, prepared for comparisons."""
         numbers = self.numbers
-        targets = pairs_of(self._workload)[0][1]
-        decided = decisions_of(self._workload, numbers.names, numbers.outputs, targets, numbers.decided)
+        targets = pairs_of(self.workload)[0][1]
+        decided = decisions_of(self.workload, numbers.names, numbers.outputs, targets, numbers.decided)
         return Compared(numbers.names, numbers.outputs, decided, self._samples, self.reference.dtype, targets)
 
     @cached_property
@@ -498,7 +503,7 @@ class _Group:
         """Its decisions on further batches."""
         held = self.reference
         where = fp64_device(self._device) if held.dtype == "fp64" else self._device
-        return Agreement(self._workload, self.compared, where, held.dtype, held.draws, self._larger)
+        return Agreement(self.workload, self.compared, where, held.dtype, held.draws, self._larger)
 
 
 def measure_divergence(
@@ -512,7 +517,43 @@ def measure_divergence(
     """
     started = spent(device)
     group = references.of(workload, case, device, "divergence", partial(_Group, workload, case, device, larger))
-    held = group.reference
+    return _divergence(group, case, device, started)
+
+
+def measure_late(
+    workload: Workload, case: Case, device: Device, references: References, larger: Larger | None = None
+) -> Late:
+    """Return the divergence of one step of `case` at the group's late place (`late_place`), on the next batch.
+
+    The workload is unchanged afterwards. Raises as `measure_divergence` does.
+    """
+    started = spent(device)
+
+    def make() -> tuple[Place, _Group | None]:
+        place = late_place(workload, case, device)
+        device.release()
+        if not place.snapshot.steps:
+            return place, None
+        with place.weights():
+            return place, _Group(place.workload, case, device, larger, place.snapshot)
+
+    place, group = references.of(workload, case, device, "late", make)
+    late = Late(
+        case_id=case.case_id,
+        stop=place.stop,
+        steps=place.snapshot.steps,
+        batches=place.batches,
+        undefined=place.error,
+    )
+    if group is None:
+        return late
+    with place.weights():
+        return structs.replace(late, divergence=_divergence(group, case, device, started))
+
+
+def _divergence(group: _Group, case: Case, device: Device, started: float) -> Divergence:
+    """Return the divergence of `case` from the reference of its group, which began at `started` (`spent`)."""
+    workload, held = group.workload, group.reference
     keep = fp64_device(device)
     known = held.numbers is held.fp32 or case.phase == "inference"
     numbers = held.fp32 if known and case.precision == BASELINE and case.path == "eager" else None

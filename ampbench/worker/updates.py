@@ -142,7 +142,7 @@ def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
                 with_settings(step.optimizer, recipe)
             else:
                 steps = _train(step, device)
-            return _snapshot_of(step, steps)
+            return snapshot_of(step, steps)
     except Exception as error:  # noqa: BLE001 - the step of each case reports it
         return Snapshot(undefined=f"no fp32 steps to begin from: {said_of(error)}")
 
@@ -159,7 +159,8 @@ def _train(step: TrainingStep, device: Device) -> int:
     return wanted
 
 
-def _snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
+def snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
+    """Return the weights and optimizer state of a training after `steps`; undefined where a weight is not finite."""
     if not is_finite(tensor for _, tensor in named_tensors(step.module) if tensor.is_floating_point()):
         return Snapshot(undefined=f"parameters are not finite after {steps} fp32 steps")
     parameters = dict(step.module.named_parameters())

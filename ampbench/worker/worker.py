@@ -24,12 +24,12 @@ import ampbench
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place
 from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource, compile_mode
-from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.measured import Divergence, Failure, Late, MemoryPass, Round, Skip
 from ampbench.records.wire import DescribeAsked, Description, Nothing, Reply, Request, RoundAsked, answer
 from ampbench.trace.modules import is_compiled
 from ampbench.worker.data import Rebuilt, weights_digest
 from ampbench.worker.distances import count_nonfinite
-from ampbench.worker.divergence import References, fp32_products, measure_divergence
+from ampbench.worker.divergence import References, fp32_products, measure_divergence, measure_late
 from ampbench.worker.environment import read_environment, sampler_of
 from ampbench.worker.machine import (
     Device,
@@ -236,21 +236,36 @@ class _Fitting(dict[str, int]):
 
 def do_divergence(work: Work, asked: Nothing) -> Divergence:  # noqa: ARG001 - the signature of a task
     """Do the task "divergence": on a smaller batch where the fp64 reference does not fit into the memory."""
+    divergence, note = _on_fitting_batch(work, measure_divergence)
+    return structs.replace(divergence, notes=[*divergence.notes, *note])
+
+
+def do_late(work: Work, asked: Nothing) -> Late:  # noqa: ARG001 - the signature of a task
+    """Do the task "late", as "divergence"."""
+    late, note = _on_fitting_batch(work, measure_late)
+    if late.divergence is None:
+        return late
+    divergence = structs.replace(late.divergence, notes=[*late.divergence.notes, *note])
+    return structs.replace(late, divergence=divergence)
+
+
+def _on_fitting_batch(work: Work, measure: Callable[..., T]) -> tuple[T, list[str]]:
+    """Return what `measure` finds on the largest batch whose reference fits into the memory, with a note on it."""
     case, fitting = work.case, work.kept(_Fitting)
     size = fitting.get(case.group, case.batch_size)
     while True:
         workload = work.with_batch_size(size)
         larger = partial(further_inputs, work.source, work.parameters(size), work.seed)
         try:
-            divergence = measure_divergence(workload, case, work.device, work.references, larger)
+            measured = measure(workload, case, work.device, work.references, larger)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         else:
             if size is None or size == case.batch_size:
-                return divergence
+                return measured, []
             note = f"compared on a batch of {size}: in fp64, {case.batch_size} do not fit into the memory"
-            return structs.replace(divergence, notes=[*divergence.notes, note])
+            return measured, [note]
         if not size or size == 1:
             smallest = ", not even on a batch of one" if size else ""
             raise torch.OutOfMemoryError(f"the fp64 reference does not fit into the memory{smallest}")

@@ -33,7 +33,17 @@ from ampbench.drive.rounds import (
 from ampbench.drive.servers import ServerChannel
 from ampbench.errors import NothingToRunError
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
-from ampbench.records.measured import NO_ROOM_OR_TIME, Divergence, Failure, MemoryPass, ReferenceStep, Round, Skip
+from ampbench.records.measured import (
+    NO_ROOM_OR_TIME,
+    Divergence,
+    Failure,
+    Late,
+    MemoryPass,
+    ReferenceStep,
+    Round,
+    Skip,
+    Stop,
+)
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import MEMORY, ROUND, Reply, Request, RoundAsked, Task, answer, reply_with
 from ampbench.store import RunWriter, read_run
@@ -98,8 +108,9 @@ def test_networks_come_one_after_the_other_each_with_its_passes_first(device: st
     assert [len(rounds) for rounds in schedule] == ([4, 4] if device == "cpu" else [1, 1, 3, 3])
     legs = schedule if device == "cpu" else [[*schedule[0], *schedule[2]], [*schedule[1], *schedule[3]]]
     for workload, (first, *others) in zip(("w", "v"), legs, strict=True):
-        assert [turn.task.name for turn in first[:12]] == ["memory"] * 6 + ["divergence"] * 6
-        assert {turn.task for turns in (first[12:], *others) for turn in turns} == {ROUND}
+        names = ["memory"] * 6 + ["divergence"] * 3 + (["divergence"] * 3 + ["late"] * 3)
+        assert [turn.task.name for turn in first[:15]] == names
+        assert {turn.task for turns in (first[15:], *others) for turn in turns} == {ROUND}
         assert {turn.planned.case.workload for turns in (first, *others) for turn in turns} == {workload}
 
 
@@ -107,11 +118,13 @@ def test_divergences_share_a_process_within_a_group() -> None:
     first = make_schedule(PLAN, SETTINGS)[0][0]
     passes = [turn for turn in first if turn.task.name != "round"]
     assert first[: len(passes)] == passes
-    assert [turn.task.name for turn in passes] == ["memory"] * len(PLAN) + ["divergence"] * len(PLAN)
-    assert [turn.fresh for turn in passes] == [True] * len(PLAN) + [False] * len(PLAN)
-    assert {(turn.task.name, turn.planned.case.case_id) for turn in passes} == {
-        (kind, each.case.case_id) for kind in ("memory", "divergence") for each in PLAN
-    }
+    assert [turn.task.name for turn in passes] == ["memory"] * 6 + ["divergence"] * 6 + ["late"] * 3
+    assert [turn.fresh for turn in passes] == [True] * 6 + [False] * 9
+    wanted = {(kind, each.case.case_id) for kind in ("memory", "divergence") for each in PLAN}
+    wanted |= {("late", each.case.case_id) for each in PLAN[3:]}
+    assert {(turn.task.name, turn.planned.case.case_id) for turn in passes} == wanted
+    unnamed = [dataclasses.replace(each, optimizer=False) for each in PLAN]
+    assert "late" not in {turn.task.name for turn in every(make_schedule(unnamed, SETTINGS))}
 
 
 def test_rounds_on_a_cpu_are_isolated_and_on_an_accelerator_share_a_context() -> None:
@@ -161,6 +174,8 @@ def good(request: Request) -> Reply:
                 inputs_digest="i",
             )
         )
+    if request.task == "late":
+        return reply_with(Late(case_id=case_id, stop=Stop.PASSES, steps=20, batches=1))
     return reply_with(
         Round(
             case_id=case_id,
@@ -344,6 +359,23 @@ def test_a_reference_without_room_or_time_leaves_errors_undefined_and_rounds_go_
     assert sum(isinstance(entry, Round) for entry in of_case) == TWO_ROUNDS.rounds
 
 
+@pytest.mark.parametrize("cause", ["exception", "crash", "time-out", "out of memory"])
+def test_a_late_pass_that_fails_leaves_its_reason_and_rounds_go_on(cause: str) -> None:
+    plan = [planned(name, "training") for name in ("fp32", "bf16_pure")]
+    case_id = plan[1].case.case_id
+
+    def reply(request: Request) -> Reply:
+        if request.case.case_id == case_id and request.task == "late":
+            return Reply(failure=Failure(case_id=case_id, stage="late", cause=cause, message="a step"))
+        return good(request)
+
+    written, _ = run(Script(reply), plan=plan)
+    late = {entry.case_id: entry for entry in written if isinstance(entry, Late)}
+    assert (late[plan[0].case.case_id].stop, late[case_id].stop) == (Stop.PASSES, Stop.FAILED)
+    assert late[case_id].undefined.endswith("a step")
+    assert sum(isinstance(entry, Round) and entry.case_id == case_id for entry in written) == TWO_ROUNDS.rounds
+
+
 def test_a_skip_from_the_worker_ends_the_case_too() -> None:
     bad = DRIVEN[1].case.case_id
 
@@ -454,14 +486,14 @@ def test_without_a_budget_a_network_has_thirty_seconds_on_a_cpu_and_all_share_fi
 
 
 @pytest.mark.parametrize(("device", "count"), [(H100, 87), (A770, 66)], ids=["H100", "A770"])
-def test_a_card_has_a_table_of_every_case_after_90_seconds_and_ends_within_five_minutes(
+def test_a_card_has_a_table_of_every_case_after_two_minutes_and_ends_within_five_minutes(
     device: DeviceDescription, count: int
 ) -> None:
     plan = make_plan(Selection(), machine_with(device), lambda *_: None)
     settings = budgeted(Settings(rounds=MOST_ROUNDS, budget_seconds=0.0), plan)
     schedule = make_schedule(plan, settings)
     tables, end = estimate(schedule, settings)
-    assert tables == pytest.approx(90, abs=12)
+    assert tables == pytest.approx(98, abs=15)
     assert tables < end <= 300
 
     clock, turns = Clock(), {}
