@@ -445,7 +445,7 @@ def _frozen() -> Iterator[None]:
 def _watching() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows progress, in a line on a terminal or in a notebook, and nowhere else."""
     console = make_console(stderr=True)
-    if "ipykernel" in sys.modules:
+    if "ipykernel" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         display: Any = sys.modules["IPython"].display.display
         handle = display({"text/plain": "measuring"}, raw=True, display_id=True)
         yield lambda line: handle.update({"text/plain": line}, raw=True)

@@ -77,13 +77,18 @@ def serve(control: socket.socket) -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     atexit._clear()  # what torch does at its end: a session has not imported it
-    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
-        finalizer.atexit = False
+    leave_to_the_parent()
     atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
     control.send(b"1")
     fork_for_each(control, become_session, be_as_started)
+
+
+def leave_to_the_parent() -> None:
+    """Skip the parent's finalizers at the end of a fork; they would remove the parent's temporary folders."""
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
 
 
 def be_as_started(_words: Sequence[str], environment: Mapping[str, str], _folder: str) -> None:
@@ -169,6 +174,7 @@ def fork_server(
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         become_known(environment)
+        leave_to_the_parent()
         os.setsid()
         words, its = ["ampbench.worker.server", *arguments], [its_input, its_output, errors.fileno()]
         become("ampbench.worker.server", words, dict(environment), str(folder or Path.cwd()), its)

@@ -370,6 +370,7 @@ def test_of_sixty_networks_that_nobody_tuned_for_95_in_100_run_in_bf16_autocast(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 def test_the_errors_of_thirty_networks_agree_with_an_independent_computation() -> None:
     timm = pytest.importorskip("timm")
     for name in sampled("timm", 30, 7):
@@ -382,7 +383,7 @@ def test_the_errors_of_thirty_networks_agree_with_an_independent_computation() -
         own = timm.create_model(name, num_classes=given.get("classes", 0), **_size(name, given))
         own.load_state_dict(workload.module.state_dict())
         own.eval()
-        with torch.no_grad():
+        with torch.inference_mode():
             with torch.autocast("cpu", torch.bfloat16):
                 half = own(workload.inputs).double()
             exact = own.double()(workload.inputs.double())
