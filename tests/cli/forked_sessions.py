@@ -1,8 +1,6 @@
-"""Sessions that are to be killed, as forks of one process that has imported what they and their servers import.
+"""Sessions to kill, as forks of one process that has imported what they and their servers import.
 
-Each is a process of its own, with its own file, server and worker, to which signals do what they do to any; only the
-seconds in which Python, the command line and torch are imported are spared. What the kernel tells of its environment
-(proc(5), environ) is its own where it is by that that a process is known: `TOLD`.
+Each has its own file, server and worker; only the seconds in which Python and torch are imported are spared.
 """
 
 import atexit
@@ -109,10 +107,7 @@ def become_session(
 
 
 def become_known(environment: Mapping[str, str]) -> None:
-    """Have the kernel tell of this process what `environment` has of `TOLD`, in the place of what it was started with.
-
-    What it tells lies in the process' own memory (proc(5), env_start), which no library changes.
-    """
+    """Write the variables `TOLD` into the memory that the kernel shows as this process's environment (proc(5))."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = (int(fields[number - 3]) for number in (50, 51))
     began_with = ctypes.string_at(start, end - start)
@@ -152,11 +147,7 @@ def become(
 
 
 def start_server(python: str, *given: Any) -> Any:
-    """Return a process that is becoming a server, as the function of that name in ampbench does.
-
-    It is forked by another thread than the main one, for a signal that comes amid Python's own calls after a fork would
-    be told of there, and lost.
-    """
+    """Return a new server, forked by a second thread: the main one would lose a signal during a fork."""
     assert python == sys.executable
     with ThreadPoolExecutor(1) as forking:
         return forking.submit(fork_server, *given).result()
