@@ -11,7 +11,7 @@ from ampbench.core.precisions import BASELINE
 from ampbench.records.measured import Score
 from ampbench.studies.training import CONTROL
 from benchmarks.self import outcomes
-from benchmarks.self.outcomes import FIT, HELD_OUT, Key, Line
+from benchmarks.self.outcomes import CHECKPOINT, FIT, HELD_OUT, RUN, Judged, Key, Line, Outcome
 from benchmarks.self.programs import LAST, PROGRAMS, SEEDS, Lion, last_third
 
 EXACT = (1.0, 1.02, 0.98)
@@ -59,11 +59,9 @@ def test_an_ending_is_the_mean_of_the_last_quarter_and_none_where_a_loss_is_not_
     assert outcomes.ending([], 100) is None
 
 
-def test_trainings_are_in_whole_seeds_and_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [BASELINE, "bf16_pure", "fp16_pure"]
-    monkeypatch.setattr(outcomes, "available", lambda: names)
+def test_trainings_are_in_whole_seeds_and_parts_make_the_whole() -> None:
     planned = list(outcomes.trainings())
-    assert len(planned) == len(set(planned)) == len(PROGRAMS) * len(SEEDS) * (len(names) + 1)  # fp32 has a control
+    assert len(planned) == len(set(planned)) == len(PROGRAMS) * len(SEEDS) * 8  # fp32 has a control
     assert [key.seed for key in planned] == sorted(key.seed for key in planned)
     assert sorted(planned[::2] + planned[1::2]) == sorted(planned)
 
@@ -75,20 +73,20 @@ def test_an_ended_training_is_not_repeated_and_a_cut_line_is_dropped(
     whole = line(BASELINE, SEEDS[0], 1.0, 1.0)
     text = msgspec.json.encode(whole).decode()
     path.write_text(f"{text}\n{text[:50]}")
-    assert outcomes.read(path) == [whole]
+    assert outcomes.read(path, Line) == [whole]
     assert path.read_text() == f"{text}\n"
     asked: list[Key] = []
     monkeypatch.setattr(
         outcomes, "trainings", lambda: [outcomes.key_of(whole), Key(program="GRU", precision="x", seed=1)]
     )
-    monkeypatch.setattr(outcomes, "train_all", lambda keys, *_: asked.extend(keys))
+    monkeypatch.setattr(outcomes, "do_all", lambda _work, calls, *_: asked.extend(key for (key,) in calls))
     monkeypatch.setattr("sys.argv", ["outcomes", str(path)])
     outcomes.main()
     assert [key.precision for key in asked] == ["x"]
 
 
 def test_a_training_ends_as_a_line() -> None:
-    ended = outcomes.trained(Key(program="graphs", precision=BASELINE, seed=SEEDS[0]), "c")
+    (ended,) = outcomes.trained(Key(program="graphs", precision=BASELINE, seed=SEEDS[0]), "c")
     assert [loss is not None and 0.2 < loss < 0.5 for loss in ended.losses.values()] == [True, True]
 
 
@@ -115,3 +113,33 @@ def test_lion_without_betas_moves_weights_against_the_sign_of_the_gradient() -> 
     weight.grad = torch.tensor([0.5, -3.0, 0.0])
     Lion([weight], lr=0.25, betas=(0.0, 0.0)).step()
     assert weight.tolist() == [0.75, 2.25, 3.0]
+
+
+def judged(precision: str, status: str, place: str) -> Judged:
+    """A verdict on the GRU."""
+    return Judged(
+        program="GRU", precision=precision, place=place, commit="c", status=status, code="x", number=0.5, limit=0.1
+    )
+
+
+def test_missed_and_recognised_rows_are_counted_with_wilson_intervals_beside_constant_rules() -> None:
+    safe = {"bf16_autocast": True, "fp16_autocast": True, "bf16_pure": False, "fp16_pure": False, CONTROL: True}
+    listed = [
+        Outcome(program="GRU", precision=name, safe=value, ratios={FIT: 1.0, HELD_OUT: None})
+        for name, value in safe.items()
+    ]
+    at_run = {"bf16_autocast": "ok", "fp16_autocast": "undecided", "bf16_pure": "ok", "fp16_pure": "refused"}
+    verdicts = [judged(name, status, RUN) for name, status in at_run.items()]
+    verdicts += [judged(name, "refused", CHECKPOINT) for name in at_run]
+    summary, counts, kinds, missed, alarms = outcomes.tables(listed, verdicts)
+    assert summary == "1 programs, 4 rows; the rule calls 0 of 1 fp32 controls unsafe."
+    assert [line.split("|")[2].strip() for line in counts.splitlines()[2:]] == [
+        "1 of 2 (9% to 91%)", "0 of 2 (0% to 66%)", "0 of 2 (0% to 66%)", "2 of 2 (34% to 100%)",
+    ]  # fmt: skip
+    assert [line.split("|")[3].strip().partition(" (")[0] for line in counts.splitlines()[2:]] == [
+        "1 of 2", "0 of 2", "2 of 2", "2 of 2",
+    ]  # fmt: skip
+    assert len(kinds.splitlines()) == 2 + 2 * 2
+    assert "bf16_pure" in missed
+    assert "fp16_pure" not in missed
+    assert "refused: x 5.0e-01 > 1.0e-01" in alarms

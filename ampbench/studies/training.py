@@ -679,11 +679,11 @@ ENDINGS: Sequence[Column[Ended]] = (
     Column("precision", lambda ended: ended[0].name, "precision"),
     Column("case_id", lambda ended: ended[0].case_id),
     Column("metric", lambda ended: ended[1].name, "metric"),
-    Column("mean", lambda ended: ended[2].mean, "at the end", "loss", _mean),
+    Column("mean", lambda ended: ended[2].mean, "end", "loss", _mean),
     Column("sd", lambda ended: ended[2].sd),
     Column(
-        "difference", lambda ended: ended[2].difference, "against fp32", "share",
-        lambda ended: _percent(ended[2].difference, ended[1].unit),
+        "difference", lambda ended: ended[2].difference, "vs fp32", "share",
+        lambda ended: _percent(ended[2].difference, "" if ended[1].name == ACCURACY else "%"),
     ),
     Column(
         "low", lambda ended: ended[2].low, "90% interval", "share",
@@ -896,7 +896,7 @@ Examples:
     tables=(
         Table(
             "endings", ENDINGS, endings, "At the end",
-            "last quarter of the steps, of weights in fp32, mean over seeds; against fp32: of the same "
+            "last quarter of the steps, of weights in fp32, mean over seeds; vs fp32: of the same "
             "seed, in points or percent of its loss; control: fp32 from weights one rounding away",
             keys="precision metric mean difference low verdict",
         ),

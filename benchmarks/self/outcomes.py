@@ -11,7 +11,12 @@ where one of the two losses is worse than fp32's
 * by 5% on average and by 3 standard deviations of fp32's seeds, or
 * by 10% on average and by 5% from every seed.
 
-Else it is safe. Verdicts (`--verdicts`): missed is ok though unsafe, recognised is ok and safe; undecided is neither.
+Else it is safe.
+
+`--verdicts FILE` also measures the missing verdicts at this commit, as `ampbench.measure` gives them to the weights of
+the first seed: at the place of a default run, and at one's own checkpoint, fp32's weights with their optimizer state
+after 7/8 of the steps. It prints the tables of `docs/advice.md`. A missed row is ok though unsafe, a recognised one ok
+and safe; an undecided one is neither. The last third of the programs is left out without `--last`.
 """
 
 import argparse
@@ -22,25 +27,30 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import torch
 
-from ampbench.core.precisions import BASELINE, DEFAULT, PRECISIONS, SHORT_DTYPES
-from ampbench.drive.planning import lack
+import ampbench
+from ampbench.core import stats
+from ampbench.core.precisions import BASELINE, PRECISIONS, SHORT_DTYPES
+from ampbench.core.units import format_error
 from ampbench.records.case import Case
+from ampbench.records.changes import Status
 from ampbench.records.measured import Score
+from ampbench.show.document import markdown_table
 from ampbench.studies.training import CONTROL, Training
 from ampbench.studies.training_measure import train
-from ampbench.worker.environment import read_environment
-from ampbench.worker.machine import open_device
+from ampbench.worker.machine import open_device, precision_flags
+from ampbench.worker.step import build_training, seed_all
 from ampbench.workload import Workload
-from benchmarks.self.programs import PROGRAMS, SEEDS
+from benchmarks.self.programs import LAST, PROGRAMS, SEEDS
 
 FIT, HELD_OUT = LOSSES = "training", "held-out"
 """The data of the two losses that decide an outcome."""
@@ -48,6 +58,12 @@ END = 3 / 4
 """Losses from this share of the steps on are the end of a training."""
 WORSE, DEVIATIONS = 0.05, 3
 MUCH_WORSE, EACH_WORSE = 0.10, 0.05
+TRAINED = (
+    "fp32", "fp16_autocast", "bf16_autocast", "fp16_master", "bf16_master", "fp16_pure", "bf16_pure",
+)  # fmt: skip
+RUN, CHECKPOINT = PLACES = "default run", "own checkpoint"
+"""The places in a training whose verdicts are compared with its outcome."""
+LATE_SHARE = 7 / 8
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +78,19 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     skipped: int = 0
     ended_at: int | None = None
     error: str = ""
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The verdict of `commit` on a precision at a place of a program."""
+
+    program: str
+    place: str
+    precision: str
+    commit: str
+    status: str
+    code: str
+    number: float | None
+    limit: float | None
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -79,28 +108,32 @@ def main() -> None:
     options.add_argument("file", type=Path)
     options.add_argument("--part", default="1/1")
     options.add_argument("--workers", type=int, default=os.cpu_count())
+    options.add_argument("--verdicts", type=Path)
+    options.add_argument("--last", action="store_true")
     asked = options.parse_args()
     part, _, parts = asked.part.partition("/")
     keys = list(trainings())[int(part) - 1 :: int(parts)]
-    done = {key_of(line) for line in read(asked.file)}
-    train_all([key for key in keys if key not in done], asked.file, asked.workers)
+    done = {key_of(line) for line in read(asked.file, Line)}
+    do_all(trained, [(key,) for key in keys if key not in done], asked.file, asked.workers)
+    if asked.verdicts is not None:
+        programs = [name for name in PROGRAMS if asked.last or name not in LAST]
+        commit = _commit()
+        known = {(line.program, line.place) for line in read(asked.verdicts, Judged) if line.commit == commit}
+        missing = [pair for pair in itertools.product(programs, PLACES) if pair not in known]
+        do_all(judged, missing, asked.verdicts, asked.workers)
+        verdicts = [line for line in read(asked.verdicts, Judged) if line.commit == commit]
+        listed = [outcome for outcome in outcomes(read(asked.file, Line)) if outcome.program in programs]
+        for table in tables(listed, verdicts):
+            print(f"{table}\n")
 
 
 def trainings() -> Iterator[Key]:
     """Yield the trainings, seed by seed; emulated precisions come last within a seed."""
-    names = available()
     for seed, slow in itertools.product(SEEDS, (False, True)):
-        for program, precision in itertools.product(PROGRAMS, names):
+        for program, precision in itertools.product(PROGRAMS, TRAINED):
             if (PRECISIONS[precision].rounding == "float16") is slow:
                 for arm in ("", CONTROL) if precision == BASELINE else ("",):
                     yield Key(program=program, precision=precision, seed=seed, arm=arm)
-
-
-def available() -> list[str]:
-    """Return the precisions of this machine's CPU, without torch's default, which is fp32 there."""
-    described = next(device for device in read_environment().devices if device.type == "cpu")
-    rows = [(name, row) for name, row in PRECISIONS.items() if name != DEFAULT]
-    return [name for name, row in rows if not lack(described, case_of(next(iter(PROGRAMS)), name), row)]
 
 
 def key_of(line: Line) -> Key:
@@ -108,14 +141,16 @@ def key_of(line: Line) -> Key:
     return Key(program=line.program, precision=line.precision, seed=line.seed, arm=line.arm)
 
 
-def train_all(keys: Sequence[Key], path: Path, workers: int) -> None:
-    """Train `keys` with several workers and append a line for each."""
+def do_all(
+    work: Callable[..., Sequence[msgspec.Struct]], calls: Sequence[tuple[object, ...]], path: Path, workers: int
+) -> None:
+    """Call `work` with each of `calls` and the commit, in several processes, and append a line for each result."""
     with path.open("a") as file, ProcessPoolExecutor(workers, get_context("spawn"), initializer=_alone) as pool:
-        waiting = [pool.submit(trained, key, _commit()) for key in keys]
+        waiting = [pool.submit(work, *call, _commit()) for call in calls]
         for number, future in enumerate(as_completed(waiting), start=1):
-            file.write(msgspec.json.encode(future.result()).decode() + "\n")
+            file.writelines(msgspec.json.encode(line).decode() + "\n" for line in future.result())
             file.flush()
-            print(f"{number:,} of {len(keys):,}", file=sys.stderr)
+            print(f"{number:,} of {len(calls):,}", file=sys.stderr)
 
 
 def _alone() -> None:
@@ -127,29 +162,25 @@ def _commit() -> str:
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def read(path: Path) -> list[Line]:
+Stored = TypeVar("Stored", Line, Judged)
+
+
+def read(path: Path, kind: type[Stored]) -> list[Stored]:
     """Return the lines of a file, and cut off one without an end, which a killed run leaves."""
     text = path.read_text() if path.exists() else ""
     if text and not text.endswith("\n"):
         text = text[: text.rfind("\n") + 1]
         path.write_text(text)
-    return [msgspec.json.decode(line, type=Line) for line in text.splitlines()]
+    return [msgspec.json.decode(line, type=kind) for line in text.splitlines()]
 
 
 def case_of(program: str, precision: str) -> Case:
     """Return the case of a program in a precision."""
     return Case(
-        workload="".join(letter if letter.isalnum() else "_" for letter in program),
-        family="outcomes",
-        parameters={},
-        precision=precision,
-        device="cpu",
-        phase="training",
-        path="eager",
-        batch_size=None,
-        input_dtype=SHORT_DTYPES[PRECISIONS[precision].storage],
-        memory_format="contiguous",
-    )
+        workload="".join(letter if letter.isalnum() else "_" for letter in program), family="outcomes",
+        parameters={}, precision=precision, device="cpu", phase="training", path="eager", batch_size=None,
+        input_dtype=SHORT_DTYPES[PRECISIONS[precision].storage], memory_format="contiguous",
+    )  # fmt: skip
 
 
 def workload_of(program: str, seed: int) -> Workload:
@@ -162,24 +193,19 @@ def workload_of(program: str, seed: int) -> Workload:
     )
 
 
-def trained(key: Key, commit: str) -> Line:
-    """Return the line of a training."""
+def trained(key: Key, commit: str) -> list[Line]:
+    """Return the line of a training, alone in a list."""
     case = case_of(key.program, key.precision)
     blank = Training(case_id=case.case_id, seed=key.seed, arm=key.arm, steps=PROGRAMS[key.program].steps)
     training = train(workload_of(key.program, key.seed), case, open_device("cpu"), blank)
     broken = training.ended_at is not None or bool(training.error)
     scores = {FIT: training.fits, HELD_OUT: training.scores}
-    return Line(
-        program=key.program,
-        precision=key.precision,
-        seed=key.seed,
-        arm=key.arm,
-        commit=commit,
+    line = Line(
+        program=key.program, precision=key.precision, seed=key.seed, arm=key.arm, commit=commit,
         losses={name: None if broken else ending(scores[name], training.steps) for name in LOSSES},
-        skipped=len(training.skipped),
-        ended_at=training.ended_at,
-        error=training.error,
-    )
+        skipped=len(training.skipped), ended_at=training.ended_at, error=training.error,
+    )  # fmt: skip
+    return [line]
 
 
 def ending(scores: Iterable[Score], steps: int) -> float | None:
@@ -187,6 +213,43 @@ def ending(scores: Iterable[Score], steps: int) -> float | None:
     losses = [score.loss for score in scores if score.step >= END * steps]
     finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     return statistics.fmean(finite) if losses and len(finite) == len(losses) else None
+
+
+def checkpoint(program: str, seed: int) -> Workload:
+    """Return a program as fp32 has it after `LATE_SHARE` of the steps: weights, optimizer state, rate, next batches."""
+    workload, recipe, device = workload_of(program, seed), PROGRAMS[program], open_device("cpu")
+    done = round(LATE_SHARE * recipe.steps)
+    seed_all(seed)
+    with precision_flags(PRECISIONS[BASELINE]):
+        step = build_training(workload, case_of(program, BASELINE), device)
+        for number in range(done):
+            for group in step.optimizer.param_groups:
+                group["lr"] = recipe.rate * recipe.share(number)
+            step.take_batch(number)
+            step.run()
+    workload.module.load_state_dict(step.module.state_dict())
+    turn = done % len(workload.inputs)
+    return dataclasses.replace(
+        workload,
+        inputs=[*workload.inputs[turn:], *workload.inputs[:turn]],
+        targets=[*workload.targets[turn:], *workload.targets[:turn]],
+        optimizer=lambda parameters: recipe.optimizer(parameters, recipe.rate * recipe.share(done)),
+        optimizer_state=step.optimizer.state_dict(),
+    )
+
+
+def judged(program: str, place: str, commit: str) -> list[Judged]:
+    """Return the verdicts on a program at a place."""
+    workload = (workload_of if place == RUN else checkpoint)(program, SEEDS[0])
+    result = ampbench.measure(workload, precisions=TRAINED, device="cpu", phase="training", budget=0.1)
+    return [
+        Judged(
+            program=program, place=place, precision=verdict.precision, commit=commit,
+            status=verdict.status, code=verdict.code or "", number=verdict.number, limit=verdict.limit,
+        )
+        for verdict in result.verdicts
+        if verdict.precision != BASELINE
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +303,73 @@ def is_worse(losses: Sequence[float | None], exact: Sequence[float | None]) -> b
     certain = ratio >= 1 + WORSE and gap >= DEVIATIONS * statistics.stdev(fp32)
     each = [loss >= (1 + EACH_WORSE) * own for loss, own in zip(_known(losses), fp32, strict=True)]
     return certain or (ratio >= 1 + MUCH_WORSE and all(each))
+
+
+Rule = Callable[[Outcome], bool]
+"""Whether a precision is ok, by a verdict or a constant rule."""
+
+
+def tables(listed: Iterable[Outcome], verdicts: Iterable[Judged]) -> Iterator[str]:
+    """Yield the tables of `docs/advice.md`: all rows, kinds of rows, and each wrong verdict."""
+    listed = list(listed)
+    by_row = {(line.program, line.precision, line.place): line for line in verdicts}
+    rows = [row for row in listed if all((row.program, row.precision, place) in by_row for place in PLACES)]
+    controls = [row for row in listed if row.precision == CONTROL]
+    yield (
+        f"{len({row.program for row in rows})} programs, {len(rows)} rows; the rule calls "
+        f"{sum(not row.safe for row in controls)} of {len(controls)} fp32 controls unsafe."
+    )
+    rules: dict[str, Rule] = {
+        place: lambda row, place=place: by_row[row.program, row.precision, place].status == Status.OK  # type: ignore[misc]
+        for place in PLACES
+    }
+    rules |= {"refuse `*_pure`, allow the rest": lambda row: not row.precision.endswith("_pure")}
+    rules |= {"refuse nothing": lambda _: True}
+    yield markdown_table(["verdict", "missed", "recognised"], [[name, *_rates(rows, rules[name])] for name in rules])
+    kinds = dict.fromkeys(_kind(row) for row in rows)
+    cells = [
+        [kind, place, *_rates([row for row in rows if _kind(row) == kind], rules[place])]
+        for kind, place in itertools.product(kinds, PLACES)
+    ]
+    yield markdown_table(["precision", "verdict", "missed", "recognised"], cells)
+    for wrong, safe in (("missed", False), ("false alarm", True)):
+        cells = [
+            [
+                row.program,
+                row.precision,
+                _ratios(row),
+                *(_decided(by_row[row.program, row.precision, place]) for place in PLACES),
+            ]
+            for row in rows
+            if row.safe is safe and any(rules[place](row) is not safe for place in PLACES)
+        ]
+        yield markdown_table([wrong, "precision", "losses over fp32's", *PLACES], cells)
+
+
+def _kind(row: Outcome) -> str:
+    return row.precision.partition("_")[2]
+
+
+def _rates(rows: Sequence[Outcome], ok: Rule) -> list[str]:
+    """Return the shares of missed rows and of recognised ones, each with Wilson's 95% interval."""
+    return [_share([ok(row) for row in rows if row.safe is safe]) for safe in (False, True)]
+
+
+def _share(hits: Collection[bool]) -> str:
+    if not hits:
+        return "–"
+    low, high = stats.wilson_interval(sum(hits), len(hits))
+    return f"{sum(hits)} of {len(hits)} ({low:.0%} to {high:.0%})"
+
+
+def _ratios(row: Outcome) -> str:
+    return ", ".join(f"{name} " + ("–" if ratio is None else f"{ratio:.3g}x") for name, ratio in row.ratios.items())
+
+
+def _decided(line: Judged) -> str:
+    """Return a verdict with the number that decided it and its limit."""
+    sizes = f" {format_error(line.number)} > {format_error(line.limit)}" if line.status == Status.REFUSED else ""
+    return f"{line.status}: {line.code}{sizes}" if line.code and line.status != Status.OK else line.status
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ampbench.records.changes import ChangeStatus
+import ampbench
+from ampbench.core.statement import Refusal, Undecided
+from ampbench.records.changes import ChangeStatus, Evidence, Status
+from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.show.document import records
@@ -29,7 +32,7 @@ from ampbench.studies.training import (
     trained_cases,
     trouble,
 )
-from tests.stored_runs import make_divergence, make_header
+from tests.stored_runs import COMPLETE, RUN, make_divergence, make_header, make_round, write_run
 from tests.studies.planted_trainings import GOOD, STEPS, WHOLE, case_of, fits, moved, scaled, study, training
 
 NULL = {name: WHOLE[name] for name in ("fp32", "control", "fp64")}
@@ -409,6 +412,23 @@ def test_a_case_that_trains_as_fp32_does_is_known_by_its_study():
     assert trained_cases(measured(), [study(NULL | {"bf16_pure": GOOD})]) == {
         BF16.case_id: Trained(trains=True, study="study 1f9a3c, 300 steps from 3 seeds")
     }
+
+
+def test_a_study_in_the_folder_replaces_the_verdict_of_one_step_where_runs_are_shown(tmp_path: Path):
+    rounds = [make_round(case, weights_digest="weights0") for case in (case_of("fp32"), BF16)]
+    divergence = measured().divergence[BF16.case_id]
+    path = write_run(tmp_path, [case_of("fp32"), BF16], *rounds, divergence, COMPLETE)
+    before = ampbench.open(path).verdicts[1]
+    assert (before.status, before.code) == (Status.UNDECIDED, Undecided.NO_OPTIMIZER)
+    trained = study(NULL | {"bf16_pure": moved([-20, -21, -19])})
+    entries = [one for rows in trained.several_of(Training).values() for one in rows]
+    write_run(
+        tmp_path, [*trained.cases.values()], *entries, COMPLETE, explains=TRAINING, run=f"{RUN}0", asked=trained.asked
+    )
+    after = ampbench.open(path)
+    assert (after.verdicts[1].status, after.verdicts[1].evidence) == (Status.REFUSED, Evidence.TRAINED)
+    assert after.verdicts[1].number == pytest.approx(0.025)
+    assert (ampbench.load(path)["verdict_code"] == Refusal.TRAINS_WORSE).tolist() == [False, True]
 
 
 def test_of_one_that_does_not_it_is_told_by_how_much_it_ends_worse():
