@@ -101,7 +101,7 @@ def make_ceiling(dtype: str, rate: float, operation: str = "matmul", **changes: 
 _OF_REFERENCE = {"output_reference_norm": "output_norm", "grad_reference_norm": "grad_norm"}
 _OF_REFERENCE |= {name: name for name in ("output_shapes", "output_sketch", "grad_sketch")}
 _OF_OUTPUT = {"outputs": "tensors"}
-_OF_OUTPUT |= {name: name for name in ("predictions", "further", "argmax_agreeing", "argmax_decisions")}
+_OF_OUTPUT |= {name: name for name in ("predictions", "further", "argmax_agreeing", "argmax_decisions", "near_ties")}
 
 
 def change_divergence(divergence: Divergence, **changes: Any) -> Divergence:

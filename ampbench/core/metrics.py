@@ -173,6 +173,10 @@ COLUMNS = _by_name(
     Column("argmax_bound", "argmax bound", "share", "higher").means("Its one-sided 95% lower bound (Clopper-Pearson)."),
     Column("kl_mean", "KL", "nats", "lower", "output.predictions.kl_mean").means("KL from the reference, mean row."),
     Column("kl_p99", "p99 KL", "nats", "lower", "output.predictions.kl_p99").means("The 99% quantile."),
+    Column("logprob_gap_mean", "log-prob gap", "nats", "lower", "output.predictions.gap_mean").means(
+        "Distance of the targets' log-probabilities from the reference's, mean row."
+    ),
+    Column("logprob_gap_p99", "p99 gap", "nats", "lower", "output.predictions.gap_p99").means("The 99% quantile."),
     Column("loss_rel_error", "relative loss", "error", "lower").means("loss_abs_error, relative to the reference."),
     Column("loss_abs_error", "loss error", "error", "lower").means("Absolute difference to the reference's loss."),
     Column("grad_rel_l2", "gradient error", "error", "lower", "gradient.rel_l2", _ERROR, undefined_by="gradient").means(

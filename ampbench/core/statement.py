@@ -65,11 +65,10 @@ class Refusal(StrEnum):
     UNMOVED = "unmoved"
     NO_ROOM = "no-room"
     GRADIENT_OF_TENSOR = "gradient-of-tensor"
-    BIAS = "bias"
-    SAMPLES = "samples"
-    WORST_SAMPLE = "worst-sample"
     PROBABILITIES = "probabilities"
     WORST_PROBABILITIES = "worst-probabilities"
+    LOG_PROBABILITIES = "log-probabilities"
+    WORST_LOG_PROBABILITIES = "worst-log-probabilities"
     LOSS_FINITE = "loss-not-finite"
     LOSS = "loss"
     DECISIONS = "decisions"
@@ -93,6 +92,17 @@ class Undecided(StrEnum):
     NO_UPDATE = "no-update"
     BY_CHANCE = "by-chance"
     """The network differs from itself by chance alone."""
+
+
+class NoNoise(StrEnum):
+    """Why the noise of a batch's gradient is unknown."""
+
+    NOT_HALVED = "batch-not-halved"
+    """The batch has one sample or no common first dimension, or the workload has its own step."""
+    NO_MEAN = "loss-not-a-mean"
+    """The halves' mean gradient is not the batch's: the loss sums, or it couples samples."""
+    NOT_FINITE = "noise-not-finite"
+    OTHER_GRADIENTS = "other-gradients"
 
 
 class Answer(StrEnum):
@@ -136,6 +146,8 @@ class Hint(StrEnum):
     """Advice that goes with an answer."""
 
     SCALE = "scale"
+    NOISE_UNKNOWN = "noise-unknown"
+    """The gradients' error is above its limit, and the noise of a batch is unknown."""
     LAUNCH_BOUND = "launch-bound"
     OTHER_TABLE = "other-table"
 

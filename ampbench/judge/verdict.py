@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import structs
 
 from ampbench.core.budget import (
-    LEAST_BIAS,
     LEAST_KEPT,
     LEAST_KEPT_OF_A_TENSOR,
-    MOST_BIAS,
+    LOSS_IN_NATS,
+    MOST_OF_NOISE,
     MOST_OF_RANGE,
     MOST_OVER_SPREAD,
+    MOST_OVER_SPREAD_TRAINING,
     MOST_STALL,
     MOST_SWALLOWED,
     MOST_UNSCALING,
     OF_A_TENSOR,
-    ROOM,
     Budget,
 )
 from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, Undecided, state
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Evidence, Interval, Status, Verdict
-from ampbench.records.kinds import TRAINING
+from ampbench.records.kinds import TRAINING as TRAININGS
 from ampbench.records.labels import few, fp32s_fault, hints_of, no_precisions_fault
 from ampbench.records.measured import LOWEST_BIN, Divergence, Update
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number
@@ -53,6 +53,8 @@ MEMORY_WORTH_SAYING = 0.95
 
 INIT_SCALE, BACKOFF = 65536.0, 0.5
 """GradScaler's default loss scale, and its factor for overflowing gradients."""
+
+INFERENCE, TRAINING = "inference", "training"
 
 DISAGREEMENT_ALPHA = 0.05
 """The significance level at which disagreeing decisions refuse a case."""
@@ -84,7 +86,8 @@ class Look(NamedTuple):
     """A number that refuses a case if it exceeds `times` the `limit` (a number, or a name in `Budget`).
 
     `read` returns it from the case, else it is the frame's `column`; None: unknown, or it does not apply. The column
-    `subject` names its output or parameter. `training`: it does not judge inference.
+    `subject` names its output or parameter. It judges one `phase` ("": both). `noise` is the batch noise below which
+    the number refuses nothing.
     """
 
     code: Refusal
@@ -92,16 +95,23 @@ class Look(NamedTuple):
     limit: str | float
     read: Callable[[Seen], float | None] | None = None
     subject: str = ""
-    training: bool = False
+    phase: str = ""
     times: int = 1
+    noise: Callable[[Seen], float | None] | None = None
 
-    def allowed(self, budget: Budget) -> float:
-        """Return the largest allowed value; for an agreement the budget holds the smallest."""
+    def allowed(self, budget: Budget, case: Seen) -> float:
+        """Return the largest allowed value, infinite for unknown noise; for an agreement the budget holds the
+        smallest."""
         limit = getattr(budget, self.limit) if isinstance(self.limit, str) else self.limit
-        return 1.0 - limit if self.limit == "argmax_agreement" else float(self.times * limit)
+        if self.limit == "argmax_agreement":
+            return 1.0 - float(limit)
+        noise = self.noise(case) if self.noise else 0.0
+        return math.inf if noise is None else max(float(self.times * limit), MOST_OF_NOISE * noise)
 
-    def value(self, case: Seen) -> float | None:
-        """Return the number; None: unknown, or it does not apply."""
+    def value(self, case: Seen, budget: Budget) -> float | None:
+        """Return the number; None: unknown, or it does not apply. A user's own limit holds for every output."""
+        if self.code is Refusal.ERROR and budget.output_rel_l2 != Budget.output_rel_l2:
+            return judged_error(case.row)
         return self.read(case) if self.read else number(case.row.get(self.column))
 
 
@@ -127,7 +137,18 @@ def _lost_loss(case: Seen) -> float | None:
 
 def _lost(case: Seen) -> float | None:
     """The lost share of the update, less two standard errors under random rounding."""
-    return None if case.update is None else 1.0 - (case.update.kept or 0.0) - 2 * (case.update.kept_error or 0.0)
+    if case.update is None or _within_noise(case):
+        return None
+    return 1.0 - (case.update.kept or 0.0) - 2 * (case.update.kept_error or 0.0)
+
+
+def _within_noise(case: Seen) -> bool:
+    """Whether rounded weights and state lose too little to refuse, and the gradients' error is a share of the noise."""
+    update, noise, error = case.update, _noise(case), number(case.row["grad_rel_l2"])
+    if update is None or update.storage_rel_l2 is None or noise is None or error is None:
+        return False
+    stored = max(update.storage_rel_l2, update.state_rel_l2 or 0.0)
+    return stored <= 1 - LEAST_KEPT and error <= MOST_OF_NOISE * noise
 
 
 OF_GRADIENTS = "gradients"
@@ -147,7 +168,7 @@ def _lost_to(update: Update) -> str:
 
 def _lost_of_tensor(case: Seen) -> float | None:
     update = case.nearest_update
-    return None if update is None or update.worst_kept is None else 1.0 - update.worst_kept
+    return None if update is None or update.worst_kept is None or _within_noise(case) else 1.0 - update.worst_kept
 
 
 def _swallowed(case: Seen) -> float | None:
@@ -155,26 +176,47 @@ def _swallowed(case: Seen) -> float | None:
 
 
 def _without_room(case: Seen) -> float | None:
-    """The lost share of an update `ROOM` times smaller; None after no steps."""
+    """The lost share of an update at the smallest learning rate of the schedule; None after no steps."""
     update = case.nearest_update
-    return None if update is None or not update.steps or update.counted_state else below(update.energies, 1 / ROOM)
-
-
-def _bias(case: Seen) -> float | None:
-    """The common error of gradients over batches, relative to the noise of a batch."""
-    divergence = case.found
-    if (
-        divergence is None
-        or divergence.gradient.bias is None
-        or not divergence.gradient.noise
-        or divergence.gradient.bias < LEAST_BIAS
-    ):
+    rate = case.found.recipe.least_rate if case.found and case.found.recipe else None
+    if update is None or not update.steps or update.counted_state or rate is None or rate >= 1:
         return None
-    return divergence.gradient.bias / divergence.gradient.noise
+    return below(update.energies, rate)
+
+
+def _noise(case: Seen) -> float | None:
+    return case.found.gradient.noise if case.found else None
+
+
+def _noise_of_tensor(case: Seen) -> float | None:
+    return case.found.gradient.tensor_noise if case.found else None
+
+
+def _error(case: Seen) -> float | None:
+    """The largest relative error of outputs without a unit of their own: no classifier's, and rows have no spread."""
+    tensors = case.found.output.tensors if case.found else None
+    if not tensors:
+        return judged_error(case.row)
+    assert case.found is not None
+    decided = case.found.output.predictions.outputs if case.found.output.predictions else ()
+    plain = (tensor for tensor in tensors if tensor.over_spread is None and tensor.name not in decided)
+    return max((tensor.rel_l2 for tensor in plain if tensor.rel_l2 is not None), default=None)
+
+
+def _loss(case: Seen) -> float | None:
+    """The relative error of the loss; None for a classifier whose loss is off by less than `LOSS_IN_NATS`."""
+    error = number(case.row.get("loss_abs_error"))
+    classifies = case.found is not None and case.found.output.predictions is not None
+    return (
+        None if classifies and error is not None and error <= LOSS_IN_NATS else number(case.row.get("loss_rel_error"))
+    )
 
 
 def _disagreement(case: Seen) -> float | None:
-    """The share of changed decisions; over its limit it refuses a case unless chance explains it (`is_chance`)."""
+    """The share of changed decisions, near-ties apart; chance may explain it (`is_chance`)."""
+    flipped = case.found.output.flipped if case.found else None
+    if flipped is not None:
+        return flipped[0] / flipped[1] if flipped[1] else None
     agreement = number(case.row["argmax_agreement"])
     return None if agreement is None else 1.0 - agreement
 
@@ -218,44 +260,45 @@ def _target_range(case: Seen) -> float | None:
 
 LOOKS = (
     Look(Refusal.INPUT_RANGE, "input_largest", MOST_OF_RANGE, _input_range),
-    Look(Refusal.TARGET_RANGE, "target_largest", MOST_OF_RANGE, _target_range, training=True),
+    Look(Refusal.TARGET_RANGE, "target_largest", MOST_OF_RANGE, _target_range, phase=TRAINING),
     Look(Refusal.OUTPUTS, "output_nonfinite", 0),
-    Look(Refusal.PARAMETERS, "param_nonfinite", 0, _parameters, training=True),
-    Look(Refusal.SCALE, "scaler_scale", MOST_UNSCALING, _unscaling, training=True),
-    Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", lambda case: judged_error(case.row), "output_worst_name"),
-    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, subject="output_spread_name"),
-    Look(Refusal.GRADIENTS, "grad_rel_l2", 0, _gradients, training=True),
-    Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", training=True),
-    Look(Refusal.UPDATE, "update_kept", 1 - LEAST_KEPT, _lost, training=True),
+    Look(Refusal.PARAMETERS, "param_nonfinite", 0, _parameters, phase=TRAINING),
+    Look(Refusal.SCALE, "scaler_scale", MOST_UNSCALING, _unscaling, phase=TRAINING),
+    Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", _error, "output_worst_name", INFERENCE),
+    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, None, "output_spread_name", INFERENCE),
+    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD_TRAINING, None, "output_spread_name", TRAINING),
+    Look(Refusal.GRADIENTS, "grad_rel_l2", 0, _gradients, phase=TRAINING),
+    Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", phase=TRAINING, noise=_noise),
+    Look(Refusal.UPDATE, "update_kept", 1 - LEAST_KEPT, _lost, phase=TRAINING),
     Look(
         Refusal.UPDATE_OF_TENSOR,
         "update_kept",
         1 - LEAST_KEPT_OF_A_TENSOR,
         _lost_of_tensor,
         "update_worst_parameter",
-        training=True,
+        TRAINING,
     ),
-    Look(Refusal.UNMOVED, "update_kept", MOST_SWALLOWED, _swallowed, training=True),
-    Look(Refusal.NO_ROOM, "update_kept", MOST_SWALLOWED, _without_room, training=True),
+    Look(Refusal.UNMOVED, "update_kept", MOST_SWALLOWED, _swallowed, phase=TRAINING),
+    Look(Refusal.NO_ROOM, "update_kept", MOST_SWALLOWED, _without_room, phase=TRAINING),
     Look(
         Refusal.GRADIENT_OF_TENSOR,
         "grad_tensor_rel_l2",
         "grad_rel_l2",
         subject="grad_tensor_parameter",
-        training=True,
+        phase=TRAINING,
         times=OF_A_TENSOR,
+        noise=_noise_of_tensor,
     ),
-    Look(Refusal.BIAS, "grad_bias_ratio", MOST_BIAS, _bias, training=True),
-    Look(Refusal.SAMPLES, "sample_p99_rel_l2", "sample_p99_rel_l2"),
-    Look(Refusal.WORST_SAMPLE, "sample_worst_rel_l2", "sample_worst_rel_l2"),
-    Look(Refusal.PROBABILITIES, "kl_mean", "kl_mean"),
-    Look(Refusal.WORST_PROBABILITIES, "kl_p99", "kl_p99"),
-    Look(Refusal.LOSS_FINITE, "loss_rel_error", 0, _lost_loss, training=True),
-    Look(Refusal.LOSS, "loss_rel_error", "loss_rel_error"),
-    Look(Refusal.DECISIONS, "argmax_agreement", "argmax_agreement", _disagreement),
-    Look(Refusal.FLUSHED, "grad_flushed_share", "grad_flushed_share", _flushed, training=True),
-    Look(Refusal.STATISTICS, "statistics_stall", MOST_STALL, training=True),
-    Look(Refusal.SKIPPED, "skipped_steps", 0, _skipped, training=True),
+    Look(Refusal.PROBABILITIES, "kl_mean", "kl_mean", phase=INFERENCE),
+    Look(Refusal.WORST_PROBABILITIES, "kl_p99", "kl_p99", phase=INFERENCE),
+    Look(Refusal.LOG_PROBABILITIES, "logprob_gap_mean", "logprob_gap_mean", phase=INFERENCE),
+    Look(Refusal.WORST_LOG_PROBABILITIES, "logprob_gap_p99", "logprob_gap_p99", phase=INFERENCE),
+    Look(Refusal.LOSS_FINITE, "loss_rel_error", 0, _lost_loss, phase=TRAINING),
+    Look(Refusal.LOSS, "loss_rel_error", "loss_rel_error", _loss, phase=TRAINING),
+    Look(Refusal.DECISIONS, "argmax_agreement", "argmax_agreement", _disagreement, phase=INFERENCE),
+    Look(Refusal.FLUSHED, "grad_flushed_share", "grad_flushed_share", _flushed, phase=TRAINING),
+    Look(Refusal.STATISTICS, "statistics_stall", MOST_STALL, phase=TRAINING),
+    Look(Refusal.SKIPPED, "skipped_steps", 0, _skipped, phase=TRAINING),
 )
 """Everything that refuses a case: the first look over its limit does. Add further checks of one step here."""
 
@@ -299,10 +342,10 @@ def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "
     within = []
     chance = divergence is not None and divergence.chance_rel_l2 is not None
     for look in LOOKS:
-        value = look.value(case) if training or not look.training else None
+        value = look.value(case, budget) if look.phase in ("", row["phase"]) else None
         if value is None or (chance and look.code not in FINITE):
             continue
-        limit = look.allowed(budget)
+        limit = look.allowed(budget, case)
         subject = (look.subject and row.get(look.subject)) or ""
         if look.code is Refusal.UPDATE and case.update is not None:
             subject = _lost_to(case.update)
@@ -321,17 +364,16 @@ def _missing(case: Seen) -> Undecided | None:
     row, divergence = case.row, case.found
     if divergence is not None and divergence.chance_rel_l2 is not None:
         return Undecided.BY_CHANCE
-    zero = divergence is not None and divergence.reference.output_norm == 0
-    spread = divergence is not None and all(
-        tensor.over_spread is not None for tensor in divergence.output.tensors or []
-    )
-    if judged_error(row) is None and not (zero and spread and number(row.get("output_over_spread")) is not None):
+    if row["phase"] != TRAINING:
+        zero = divergence is not None and divergence.reference.output_norm == 0
+        if judged_error(row) is not None or (zero and number(row.get("output_over_spread")) is not None):
+            return None
         if divergence is None or not divergence.reference.dtype:
             return Undecided.NO_REFERENCE
         finite = (divergence.output.elements or 0) > (divergence.output.reference_nonfinite or 0)
         return Undecided.ZERO_REFERENCE if finite and zero else Undecided.NO_ERROR
-    if row["phase"] != "training":
-        return None
+    if divergence is not None and not divergence.reference.dtype:
+        return Undecided.NO_REFERENCE
     if number(row["grad_rel_l2"]) is None:
         return Undecided.NO_GRADIENT_ERROR
     precision = PRECISIONS.get(row["precision"])
@@ -346,10 +388,9 @@ def is_chance(divergence: Divergence | None, minimum: float) -> bool:
     `scipy.stats.binomtest(..., alternative="greater")`, without SciPy's import. One flip in eight decisions proves
     nothing (p = 0.077).
     """
-    if divergence is None or divergence.output.decided is None:
+    if divergence is None or divergence.output.flipped is None:
         return False
-    agreeing, decisions = divergence.output.decided
-    disagreements, allowed = decisions - agreeing, 1.0 - minimum
+    (disagreements, decisions), allowed = divergence.output.flipped, 1.0 - minimum
     if disagreements <= decisions * allowed:  # at most the expected number, which chance exceeds half of the time
         return True
     from ampbench.core import stats  # NumPy: not for `--help`
@@ -394,7 +435,7 @@ def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
     """Return the studies of trainings in a run's folder."""
     from ampbench.store import runs_beside
 
-    return runs_beside(stored, TRAINING)
+    return runs_beside(stored, TRAININGS)
 
 
 def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:
@@ -700,7 +741,18 @@ def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statemen
         if precision and divergence and recipe and (hints := hints_of(recipe, precision, divergence.case_id)):
             break
     taken = divergences.get(choice.case_id or "")
-    return [*hints, *([hint] if (hint := scale_hint(taken)) else [])]
+    return [*hints, *(hint for hint in (scale_hint(taken), noise_hint(taken)) if hint)]
+
+
+def noise_hint(divergence: Divergence | None) -> Statement | None:
+    """Return a hint on an error of gradients above the default limit that no batch noise could judge, else None."""
+    gradient = divergence.gradient if divergence else None
+    if divergence is None or gradient is None or gradient.noise is not None:
+        return None
+    if gradient.rel_l2 is None or gradient.rel_l2 <= Budget.grad_rel_l2:
+        return None
+    facts = {"error": gradient.rel_l2, "limit": Budget.grad_rel_l2, "cause": gradient.no_noise or None}
+    return state(Hint.NOISE_UNKNOWN, divergence.case_id, Severity.ADVICE, **facts)
 
 
 def scale_hint(divergence: Divergence | None) -> Statement | None:

@@ -57,7 +57,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     A group of an optimizer that is not torch's own has a learning rate alone. `running_momenta` are the momenta of the
     modules with running statistics, each once, the largest first. `missed` names the weights that the optimizer lacks,
-    of `trained` trained ones; `foreign` counts other tensors that it moves.
+    of `trained` trained ones; `foreign` counts other tensors that it moves. `least_rate` is the smallest learning rate
+    of the schedule, relative to the optimizer's, without the smallest rates with 2% of the sum (None: no schedule).
     """
 
     optimizer: str
@@ -66,6 +67,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     missed: list[str] = []
     trained: Count = 0
     foreign: Count = 0
+    least_rate: Magnitude | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,13 +399,16 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Probabilities are the softmax of logits, or the output itself if the reference's rows are probabilities or their
     logarithms. `kl_mean` and `kl_p99` are mean and 99% quantile over rows of the Kullback-Leibler divergence from the
-    reference, in nats (None: a row is not finite, or has a probability of 0 where the reference does not).
+    reference, in nats (None: a row is not finite, or has a probability of 0 where the reference does not). `gap_mean`
+    and `gap_p99` are the same of |ln p - ln r| at the targets (None: no integer targets, or infinite).
     """
 
     outputs: list[str]
     rows: Count
     kl_mean: ErrorSize | None = None
     kl_p99: ErrorSize | None = None
+    gap_mean: ErrorSize | None = None
+    gap_p99: ErrorSize | None = None
 
 
 ASKED_AGREEMENT = 0.99
@@ -411,10 +416,14 @@ ASKED_AGREEMENT = 0.99
 
 
 class FurtherDecisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A classifier's decisions on further batches, in forward passes: `agreeing` of `decisions` are the reference's."""
+    """A classifier's decisions on further batches, in forward passes: `agreeing` of `decisions` are the reference's.
+
+    `near_ties` are flips as in `OutputDivergence`.
+    """
 
     agreeing: Count
     decisions: Count
+    near_ties: Count = 0
 
 
 class ReferenceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -445,7 +454,8 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     alone (None: no fp32 beside the reference). `rel_l2` is the error of all elements, `floor_rel_l2` that of merely
     rounding the reference to the precision's dtype, `fp32_rel_l2` that of fp32 (tf32 off) on the same device.
     `predictions` are None if there is no classifier. `argmax_agreeing` of `argmax_decisions` are the reference's,
-    `further` those of further batches (None: not needed).
+    `further` those of further batches (None: not needed); of the others, `near_ties` have two largest values in the
+    reference that differ by no more than rounding to the precision's dtype may.
     """
 
     rel_l2: ErrorSize | None = None
@@ -465,7 +475,16 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     predictions: Predictions | None = None
     argmax_agreeing: Count | None = None
     argmax_decisions: Count | None = None
+    near_ties: Count | None = None
     further: FurtherDecisions | None = None
+
+    @property
+    def flipped(self) -> tuple[int, int] | None:
+        """The decisions that differ from the reference's, near-ties apart, and all decisions; None: no classifier."""
+        if self.decided is None:
+            return None
+        agreeing, decisions = self.decided
+        return decisions - agreeing - (self.near_ties or 0) - (self.further.near_ties if self.further else 0), decisions
 
     @property
     def decided(self) -> tuple[int, int] | None:
@@ -501,9 +520,11 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """The distance of a step's gradients from the reference's; None: undefined; `undefined` is the reason for `rel_l2`.
 
     Counts are as in `OutputDivergence`; `flushed` of the `elements` are zero only here. `worst_parameter` has the
-    largest error of its gradient, `tensor_parameter` the largest of those with at least a hundredth of the norm. Over
-    batches, `bias` is the error that they have in common, `noise` the distance of two batches' fp64 gradients, divided
-    by the square root of two; both relative to the gradients' norm (None: one batch). Empty in inference.
+    largest error of its gradient, `tensor_parameter` the largest of those with at least a hundredth of the norm.
+    `noise` is the standard deviation of a batch's fp64 gradient: the distance of two batches' gradients over the square
+    root of two or, of a single batch, half the distance of its halves' gradients, whose expected square is the same.
+    `bias` is the error that both have in common. Both are relative to the gradients' norm, `tensor_noise` to that of
+    `tensor_parameter`; `no_noise` is the code of why they are None. Empty in inference.
     """
 
     rel_l2: ErrorSize | None = None
@@ -519,6 +540,8 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     tensor_rel_l2: ErrorSize | None = None
     bias: ErrorSize | None = None
     noise: ErrorSize | None = None
+    tensor_noise: ErrorSize | None = None
+    no_noise: str = ""
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -86,6 +86,10 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "GradScaler skips {steps:counted;step} at first, by its default scale of {default:,.0f}: begin at "
         "init_scale={scale:g}"
     ),
+    Hint.NOISE_UNKNOWN: (
+        "gradient error {error:error} > {limit:g}, not judged: noise of a batch unknown{cause:if| (|}|)}; compare "
+        "trainings: ampbench study training"
+    ),
     Hint.LAUNCH_BOUND: (
         "launch-bound in {bound}: {helps:helps}larger batch{fewer:if|, or ||} (the device has work for "
         "{low:share}{high:if|–|share|} of a step)"
@@ -199,11 +203,10 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     Refusal.UNMOVED: ("weights unmoved", "share"),
     Refusal.NO_ROOM: ("no room for updates", "share"),
     Refusal.GRADIENT_OF_TENSOR: ("a gradient's error", "error"),
-    Refusal.BIAS: ("biased gradients", "share"),
-    Refusal.SAMPLES: ("samples' errors", "error"),
-    Refusal.WORST_SAMPLE: ("a sample's error", "error"),
     Refusal.PROBABILITIES: ("probabilities", "error"),
     Refusal.WORST_PROBABILITIES: ("a probability", "error"),
+    Refusal.LOG_PROBABILITIES: ("log-probabilities", "error"),
+    Refusal.WORST_LOG_PROBABILITIES: ("a log-probability", "error"),
     Refusal.LOSS_FINITE: ("loss not finite", ""),
     Refusal.LOSS: ("loss error", "error"),
     Refusal.DECISIONS: ("decisions changed", "share"),

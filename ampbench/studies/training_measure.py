@@ -7,10 +7,8 @@ training of a seed. Looks and evaluations leave no trace in a training.
 import copy
 import dataclasses
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +25,7 @@ from ampbench.worker.data import Generator, batches_of, in_fp32, inputs_digest, 
 from ampbench.worker.distances import compare, is_finite, right_decisions
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, said_of
-from ampbench.worker.network import is_named
+from ampbench.worker.network import follow, is_named, scheduler_of
 from ampbench.worker.step import TrainingStep, build_training, seed_all, switch_off_dropout, unfused
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
@@ -145,13 +143,7 @@ class _Course:
         own_loop = PRECISIONS[self.case.precision].prepare is not None or self.workload.step is not None
         exact = own_loop or self.case.precision == BASELINE
         looks = set() if exact else {round(place * (steps - 1) / (LOOKS - 1)) for place in range(LOOKS)}
-        recipe, schedule = find_recipe(self.case.recipe), self.workload.schedule
-        scheduler = None
-        if recipe.schedule:
-            rate = partial(recipe.rate_share, steps=steps)
-            scheduler = torch.optim.lr_scheduler.LambdaLR(step.optimizer, rate)
-        elif schedule is not None:
-            scheduler = schedule(step.optimizer, steps)
+        scheduler = scheduler_of(self.workload, find_recipe(self.case.recipe), step.optimizer, steps)
         self._note_scale(step, 0)
         for number in range(steps + 1):
             if number in scored_at:
@@ -161,10 +153,7 @@ class _Course:
             if number == steps:
                 return
             if scheduler is not None and number:
-                with warnings.catch_warnings():
-                    # where GradScaler skips the first steps, torch takes the order of the calls to be wrong
-                    warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler\.step\(\)`")
-                    scheduler.step()
+                follow(scheduler)
             self._step(step, number, readout if number in looks else None)
             scales = self.training.scales
             if not is_finite(step.stored().values()) or (scales and scales[-1][1] < LOWEST_SCALE):

@@ -294,6 +294,12 @@ def argmax_agreement(
     return agreeing, decisions
 
 
+def margins(reference: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return the difference of the two largest classes at each place, relative to the sum of their magnitudes."""
+    first, second = reference.topk(2, dimension).values.unbind(dimension)
+    return (first - second) / (first.abs() + second.abs())
+
+
 def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
     """Return the dimension of a classifier's classes in its `output`, None for other networks.
 

@@ -49,7 +49,7 @@ from ampbench.worker.distances import (
 from ampbench.worker.late import Place, late_place
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.worker.memory import is_out_of_memory, said_of
-from ampbench.worker.network import is_named, misses, recipe_of, statistics_stall, steps_alone
+from ampbench.worker.network import is_named, least_rate, misses, recipe_of, statistics_stall, steps_alone
 from ampbench.worker.outputs import Agreement, Compared, batch_length, compared_outputs, decisions_of, spent, state
 from ampbench.worker.step import (
     EQUAL_DRAWS,
@@ -66,11 +66,11 @@ from ampbench.worker.updates import (
     Gradients,
     Intended,
     Snapshot,
-    batch_bias,
+    batch_noise,
     intended_update,
     measure_update,
-    second_gradients,
     take_snapshot,
+    with_second,
 )
 from ampbench.workload import Workload
 
@@ -168,15 +168,17 @@ def run_step(
                 if precision is not FP64 or is_out_of_memory(error):
                     raise  # an optimizer may refuse fp64 alone
         if native:
-            second: Mapping[str, torch.Tensor] = {}
-            if update:
-                seed_all(0)
-                with _drawing(equal):
-                    second = second_gradients(step, workload)
             stored = {name: weight.dtype for name, weight in step.stored().items()}
             skipped = bool(numbers.skipped_steps)
             make = step.network.make_optimizer
-            numbers.native = Gradients(first=gradients, second=second, stored=stored, make=make, skipped=skipped)
+            numbers.native = Gradients(first=gradients, stored=stored, make=make, skipped=skipped)
+            if update:
+                seed_all(0)
+                with _drawing(equal):
+                    numbers.native = with_second(step, workload, case, numbers.native, exact=precision is FP64)
+        if update and numbers.recipe is not None:
+            least = least_rate(workload, find_recipe(case.recipe), step.optimizer)
+            numbers.recipe = structs.replace(numbers.recipe, least_rate=least)
         step.let_go()
         return numbers
 
@@ -241,8 +243,8 @@ def _update(step: TrainingStep, numbers: StepNumbers, keep: Device, weights: Map
         numbers.apart = compare(list(updated.values()), [expected[name] for name in updated], keep)
         if isinstance(step.device, Cpu):  # elsewhere a second step is compared with these
             return
-    several = len(step.data.batches) > 1  # a second batch begins with the weights as they were
-    numbers.updated = {name: value.clone() for name, value in updated.items()} if several else updated
+    again = weights is None or len(step.data.batches) > 1  # further gradients begin with the weights as they were
+    numbers.updated = {name: value.clone() for name, value in updated.items()} if again else updated
 
 
 def _drawing(equal: bool) -> contextlib.AbstractContextManager[Any]:
@@ -619,9 +621,9 @@ def _divergence(group: _Group, case: Case, device: Device, started: float) -> Di
         return divergence
     named = held.intended.snapshot.named
     update = measure_update(held.intended, numbers.native, device, keep) if named else None
-    bias, noise = batch_bias(held.intended, numbers.native, keep)
+    noise = batch_noise(held.intended, numbers.native, keep, divergence.gradient.tensor_parameter)
     nonfinite = max(divergence.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
-    gradient = structs.replace(divergence.gradient, bias=bias, noise=noise)
+    gradient = structs.replace(divergence.gradient, **noise)
     return structs.replace(divergence, update=update, gradient=gradient, param_nonfinite=nonfinite)
 
 
@@ -668,6 +670,7 @@ def _with_outputs(
         predictions=None if itself else compared.predictions(numbers.outputs),
         argmax_agreeing=None if itself else agreeing,
         argmax_decisions=None if itself else decisions,
+        near_ties=None if itself or decisions is None else compared.near_ties(numbers.outputs, rounding),
     )
     reference = structs.replace(divergence.reference, output_norm=outputs.reference_norm)
     return structs.replace(divergence, output=output, reference=reference)

@@ -7,6 +7,7 @@ import copy
 import inspect
 import math
 import re
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +21,7 @@ import torch
 from msgspec import structs
 from torch.utils import _pytree as pytree
 
+from ampbench.core.budget import LEAST_KEPT
 from ampbench.core.precisions import FP64, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.core.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe, find_recipe, is_path
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError, first_line
@@ -325,6 +327,43 @@ def recipe_of(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Reci
         groups=[_group(kind.__name__ if is_torchs else "", group) for group in optimizer.param_groups],
         running_momenta=sorted({momentum for momentum, _ in _statistics(module)}, reverse=True),
     )
+
+
+SCHEDULED_STEPS = 300
+"""The steps of a schedule, as many as `ampbench study training` takes by default."""
+
+
+def scheduler_of(workload: Workload, recipe: TrainingRecipe, optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    """Return the scheduler of a training's learning rate by its recipe, else by the workload; None without one."""
+    if recipe.schedule:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(recipe.rate_share, steps=steps))
+    return workload.schedule(optimizer, steps) if workload.schedule is not None else None
+
+
+def follow(scheduler: Any) -> None:
+    """Take a step of a scheduler; torch takes its place to be wrong where GradScaler skips the first steps."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler\.step\(\)`")
+        scheduler.step()
+
+
+def least_rate(workload: Workload, recipe: TrainingRecipe, optimizer: torch.optim.Optimizer) -> float | None:
+    """Return `Recipe.least_rate` of the schedule that a training of `SCHEDULED_STEPS` follows; changes the rates."""
+    group = optimizer.param_groups[0]
+    given, rates = _number(group.get("lr")), []
+    try:
+        scheduler = scheduler_of(workload, recipe, optimizer, SCHEDULED_STEPS)
+        for _ in range(SCHEDULED_STEPS if scheduler is not None and given else 0):
+            rates.append(_number(group["lr"]) or 0.0)
+            follow(scheduler)
+    except Exception:  # noqa: BLE001 - a user's schedule, whose error the study of trainings shows
+        return None
+    lost = 0.0
+    for rate in sorted(rates):
+        lost += rate
+        if given and lost > (1 - LEAST_KEPT) * sum(rates):
+            return rate / given
+    return None
 
 
 def misses(recipe: Recipe, optimizer: torch.optim.Optimizer, stored: Mapping[str, torch.Tensor]) -> Recipe:

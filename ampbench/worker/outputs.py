@@ -28,6 +28,7 @@ from ampbench.worker.distances import (
     compare,
     compare_each,
     kept_outputs,
+    margins,
     named_outputs,
     outputs_in,
 )
@@ -201,19 +202,40 @@ class Compared:
         """Return the distance of a classifier's probabilities from the reference's; None for any other network."""
         if not self.decided:
             return None
-        parts = []
+        parts, gaps = [], [np.empty(0)]
         for decisions in self.decided:
+            targets, begin = self._classes_of(decisions), 0
             for rows in _rows(values[decisions.place], self.references[decisions.place], decisions):
-                logs = [log_probabilities(side, self._kinds[decisions.place]) for side in rows]
-                parts.append(divergences(*logs).cpu().numpy())
-        kls = np.concatenate(parts)
-        known = len(kls) > 0 and bool(np.isfinite(kls).all())
+                own, exact = (log_probabilities(side, self._kinds[decisions.place]) for side in rows)
+                parts.append(divergences(own, exact).cpu().numpy())
+                if targets is not None:
+                    gaps.append(target_gaps(own, exact, targets[begin : begin + len(own)]).cpu().numpy())
+                begin += len(own)
+        kl, gap = summed_up(np.concatenate(parts)), summed_up(np.concatenate(gaps))
         return Predictions(
             outputs=[self.names[decisions.place] for decisions in self.decided],
-            rows=len(kls),
-            kl_mean=float(kls.mean()) if known else None,
-            kl_p99=float(np.quantile(kls, 0.99)) if known else None,
+            rows=sum(map(len, parts)),
+            kl_mean=kl[0],
+            kl_p99=kl[1],
+            gap_mean=gap[0],
+            gap_p99=gap[1],
         )
+
+    def _classes_of(self, decisions: Decisions) -> torch.Tensor | None:
+        """Return the target of each row of a classifier; None without integer targets."""
+        shape = decisions.shape
+        rows = math.prod(shape) // shape[decisions.dimension]
+        whole = (target for target in self._targets if not target.is_floating_point() and target.numel() == rows)
+        target = next(whole, None)
+        return None if target is None else target.reshape(-1)
+
+    def near_ties(self, values: Sequence[torch.Tensor], rounding: torch.dtype) -> int:
+        """Return the number of decisions that differ from the reference's at margins within rounding to a dtype."""
+        ties = 0
+        for decisions in self.decided:
+            exact, own = (_decided(tensors[decisions.place], decisions) for tensors in (self.references, values))
+            ties += int(is_near_tie(own, exact, rounding).sum())
+        return ties
 
 
 def sample_errors(
@@ -292,6 +314,20 @@ def divergences(logs: torch.Tensor, reference_logs: torch.Tensor) -> torch.Tenso
     return parts.clamp_min(0).sum(-1)
 
 
+def target_gaps(logs: torch.Tensor, reference_logs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return |ln p - ln r| at the targets of rows; targets that are no class, such as -100, are left out."""
+    known = (targets >= 0) & (targets < logs.shape[-1])
+    at = targets[known].to(logs.device, torch.int64).unsqueeze(-1)
+    known = known.to(logs.device)
+    return (logs[known].gather(-1, at) - reference_logs[known].gather(-1, at)).abs().squeeze(-1)
+
+
+def summed_up(values: "np.ndarray[Any, Any]") -> tuple[float | None, float | None]:
+    """Return the mean and the 99% quantile of values; None without any, or where one is not finite."""
+    known = len(values) > 0 and bool(np.isfinite(values).all())
+    return (float(values.mean()), float(np.quantile(values, 0.99))) if known else (None, None)
+
+
 def _rows(value: torch.Tensor, reference: torch.Tensor, by: Decisions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield a classifier's value and reference as rows over classes, some at a time."""
     pair = [tensor.reshape(by.shape).movedim(by.dimension, -1) for tensor in (value, reference)]
@@ -313,8 +349,10 @@ FORWARD_SHARE = 0.1
 LEAST_SECONDS = 0.1
 """Further batches may always take this long."""
 
-Classes = list[torch.Tensor]
-"""The class that an output chooses at each place, on the CPU; -1 where it is NaN."""
+Choice = tuple[torch.Tensor, torch.Tensor]
+"""The class that an output chooses at each place, -1 where it is NaN, and the margin (`distances.margins`)."""
+Classes = list[Choice]
+"""The choices of all classifying outputs."""
 
 
 class Agreement:
@@ -342,7 +380,8 @@ class Agreement:
         """
         room = max(LEAST_SECONDS, SHARE * seconds)
         deadline = spent(device) + room
-        batches, same, further = 0, 0, 0
+        batches, same, further, ties = 0, 0, 0, 0
+        rounding = getattr(torch, PRECISIONS[case.precision].rounding)
         lacking = (needed(agreeing, decisions) - decisions) / max(decisions, 1)
         going = lacking * FORWARD_SHARE * seconds <= 3 * room
         try:
@@ -356,15 +395,16 @@ class Agreement:
                     for decided, exact in zip(steps, truth[batches:], strict=False):
                         batches += 1
                         pairs = list(zip(decided, exact, strict=True))
-                        same += sum(int(((chosen == expected) & (expected >= 0)).sum()) for chosen, expected in pairs)
-                        further += sum(int((expected >= 0).sum()) for _, expected in pairs)
+                        same += sum(int(((own[0] == true[0]) & (true[0] >= 0)).sum()) for own, true in pairs)
+                        further += sum(int((true[0] >= 0).sum()) for _, true in pairs)
+                        ties += sum(int(is_near_tie(own, true, rounding).sum()) for own, true in pairs)
                         going = not state(agreeing + same, decisions + further) and spent(device) <= deadline
                         if not going:
                             break
                 going = going and batches >= len(truth)  # else later outputs have other shapes
         except Exception as error:  # noqa: BLE001 - the case itself ran; only its further batches failed
             notes.append(f"further batches failed: {said_of(error)}")
-        return FurtherDecisions(agreeing=same, decisions=further)
+        return FurtherDecisions(agreeing=same, decisions=further, near_ties=ties)
 
     def _known(self, case: Case, count: int, room: float) -> tuple[list[Classes], Sequence[Batch]]:
         """Return the reference's decisions on up to `count` batches, and the batches drawn."""
@@ -431,6 +471,13 @@ def needed(agreeing: int, decisions: int) -> int:
     return high
 
 
-def _decided(output: torch.Tensor, decisions: Decisions) -> torch.Tensor:
-    rows = output.reshape(decisions.shape)
-    return torch.where(rows.isnan().any(decisions.dimension), -1, rows.argmax(decisions.dimension))
+def _decided(output: torch.Tensor, decisions: Decisions) -> Choice:
+    rows, dimension = output.reshape(decisions.shape), decisions.dimension
+    chosen = torch.where(rows.isnan().any(dimension), -1, rows.argmax(dimension))
+    return chosen, margins(rows, dimension)
+
+
+def is_near_tie(own: Choice, exact: Choice, rounding: torch.dtype) -> torch.Tensor:
+    """Return where decisions differ at a margin of the reference that rounding it to a dtype may close."""
+    unit = torch.finfo(rounding).eps / 2
+    return (own[0] != exact[0]) & (own[0] >= 0) & (exact[0] >= 0) & ~(exact[1] > unit)

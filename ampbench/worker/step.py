@@ -235,6 +235,16 @@ class TrainingStep(BuiltStep):
             self.scaler.unscale_(self.optimizer)
         return output, self._gradients()
 
+    def gradients_of(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
+        """Return the unscaled gradients of another batch, by name."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.network.judge(*self.data.placed(inputs, targets))[1]
+        assert loss is not None
+        self.differentiate(loss)
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        return self._gradients()
+
     def apply_gradients(self) -> bool:
         """Take the optimizer's step with the gradients of `unscaled_gradients`; return whether it was taken."""
         before = 0.0 if self.scaler is None else self.scaler.get_scale()

@@ -14,18 +14,21 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ampbench.core.precisions import BASELINE, PRECISIONS
 from ampbench.core.recipes import find_recipe
+from ampbench.core.statement import NoNoise
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
 from ampbench.trace.dtypes import short_dtype
-from ampbench.worker.data import named_tensors, stored_dtype
+from ampbench.worker.data import named_tensors, pairs_of, stored_dtype, tensors_of
 from ampbench.worker.distances import is_finite, real_parts
 from ampbench.worker.machine import Device, precision_flags
 from ampbench.worker.memory import count_flops, said_of
 from ampbench.worker.network import clip_as_all, default_optimizer, in_blocks, is_named, steps_alone, with_settings
+from ampbench.worker.outputs import batch_length
 from ampbench.worker.step import (
     SETTLING_STEPS,
     OwnStep,
@@ -82,12 +85,15 @@ class Snapshot:
 class Gradients:
     """The gradients of a step at the workload's own weights, as the optimizer gets them, and the `stored` dtypes.
 
-    `second` are the gradients of a second step, empty where the workload has one batch. `make` made the optimizer. With
-    `skipped`, GradScaler skipped the step.
+    `second` are the gradients of a second batch or, of a single batch, of a part with the `share` of its samples (0: a
+    second batch), empty for the reason `no_second`. `make` made the optimizer. With `skipped`, GradScaler skipped the
+    step.
     """
 
     first: Tensors
     second: Tensors = field(default_factory=dict)
+    share: float = 0.0
+    no_second: str = ""
     stored: Mapping[str, torch.dtype]
     make: Make = default_optimizer
     skipped: bool = False
@@ -189,27 +195,72 @@ def snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
     )
 
 
-def second_gradients(step: TrainingStep, workload: Workload) -> Tensors:
-    """Return the gradients of a second batch at the workload's own weights; {} where there are none.
+def halves_of(workload: Workload, case: Case) -> tuple[float, list[tuple[Any, Any]]]:
+    """Return the first half's share of a batch, and both halves' inputs and targets; [] where it cannot be halved.
 
-    Also {} where GradScaler finds no scale that keeps them finite, and for a workload's own step, which moves the
-    weights.
+    Tensors are halved whose first dimension is the batch size: samples may be sorted, so every other one is taken.
     """
-    if len(step.data.batches) < 2 or isinstance(step, OwnStep):
-        return {}
+    samples, pair = batch_length(workload, case) or 0, pairs_of(workload)[0]
+    if samples < 2 or not any(tensor.shape[:1] == (samples,) for tensor in tensors_of(pair[0])):
+        return 0.0, []
+
+    def part(tensor: torch.Tensor, begin: int) -> torch.Tensor:
+        whole = tensor.shape[:1] != (samples,)
+        return tensor if whole else tensor.detach()[begin::2].requires_grad_(tensor.requires_grad)
+
+    halves = [pytree.tree_map_only(torch.Tensor, partial(part, begin=begin), pair) for begin in (0, 1)]
+    return (samples + 1) // 2 / samples, halves
+
+
+def with_second(step: TrainingStep, workload: Workload, case: Case, gradients: Gradients, *, exact: bool) -> Gradients:
+    """Return `gradients` with those of a second batch at the workload's own weights.
+
+    The `exact` step of a single batch gets those of one half instead, if the mean over both halves is the gradient of
+    the batch. Without them for a workload's own step, which moves the weights, for a batch that cannot be halved, and
+    where GradScaler finds no scale that keeps them finite.
+    """
+    several = len(step.data.given) > 1
+    share, parts = halves_of(workload, case) if exact and not several else (0.0, step.data.given[1:])
+    if isinstance(step, OwnStep) or not parts:
+        return replace(gradients, no_second=NoNoise.NOT_HALVED)
     original = dict(named_tensors(workload.module))
     with torch.no_grad():
         for name, tensor in named_tensors(step.module):
             tensor.copy_(original[name])
+    try:
+        second = _finite_gradients(step, parts[0])
+        if share and not _is_mean(gradients.first, second, step.gradients_of(*parts[1]), share):
+            return replace(gradients, no_second=NoNoise.NO_MEAN)
+    except Exception:
+        if several:
+            raise
+        return replace(gradients, no_second=NoNoise.NOT_HALVED)  # a network for one batch size
+    return replace(gradients, second=second, share=share, no_second="" if second else NoNoise.NOT_FINITE)
+
+
+def _finite_gradients(step: TrainingStep, pair: tuple[Any, Any]) -> Tensors:
+    """Return the gradients of another batch; {} where GradScaler finds no scale that keeps them finite."""
     for _ in range(SETTLING_STEPS):
-        step.take_batch(1)
-        gradients = step.unscaled_gradients()[1]
+        gradients = step.gradients_of(*pair)
         if step.scaler is None:
             return gradients
         step.scaler.update()
         if is_finite(gradients.values()):
             return gradients
     return {}
+
+
+def _is_mean(whole: Tensors, half: Tensors, other: Tensors, share: float) -> bool:
+    """Return whether the mean of two halves' gradients misses the whole batch's by at most half of its noise."""
+    if not whole.keys() == half.keys() == other.keys():
+        return False
+    missed = noise = 0.0
+    for name, gradient in whole.items():
+        parts = [real_parts(value.to_dense()).to(gradient.device) for value in (half[name], other[name])]
+        mean = share * parts[0] + (1 - share) * parts[1]
+        missed += float((mean - real_parts(gradient.to_dense())).square().sum())
+        noise += share * (1 - share) * float((parts[0] - parts[1]).square().sum())
+    return missed <= noise / 4
 
 
 def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> Intended:
@@ -296,26 +347,37 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     return update_of(nonfinite=0, counted_state=counted, **update)
 
 
-def batch_bias(intended: Intended, gradients: Gradients, keep: Device) -> tuple[float | None, float | None]:
-    """Return bias and noise of gradients over batches, relative to the norm of the fp64 gradient; None: unknown.
+def batch_noise(intended: Intended, gradients: Gradients, keep: Device, tensor: str | None = None) -> dict[str, Any]:
+    """Return `bias`, `noise` and `tensor_noise` of a `GradientDivergence`, or the reason `no_noise`.
 
     For two batches, e are the errors of a precision's gradients and g the fp64 gradients. The bias is the common part
-    of the errors: |b|² is <e1, e2>, where independent parts cancel. The noise of a batch is |g1 - g2|² / 2.
+    of the errors: |b|² is <e1, e2>, where independent parts cancel. The noise of a batch is |g1 - g2|² / 2; of two
+    parts with the shares p and q of its samples, pq |g1 - g2|², which has the same mean.
     """
-    exact = intended.gradients
-    names = gradients.first.keys()
-    if not names or any(gradient.keys() != names for gradient in (gradients.second, exact.first, exact.second)):
-        return None, None
-    common = noise = norm = 0.0
-    for name in names:
-        values = [_in_fp64(gradient[name], keep) for gradient in (gradients.first, gradients.second)]
+    exact, first = intended.gradients, gradients.first
+    if exact.no_second:
+        return {"no_noise": exact.no_second}
+    if not first.keys() == exact.first.keys() == exact.second.keys():
+        return {"no_noise": NoNoise.OTHER_GRADIENTS}
+    common, noise, norm, of_tensor, share = 0.0, 0.0, 0.0, None, exact.share
+    for name in first:
         true = [_in_fp64(gradient[name], keep) for gradient in (exact.first, exact.second)]
-        common += float(((values[0] - true[0]) * (values[1] - true[1])).sum())
-        noise += float((true[0] - true[1]).square().sum()) / 2
-        norm += sum(float(value.square().sum()) for value in true) / 2
+        if share:
+            size = float(true[0].square().sum())
+            apart = float((true[0] - true[1]).square().sum()) * share / (1 - share)
+        else:
+            size = sum(float(value.square().sum()) for value in true) / 2
+            apart = float((true[0] - true[1]).square().sum()) / 2
+        noise, norm = noise + apart, norm + size
+        if name == tensor and size:
+            of_tensor = math.sqrt(apart / size)
+        if name in gradients.second:
+            values = [_in_fp64(gradient[name], keep) for gradient in (first, gradients.second)]
+            common += float(((values[0] - true[0]) * (values[1] - true[1])).sum())
     if not (math.isfinite(common) and math.isfinite(noise) and 0 < norm < math.inf and noise > 0):
-        return None, None
-    return math.sqrt(max(common, 0.0) / norm), math.sqrt(noise / norm)
+        return {"no_noise": NoNoise.NOT_FINITE}
+    bias = math.sqrt(max(common, 0.0) / norm) if gradients.second else None
+    return {"bias": bias, "noise": math.sqrt(noise / norm), "tensor_noise": of_tensor}
 
 
 def difference(after: torch.Tensor, before: torch.Tensor, keep: Device) -> torch.Tensor:

@@ -51,6 +51,12 @@ def _case(one: Difference, *codes: str) -> bool:
     return one.table.startswith("advice") and " " not in one.key and told
 
 
+def _refused(one: Difference, phase: str, *columns: str) -> bool:
+    """Return whether a number refused a case of a phase, and another one does or none."""
+    case = one.table.startswith("advice") and " " not in one.key and f"/{phase}/" in one.key
+    return case and one.column == "column" and one.before in columns
+
+
 KEPT = "tests-net-runs-keep-fp32"
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -271,12 +277,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "only what is certain and ok is taken",
         lambda one: _table(one, "precision", "case_id"),
-        cells=266,
+        cells=442,
     ),
     Rule(
         "what is faster or smaller and not ok is named, and decides",
         lambda one: _table(one, "passed_id", "column", "value"),
-        cells=510,
+        cells=766,
     ),
     Rule(
         "a row says by which optimizer it is trained",
@@ -392,6 +398,39 @@ RULES: tuple[Rule, ...] = (
         "a file whose lines were taken out is not looked for, and a run does not say which one it follows",
         lambda one: one.key in ("lacks", "header.follows"),
         cells=144,
+    ),
+    Rule(
+        "columns of log-probabilities, and near-ties of further decisions",
+        lambda one: (
+            (one.table == "frame" and one.before == MISSING and one.column.startswith("logprob_gap_"))
+            or (one.table == "records" and one.key.endswith(".near_ties"))
+        ),
+        cells=5_782,
+    ),
+    Rule(
+        "outputs act on a training through loss and gradient, which have limits",
+        lambda one: _refused(one, "training", "output_rel_l2", "argmax_agreement"),
+        cells=262,
+    ),
+    Rule(
+        "classifiers are judged by decisions and nats, and 1% of samples may be wrong",
+        lambda one: _refused(one, "inference", "output_rel_l2", "sample_p99_rel_l2", "sample_worst_rel_l2"),
+        cells=70,
+    ),
+    Rule(
+        "updates need room for the schedule that is given, and none of these runs gave one",
+        lambda one: _refused(one, "training", "update_kept"),
+        cells=25,
+    ),
+    Rule(
+        "an error of gradients is advice where the noise of a batch is unknown",
+        lambda one: _refused(one, "training", "grad_rel_l2", "grad_tensor_rel_l2", "grad_bias_ratio"),
+        cells=50,
+    ),
+    Rule(
+        "what one of these rules no longer refuses is ok",
+        lambda one: one.column == "objection" and one.before is True and one.after is False,
+        cells=253,
     ),
     Rule("a comparison has no means over cases, which nothing shows", lambda one: one.table == "means", cells=1_640),
 )

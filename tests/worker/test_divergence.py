@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import gelu
 
+from ampbench.core.statement import NoNoise
 from ampbench.core.stats import BLOCK, Sketch, moved, sketch_of
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
@@ -261,6 +262,7 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
             "grad_reference_nan": 0,
             "grad_tensor_parameter": worst,
             "grad_tensor_rel_l2": errors[worst],
+            "grad_no_noise": NoNoise.NOT_HALVED,  # the loss weighs every sample of the whole batch
             "param_rel_l2": apart(own[2], truth[2]),
             "param_nonfinite": 0,
             "grad_reference_norm": np.linalg.norm(truth[1]),

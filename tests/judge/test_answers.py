@@ -1,0 +1,204 @@
+"""Programs that trials of the advice got wrong, in small: the divergence pass and the verdict of each."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from ampbench.core.statement import Refusal
+from ampbench.records.changes import Status
+from ampbench.records.measured import Divergence
+from ampbench.worker.divergence import References, measure_divergence
+from ampbench.worker.machine import Cpu
+from ampbench.workload import Workload
+from tests.judge.test_one_step import verdicts
+from tests.stored_runs import make_case
+
+Optimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def adam(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+def measured(workload: Workload, precision: str, phase: str = "training") -> Divergence:
+    return measure_divergence(workload, make_case(precision, phase=phase, batch_size=None), Cpu(), References())
+
+
+def trained(workload: Workload, steps: int) -> Workload:
+    """Return a workload of one batch after steps of its optimizer in fp32."""
+    assert workload.optimizer is not None
+    assert workload.loss is not None
+    optimizer = workload.optimizer(workload.module.parameters())
+    given = () if workload.targets is None else (workload.targets,)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        workload.loss(workload.module(workload.inputs), *given).backward()
+        optimizer.step()
+    return workload
+
+
+def regression(offset: float = 0.0, spread: float = 1.0, noise: float = 0.3, **changes: Any) -> Workload:
+    """Return a regression of 16 features to 4 numbers of this spread around an offset, by Adam."""
+    torch.manual_seed(0)
+    inputs, head = torch.randn(256, 16), torch.nn.Linear(32, 4)
+    targets = offset + spread * (torch.sin(inputs @ torch.randn(16, 4)) + noise * torch.randn(256, 4))
+    torch.nn.init.constant_(head.bias, offset)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), head)
+    made = {"inputs": inputs, "targets": targets, "loss": F.mse_loss, "optimizer": adam}
+    return Workload(module=module, **made | changes)
+
+
+@pytest.mark.parametrize("steps", [0, 100])
+def test_temperatures_whose_spread_is_below_the_spacing_of_bf16_are_refused(steps: int, tmp_path: Path) -> None:
+    found = verdicts(tmp_path, trained(regression(offset=288, spread=0.7), steps), "bf16_autocast", "tf32")
+    refused = found["bf16_autocast"]
+    assert (refused.status, refused.code, refused.limit) == (Status.REFUSED, Refusal.SPREAD, 0.2)
+    assert refused.number > 0.4
+    assert found["tf32"].status is Status.OK
+
+
+class Residual(torch.nn.Module):
+    """The residual of u'' = -25 sin 5x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (
+            torch.nn.Linear(1, 32),
+            torch.nn.Tanh(),
+            torch.nn.Linear(32, 32),
+            torch.nn.Tanh(),
+            torch.nn.Linear(32, 1),
+        )
+        self.net = torch.nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
+            (bend,) = torch.autograd.grad(slope.sum(), x, create_graph=True)
+        return bend + 25 * torch.sin(5 * x).to(bend.dtype)
+
+
+def test_a_residual_of_large_terms_that_cancel_is_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    points = torch.linspace(-1, 1, 64).unsqueeze(1)
+    residual = Workload(module=Residual(), inputs=points, loss=lambda rest: rest.square().mean(), optimizer=adam)
+    refused = verdicts(tmp_path, trained(residual, 600), "bf16_autocast")["bf16_autocast"]
+    assert (refused.status, refused.code) == (Status.REFUSED, Refusal.SPREAD)
+
+
+class Heads(torch.nn.Module):
+    """Boxes in pixels, in fp32 whatever the precision, and scores of rows that are close together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.boxes, self.scores = torch.nn.Linear(16, 4), torch.nn.Linear(16, 8)
+        with torch.no_grad():
+            self.scores.weight.mul_(7e-3)
+            self.scores.bias.fill_(1.0)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.autocast(x.device.type, enabled=False):
+            boxes = 1000 * self.boxes(x.to(self.boxes.weight.dtype))
+        return {"boxes": boxes, "scores": self.scores(x)}
+
+
+def test_scores_whose_rows_rounding_makes_alike_are_refused_by_name(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    workload = Workload(module=Heads(), inputs=torch.randn(64, 16))
+    found = verdicts(tmp_path, workload, "bf16_autocast", "fp16_autocast", phase="inference")
+    refused = found["bf16_autocast"]
+    assert (refused.status, refused.code, refused.subject) == (Status.REFUSED, Refusal.SPREAD, "scores")
+    assert 0.1 == refused.limit < refused.number < 0.6
+    assert found["fp16_autocast"].status is Status.OK
+
+
+def test_a_regression_that_begins_with_zeros_is_judged_by_loss_and_gradients(tmp_path: Path) -> None:
+    workload = regression()
+    torch.nn.init.zeros_(workload.module[2].weight)
+    assert verdicts(tmp_path, workload, "bf16_autocast")["bf16_autocast"].status is Status.OK
+
+
+class Tower(torch.nn.Sequential):
+    def __init__(self) -> None:
+        pairs = [(torch.nn.Linear(32, 32), torch.nn.GELU()) for _ in range(3)]
+        super().__init__(*[layer for pair in pairs for layer in pair])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.normalize(super().forward(x), dim=-1)
+
+
+def contrast(embedded: torch.Tensor) -> torch.Tensor:
+    """Tell each pair of neighbours from all others."""
+    first, second = embedded[0::2], embedded[1::2]
+    return F.cross_entropy(first @ second.T / 0.1, torch.arange(len(first)))
+
+
+def test_an_error_of_embeddings_does_not_refuse_to_train_them_by_contrast(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(32, 32).repeat_interleave(2, 0) + 0.1 * torch.randn(64, 32)
+    workload = trained(Workload(module=Tower(), inputs=inputs, loss=contrast, optimizer=adam), 20)
+    error = measured(workload, "bf16_autocast").output.rel_l2
+    assert error > 4e-3
+    found = verdicts(tmp_path, workload, "bf16_autocast", "bf16_master")
+    assert {one.status for one in found.values()} == {Status.BASELINE, Status.OK}
+
+
+@pytest.mark.parametrize("steps", [650, 1500])
+def test_an_error_of_a_small_gradient_within_the_noise_of_a_batch_does_not_refuse(steps: int, tmp_path: Path) -> None:
+    workload = trained(regression(), steps)
+    gradient = measured(workload, "bf16_autocast").gradient
+    assert gradient.rel_l2 > 0.25
+    assert gradient.noise > 3 * gradient.rel_l2
+    assert verdicts(tmp_path, workload, "bf16_autocast")["bf16_autocast"].status is Status.OK
+
+
+def test_the_noise_of_a_batch_from_its_halves_is_the_noise_over_batches() -> None:
+    workload = regression()
+    halves = measured(workload, "fp32").gradient.noise
+    parts = list(workload.inputs.split(32)), list(workload.targets.split(32))
+    gradients = []
+    for inputs, targets in zip(*parts, strict=True):
+        workload.module.zero_grad()
+        F.mse_loss(workload.module(inputs), targets).backward()
+        gradients.append(torch.cat([weight.grad.flatten() for weight in workload.module.parameters()]).double())
+    each = torch.stack(gradients)
+    noise = each.var(0).sum().sqrt() / 8**0.5 / each.mean(0).norm()
+    assert halves == pytest.approx(float(noise), rel=0.25)
+
+
+class Lion(torch.optim.Optimizer):
+    """Chen et al., 2023."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
+                weight.add_(torch.sign(0.9 * mean + 0.1 * weight.grad), alpha=-group["lr"])
+                mean.lerp_(weight.grad, 0.01)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda weights: torch.optim.SGD(weights, lr=0.5), lambda weights: Lion(weights, lr=3e-3)],
+    ids=["sgdbig", "lion"],
+)
+def test_updates_need_room_for_their_schedule_alone(optimizer: Optimizer, tmp_path: Path) -> None:
+    def cosine(made: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(made, steps)
+
+    constant = verdicts(tmp_path / "constant", regression(optimizer=optimizer), "bf16_pure")["bf16_pure"]
+    assert constant.status is Status.OK
+    falling = regression(optimizer=optimizer, schedule=cosine)
+    refused = verdicts(tmp_path / "falling", falling, "bf16_pure")["bf16_pure"]
+    assert (refused.status, refused.code) == (Status.REFUSED, Refusal.NO_ROOM)
+    # of a cosine the smallest rates with 2% of the sum are below an eighth
+    assert measured(falling, "bf16_autocast").recipe.least_rate == pytest.approx(0.128, abs=0.002)
