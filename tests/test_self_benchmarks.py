@@ -1,11 +1,10 @@
 """What measures ampbench itself goes on working; its figures are for docs/performance.md and are not judged here."""
 
 import pytest
-import torch
 from msgspec.structs import replace
 
 from ampbench.records.measured import Round
-from benchmarks.self import load, outcomes, startup, trainings, verdicts
+from benchmarks.self import load, startup, verdicts
 from benchmarks.self.__main__ import main
 from tests.stored_runs import make_case, make_round
 
@@ -28,37 +27,6 @@ def test_a_part_that_there_is_not_is_refused_before_anything_is_measured(
     assert "no such part: wals" in captured.err
     assert "walls" in captured.err
     assert not captured.out
-
-
-def test_the_held_out_trainings_share_no_network_and_no_seed_with_the_proof() -> None:
-    first, second = ({one.network for one in proof.settings} for proof in (trainings.PROOF, trainings.HELD_OUT))
-    assert first.isdisjoint(second)
-    assert first | second == trainings.NETWORKS.keys()
-    makers = [{trainings.NETWORKS[name].make for name in names} for names in (first, second)]
-    assert makers[0].isdisjoint(makers[1])
-    assert {*trainings.PROOF.seeds}.isdisjoint(trainings.HELD_OUT.seeds)
-
-
-def test_a_held_out_training_is_scored_by_examples_that_it_does_not_train_on() -> None:
-    seed = trainings.HELD_OUT.seeds[0]
-    workload = trainings.NETWORKS["stripes"].make(seed)
-    trained = {image.numpy().tobytes() for batch in workload.inputs for image in batch}
-    held = {image.numpy().tobytes() for image in workload.held_out[0]}
-    assert len(trained) == 3200
-    assert len(held) == 800
-    assert trained.isdisjoint(held)
-
-
-def test_another_seed_draws_other_weights_and_another_order_of_the_same_examples() -> None:
-    one, other = (trainings.NETWORKS["stripes"].make(seed) for seed in trainings.HELD_OUT.seeds[:2])
-    assert not torch.equal(one.module[0].weight, other.module[0].weight)
-    assert not torch.equal(one.inputs[0], other.inputs[0])
-    assert torch.equal(one.held_out[0], other.held_out[0])
-
-
-def test_what_torch_ships_is_fp32_on_a_cpu_and_no_precision_of_its_own_in_the_proof() -> None:
-    assert {"fp32", "bf16_pure", "bf16_master"} <= {*outcomes.available(trainings.PROOF.settings[0])}
-    assert "default" not in outcomes.available(trainings.PROOF.settings[0])
 
 
 def test_what_lies_between_blocks_is_from_the_last_build_of_any_lane_to_the_first_of_the_next() -> None:

@@ -89,7 +89,8 @@ class Share:
         """Return the tasks of the turns that a case lacks, in order, without the control's; [] where it has ended."""
         if case_id in self.ended:
             return []
-        wanted = [(MEMORY.name, 0), (DIVERGENCE.name, 0), *((ROUND.name, number) for number in range(self.rounds))]
+        passes = (MEMORY, DIVERGENCE, *([LATE] if self.cases[case_id].phase == "training" else []))
+        wanted = [*((task.name, 0) for task in passes), *((ROUND.name, number) for number in range(self.rounds))]
         done = self.done.get(case_id, set())
         return [task for task, number in wanted if (task, case_id, number, False) not in done]
 

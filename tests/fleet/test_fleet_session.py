@@ -53,6 +53,7 @@ def turns_of(runs: dict[str, StoredRun]) -> Counter[tuple[str, str, int]]:
         found.update(("round", each.case_id, each.round) for each in run.rounds if not each.control)
         found.update(("memory", case_id, 0) for case_id in run.memory)
         found.update(("divergence", case_id, 0) for case_id in run.divergence)
+        found.update(("late", case_id, 0) for case_id in run.late)
     return found
 
 
@@ -61,6 +62,7 @@ def assert_whole(runs: dict[str, StoredRun], ids: list[str], times: int = 1) -> 
     found = turns_of(runs)
     wanted = [("round", case_id, number) for case_id in ids for number in range(ROUNDS)]
     wanted += [(what, case_id, 0) for case_id in ids for what in ("memory", "divergence")]
+    wanted += [("late", case_id, 0) for case_id in ids if "/training/" in case_id]
     assert found == dict.fromkeys(wanted, times)
 
 
