@@ -159,7 +159,9 @@ class Result(Shown):
         stored, groups = self.stored, grouped(rows)
         if verbose and len(rows) == 1:
             case_id = rows[0]["case_id"]
-            records = [entries.get(case_id) for entries in (stored.memory, stored.divergence, stored.failures)]
+            records = [
+                entries.get(case_id) for entries in (stored.memory, stored.divergence, stored.late, stored.failures)
+            ]
             rounds = [timing for timing in stored.rounds if timing.case_id == case_id]
             return [results.case_section(rows[0], rounds, records)]
         whole = [row for row in self.rows if group_of(row) in groups]

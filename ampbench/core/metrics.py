@@ -34,7 +34,7 @@ class Column:
     tolerance in comparisons; None: not judged. `noun` replaces the label in sentences. `undefined_by` is the part of a
     `Divergence` whose `nonfinite` elements make the metric undefined.
 
-    `of` is the path to the value in `header`, `case` or `memory` ("memory.peak_bytes"), else in the divergence.
+    `of` is the path to the value in `header`, `case`, `memory` or `late` ("memory.peak_bytes"), else in the divergence.
     "gradient.bias / noise" is the ratio of two fields of one record. "": `judge.frame.FUNCTIONS` computes the column.
     """
 
@@ -91,7 +91,7 @@ def _by_name(*columns: Column) -> Mapping[str, Column]:
     return MappingProxyType({column.name: column for column in columns})
 
 
-COLUMNS = _by_name(
+_FIRST = _by_name(
     Column("run", "run", of="header.run").means("The run's id, which is also its file's name."),
     Column("case_id", "case", of="case.case_id").means("The case's stable id, the join key of every comparison."),
     Column("workload", "workload", of="case.workload").means("The network measured."),
@@ -242,6 +242,30 @@ COLUMNS = _by_name(
     Column("energy_error", "energy ±", "share", "lower").means("Relative error, by the sensor's accuracy and rate."),
     Column("other_share", "CPU of others", "share", "lower").means("CPU share of other processes: median of rounds."),
     Column("torch_version", "torch", of="header.environment.torch_version").means("The version of torch measured."),
+)
+LATE = (
+    "output_rel_l2", "output_worst_rel_l2", "output_over_spread", "output_spread_name", "output_nonfinite",
+    "argmax_agreement", "loss_rel_error", "loss_abs_error", "grad_rel_l2", "grad_flushed_share",
+    "grad_tensor_parameter", "grad_tensor_rel_l2", "scaler_scale", "statistics_stall", "param_nonfinite",
+    "update_kept", "update_worst_parameter",
+)  # fmt: skip
+"""The columns by which trainings are judged; those of the late place have the suffix `LATER`."""
+LATER = "_late"
+
+
+def _at_late_place(column: Column) -> Column:
+    late = replace(
+        column, name=f"{column.name}{LATER}", label=f"late {column.label}", of="", gate=None, undefined_by=""
+    )
+    return late.means(f"{column.name} at the late place of a training.")
+
+
+COLUMNS = _by_name(
+    *_FIRST.values(),
+    Column("late_steps", "late steps", "count", None, "late.steps").means("The fp32 steps before the late place."),
+    Column("late_batches", "late batches", "count", None, "late.batches").means("The batches of these steps."),
+    Column("late_stop", "late stop", of="late.stop").means("Why these steps ended, or why there are none."),
+    *(_at_late_place(_FIRST[name]) for name in LATE),
 )
 """The columns of `ampbench.load`, in their order."""
 

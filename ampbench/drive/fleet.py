@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ampbench.core.units import counted, format_duration
 from ampbench.drive import session
-from ampbench.drive.rounds import TurnKey, drive, make_schedule
+from ampbench.drive.rounds import TurnKey, drive, make_schedule, passes
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError
 from ampbench.records.case import Case, Table, kind_of, table_of
 from ampbench.records.measured import KILLED, Divergence, Failure, Late, MemoryPass, Round, Skip
@@ -43,7 +43,7 @@ class Share:
     """The `cases` of all lanes of a kind (`spread`), or of one lane, and the finished turns of each.
 
     `left` are the tables that no lane has, as ids of their cases, `dealt` the tables of each lane. `ended` are cases
-    that need no more.
+    that need no more, `late` the ones with a late pass.
     """
 
     cases: Mapping[str, Case]
@@ -53,6 +53,7 @@ class Share:
     dealt: dict[str, list[list[str]]] = field(default_factory=dict)
     done: dict[str, set[TurnKey]] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    late: frozenset[str] = frozenset()
 
     def begin(self) -> list[str]:
         """Make the tables of the cases that lack a turn, and return their ids."""
@@ -89,8 +90,8 @@ class Share:
         """Return the tasks of the turns that a case lacks, in order, without the control's; [] where it has ended."""
         if case_id in self.ended:
             return []
-        passes = (MEMORY, DIVERGENCE, *([LATE] if self.cases[case_id].phase == "training" else []))
-        wanted = [*((task.name, 0) for task in passes), *((ROUND.name, number) for number in range(self.rounds))]
+        untimed = MEMORY.name, DIVERGENCE.name, *([LATE.name] if case_id in self.late else [])
+        wanted = [*((task, 0) for task in untimed), *((ROUND.name, number) for number in range(self.rounds))]
         done = self.done.get(case_id, set())
         return [task for task, number in wanted if (task, case_id, number, False) not in done]
 
@@ -269,7 +270,8 @@ class FleetSession:
         key = lane.name if alone else kind
         if (share := self._shares.get(key)) is None:  # the plans of a kind are equal
             cases = {planned.case.case_id: planned.case for planned in prepared.plan}
-            share = self._shares[key] = Share(cases, self.settings.rounds, spread=not alone)
+            late = frozenset(turn.planned.case.case_id for turn in passes(prepared.plan) if turn.task == LATE)
+            share = self._shares[key] = Share(cases, self.settings.rounds, spread=not alone, late=late)
             for name, stored in self._earlier.items():
                 if kind_of(stored.header.environment) == kind and (name == lane.name or not alone):
                     for entry in stored.entries():

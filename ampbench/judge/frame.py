@@ -16,7 +16,7 @@ import numpy as np
 
 from ampbench.core import stats
 from ampbench.core.budget import Budget
-from ampbench.core.metrics import COLUMNS, Column, reach
+from ampbench.core.metrics import COLUMNS, LATER, Column, reach
 from ampbench.core.precisions import BASELINE, DEFAULT
 from ampbench.errors import UsageError
 from ampbench.judge.rounds import OK, MeasuredRun, paired_interval
@@ -35,24 +35,30 @@ Array = np.ndarray[Any, Any]
 class Frame:
     """The cases of a run as columns by name, in the order of `COLUMNS`: arrays with an element for each case.
 
-    Text and `batch_size` are objects, None if undefined. A column is made when it is first needed.
+    Text and `batch_size` are objects, None if undefined. A column is made when it is first needed. A `late` frame has
+    the divergences of late places.
     """
 
-    def __init__(self, run: MeasuredRun):
+    def __init__(self, run: MeasuredRun, *, late: bool = False):
         stored, ids = run.stored, list(run.stored.cases)
-        self.run, self.stored = run, stored
+        self.run, self.stored, self._is_late = run, stored, late
+        lates = [stored.late.get(case_id) for case_id in ids]
+        passes = [found and found.divergence for found in lates] if late else map(stored.divergence.get, ids)
         self._records: dict[str, list[Any]] = {
             "header": [stored.header] * len(ids),
             "case": list(stored.cases.values()),
             "memory": [stored.memory.get(case_id) for case_id in ids],
-            "divergence": [stored.divergence.get(case_id) for case_id in ids],
+            "divergence": list(passes),
+            "late": lates,
         }
         self.columns: dict[str, Array] = {}
-        self.columns = {name: self[name] for name in COLUMNS}
+        self.columns = {} if late else {name: self[name] for name in COLUMNS}
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.columns:
             column = COLUMNS[name]
+            if name.endswith(LATER):
+                return self.late[name.removesuffix(LATER)]
             if column.of:
                 stored = column.stored(self._records)
                 values: Array = stats.numbers(stored) if column.unit else np.array(stored, dtype=object)
@@ -81,7 +87,7 @@ class Frame:
     def _filled(self, column: Column, values: Array) -> Array:
         """Return a column with missing numbers filled from imported readings."""
         readings = self.run.stored.readings.get(column.name)
-        if not readings:
+        if not readings or self._is_late:
             return values
         imported = stats.numbers([readings.get(case_id) for case_id in self.run.stored.cases])
         return np.where(np.isnan(values), imported, values)
@@ -111,6 +117,11 @@ class Frame:
             named = optimizer_name(divergence.recipe, case.recipe) if trained and divergence.recipe else NONE_NAMED
             names.append(named if trained else None)
         return np.array(names, dtype=object)
+
+    @cached_property
+    def late(self) -> "Frame":
+        """The frame of late places."""
+        return Frame(self.run, late=True)
 
     @cached_property
     def interval(self) -> tuple[stats.Floats, stats.Floats]:

@@ -5,7 +5,7 @@ makes a case undecided, never right.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,13 +25,14 @@ from ampbench.core.budget import (
     OF_A_TENSOR,
     Budget,
 )
+from ampbench.core.metrics import LATE, LATER
 from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, Undecided, state
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Evidence, Interval, Status, Verdict
 from ampbench.records.kinds import TRAINING as TRAININGS
 from ampbench.records.labels import few, fp32s_fault, hints_of, no_precisions_fault
-from ampbench.records.measured import LOWEST_BIN, Divergence, Update
+from ampbench.records.measured import LOWEST_BIN, Divergence, Late, Update
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number
 
 if TYPE_CHECKING:
@@ -56,16 +57,20 @@ INIT_SCALE, BACKOFF = 65536.0, 0.5
 
 INFERENCE, TRAINING = "inference", "training"
 
+RECIPE_BATCHES = 8
+"""The fewest batches of fp32 steps that show a recipe: a network memorises fewer within a few passes."""
+
 DISAGREEMENT_ALPHA = 0.05
 """The significance level at which disagreeing decisions refuse a case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The evidence on a case: its `row`, divergence and rounds; `baseline` is fp32 in the same table."""
+    """The evidence on a case: its `row`, divergences and rounds; `baseline` is fp32 in the same table."""
 
     row: Row
     found: Divergence | None = None
+    late: Late | None = None
     rounds: "Sequence[TimedRound]" = ()
     baseline: "Seen | None" = None
 
@@ -74,6 +79,15 @@ class Seen:
         """The effect of its optimizer's step, None if unknown."""
         update = self.found.update if self.found is not None else None
         return update if update is not None and update.kept is not None else None
+
+    @property
+    def later(self) -> "Seen":
+        """The case with its numbers of the late place; itself if it has none."""
+        if self.late is None or self.late.divergence is None:
+            return self
+        row = {**self.row, **{name: self.row[f"{name}{LATER}"] for name in LATE}}
+        baseline = self.baseline.later if self.baseline is not None else None
+        return replace(self, row=row, found=self.late.divergence, late=None, baseline=baseline)
 
     @property
     def nearest_update(self) -> Update | None:
@@ -312,7 +326,8 @@ FINITE = (
 def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "Trained | None" = None) -> Verdict:
     """Return the verdict on a case without its speed and memory.
 
-    `fault` is a flaw of its network in every precision. Whole trainings, `trained`, override one step.
+    `fault` is a flaw of its network in every precision. Whole trainings, `trained`, override one step. At a late place
+    every look judges, and at the first one `FINITE` ones alone.
     """
     row, divergence = case.row, case.found
     training = row["phase"] == "training"
@@ -339,9 +354,26 @@ def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "
         return replace(base, code=fault.code)
     if training and (divergence is None or divergence.recipe is None):
         return replace(base, code=Undecided.NO_REFERENCE if divergence is None else Undecided.NO_OPTIMIZER)
-    within = []
+    later = case.later
+    looked: list[Verdict] = []
+    if later is not case and case.late is not None:
+        looked += _looked(case, base, budget, [look for look in LOOKS if look.code in FINITE])
+        steps, batches = case.late.steps, case.late.batches
+        named = Evidence.RECIPE if batches >= RECIPE_BATCHES else Evidence.BATCHES
+        base = replace(base, evidence=named, steps=steps, batches=batches)
+    looked += _looked(later, base, budget, LOOKS)
+    if refused := [verdict for verdict in looked if verdict.status is Status.REFUSED]:
+        return refused[0]
+    if (missing := _missing(later)) is not None:
+        return replace(base, code=missing)
+    return max(looked, key=lambda verdict: (_nearness(verdict), verdict.code is Refusal.ERROR))
+
+
+def _looked(case: Seen, base: Verdict, budget: Budget, looks: Iterable[Look]) -> Iterator[Verdict]:
+    """Yield the verdict of each look on a case at one place."""
+    row, divergence = case.row, case.found
     chance = divergence is not None and divergence.chance_rel_l2 is not None
-    for look in LOOKS:
+    for look in looks:
         value = look.value(case, budget) if look.phase in ("", row["phase"]) else None
         if value is None or (chance and look.code not in FINITE):
             continue
@@ -351,12 +383,9 @@ def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "
             subject = _lost_to(case.update)
         judged = replace(base, status=Status.OK, code=look.code, number=value, limit=limit, subject=subject)
         if value <= limit:
-            within.append((value / limit if limit else 0.0, look.code is Refusal.ERROR, judged))
+            yield judged
         elif look.code is not Refusal.DECISIONS or not is_chance(divergence, budget.argmax_agreement):
-            return replace(judged, status=Status.REFUSED)
-    if (missing := _missing(case)) is not None:
-        return replace(base, code=missing)
-    return max(within, key=lambda entry: entry[:2])[2]
+            yield replace(judged, status=Status.REFUSED)
 
 
 def _missing(case: Seen) -> Undecided | None:
@@ -452,7 +481,7 @@ def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]")
         from ampbench.studies.training import trained_cases
 
         trained = trained_cases(stored, trainings)
-    return choose(frame.run_rows(stored), stored.divergence, budget, _speeds(stored), trained)
+    return choose(frame.run_rows(stored), stored.divergence, budget, _speeds(stored), trained, stored.late)
 
 
 def _speeds(stored: "StoredRun") -> "Speeds":
@@ -471,16 +500,20 @@ def choose(
     budget: Budget,
     speeds: "Speeds | None" = None,
     trained: "Mapping[str, Trained] | None" = None,
+    lates: Mapping[str, Late] | None = None,
 ) -> dict[Group, Take]:
     """Return the take of every table of `rows`.
 
-    `divergences` and `trained`, the outcome of whole trainings, are by case id; `speeds` knows the rounds.
+    `divergences`, `lates` and `trained`, the outcome of whole trainings, are by case id; `speeds` knows the rounds.
     """
-    speeds, trained, takes = speeds or Speeds({}), trained or {}, {}
+    speeds, trained, lates, takes = speeds or Speeds({}), trained or {}, lates or {}, {}
     for group, members in grouped(rows).items():
         cases = [
-            Seen(row=row, found=divergences.get(row["case_id"]), rounds=speeds.rounds.get(row["case_id"], ()))
+            Seen(
+                row=row, found=divergences.get(case_id), late=lates.get(case_id), rounds=speeds.rounds.get(case_id, ())
+            )
             for row in members
+            for case_id in [row["case_id"]]
         ]
         today, fault = _today(members), _fault(cases)
         fp32 = next((case for case in cases if case.row["precision"] == BASELINE), None)
@@ -495,7 +528,8 @@ def choose(
         take = _take(group, members, verdicts, speeds)
         if fault is not None:
             take = Take(group=group, verdicts=verdicts, statement=fault)
-        hints = [*_hints(take, divergences), *_launch_bound(group, members, verdicts)]
+        later = {case_id: late.divergence for case_id, late in lates.items() if late.divergence is not None}
+        hints = [*_hints(take, divergences, {**divergences, **later}), *_launch_bound(group, members, verdicts)]
         takes[group] = replace(take, hints=hints)
     return takes
 
@@ -696,6 +730,7 @@ def _taken_facts(verdict: Verdict) -> dict[str, float | str | None]:
         "speed": verdict.speed.value,
         "memory": verdict.memory.value if _size(verdict) <= MEMORY_WORTH_SAYING else None,
         "evidence": verdict.evidence,
+        "batches": verdict.batches or None,
         **_decided_by(verdict),
     }
 
@@ -703,7 +738,8 @@ def _taken_facts(verdict: Verdict) -> dict[str, float | str | None]:
 def _decided_by(verdict: Verdict, prefix: str = "") -> dict[str, float | str | None]:
     """Return the look that decided a verdict, with `prefix` before the names."""
     facts = {name: getattr(verdict, name) for name in ("code", "number", "limit")}
-    return {f"{prefix}{name}": fact for name, fact in {**facts, "subject": verdict.subject or None}.items()}
+    facts |= {"subject": verdict.subject or None, "steps": verdict.steps or None}
+    return {f"{prefix}{name}": fact for name, fact in facts.items()}
 
 
 LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM)
@@ -729,8 +765,11 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
     }
 
 
-def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statement]:
-    """Return hints on training in the case taken or passed: predictions by arithmetic, and the first loss scale."""
+def _hints(choice: Take, divergences: Mapping[str, Divergence], judged: Mapping[str, Divergence]) -> list[Statement]:
+    """Return hints on training in the case taken or passed: predictions by arithmetic, the first loss scale, and noise.
+
+    `judged` are the divergences that refuse a case: late ones where there are any.
+    """
     hints: list[Statement] = []
     for verdict in (choice.taken, choice.passed):
         divergence = divergences.get(verdict.case_id) if verdict else None
@@ -740,8 +779,9 @@ def _hints(choice: Take, divergences: Mapping[str, Divergence]) -> list[Statemen
             recipe = structs.replace(recipe, running_momenta=[])
         if precision and divergence and recipe and (hints := hints_of(recipe, precision, divergence.case_id)):
             break
-    taken = divergences.get(choice.case_id or "")
-    return [*hints, *(hint for hint in (scale_hint(taken), noise_hint(taken)) if hint)]
+    taken = choice.case_id or ""
+    of_taken = scale_hint(divergences.get(taken)), noise_hint(judged.get(taken))
+    return [*hints, *filter(None, of_taken)]
 
 
 def noise_hint(divergence: Divergence | None) -> Statement | None:

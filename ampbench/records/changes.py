@@ -466,6 +466,8 @@ class Evidence(StrEnum):
     INPUTS = "inputs"
     ONE_STEP = "one step"
     STEPS = "steps"
+    BATCHES = "steps on few batches"
+    RECIPE = "steps of the recipe"
     TRAINED = "trained"
 
 
@@ -504,8 +506,8 @@ class Verdict:
 
     `code` names the deciding look, with its `number` and `limit`: for an ok case the number nearest to its limit, for a
     refused one the first over its limit; for an undecided case it is the reason. `subject` is the output or parameter
-    of the number, or the study ("": the whole). `speed` and `memory` are relative to today's precision. `taken`: it is
-    the take of its table.
+    of the number, or the study ("": the whole). A look at the late place follows `steps` fp32 steps over `batches`
+    batches. `speed` and `memory` are relative to today's precision. `taken`: it is the take of its table.
     """
 
     case_id: str
@@ -520,6 +522,8 @@ class Verdict:
     limit: float | None = None
     subject: str = ""
     evidence: Evidence = Evidence.NONE
+    steps: int = 0
+    batches: int = 0
     speed: Interval = Interval()
     memory: Interval = Interval()
     taken: bool = False

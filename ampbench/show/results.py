@@ -21,22 +21,24 @@ from ampbench.core.statement import Note, Refusal, Severity, Statement
 from ampbench.core.stats import round_value
 from ampbench.core.units import counted, format_error, format_quantity, format_seconds, times
 from ampbench.records.case import Case, Table, table_of
-from ampbench.records.changes import VERDICT_COLUMNS, Evidence
+from ampbench.records.changes import VERDICT_COLUMNS, Evidence, Verdict
 from ampbench.records.labels import NONE_NAMED
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry, Header
 from ampbench.show import document, networks
 from ampbench.show.document import Block, Column, Section
 from ampbench.show.networks import Network, ratio
-from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, judged_error, number, precision_label
+from ampbench.show.rows import Group, Row, Take, deciding_error, described, group_of, grouped, number, precision_label
 from ampbench.show.terminal import block_lines
-from ampbench.show.wording import answer, lines, row_words, words
+from ampbench.show.wording import answer, lines, row_words, spelled, words
 from ampbench.store import StoredRun, gathered
 
 TOGETHER = 4
 """The most precisions of a table of every metric."""
 EVIDENCE: Mapping[str, str] = {
     Evidence.TRAINED: "trainings to their end",
+    Evidence.RECIPE: "{steps:counted;step} of your recipe",
+    Evidence.BATCHES: "{steps:counted;step} on {few}",
     Evidence.STEPS: "one step after others in fp32",
     Evidence.ONE_STEP: "one step at the first weights",
     Evidence.INPUTS: "one batch of inputs",
@@ -79,7 +81,7 @@ def written(row: Row, metric: str) -> str:
 
 def _error(row: Row) -> str:
     """Return the judged error; where it is undefined "nan" or "inf" if these are the cause, "ref" for a reference."""
-    value = judged_error(row)
+    value = deciding_error(row)
     if value is not None:
         return format_error(value)
     if row["output_not_finite"]:
@@ -108,7 +110,7 @@ COLUMNS: Sequence[Column[Row]] = (
     metric_column("seconds_median", "time/step"),
     Column("speedup_vs_fp32", _speed, "speed", rare=True, whole=True),
     Column("peak_memory_bytes", _memory, "memory", rare=True, whole=True),
-    Column("error", judged_error, "error", "error", _error, rare=True),
+    Column("error", deciding_error, "error", "error", _error, rare=True),
     Column("verdict", row_words, "verdict"),
 )
 """The columns of a table of cases."""
@@ -181,15 +183,19 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
     rounds = max((int(number(row["rounds"]) or 0) for row in rows), default=0)
     quiet = all(note.code not in (Note.UNQUIET, Note.UNSTEADY) for note in screen.notes)
     judged = [verdict for verdict in take.verdicts if verdict.evidence]
-    trained = next((verdict.subject for verdict in judged if verdict.evidence is Evidence.TRAINED), "")
-    evidence = trained or next(
-        (meaning for kind, meaning in EVIDENCE.items() if any(verdict.evidence == kind for verdict in judged)), ""
-    )
+    evidence = next((_evidence(verdict) for kind in EVIDENCE for verdict in judged if verdict.evidence == kind), "")
     measured = f"{counted(rounds, 'round')}, machine {'quiet' if quiet else 'not quiet'}. " if rounds else ""
     yield f"  {measured}Evidence: {evidence}."
     for hint in take.hints:
         if verbose or hint.severity is not Severity.INFO:
             yield f"  {words(hint)}"
+
+
+def _evidence(verdict: Verdict) -> str:
+    if verdict.evidence is Evidence.TRAINED and verdict.subject:
+        return verdict.subject
+    few = "one batch" if verdict.batches == 1 else counted(verdict.batches, "batch", "batches")
+    return spelled(EVIDENCE[verdict.evidence], {"steps": verdict.steps, "few": few})
 
 
 def _next(take: Take, header: Header) -> Iterator[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ampbench.core.metrics import LATER
 from ampbench.core.precisions import BASELINE, DEFAULT, rank
 from ampbench.core.statement import Answer, Statement
 from ampbench.records.changes import Status, Verdict
@@ -174,6 +175,12 @@ def judged_error(row: Row, measure: Literal["rel_l2", "floor_ratio"] = "rel_l2")
     """
     worst = number(row.get(f"output_worst_{measure}"))
     return number(row[f"output_{measure}"]) if worst is None else worst
+
+
+def deciding_error(row: Row) -> float | None:
+    """Return the judged error of the late place of a training; without one, of the first weights."""
+    late = (number(row.get(f"{name}{LATER}")) for name in ("output_worst_rel_l2", "output_rel_l2"))
+    return next((error for error in late if error is not None), judged_error(row))
 
 
 def precision_label(row: Row) -> str:

@@ -388,7 +388,8 @@ def why(statement: Statement) -> str:
 def _passed(facts: Mapping[str, Any]) -> str:
     """Return which faster or smaller precision is not taken, why, and the remedy."""
     code = facts["passed_code"]
-    reason = words(Statement(code=code)) if code in TEMPLATES else f"refused ({briefly(code)})"
+    place = spelled("{passed_steps:if| after |counted;step|}", facts)
+    reason = words(Statement(code=code)) if code in TEMPLATES else f"refused ({briefly(code)}{place})"
     remedy = f"; try {facts['remedy']}" if "remedy" in facts else ""
     gain = f"takes {times(facts['passed_memory'])} the memory" if "passed_memory" in facts else ""
     if not gain and "passed_speed" in facts:

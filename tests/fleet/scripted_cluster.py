@@ -8,7 +8,7 @@ from pathlib import Path
 from ampbench.drive.fleet import FleetSession
 from ampbench.errors import NothingToRunError
 from ampbench.records.case import Case, Environment
-from ampbench.records.measured import Failure
+from ampbench.records.measured import Failure, Late, Stop
 from ampbench.records.run import SPREAD, Entry, Fleet, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import StoredRun
@@ -127,6 +127,8 @@ def _entry(request: Request, case: Case) -> Entry:
     if request.task == "round":
         asked = asked_in(request)
         return make_round(case, number=asked.round, server=asked.server, control=asked.control)
+    if request.task == "late":
+        return Late(case_id=case.case_id, stop=Stop.PASSES, steps=20, batches=1)
     return make_memory(case, 1024) if request.task == "memory" else make_divergence(case)
 
 

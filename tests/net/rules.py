@@ -252,6 +252,11 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.table == "frame" and one.before == MISSING and one.column in SEEN,
         cells=17_142,
     ),
+    Rule(
+        "columns of the late place of a training, undefined in runs without one",
+        lambda one: one.table == "frame" and one.before == MISSING and "late" in one.column.split("_"),
+        cells=57_140,
+    ),
     Rule("a training whose optimizer is not known is undecided", lambda one: _case(one, "no-optimizer"), cells=440),
     Rule(
         "what is undecided is not ok",
