@@ -455,7 +455,7 @@ class OutputDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     rounding the reference to the precision's dtype, `fp32_rel_l2` that of fp32 (tf32 off) on the same device.
     `predictions` are None if there is no classifier. `argmax_agreeing` of `argmax_decisions` are the reference's,
     `further` those of further batches (None: not needed); of the others, `near_ties` have two largest values in the
-    reference that differ by no more than rounding to the precision's dtype may.
+    reference that differ by no more than rounding to the precision's dtype may (None: all agree).
     """
 
     rel_l2: ErrorSize | None = None

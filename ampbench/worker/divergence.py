@@ -670,7 +670,7 @@ def _with_outputs(
         predictions=None if itself else compared.predictions(numbers.outputs),
         argmax_agreeing=None if itself else agreeing,
         argmax_decisions=None if itself else decisions,
-        near_ties=None if itself or decisions is None else compared.near_ties(numbers.outputs, rounding),
+        near_ties=None if itself or agreeing == decisions else compared.near_ties(numbers.outputs, rounding),
     )
     reference = structs.replace(divergence.reference, output_norm=outputs.reference_norm)
     return structs.replace(divergence, output=output, reference=reference)

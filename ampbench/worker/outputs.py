@@ -231,11 +231,9 @@ class Compared:
 
     def near_ties(self, values: Sequence[torch.Tensor], rounding: torch.dtype) -> int:
         """Return the number of decisions that differ from the reference's at margins within rounding to a dtype."""
-        ties = 0
-        for decisions in self.decided:
-            exact, own = (_decided(tensors[decisions.place], decisions) for tensors in (self.references, values))
-            ties += int(is_near_tie(own, exact, rounding).sum())
-        return ties
+        pairs = ((decisions, values[decisions.place], self.references[decisions.place]) for decisions in self.decided)
+        ties = (is_near_tie(decided(own, by), _with_margins(exact, by), rounding) for by, own, exact in pairs)
+        return sum(int(tie.sum()) for tie in ties)
 
 
 def sample_errors(
@@ -350,9 +348,7 @@ LEAST_SECONDS = 0.1
 """Further batches may always take this long."""
 
 Choice = tuple[torch.Tensor, torch.Tensor]
-"""The class that an output chooses at each place, -1 where it is NaN, and the margin (`distances.margins`)."""
-Classes = list[Choice]
-"""The choices of all classifying outputs."""
+"""The classes that an output of the reference chooses, and their margins (`distances.margins`)."""
 
 
 class Agreement:
@@ -367,7 +363,7 @@ class Agreement:
         self._workload, self._compared, self._where, self._draws = workload, compared, where, draws
         self._precision = FP64 if dtype == FP64.name else PRECISIONS[BASELINE]
         self._fresh = FreshBatches(workload, compared.samples, larger=larger)
-        self._truth: list[Classes] = []
+        self._truth: list[list[Choice]] = []
 
     def measure(
         self, case: Case, device: Device, agreeing: int, decisions: int, seconds: float, notes: list[str]
@@ -395,7 +391,7 @@ class Agreement:
                     for decided, exact in zip(steps, truth[batches:], strict=False):
                         batches += 1
                         pairs = list(zip(decided, exact, strict=True))
-                        same += sum(int(((own[0] == true[0]) & (true[0] >= 0)).sum()) for own, true in pairs)
+                        same += sum(int(((own == true[0]) & (true[0] >= 0)).sum()) for own, true in pairs)
                         further += sum(int((true[0] >= 0).sum()) for _, true in pairs)
                         ties += sum(int(is_near_tie(own, true, rounding).sum()) for own, true in pairs)
                         going = not state(agreeing + same, decisions + further) and spent(device) <= deadline
@@ -406,7 +402,7 @@ class Agreement:
             notes.append(f"further batches failed: {said_of(error)}")
         return FurtherDecisions(agreeing=same, decisions=further, near_ties=ties)
 
-    def _known(self, case: Case, count: int, room: float) -> tuple[list[Classes], Sequence[Batch]]:
+    def _known(self, case: Case, count: int, room: float) -> tuple[list[list[Choice]], Sequence[Batch]]:
         """Return the reference's decisions on up to `count` batches, and the batches drawn."""
         drawn = self._fresh.first(count)
         if len(self._truth) < len(drawn):
@@ -420,8 +416,9 @@ class Agreement:
 
     def _classes(
         self, case: Case, device: Device, batches: Sequence[Batch], *, reference: bool = False
-    ) -> Generator[Classes]:
-        """Yield the decisions on each batch; ends before a batch whose outputs have other shapes."""
+    ) -> Generator[list[Any]]:
+        """Yield the decisions on each batch (`Choice` of the reference); ends before outputs of other shapes."""
+        made = _with_margins if reference else decided
         precision = self._precision if reference else None
         with precision_flags(precision or PRECISIONS[case.precision]):
             step = build_step(self._workload, case, device, precision=precision)
@@ -437,7 +434,7 @@ class Agreement:
                 outputs = kept_outputs(compared_outputs(self._workload, output), Cpu())
                 if [tensor.shape for tensor in outputs] != [tensor.shape for tensor in self._compared.references]:
                     break
-                yield [_decided(outputs[decisions.place], decisions) for decisions in self._compared.decided]
+                yield [made(outputs[decisions.place], decisions) for decisions in self._compared.decided]
             step.let_go()
 
 
@@ -471,13 +468,17 @@ def needed(agreeing: int, decisions: int) -> int:
     return high
 
 
-def _decided(output: torch.Tensor, decisions: Decisions) -> Choice:
-    rows, dimension = output.reshape(decisions.shape), decisions.dimension
-    chosen = torch.where(rows.isnan().any(dimension), -1, rows.argmax(dimension))
-    return chosen, margins(rows, dimension)
+def decided(output: torch.Tensor, decisions: Decisions) -> torch.Tensor:
+    """Return the class that an output chooses at each place; -1 where it is NaN."""
+    rows = output.reshape(decisions.shape)
+    return torch.where(rows.isnan().any(decisions.dimension), -1, rows.argmax(decisions.dimension))
 
 
-def is_near_tie(own: Choice, exact: Choice, rounding: torch.dtype) -> torch.Tensor:
+def _with_margins(reference: torch.Tensor, decisions: Decisions) -> Choice:
+    return decided(reference, decisions), margins(reference.reshape(decisions.shape), decisions.dimension)
+
+
+def is_near_tie(own: torch.Tensor, exact: Choice, rounding: torch.dtype) -> torch.Tensor:
     """Return where decisions differ at a margin of the reference that rounding it to a dtype may close."""
-    unit = torch.finfo(rounding).eps / 2
-    return (own[0] != exact[0]) & (own[0] >= 0) & (exact[0] >= 0) & ~(exact[1] > unit)
+    classes, margin = exact
+    return (own != classes) & (own >= 0) & (classes >= 0) & ~(margin > torch.finfo(rounding).eps / 2)

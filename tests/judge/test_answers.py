@@ -202,3 +202,25 @@ def test_updates_need_room_for_their_schedule_alone(optimizer: Optimizer, tmp_pa
     assert (refused.status, refused.code) == (Status.REFUSED, Refusal.NO_ROOM)
     # of a cosine the smallest rates with 2% of the sum are below an eighth
     assert measured(falling, "bf16_autocast").recipe.least_rate == pytest.approx(0.128, abs=0.002)
+
+
+def test_a_language_models_log_probabilities_refuse_in_nats(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tokens = torch.randint(50, (32, 12))
+    layers = torch.nn.Embedding(50, 32), torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 50)
+    model = torch.nn.Sequential(*layers)
+    workload = Workload(module=model, inputs=tokens, targets=tokens.roll(-1, 1), loss=across_tokens)
+    found = verdicts(tmp_path / "small", workload, "bf16_autocast", phase="inference")["bf16_autocast"]
+    assert found.status is Status.OK
+    with torch.no_grad():
+        model[3].weight.mul_(60)  # logits of 20 in bf16 are exact to 0.06
+    predictions = measured(workload, "bf16_autocast", "inference").output.predictions
+    assert predictions.gap_p99 > 0.2
+    found = verdicts(tmp_path / "large", workload, "bf16_autocast", phase="inference")["bf16_autocast"]
+    assert found.status is Status.REFUSED
+    in_nats = Refusal.PROBABILITIES, Refusal.WORST_PROBABILITIES
+    assert found.code in (*in_nats, Refusal.LOG_PROBABILITIES, Refusal.WORST_LOG_PROBABILITIES)
+
+
+def across_tokens(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -356,3 +356,33 @@ def test_a_training_step_tells_its_outputs_and_predictions_too(classifier: Workl
     assert only.sample_p99_rel_l2 is None  # three of a row's four numbers are free
     assert found.output.predictions.rows == 8
     assert found.output.predictions.kl_mean > 0
+
+
+def test_gaps_are_of_the_log_probabilities_of_targets_that_are_classes() -> None:
+    value, exact = RANDOM.normal(0, 3, (8, 5, 40)), RANDOM.normal(0, 3, (8, 5, 40))
+    targets = RANDOM.integers(0, 40, (8, 5))
+    targets[:2] = -100
+    gaps = [
+        np.take_along_axis(log_softmax(side, -1), np.maximum(targets, 0)[..., None], -1)[2:] for side in (value, exact)
+    ]
+    expected = np.abs(gaps[0] - gaps[1]).ravel()
+    made = Decisions(0, torch.Size((8, 5, 40)), 2)
+    compared = Compared([""], [torch.from_numpy(exact)], [made], 8, targets=torch.from_numpy(targets))
+    found = compared.predictions([torch.from_numpy(value)])
+    assert found.gap_mean == pytest.approx(expected.mean(), rel=1e-12)
+    assert found.gap_p99 == pytest.approx(np.quantile(expected, 0.99), rel=1e-12)
+    compared = Compared([""], [torch.from_numpy(exact)], [made], 8)
+    assert compared.predictions([torch.from_numpy(value)]).gap_mean is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_near_ties_are_flips_that_rounding_the_reference_to_the_dtype_may_make(dtype: torch.dtype) -> None:
+    exact = torch.from_numpy(10 + RANDOM.normal(0, 0.05, (500, 6)))
+    made = Decisions(0, exact.shape, 1)
+    compared = Compared([""], [exact], [made], 500)
+    rounded = exact.to(dtype).double()
+    flips = int((rounded.argmax(1) != exact.argmax(1)).sum())
+    assert compared.near_ties([rounded], dtype) == flips > 0
+    assert compared.near_ties([-exact], dtype) < 500  # every decision flips, most at wide margins
+    assert compared.near_ties([exact], dtype) == 0
+    assert compared.near_ties([torch.full_like(exact, math.nan)], dtype) == 0
