@@ -297,6 +297,25 @@ def test_a_finished_run_resumed_measures_nothing_more(tmp_path: Path, capsys: py
 
 
 @pytest.mark.slow
+def test_a_run_that_ended_before_a_late_pass_measures_it_on_resume_with_the_same_numbers(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    arguments = ["--preset", "tiny", "--precision", "bf16_autocast", "--phase", "training", *QUICK, "--rounds", "1"]
+    assert main(["run", "mlp", *arguments, "--results", str(results)]) == 0
+    (file,) = (results / "runs").iterdir()
+    before = file.read_text()
+    begun, late = (
+        before[: before.index('{"late"')],
+        [line for line in before.splitlines() if line.startswith('{"late"')],
+    )
+    assert len(late) == 1
+    file.write_text(begun)
+    assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
+    after = file.read_text()
+    assert after.startswith(begun)
+    assert [line for line in after.splitlines() if line.startswith('{"late"')] == late
+
+
+@pytest.mark.slow
 def test_two_runs_at_once_have_files_of_their_own(tmp_path: Path) -> None:
     results = tmp_path / "results"
     both = [start(results, "--precision", "fp32", "--phase", "inference") for _ in range(2)]
