@@ -100,6 +100,9 @@ MOST_UNSCALING = 1.0
 further. A convention."""
 MOST_OF_RANGE = 1.0
 """The largest value, relative to the largest number of its dtype."""
+MOST_OF_LOSS = 0.25
+"""The largest error of a loss's gradient with respect to outputs: bf16 errs by 0.4% an operation, so that a quarter is
+another function, not rounding. A convention."""
 MOST_STALL = 0.1
 """The largest relative distance at which running statistics may stop from batch statistics: a convention. Two
 BatchNorms, 400 steps of SGD, statistics in bf16, held-out loss relative to fp32 statistics: with inputs one standard

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from ampbench.core.budget import MOST_OF_LOSS
 from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.judge import rounds as fitness
@@ -199,6 +200,19 @@ def _no_graphs(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
             yield [row["case_id"]], {"why": "; ".join(memory.graphs_left_aside)}
 
 
+def _losses(stored: StoredRun, _: Sequence[Row], *, note: Note) -> Iterator[Held]:
+    for case_id, divergence in stored.divergence.items():
+        loss = divergence.loss_alone
+        if loss is None:
+            continue
+        if note is Note.LOSS_CONSTANT and loss.constant is not None:
+            yield [case_id], {name: getattr(loss, name) for name in ("constant", "rounded", "dtype", "op")}
+        elif note is Note.LOSS_BROKEN and loss.nonfinite_at:
+            yield [case_id], {"at": loss.nonfinite_at}
+        elif note is Note.LOSS_ERROR and (loss.grad_rel_l2 or 0.0) > MOST_OF_LOSS:
+            yield [case_id], {"at": loss.grad_at, "error": loss.grad_rel_l2 or 0.0}
+
+
 def _unquiet(stored: StoredRun, rows: Sequence[Row], *, device: bool) -> Iterator[Held]:
     causes, devices = fitness.unquiet(stored), set(measured_devices(rows))
     if causes and device is (devices != {"cpu"} and fitness.unsteady_device(stored)):
@@ -222,6 +236,10 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.ROUNDED, Severity.PROBLEM, partial(_fp32_products, meant=False)),
     (Note.NOT_ROUNDED, Severity.ADVICE, partial(_fp32_products, meant=True)),
     (Note.NOTHING_CAST, Severity.PROBLEM, _nothing_cast),
+    *(
+        (note, Severity.ADVICE, partial(_losses, note=note))
+        for note in (Note.LOSS_CONSTANT, Note.LOSS_BROKEN, Note.LOSS_ERROR)
+    ),
     (Note.CHANNELS_LAST, Severity.ADVICE, _contiguous),
     (Note.ATTENTION, Severity.ADVICE, _attention),
     (Note.NO_GRAD, Severity.ADVICE, _of_rounds(lambda measured: measured.no_grad)),

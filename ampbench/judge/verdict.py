@@ -15,6 +15,7 @@ from ampbench.core.budget import (
     LEAST_KEPT,
     LEAST_KEPT_OF_A_TENSOR,
     LOSS_IN_NATS,
+    MOST_OF_LOSS,
     MOST_OF_NOISE,
     MOST_OF_RANGE,
     MOST_OVER_SPREAD,
@@ -272,12 +273,26 @@ def _target_range(case: Seen) -> float | None:
     return _of_range(case, "target_largest", SHORT_DTYPES[precision.rounding] if precision else None)
 
 
+def _loss_breaks(case: Seen) -> float | None:
+    """1 if the loss alone breaks in low precision."""
+    loss = case.found.loss_alone if case.found is not None else None
+    return None if loss is None or loss.unmeasured else float(loss.guards or bool(loss.nonfinite_at))
+
+
+def _loss_gradient(case: Seen) -> float | None:
+    """The largest error of the gradient of the loss alone."""
+    loss = case.found.loss_alone if case.found is not None else None
+    return None if loss is None else loss.grad_rel_l2
+
+
 LOOKS = (
     Look(Refusal.INPUT_RANGE, "input_largest", MOST_OF_RANGE, _input_range),
     Look(Refusal.TARGET_RANGE, "target_largest", MOST_OF_RANGE, _target_range, phase=TRAINING),
     Look(Refusal.OUTPUTS, "output_nonfinite", 0),
     Look(Refusal.PARAMETERS, "param_nonfinite", 0, _parameters, phase=TRAINING),
     Look(Refusal.SCALE, "scaler_scale", MOST_UNSCALING, _unscaling, phase=TRAINING),
+    Look(Refusal.LOSS_BREAKS, "loss_rel_error", 0, _loss_breaks, phase=TRAINING),
+    Look(Refusal.LOSS_GRADIENT, "loss_rel_error", MOST_OF_LOSS, _loss_gradient, phase=TRAINING),
     Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", _error, "output_worst_name", INFERENCE),
     Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, None, "output_spread_name", INFERENCE),
     Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD_TRAINING, None, "output_spread_name", TRAINING),
@@ -318,7 +333,7 @@ LOOKS = (
 
 FINITE = (
     Refusal.INPUT_RANGE, Refusal.TARGET_RANGE, Refusal.OUTPUTS, Refusal.PARAMETERS, Refusal.SCALE, Refusal.GRADIENTS,
-    Refusal.STATISTICS,
+    Refusal.STATISTICS, Refusal.LOSS_BREAKS,
 )  # fmt: skip
 """Looks that hold even if errors are due to chance."""
 

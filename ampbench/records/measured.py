@@ -544,6 +544,35 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     no_noise: str = ""
 
 
+class LossUnmeasured(StrEnum):
+    """Why the loss was not measured apart from its network."""
+
+    OWN_STEP = "own-step"
+    NO_GRADIENT = "no-gradient"
+    """The network computes the loss itself."""
+    RANDOM = "random"
+    FAILED = "failed"
+
+
+class LossAlone(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A loss in the arithmetic of a precision against fp32, at the network's outputs, times 4, 16 and 64, and shifted.
+
+    A `constant` of operation `op` is `rounded` to 0, 1 or infinity in `dtype`; `guards` a logarithm or a root. The loss
+    or its gradient is finite in fp32 alone at `nonfinite_at` ("": nowhere). The gradient's largest error is
+    `grad_rel_l2`, at `grad_at` ("x16", "+16").
+    """
+
+    unmeasured: str = ""
+    constant: float | None = None
+    rounded: str = ""
+    dtype: str = ""
+    op: str = ""
+    guards: bool = False
+    nonfinite_at: str = ""
+    grad_rel_l2: ErrorSize | None = None
+    grad_at: str = ""
+
+
 class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The divergence of one step of a case from the `reference`; None: undefined, or not measured in this phase.
 
@@ -556,6 +585,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `input_largest` is the largest finite magnitude of floating inputs (masks apart), `target_largest` that of targets
     of the size of an output in half, over all batches. `statistics_stall` is how far running statistics, as stored,
     stop from those of batches, relative to themselves: at least half a unit in the last place over the momentum.
+    `loss_alone` is None where nothing is rounded to half.
     """
 
     case_id: str
@@ -577,6 +607,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     input_largest: Magnitude | None = None
     target_largest: Magnitude | None = None
     statistics_stall: ErrorSize | None = None
+    loss_alone: LossAlone | None = None
     notes: list[str] = []
 
     @property

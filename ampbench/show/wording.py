@@ -109,6 +109,14 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.ROUNDED: "{cases}: torch rounds the factors of fp32 products to {dtypes} here{variables:if| (||)}",
     Note.NOT_ROUNDED: "{cases}: no product was rounded to {dtype}: these are fp32 numbers{variables:if| (||)}",
     Note.NOTHING_CAST: "{cases}: autocast cast nothing to {dtype}: look for autocast(enabled=False) in forward",
+    Note.LOSS_CONSTANT: (
+        "{cases}: the loss has {constant:g}, which is {rounded} in {dtype} ({op}): compute the loss in fp32, or use a "
+        "..._with_logits loss"
+    ),
+    Note.LOSS_BROKEN: "{cases}: at outputs {at} the loss is finite in fp32 alone: compute the loss in fp32",
+    Note.LOSS_ERROR: (
+        "{cases}: at outputs {at} the gradient of the loss errs by {error:error}: compute the loss in fp32"
+    ),
     Note.CHANNELS_LAST: "{cases}: convolutions in half on tensor cores: try --set memory_format=channels_last",
     Note.ATTENTION: (
         "{tables}: attention runs by {kernels}; differences in time and error include the kernel's"
@@ -196,6 +204,8 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     Refusal.TARGET_RANGE: ("target range", "times"),
     Refusal.SCALE: ("loss scale", "scale"),
     Refusal.SPREAD: ("error over spread", "times"),
+    Refusal.LOSS_BREAKS: ("loss breaks", ""),
+    Refusal.LOSS_GRADIENT: ("loss gradient", "error"),
     Refusal.ERROR: ("output error", "error"),
     Refusal.GRADIENT_ERROR: ("gradient error", "error"),
     Refusal.UPDATE: ("updates lost", "share"),

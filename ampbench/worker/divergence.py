@@ -26,6 +26,7 @@ from ampbench.records.measured import (
     Divergence,
     GradientDivergence,
     Late,
+    LossAlone,
     OutputDivergence,
     Recipe,
     ReferenceStep,
@@ -47,6 +48,7 @@ from ampbench.worker.distances import (
     worst_gradient,
 )
 from ampbench.worker.late import Place, late_place
+from ampbench.worker.loss import measure_loss
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.worker.memory import is_out_of_memory, said_of
 from ampbench.worker.network import is_named, least_rate, misses, recipe_of, statistics_stall, steps_alone
@@ -111,6 +113,7 @@ class StepNumbers:
     decided: list[Decisions] = field(default_factory=list)
     recipe: Recipe | None = None
     stall: float | None = None
+    loss_alone: LossAlone | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -157,7 +160,9 @@ def run_step(
                 _note_decisions(numbers, loss)
             step.let_go()
             return numbers
-        numbers, gradients = _of_backward(step, workload, case, keep, notes, equal=equal, copy=update)
+        numbers, gradients = _of_backward(
+            step, workload, case, keep, notes, equal=equal, copy=update, lone=precision is None
+        )
         if is_named(workload, find_recipe(case.recipe)):
             numbers.recipe = misses(recipe_of(step.optimizer, step.module), step.optimizer, step.stored())
         if update:
@@ -197,9 +202,20 @@ def _of_forward(
 
 
 def _of_backward(
-    step: TrainingStep, workload: Workload, case: Case, keep: Device, notes: list[str], *, equal: bool, copy: bool
+    step: TrainingStep,
+    workload: Workload,
+    case: Case,
+    keep: Device,
+    notes: list[str],
+    *,
+    equal: bool,
+    copy: bool,
+    lone: bool,
 ) -> tuple[StepNumbers, dict[str, torch.Tensor]]:
-    """Return the numbers of a step of training without its update, and its gradients unchanged."""
+    """Return the numbers of a step of training without its update, and its gradients unchanged.
+
+    With `lone`, the loss is also measured apart from the network where the precision rounds to half.
+    """
     step.settle_scaler()
     seed_all(0)
     before = random_states(step.device)
@@ -220,6 +236,10 @@ def _of_backward(
         notes=notes,
         stall=statistics_stall(step.module),
     )
+    row = PRECISIONS[case.precision]
+    if copy and lone and (row.autocast or row.storage != "float32"):
+        scale = step.scaler.get_scale() if step.scaler is not None else 1.0
+        numbers.loss_alone = measure_loss(step.network, output, step.device, scale)
     return numbers, unscaled
 
 
@@ -585,6 +605,7 @@ def _divergence(group: _Group, case: Case, device: Device, started: float) -> Di
             recipe=numbers.recipe,
             target_largest=largest((targets for _, targets in pairs_of(workload)), numbers.half),
             statistics_stall=numbers.stall,
+            loss_alone=numbers.loss_alone,
         )
     if held.numbers is None:
         why = NO_REFERENCE.format(held.error)

@@ -1,6 +1,7 @@
 """Programs that trials of the advice got wrong, in small: the divergence pass and the verdict of each."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ampbench.core.statement import Refusal
+from ampbench.core.budget import MOST_OF_LOSS, Budget
+from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
+from ampbench.core.recipes import OPTIMIZERS
+from ampbench.core.statement import Hint, Refusal
+from ampbench.judge.verdict import takes_of
 from ampbench.records.changes import Status
-from ampbench.records.measured import Divergence
-from ampbench.worker.divergence import References, measure_divergence
+from ampbench.records.measured import Divergence, LossAlone, LossUnmeasured
+from ampbench.store import read_run
+from ampbench.worker.divergence import References, measure_divergence, run_step
 from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
+from tests.judge.test_one_step import trained as by_sgd
 from tests.judge.test_one_step import verdicts
 from tests.stored_runs import make_case
+from tests.workloads.built_workloads import HEAVY, TRAINED, build
 
 Optimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -224,3 +232,177 @@ def test_a_language_models_log_probabilities_refuse_in_nats(tmp_path: Path) -> N
 
 def across_tokens(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+HALVES = ("bf16_autocast", "fp16_autocast", "bf16_master", "fp16_master")
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+
+
+def classifier(loss: Any, targets: torch.Tensor | None = None, **changes: Any) -> Workload:
+    classes = torch.arange(32) % 4 if targets is None else targets
+    return replace(by_sgd(network()), targets=classes, loss=loss, **changes)
+
+
+def alone(workload: Workload, precision: str) -> LossAlone:
+    """Return the loss of a workload apart from its network, in a precision."""
+    dtype = SHORT_DTYPES[PRECISIONS[precision].storage]
+    case = make_case(precision, phase="training", input_dtype=dtype, batch_size=None)
+    lone = measure_divergence(workload, case, Cpu(), References()).loss_alone
+    assert lone is not None
+    return lone
+
+
+def log_of_softmax(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return -(logits.softmax(-1) + 1e-8).log()[torch.arange(len(classes)), classes].mean()
+
+
+def clamped(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    truth = F.one_hot(classes, 4).to(logits.dtype)
+    p = logits.sigmoid().clamp(1e-7, 1 - 1e-7)
+    return -(truth * p.log() + (1 - truth) * (1 - p).log()).mean()
+
+
+def both_clamped(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return -logits.softmax(-1).clamp(1e-8, 1 - 1e-8).log()[torch.arange(len(classes)), classes].mean()
+
+
+def naive_softmax(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    weights = logits.exp()
+    return -(weights[torch.arange(len(classes)), classes] / weights.sum(-1)).log().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "precision", "constant"),
+    [
+        (log_of_softmax, "fp16_autocast", (1e-8, "0", "fp16", "add")),
+        (log_of_softmax, "fp16_master", (1e-8, "0", "fp16", "add")),
+        (both_clamped, "fp16_autocast", (1e-8, "0", "fp16", "clamp")),
+        (clamped, "bf16_autocast", (1 - 1e-7, "1", "bf16", "clamp")),
+        (clamped, "bf16_master", (1 - 1e-7, "1", "bf16", "clamp")),
+    ],
+)
+def test_a_loss_whose_guard_low_precision_removes_is_refused(
+    tmp_path: Path, loss: Any, precision: str, constant: tuple[float, str, str, str]
+) -> None:
+    lone = alone(classifier(loss), precision)
+    assert (lone.constant, lone.rounded, lone.dtype, lone.op) == constant
+    assert lone.guards
+    other = precision.replace("bf16", "x").replace("fp16", "bf16").replace("x", "fp16")
+    judged = verdicts(tmp_path, classifier(loss), precision, other)
+    assert (judged[precision].status, judged[precision].code) == (Status.REFUSED, Refusal.LOSS_BREAKS)
+    if loss is not clamped:
+        assert judged[other].code is not Refusal.LOSS_BREAKS
+
+
+def test_probabilities_of_the_network_are_tried_at_larger_logits() -> None:
+    workload = classifier(lambda p, t: -(p + 1e-8).log()[torch.arange(32), t].mean())
+    workload = replace(workload, module=torch.nn.Sequential(workload.module, torch.nn.Softmax(-1)))
+    assert alone(workload, "fp16_autocast").nonfinite_at == "x16"
+
+
+def test_a_softmax_that_overflows_in_fp16_is_refused_where_outputs_grow(tmp_path: Path) -> None:
+    lone = alone(classifier(naive_softmax), "fp16_autocast")
+    assert (lone.constant, lone.guards, lone.nonfinite_at) == (None, False, "x64")
+    judged = verdicts(tmp_path, classifier(naive_softmax), "fp16_autocast", "bf16_autocast")
+    assert judged["fp16_autocast"].code is Refusal.LOSS_BREAKS
+    assert judged["bf16_autocast"].status is Status.OK
+
+
+LOSSES = {
+    "cross_entropy": (F.cross_entropy, None),
+    "log_softmax": (lambda x, t: F.nll_loss(x.log_softmax(-1), t), None),
+    "with_logits": (F.binary_cross_entropy_with_logits, torch.rand(32, 4).round()),
+    "mse": (F.mse_loss, 30 * torch.randn(32, 4)),
+    "mse_of_ones": (F.mse_loss, torch.ones(32, 4)),
+    "smooth_l1": (F.smooth_l1_loss, torch.randn(32, 4)),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_usual_losses_are_not_refused(name: str) -> None:
+    loss, targets = LOSSES[name]
+    for precision in HALVES:
+        lone = alone(classifier(loss, targets), precision)
+        assert (lone.unmeasured, lone.guards, lone.nonfinite_at) == ("", False, "")
+        assert lone.grad_rel_l2 is not None
+        assert lone.grad_rel_l2 < MOST_OF_LOSS / 5
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name not in (*HEAVY, "mobilenet_v3_large")])
+def test_losses_of_built_in_workloads_are_not_refused(name: str) -> None:
+    workload = build(name)
+    for precision in ("bf16_autocast", "fp16_master"):
+        dtype = SHORT_DTYPES[PRECISIONS[precision].storage]
+        case = make_case(precision, phase="training", input_dtype=dtype, batch_size=None)
+        lone = run_step(workload, case, Cpu(), keep=Cpu()).loss_alone
+        assert lone is not None
+        assert (lone.unmeasured, lone.guards, lone.nonfinite_at) == ("", False, "")
+        assert lone.grad_rel_l2 < MOST_OF_LOSS / 5
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (lambda out: out["loss"], LossUnmeasured.NO_GRADIENT),
+        (lambda out: (out["logits"] * torch.rand_like(out["logits"])).sum(), LossUnmeasured.RANDOM),
+    ],
+)
+def test_a_loss_that_cannot_be_measured_alone_leaves_the_case_decided(tmp_path: Path, loss: Any, why: str) -> None:
+    class WithLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            logits = self.inner(x)
+            return {"logits": logits, "loss": logits.float().square().mean()}
+
+    workload = replace(by_sgd(WithLoss()), targets=None, loss=loss)
+    assert alone(workload, "bf16_autocast") == LossAlone(unmeasured=why)
+    if why is LossUnmeasured.NO_GRADIENT:
+        assert verdicts(tmp_path, workload, "bf16_autocast")["bf16_autocast"].status is Status.OK
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_optimizer_is_ok_in_pure_half_without_a_measured_update(tmp_path: Path, name: str) -> None:
+    kind = getattr(torch.optim, OPTIMIZERS[name].kind)
+    workload = replace(by_sgd(network()), optimizer=lambda parameters: kind(parameters, lr=1e-3))
+    case = make_case("bf16_pure", phase="training", input_dtype="bf16", batch_size=None)
+    update = measure_divergence(workload, case, Cpu(), References()).update
+    assert update is not None
+    judged = verdicts(tmp_path, workload, "bf16_pure")["bf16_pure"]
+    assert judged.status is not Status.OK or update.kept is not None
+    if name == "adafactor":
+        assert (judged.status, judged.code) == (Status.REFUSED, Refusal.UPDATE)
+
+
+def test_targets_that_an_output_in_fp16_cannot_be_are_refused(tmp_path: Path) -> None:
+    workload = by_sgd(torch.nn.Linear(16, 4), targets=1e5)
+    found = verdicts(tmp_path, workload, "fp16_autocast", "bf16_autocast")
+    refused, largest = found["fp16_autocast"], float(workload.targets.abs().max())
+    assert (refused.status, refused.code, refused.limit) == (Status.REFUSED, Refusal.TARGET_RANGE, 1.0)
+    assert refused.number == pytest.approx(largest / 65504)
+    assert found["bf16_autocast"].status is Status.OK
+    (take,) = takes_of(read_run(next(tmp_path.rglob("*.jsonl"))), Budget()).values()
+    assert Hint.SCALE not in {hint.code for hint in take.hints}
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.01])
+def test_running_statistics_that_stall_are_refused_where_they_are_stored_in_bf16(
+    momentum: float, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32, momentum=momentum), torch.nn.Linear(32, 4)
+    found = verdicts(tmp_path, by_sgd(torch.nn.Sequential(*layers)), *HALVES, "bf16_pure")
+    assert {found[name].status for name in HALVES if name != "bf16_master"} == {Status.OK}
+    stalls = found["bf16_master"]
+    if momentum == 0.1:
+        assert stalls.status is Status.OK
+    else:
+        assert (stalls.status, stalls.code, stalls.limit) == (Status.REFUSED, Refusal.STATISTICS, 0.1)
+        assert stalls.number == 2**-9 / 0.01
+        assert found["bf16_pure"].status is Status.REFUSED

@@ -268,7 +268,9 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
             "grad_reference_norm": np.linalg.norm(truth[1]),
             "grad_sketch": sketch("low high", truth[1]).text,
         }
-        expected = change_divergence(expected, **trained, update=found.update, recipe=found.recipe)
+        expected = change_divergence(
+            expected, **trained, update=found.update, recipe=found.recipe, loss_alone=found.loss_alone
+        )
         assert found.recipe == recipe_of(half_the_gradient(workload.module.parameters()), workload.module)
         assert (found.update.rel_l2 < 1e-6) == (precision == "fp32")
 
