@@ -182,7 +182,14 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     ]
 
 
+PARTS = {"loss = self.loss(": "in the loss", ".backward()": "in the backward pass", ".step(": "in the optimizer's step"}
+"""The parts of a step by the calls in the worker's code; the rest is the network's forward pass."""
+
+
 def own_place(error: BaseException) -> str:
-    """Return " (model.py, line 12)" for the innermost of the `own_frames`, "" without any."""
-    frames = own_frames(error)
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    """Return " (in the loss, model.py, line 12)": the part of a step, and the innermost of the `own_frames`."""
+    worker = str(Path(__file__).parent / "worker")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(worker)]
+    parts = [part for frame in frames for call, part in PARTS.items() if call in (frame.line or "")][-1:]
+    parts += [f"{Path(frame.filename).name}, line {frame.lineno}" for frame in own_frames(error)[-1:]]
+    return f" ({', '.join(parts)})" if parts else ""

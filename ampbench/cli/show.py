@@ -47,8 +47,7 @@ def command(
     Examples:
       ampbench show
       ampbench show 20260131T120000Z -k "resnet and training"
-      ampbench show -v -k CASE_ID                  everything about one case
-      ampbench show latest --json > rows.json
+      ampbench show -v -k CASE_ID                  all of a case, explained
       ampbench show 1f9a3c -v                      a run of ampbench explain casts
       ampbench show cpu.jsonl gpu.jsonl            machines side by side
 
@@ -59,6 +58,7 @@ def command(
       memory     peak of one step (times that of fp32)
       error      relative L2 of the output that errs most, against fp64
       verdict    ok; refused: a number over its limit; undecided: what is missing
+    "Error over spread" divides an output's error by how much inputs change it.
     """
     from ampbench import store
     from ampbench.records.case import matches
@@ -108,8 +108,6 @@ def _beside(files: "Sequence[Path]", keyword: str, budget: Budget, format: Outpu
 
 REPORTS = "reports"
 """The folder in --results for reports without -o."""
-EXTRA = ("jinja2", "markupsafe", "vl_convert")
-"""The modules that the extra `report` brings."""
 
 
 def report(
@@ -117,8 +115,8 @@ def report(
     runs: Annotated[
         list[str] | None,
         Argument(
-            metavar="RUN",
-            help=f"Each {A_RUN}, or a folder of runs. Default: latest, with what explains it; for a site: all runs.",
+            metavar="[RUN...]",
+            help=f"A run: {A_RUN}. Or a folder. Default: latest, with what explains it; for a site: all runs.",
         ),
     ] = None,
     baseline: Annotated[str, Option(metavar="RUN", help="Compare each run with this one.")] = "",
@@ -147,7 +145,8 @@ def report(
     """
     if site is not None and output is not None:
         raise UsageError("--site and -o contradict each other: a site is a folder of files, -o names one file")
-    check_installed()
+    if any(find_spec(name) is None for name in ("jinja2", "markupsafe", "vl_convert")):
+        raise UsageError("a report needs its extra: pip install 'ampbench[report]'")
     from ampbench import store
     from ampbench.store import no_garbage_collection
 
@@ -167,12 +166,6 @@ def report(
         print_note(remark)
     print_text(str(path))
     return 0
-
-
-def check_installed() -> None:
-    """Raise `UsageError` where the extra `report` is not installed."""
-    if any(find_spec(name) is None for name in EXTRA):
-        raise UsageError("a report needs its extra: pip install 'ampbench[report]'")
 
 
 def _name(material: "Material") -> str:

@@ -546,7 +546,7 @@ def unfit_said(stored: StoredRun) -> str:
     unfit = rounds.cause >= 0
     if not unfit.any() or np.mean(unfit) <= UNFIT_SHARE:
         return ""
-    return said_of(rounds.cause[unfit], rounds.value[unfit], len(unfit), "rounds")
+    return said_of(rounds.cause[unfit], rounds.value[unfit], len(unfit), "rounds of all cases")
 
 
 def unsteady_device(stored: StoredRun) -> bool:
@@ -564,6 +564,6 @@ def unquiet(stored: StoredRun) -> list[str]:
         causes.append(f"{disturbed:.0%} of the samples took over {DISTURBED_BY}")
     held_up = sum(stats.all_inflated(measured.samples, measured.cpu_samples) for measured in stored.rounds)
     if held_up:
-        rounds = f"{held_up} of {len(stored.rounds)} rounds"
+        rounds = f"{held_up} of {len(stored.rounds)} rounds of all cases"
         causes.append(f"in {rounds} every sample was interrupted, so CPU time is reported")
     return [cause for cause in causes if cause]

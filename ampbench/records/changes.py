@@ -528,6 +528,13 @@ class Verdict:
     memory: Interval = Interval()
     taken: bool = False
 
+    def __repr__(self) -> str:
+        speed = "" if self.speed.value is None else f", {self.speed.value:.2f}x as fast"
+        number = "" if self.number is None else f" {self.number:.2g} of {self.limit or 0:g}"
+        return (
+            f"<Verdict {self.label} {self.phase}: {self.status}{speed}{f', {self.code}{number}' if self.code else ''}>"
+        )
+
     @property
     def label(self) -> str:
         """Its precision as people read it: "fp16_autocast (no scaler)" without GradScaler."""

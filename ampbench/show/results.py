@@ -178,7 +178,8 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
     """Yield which precision of a table to take and why, the evidence, and hints; nothing without a measurement."""
     if take is None:
         return
-    yield f"→ {_capital(answer(take.statement))}"
+    text = answer(take.statement)
+    yield f"→ {text[:1].upper()}{text[1:]}"
     yield from _next(take, screen.header)
     rounds = max((int(number(row["rounds"]) or 0) for row in rows), default=0)
     quiet = all(note.code not in (Note.UNQUIET, Note.UNSTEADY) for note in screen.notes)
@@ -208,13 +209,11 @@ def _next(take: Take, header: Header) -> Iterator[str]:
     ):
         verb, limit, default = EXPLAINS[passed.code]
         parts = [f"  ampbench explain {verb} {shlex.quote(passed.workload)} --precision {passed.precision}"]
-        parts += ["--phase training"] if passed.phase == "training" else []
+        _, named, recipe = take.group.recipe.partition("optimizer=")
+        phase = ["--phase training"] if passed.phase == "training" else []
+        parts += [f"--optimizer {recipe.replace(',', ':', 1)}"] if named else phase
         parts += [f"{limit} {passed.limit:g}"] if limit and passed.limit and passed.limit != default else []
         yield " ".join(parts)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _every_metric(rows: Sequence[Row]) -> Iterator[Block]:

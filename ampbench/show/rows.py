@@ -61,11 +61,6 @@ class Take:
         return self.taken.case_id if self.taken else None
 
     @property
-    def stays(self) -> bool:
-        """Whether the precision to take is the one that runs without any change."""
-        return self.precision in TODAYS
-
-    @property
     def certain(self) -> bool:
         """Whether more rounds or a quieter machine cannot change the answer."""
         return self.statement.code is not Answer.UNCERTAIN and "looks" not in self.statement.facts

@@ -155,10 +155,7 @@ def run_id(file: Path) -> str:
 
 
 def new_run_id(host: str, started: datetime | None = None) -> str:
-    """Return an id for a run begun on `host` at `started` (now): `20260131T120000Z-myhost-1f9a3c`, sorted by time.
-
-    The last part begins with the fraction of a second, in 256 us, and ends in three random digits.
-    """
+    """Return an id for a run begun on `host` at `started` (now): `20260131T120000Z-myhost-1f9a3c`, sorted by time."""
     time = (started or datetime.now(UTC)).astimezone(UTC)
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", host).strip("-") or "host"
     return f"{time:%Y%m%dT%H%M%SZ}-{name}-{time.microsecond >> 8:03x}{secrets.randbits(12):03x}"

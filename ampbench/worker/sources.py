@@ -364,7 +364,7 @@ def _checked(name: str, returned: object) -> Workload:
             raise _wrong(name, f"{label} is on meta, without values; load all weights on the CPU")
         if tensor.device.type != "cpu":
             raise _wrong(name, f"{label} is on {tensor.device}; return the module on the CPU, ampbench moves it")
-        if tensor.dtype is torch.float64 and tensor.requires_grad:
+        if tensor.dtype is torch.float64 and isinstance(tensor, torch.nn.Parameter):
             raise _wrong(name, f"{label} is {tensor.dtype}; return the module in fp32, bf16 or fp16")
     return returned
 
@@ -455,7 +455,9 @@ def _needed(function: Callable[..., Any] | None) -> int | None:
 
 
 def _check_arguments(name: str, module: torch.nn.Module, batch: object) -> None:
-    """Refuse a batch of more inputs than the network's `forward` takes."""
+    """Refuse a batch in fp64, and one of more inputs than the network's `forward` takes."""
+    if any(leaf.dtype is torch.float64 for leaf in tensors_of(batch)):
+        raise _wrong(name, "an input is torch.float64; give the inputs in fp32")
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):

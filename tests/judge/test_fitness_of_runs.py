@@ -47,11 +47,11 @@ def test_a_run_says_what_the_machine_did_beside_it(tmp_path):
     rounds = [make_round(FP32, number=number, samples=[[4.0]], cpu_samples=[[1.0]], fitness=busy) for number in (0, 1)]
     rounds.append(make_round(FP32, number=2, samples=[[1.0] * 3], cpu_samples=[[1.0] * 3], fitness=Fitness()))
     stored = read_run(write_run(tmp_path, [FP32], *rounds))
-    assert unfit_said(stored) == "other processes used 76% of the CPU in 2 of 3 rounds"
+    assert unfit_said(stored) == "other processes used 76% of the CPU in 2 of 3 rounds of all cases"
     assert unquiet(stored) == [
-        "other processes used 76% of the CPU in 2 of 3 rounds",
+        "other processes used 76% of the CPU in 2 of 3 rounds of all cases",
         "40% of the samples took over 1.1 times the fastest of their build, or their CPU time",
-        "in 2 of 3 rounds every sample was interrupted, so CPU time is reported",
+        "in 2 of 3 rounds of all cases every sample was interrupted, so CPU time is reported",
     ]
     quiet = [replace(one, fitness=Fitness(other_share=0.01), samples=[[1.0]]) for one in rounds[:2]]
     assert unquiet(read_run(write_run(tmp_path / "quiet", [FP32], *quiet))) == []

@@ -35,6 +35,7 @@ def test_the_fastest_that_is_ok_is_taken_and_marked() -> None:
     assert answered(found) == (Answer.TAKE, "bf16_pure", None)
     assert [verdict.precision for verdict in found.verdicts] == ["fp32", "bf16_autocast", "bf16_pure"]
     assert [verdict.taken for verdict in found.verdicts] == [False, False, True]
+    assert repr(found.taken) == "<Verdict bf16_pure inference: ok, 3.33x as fast, error 0.005 of 0.02>"
     facts = found.statement.facts
     assert (facts["than"], facts["code"], facts["number"], facts["limit"]) == ("fp32", Refusal.ERROR, 5e-3, 0.02)
     assert facts["speed"] == pytest.approx(10 / 3)

@@ -86,6 +86,11 @@ def test_items_default_to_the_length_of_the_first_input(tmp_path: Path) -> None:
             "f",
             r"weight is torch.float64",
         ),
+        (
+            "import torch\ndef f(): return torch.nn.ReLU(), {'x': torch.ones(2).double()}\n",
+            "f",
+            r"input is torch.float64",
+        ),
         (WHOLE.format("version='1.2'"), "f", r"the version is '1.2'; expected a whole number"),
         (WHOLE.format("items_per_step=float('nan')"), "f", r"items_per_step is nan; expected a number above 0"),
         (WHOLE.format("optimizer=3"), "f", r"the optimizer is int; expected a function or None"),

@@ -72,6 +72,61 @@ def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_pat
     assert not any(frame.startswith(str(Path(ampbench.__file__).parent)) for frame in found.frames)
 
 
+IN_PARTS = """
+import ampbench, torch
+
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError('mine')
+
+class Optimizer(torch.optim.SGD):
+    def step(self, closure=None):
+        raise RuntimeError('mine')
+
+def made(loss, optimizer=torch.optim.SGD):
+    return ampbench.Workload(
+        module=torch.nn.Linear(3, 3), inputs=torch.ones(2, 3), loss=loss,
+        optimizer=lambda weights: optimizer(weights, lr=0.1),
+    )
+
+def forward():
+    return torch.nn.Linear(4, 3), torch.ones(2, 3), lambda output: output.sum()
+
+def loss():
+    return made(lambda output: output['missing'])
+
+def backward():
+    return made(lambda output: Failing.apply(output).sum())
+
+def optimizer():
+    return made(lambda output: output.sum(), Optimizer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "place"),
+    [
+        ("forward", ""),
+        ("loss", " (in the loss, parts.py, line 27)"),
+        ("backward", " (in the backward pass, parts.py, line 11)"),
+        ("optimizer", " (in the optimizer's step, parts.py, line 15)"),
+    ],
+)
+def test_a_failure_names_the_part_of_the_step(function: str, place: str, case: MakeCase, tmp_path: Path) -> None:
+    model = tmp_path / "parts.py"
+    model.write_text(IN_PARTS)
+    source = WorkloadSource(name=function, family="user", module=str(model), function=function, builtin=False)
+    planned = case("fp32", "training", workload=function, batch_size=None)
+    message = rounds.Worker().serve(ask("round", planned, source)).failure.message
+    assert message.endswith(place)
+    assert ("(in the " in message) == bool(place)
+
+
 @pytest.mark.parametrize("does", ["ampbench.studies.fantasy_measure:do", "ampbench.worker.worker:do_fantasy"])
 def test_a_task_that_a_worker_does_not_know_is_refused_and_measures_nothing(does: str, case: MakeCase) -> None:
     request = msgspec.structs.replace(ask("round", linear_case(case)), task="fantasy", does=does)
