@@ -140,6 +140,7 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
         loss=2.3026 if training else None,
         reference_loss=2.3025 if training else None,
         grad_rel_l2=measured.grad_error,
+        grad_noise=0.1,
         grad_worst_parameter="layers.2.weight" if training else None,
         grad_flushed=measured.flushed,
         grad_elements=1_000_000 if measured.flushed is not None else None,
