@@ -563,7 +563,7 @@ class LossAlone(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     unmeasured: str = ""
-    constant: float | None = None
+    constant: Signed | None = None
     rounded: str = ""
     dtype: str = ""
     op: str = ""

@@ -218,7 +218,7 @@ def test_what_a_scope_raises_is_its_finding_and_the_others_are_measured() -> Non
     workload = dataclasses.replace(mlp(), loss=only_within_autocast)
     found = measure(workload, steps=2)
     forward, *others = found.scopes
-    assert forward.error.startswith("RuntimeError: no loss (test_scope_measure.py, line ")
+    assert forward.error.startswith("RuntimeError: no loss (in the loss, test_scope_measure.py, line ")
     assert forward.casts == forward.samples == []
     assert all(run.casts and run.samples and not run.error for run in others)
 
@@ -307,5 +307,5 @@ def test_where_fp64_fails_scopes_are_held_against_fp32_and_that_is_said() -> Non
     found = measure(dataclasses.replace(mlp(), loss=not_in_fp64), steps=2)
     assert found.reference_dtype == "fp32"
     (note,) = [note for note in found.notes if "fp32" in note]
-    assert note.startswith("errors are against fp32, as the fp64 reference failed: RuntimeError: no fp64 (test_scope")
+    assert "the fp64 reference failed: RuntimeError: no fp64 (in the loss, test_scope" in note
     assert all(0 < run.output_rel_l2 < 0.1 for run in found.scopes)
