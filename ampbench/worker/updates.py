@@ -85,14 +85,14 @@ class Snapshot:
 class Gradients:
     """The gradients of a step at the workload's own weights, as the optimizer gets them, and the `stored` dtypes.
 
-    `second` are the gradients of a second batch or, of a single batch, of a part with the `share` of its samples (0: a
-    second batch), empty for the reason `no_second`. `make` made the optimizer. With `skipped`, GradScaler skipped the
-    step.
+    `second` are the gradients of a second batch; the fp64 step of a single batch has `halves` instead, by parameter the
+    squared norm of its gradient and its noise. Both are empty for the reason `no_second`. `make` made the optimizer.
+    With `skipped`, GradScaler skipped the step.
     """
 
     first: Tensors
     second: Tensors = field(default_factory=dict)
-    share: float = 0.0
+    halves: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     no_second: str = ""
     stored: Mapping[str, torch.dtype]
     make: Make = default_optimizer
@@ -215,7 +215,7 @@ def halves_of(workload: Workload, case: Case) -> tuple[float, list[tuple[Any, An
 def with_second(step: TrainingStep, workload: Workload, case: Case, gradients: Gradients, *, exact: bool) -> Gradients:
     """Return `gradients` with those of a second batch at the workload's own weights.
 
-    The `exact` step of a single batch gets those of one half instead, if the mean over both halves is the gradient of
+    The `exact` step of a single batch gets the noise of its halves instead, if the mean over both is the gradient of
     the batch. Without them for a workload's own step, which moves the weights, for a batch that cannot be halved, and
     where GradScaler finds no scale that keeps them finite.
     """
@@ -231,11 +231,13 @@ def with_second(step: TrainingStep, workload: Workload, case: Case, gradients: G
         second = _finite_gradients(step, parts[0])
         if share and not _is_mean(gradients.first, second, step.gradients_of(*parts[1]), share):
             return replace(gradients, no_second=NoNoise.NO_MEAN)
+        if share:
+            return replace(gradients, halves=_noise_of_halves(gradients.first, second, share))
     except Exception:
         if several:
             raise
         return replace(gradients, no_second=NoNoise.NOT_HALVED)  # a network for one batch size
-    return replace(gradients, second=second, share=share, no_second="" if second else NoNoise.NOT_FINITE)
+    return replace(gradients, second=second, no_second="" if second else NoNoise.NOT_FINITE)
 
 
 def _finite_gradients(step: TrainingStep, pair: tuple[Any, Any]) -> Tensors:
@@ -248,6 +250,15 @@ def _finite_gradients(step: TrainingStep, pair: tuple[Any, Any]) -> Tensors:
         if is_finite(gradients.values()):
             return gradients
     return {}
+
+
+def _noise_of_halves(whole: Tensors, half: Tensors, share: float) -> dict[str, tuple[float, float]]:
+    """Return each gradient's squared norm and noise; `half` has this `share` of the samples."""
+    pairs = {name: (real_parts(whole[name].to_dense()), real_parts(half[name].to_dense())) for name in whole}
+    return {
+        name: (float(first.square().sum()), float((first - second).square().sum()) * share / (1 - share))
+        for name, (first, second) in pairs.items()
+    }
 
 
 def _is_mean(whole: Tensors, half: Tensors, other: Tensors, share: float) -> bool:
@@ -357,23 +368,22 @@ def batch_noise(intended: Intended, gradients: Gradients, keep: Device, tensor: 
     exact, first = intended.gradients, gradients.first
     if exact.no_second:
         return {"no_noise": exact.no_second}
-    if not first.keys() == exact.first.keys() == exact.second.keys():
+    if not first.keys() == exact.first.keys() == (exact.halves or exact.second).keys():
         return {"no_noise": NoNoise.OTHER_GRADIENTS}
-    common, noise, norm, of_tensor, share = 0.0, 0.0, 0.0, None, exact.share
+    common, noise, norm, of_tensor = 0.0, 0.0, 0.0, None
     for name in first:
-        true = [_in_fp64(gradient[name], keep) for gradient in (exact.first, exact.second)]
-        if share:
-            size = float(true[0].square().sum())
-            apart = float((true[0] - true[1]).square().sum()) * share / (1 - share)
+        if exact.halves:
+            size, apart = exact.halves[name]
         else:
+            true = [_in_fp64(gradient[name], keep) for gradient in (exact.first, exact.second)]
             size = sum(float(value.square().sum()) for value in true) / 2
             apart = float((true[0] - true[1]).square().sum()) / 2
+            if name in gradients.second:
+                values = [_in_fp64(gradient[name], keep) for gradient in (first, gradients.second)]
+                common += float(((values[0] - true[0]) * (values[1] - true[1])).sum())
         noise, norm = noise + apart, norm + size
         if name == tensor and size:
             of_tensor = math.sqrt(apart / size)
-        if name in gradients.second:
-            values = [_in_fp64(gradient[name], keep) for gradient in (first, gradients.second)]
-            common += float(((values[0] - true[0]) * (values[1] - true[1])).sum())
     if not (math.isfinite(common) and math.isfinite(noise) and 0 < norm < math.inf and noise > 0):
         return {"no_noise": NoNoise.NOT_FINITE}
     bias = math.sqrt(max(common, 0.0) / norm) if gradients.second else None
