@@ -31,7 +31,7 @@ from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHO
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, Undecided, state
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Evidence, Interval, Status, Verdict
-from ampbench.records.kinds import TRAINING as TRAININGS
+from ampbench.records.kinds import TRAINING as TRAINING_STUDY
 from ampbench.records.labels import few, fp32s_fault, hints_of, no_precisions_fault
 from ampbench.records.measured import LOWEST_BIN, Divergence, Late, Update
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number
@@ -479,7 +479,7 @@ def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
     """Return the studies of trainings in a run's folder."""
     from ampbench.store import runs_beside
 
-    return runs_beside(stored, TRAININGS)
+    return runs_beside(stored, TRAINING_STUDY)
 
 
 def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:

@@ -25,8 +25,6 @@ PASSES = 2
 """The most passes over the batches, but `WARM_STEPS` steps at least: later, few batches are memorised."""
 HALVED = 0.5
 """The share of the first loss that ends the steps: one batch is soon memorised, and its gradients are then tiny."""
-LATE_FLOPS = WARM_FLOPS
-"""The most FLOPs of the steps, about a fifth of the default budget; FLOPs, so that two runs stop at the same step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def late_place(workload: Workload, case: Case, device: Device) -> Place:
             seed_all(0)
             step = build_training(workload, case, device, precision=PRECISIONS[BASELINE])
             switch_off_dropout(step.module, [])
-            steps, stop = _train(step, LATE_FLOPS.get(device.type, MANY_FLOPS), len(pairs))
+            steps, stop = _train(step, WARM_FLOPS.get(device.type, MANY_FLOPS), len(pairs))
             snapshot = snapshot_of(step, steps)
     except Exception as error:
         if is_out_of_memory(error):

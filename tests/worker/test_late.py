@@ -68,7 +68,7 @@ def test_the_steps_end_at_half_of_the_first_loss(case: MakeCase) -> None:
 
 def test_the_steps_end_at_a_count_of_flops(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     flops = 32 * 2 * (8 * 16 * 2 + 16 * 4 * 3)  # products of a step: the first layer has no gradient of its inputs
-    monkeypatch.setattr(late, "LATE_FLOPS", {"cpu": 7.5 * flops})
+    monkeypatch.setattr(late, "WARM_FLOPS", {"cpu": 7.5 * flops})
     assert place(network(), case("fp32", "training")) == (Stop.FLOPS, 7, 3)
 
 
