@@ -49,7 +49,7 @@ PACKAGE = ROOT / "ampbench"
 @pytest.fixture
 def results(tmp_path):
     case = make_case("fp32")
-    path = write_run(tmp_path / "results", [case], make_round(case), make_divergence(case, grad_bias=0.25))
+    path = write_run(tmp_path / "results", [case], make_round(case), make_divergence(case, grad_noise=0.25))
     return path.parents[1]
 
 
@@ -86,9 +86,9 @@ def test_the_metric_of_the_page_is_none_of_those_that_there_are():
 
 
 def test_a_stored_number_that_becomes_a_column_is_loaded(results, monkeypatch):
-    made = Column("grad_bias", "bias", "error", "lower", "divergence.gradient.bias")
+    made = Column("grad_noise", "noise", "error", "lower", "divergence.gradient.noise")
     monkeypatch.setattr(frame, "COLUMNS", {**COLUMNS, made.name: made})
-    assert ampbench.load(results)["grad_bias"].tolist() == [0.25]
+    assert ampbench.load(results)["grad_noise"].tolist() == [0.25]
 
 
 def test_a_format_that_is_a_row_can_be_converted_to(results, monkeypatch, capsys):

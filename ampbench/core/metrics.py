@@ -35,7 +35,7 @@ class Column:
     `Divergence` whose `nonfinite` elements make the metric undefined.
 
     `of` is the path to the value in `header`, `case`, `memory` or `late` ("memory.peak_bytes"), else in the divergence.
-    "gradient.bias / noise" is the ratio of two fields of one record. "": `judge.frame.FUNCTIONS` computes the column.
+    "gradient.flushed / elements" is a ratio of two fields of one record. "": `judge.frame.FUNCTIONS` computes it.
     """
 
     name: str
@@ -199,9 +199,6 @@ _FIRST = _by_name(
     ),
     Column("grad_tensor_rel_l2", "tensor's error", "error", "lower", "gradient.tensor_rel_l2").means(
         "The relative error of that parameter's gradient."
-    ),
-    Column("grad_bias_ratio", "bias/noise", "ratio", "lower", "gradient.bias / noise").means(
-        "What errors of gradients have in common over batches, divided by the noise of a batch."
     ),
     Column("scaler_scale", "loss scale", "number", None, "scaler_scale").means("Where GradScaler settled."),
     Column("input_largest", "largest input", "number", None, "input_largest").means("Largest magnitude of all inputs."),

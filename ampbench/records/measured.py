@@ -522,9 +522,9 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     Counts are as in `OutputDivergence`; `flushed` of the `elements` are zero only here. `worst_parameter` has the
     largest error of its gradient, `tensor_parameter` the largest of those with at least a hundredth of the norm.
     `noise` is the standard deviation of a batch's fp64 gradient: the distance of two batches' gradients over the square
-    root of two or, of a single batch, half the distance of its halves' gradients, whose expected square is the same.
-    `bias` is the error that both have in common. Both are relative to the gradients' norm, `tensor_noise` to that of
-    `tensor_parameter`; `no_noise` is the code of why they are None. Empty in inference.
+    root of two or, of a single batch, half the distance of its halves' gradients, whose expected square is the same. It
+    is relative to the gradients' norm, `tensor_noise` to the norm of `tensor_parameter`; `no_noise` is the code of why
+    they are None. Empty in inference.
     """
 
     rel_l2: ErrorSize | None = None
@@ -538,7 +538,6 @@ class GradientDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     worst_parameter: str | None = None
     tensor_parameter: str | None = None
     tensor_rel_l2: ErrorSize | None = None
-    bias: ErrorSize | None = None
     noise: ErrorSize | None = None
     tensor_noise: ErrorSize | None = None
     no_noise: str = ""

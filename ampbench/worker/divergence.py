@@ -72,7 +72,7 @@ from ampbench.worker.updates import (
     intended_update,
     measure_update,
     take_snapshot,
-    with_second,
+    with_noise,
 )
 from ampbench.workload import Workload
 
@@ -133,8 +133,8 @@ def run_step(
     """Run one step of `case` (in another `precision` if one is named) and return its numbers on device `keep`.
 
     `kept` are the modules kept in fp32, as in `build_network`. Without `update` the optimizer does not run, and outputs
-    are not copied to fp64. With `native` the gradients of a second batch follow. `weights` are updated weights to
-    compare with. Where the optimizer refuses fp64, that step has no updated weights. Dropout is off: the masks of two
+    are not copied to fp64. With `native` the noise of a batch follows in fp64. `weights` are updated weights to compare
+    with. Where the optimizer refuses fp64, that step has no updated weights. Dropout is off: the masks of two
     precisions differ, which says nothing about precision. Other random numbers come from the same seed and, in eager
     mode with `equal`, are the same in every precision.
     """
@@ -177,10 +177,10 @@ def run_step(
             skipped = bool(numbers.skipped_steps)
             make = step.network.make_optimizer
             numbers.native = Gradients(first=gradients, stored=stored, make=make, skipped=skipped)
-            if update:
+            if update and precision is FP64:
                 seed_all(0)
                 with _drawing(equal):
-                    numbers.native = with_second(step, workload, case, numbers.native, exact=precision is FP64)
+                    numbers.native = with_noise(step, workload, case, numbers.native)
         if update and numbers.recipe is not None:
             least = least_rate(workload, find_recipe(case.recipe), step.optimizer)
             numbers.recipe = structs.replace(numbers.recipe, least_rate=least)
@@ -263,7 +263,7 @@ def _update(step: TrainingStep, numbers: StepNumbers, keep: Device, weights: Map
         numbers.apart = compare(list(updated.values()), [expected[name] for name in updated], keep)
         if isinstance(step.device, Cpu):  # elsewhere a second step is compared with these
             return
-    again = weights is None or len(step.data.batches) > 1  # further gradients begin with the weights as they were
+    again = weights is None  # further gradients begin with the weights as they were
     numbers.updated = {name: value.clone() for name, value in updated.items()} if again else updated
 
 
@@ -642,7 +642,7 @@ def _divergence(group: _Group, case: Case, device: Device, started: float) -> Di
         return divergence
     named = held.intended.snapshot.named
     update = measure_update(held.intended, numbers.native, device, keep) if named else None
-    noise = batch_noise(held.intended, numbers.native, keep, divergence.gradient.tensor_parameter)
+    noise = batch_noise(held.intended, numbers.native, divergence.gradient.tensor_parameter)
     nonfinite = max(divergence.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
     gradient = structs.replace(divergence.gradient, **noise)
     return structs.replace(divergence, update=update, gradient=gradient, param_nonfinite=nonfinite)

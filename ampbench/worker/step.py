@@ -236,13 +236,11 @@ class TrainingStep(BuiltStep):
         return output, self._gradients()
 
     def gradients_of(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
-        """Return the unscaled gradients of another batch, by name."""
+        """Return the gradients of another batch by name, without a scaler."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.network.judge(*self.data.placed(inputs, targets))[1]
         assert loss is not None
         self.differentiate(loss)
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
         return self._gradients()
 
     def apply_gradients(self) -> bool:

@@ -30,7 +30,6 @@ from ampbench.worker.memory import count_flops, said_of
 from ampbench.worker.network import clip_as_all, default_optimizer, in_blocks, is_named, steps_alone, with_settings
 from ampbench.worker.outputs import batch_length
 from ampbench.worker.step import (
-    SETTLING_STEPS,
     OwnStep,
     TrainingStep,
     build_training,
@@ -85,15 +84,13 @@ class Snapshot:
 class Gradients:
     """The gradients of a step at the workload's own weights, as the optimizer gets them, and the `stored` dtypes.
 
-    `second` are the gradients of a second batch; the fp64 step of a single batch has `halves` instead, by parameter the
-    squared norm of its gradient and its noise. Both are empty for the reason `no_second`. `make` made the optimizer.
-    With `skipped`, GradScaler skipped the step.
+    `noise` holds the squared norm and the noise of a batch's fp64 gradient by parameter; it is empty for the reason
+    `no_noise`. `make` made the optimizer. With `skipped`, GradScaler skipped the step.
     """
 
     first: Tensors
-    second: Tensors = field(default_factory=dict)
-    halves: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    no_second: str = ""
+    noise: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    no_noise: str = ""
     stored: Mapping[str, torch.dtype]
     make: Make = default_optimizer
     skipped: bool = False
@@ -212,59 +209,44 @@ def halves_of(workload: Workload, case: Case) -> tuple[float, list[tuple[Any, An
     return (samples + 1) // 2 / samples, halves
 
 
-def with_second(step: TrainingStep, workload: Workload, case: Case, gradients: Gradients, *, exact: bool) -> Gradients:
-    """Return `gradients` with those of a second batch at the workload's own weights.
+def with_noise(step: TrainingStep, workload: Workload, case: Case, gradients: Gradients) -> Gradients:
+    """Return the fp64 `gradients` with the noise of a batch at the workload's own weights.
 
-    The `exact` step of a single batch gets the noise of its halves instead, if the mean over both is the gradient of
-    the batch. Without them for a workload's own step, which moves the weights, for a batch that cannot be halved, and
-    where GradScaler finds no scale that keeps them finite.
+    It comes from a second batch, or from the halves of a single one if their mean gradient is the gradient of the
+    batch: noise is |g1 - g2|² / 2, of parts with the shares p and q of a batch's samples pq |g1 - g2|², which has the
+    same mean. Without noise for a workload's own step, which moves the weights, and for a batch that cannot be halved.
     """
     several = len(step.data.given) > 1
-    share, parts = halves_of(workload, case) if exact and not several else (0.0, step.data.given[1:])
+    share, parts = (0.0, step.data.given[1:2]) if several else halves_of(workload, case)
     if isinstance(step, OwnStep) or not parts:
-        return replace(gradients, no_second=NoNoise.NOT_HALVED)
+        return replace(gradients, no_noise=NoNoise.NOT_HALVED)
     original = dict(named_tensors(workload.module))
     with torch.no_grad():
         for name, tensor in named_tensors(step.module):
             tensor.copy_(original[name])
     try:
-        second = _finite_gradients(step, parts[0])
-        if share and not _is_mean(gradients.first, second, step.gradients_of(*parts[1]), share):
-            return replace(gradients, no_second=NoNoise.NO_MEAN)
-        if share:
-            return replace(gradients, halves=_noise_of_halves(gradients.first, second, share))
+        taken = [step.gradients_of(*part) for part in parts]
     except Exception:
         if several:
             raise
-        return replace(gradients, no_second=NoNoise.NOT_HALVED)  # a network for one batch size
-    return replace(gradients, second=second, no_second="" if second else NoNoise.NOT_FINITE)
-
-
-def _finite_gradients(step: TrainingStep, pair: tuple[Any, Any]) -> Tensors:
-    """Return the gradients of another batch; {} where GradScaler finds no scale that keeps them finite."""
-    for _ in range(SETTLING_STEPS):
-        gradients = step.gradients_of(*pair)
-        if step.scaler is None:
-            return gradients
-        step.scaler.update()
-        if is_finite(gradients.values()):
-            return gradients
-    return {}
-
-
-def _noise_of_halves(whole: Tensors, half: Tensors, share: float) -> dict[str, tuple[float, float]]:
-    """Return each gradient's squared norm and noise; `half` has this `share` of the samples."""
-    pairs = {name: (real_parts(whole[name].to_dense()), real_parts(half[name].to_dense())) for name in whole}
-    return {
-        name: (float(first.square().sum()), float((first - second).square().sum()) * share / (1 - share))
-        for name, (first, second) in pairs.items()
-    }
+        return replace(gradients, no_noise=NoNoise.NOT_HALVED)  # a network for one batch size
+    if any(part.keys() != gradients.first.keys() for part in taken):
+        return replace(gradients, no_noise=NoNoise.OTHER_GRADIENTS)
+    if not several and not _is_mean(gradients.first, taken[0], taken[1], share):
+        return replace(gradients, no_noise=NoNoise.NO_MEAN)
+    noise = {}
+    for name, gradient in gradients.first.items():
+        first, second = (real_parts(value.to_dense()) for value in (gradient, taken[0][name]))
+        size, apart = float(first.square().sum()), float((first - second).square().sum())
+        if several:
+            noise[name] = (size + float(second.square().sum())) / 2, apart / 2
+        else:
+            noise[name] = size, apart * share / (1 - share)
+    return replace(gradients, noise=noise)
 
 
 def _is_mean(whole: Tensors, half: Tensors, other: Tensors, share: float) -> bool:
     """Return whether the mean of two halves' gradients misses the whole batch's by at most half of its noise."""
-    if not whole.keys() == half.keys() == other.keys():
-        return False
     missed = noise = 0.0
     for name, gradient in whole.items():
         parts = [real_parts(value.to_dense()).to(gradient.device) for value in (half[name], other[name])]
@@ -276,9 +258,8 @@ def _is_mean(whole: Tensors, half: Tensors, other: Tensors, share: float) -> boo
 
 def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> Intended:
     """Return the optimizer's change in fp64 (fp32 if it refuses fp64), on device `where`, with fp64 `gradients`."""
-    kept = replace(gradients, second={name: value.detach().cpu() for name, value in gradients.second.items()})
     if snapshot.undefined:
-        return Intended(snapshot, kept, undefined=snapshot.undefined)
+        return Intended(snapshot, gradients, undefined=snapshot.undefined)
     refused = ""
     single = {torch.float64: torch.float32, torch.complex128: torch.complex64}
     in_fp32 = {name: single.get(dtype, dtype) for name, dtype in gradients.stored.items()}
@@ -286,7 +267,7 @@ def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> 
         sizes, finite = {}, True
         try:
             blocks = _blocks(gradients.make, stored, snapshot, where)
-            intended = Intended(snapshot, replace(kept, stored=stored), blocks, dtype=dtype)
+            intended = Intended(snapshot, replace(gradients, stored=stored), blocks, dtype=dtype)
             for names in blocks:
                 for name, move in intended.moves(names, where).items():
                     finite &= is_finite([move])
@@ -299,7 +280,7 @@ def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> 
         if not any(count for _, count in sizes.values()):
             return replace(intended, undefined=f"the step changes no parameter in {dtype}")
         return replace(intended, sizes=sizes)
-    return Intended(snapshot, kept, undefined=refused)
+    return Intended(snapshot, gradients, undefined=refused)
 
 
 def measure_update(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
@@ -358,36 +339,20 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     return update_of(nonfinite=0, counted_state=counted, **update)
 
 
-def batch_noise(intended: Intended, gradients: Gradients, keep: Device, tensor: str | None = None) -> dict[str, Any]:
-    """Return `bias`, `noise` and `tensor_noise` of a `GradientDivergence`, or the reason `no_noise`.
-
-    For two batches, e are the errors of a precision's gradients and g the fp64 gradients. The bias is the common part
-    of the errors: |b|² is <e1, e2>, where independent parts cancel. The noise of a batch is |g1 - g2|² / 2; of two
-    parts with the shares p and q of its samples, pq |g1 - g2|², which has the same mean.
-    """
-    exact, first = intended.gradients, gradients.first
-    if exact.no_second:
-        return {"no_noise": exact.no_second}
-    if not first.keys() == exact.first.keys() == (exact.halves or exact.second).keys():
+def batch_noise(intended: Intended, gradients: Gradients, tensor: str | None = None) -> dict[str, Any]:
+    """Return `noise` and `tensor_noise` of a `GradientDivergence`, or the reason `no_noise`."""
+    exact = intended.gradients
+    if exact.no_noise:
+        return {"no_noise": exact.no_noise}
+    if gradients.first.keys() != exact.noise.keys():
         return {"no_noise": NoNoise.OTHER_GRADIENTS}
-    common, noise, norm, of_tensor = 0.0, 0.0, 0.0, None
-    for name in first:
-        if exact.halves:
-            size, apart = exact.halves[name]
-        else:
-            true = [_in_fp64(gradient[name], keep) for gradient in (exact.first, exact.second)]
-            size = sum(float(value.square().sum()) for value in true) / 2
-            apart = float((true[0] - true[1]).square().sum()) / 2
-            if name in gradients.second:
-                values = [_in_fp64(gradient[name], keep) for gradient in (first, gradients.second)]
-                common += float(((values[0] - true[0]) * (values[1] - true[1])).sum())
-        noise, norm = noise + apart, norm + size
-        if name == tensor and size:
-            of_tensor = math.sqrt(apart / size)
-    if not (math.isfinite(common) and math.isfinite(noise) and 0 < norm < math.inf and noise > 0):
+    norm = noise = 0.0
+    for name in gradients.first:
+        norm, noise = norm + exact.noise[name][0], noise + exact.noise[name][1]
+    if not (0 < norm < math.inf and 0 < noise < math.inf):
         return {"no_noise": NoNoise.NOT_FINITE}
-    bias = math.sqrt(max(common, 0.0) / norm) if gradients.second else None
-    return {"bias": bias, "noise": math.sqrt(noise / norm), "tensor_noise": of_tensor}
+    size, apart = exact.noise.get(tensor or "", (0.0, 0.0))
+    return {"noise": math.sqrt(noise / norm), "tensor_noise": math.sqrt(apart / size) if size else None}
 
 
 def difference(after: torch.Tensor, before: torch.Tensor, keep: Device) -> torch.Tensor:

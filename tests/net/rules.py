@@ -437,5 +437,10 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.column == "objection" and one.before is True and one.after is False,
         cells=253,
     ),
+    Rule(
+        "errors that the gradients of two batches have in common decide nothing, and are not measured",
+        lambda one: one.column == "grad_bias_ratio" or one.key.endswith(".grad_bias"),
+        cells=2_889,
+    ),
     Rule("a comparison has no means over cases, which nothing shows", lambda one: one.table == "means", cells=1_640),
 )

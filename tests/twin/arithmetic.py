@@ -43,11 +43,11 @@ FORMATS = {
 
 @dataclass
 class Step:
-    """What a step leaves: of training also gradients of each batch, unscaled, and what is stored afterwards."""
+    """What a step leaves: of training also unscaled gradients, and what is stored afterwards."""
 
     outputs: Tensors
     loss: float = math.nan
-    gradients: list[Tensors] = field(default_factory=list)
+    gradients: Tensors = field(default_factory=dict)
     stored: Tensors = field(default_factory=dict)
     bytes_kept: int = 0
 
@@ -95,7 +95,7 @@ def infer(workload: Any, kind: Format) -> Step:
 
 
 def train(workload: Any, kind: Format) -> Step:
-    """Return a step of training on the first batch, and gradients of the second at the same weights."""
+    """Return a step of training on the first batch."""
     module = trained_module(workload, kind.storage)
     given = copy.deepcopy(module.state_dict())
     weights = dict(module.named_parameters())
@@ -124,9 +124,8 @@ def train(workload: Any, kind: Format) -> Step:
             scaler.update()
 
     with products(kind):
-        batches = batches_in(workload, kind.storage)
-        output, loss, gradients = backward(*batches[0])
-        step = Step(doubled(output), float(loss), [copy.deepcopy(gradients)])
+        output, loss, gradients = backward(*batches_in(workload, kind.storage)[0])
+        step = Step(doubled(output), float(loss), copy.deepcopy(gradients))
         scaler.step(optimizer)
         scaler.update()
         buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
@@ -134,7 +133,6 @@ def train(workload: Any, kind: Format) -> Step:
         kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
         kept += [*gradients.values(), *{*module.parameters(), *weights.values()}]
         step.bytes_kept = sum(tensor.nbytes for tensor in kept)
-        step.gradients += [backward(*batch)[2] for batch in batches[1:2]]
     return step
 
 
@@ -213,7 +211,7 @@ def of_outputs(own: Step, exact: Step, fp32: Step, kind: Format, logits: str | N
 
 def of_training(own: Step, exact: Step) -> dict[str, Any]:
     """Return the columns of the errors of loss, gradients and what is stored after a step."""
-    gradients, references = own.gradients[0], exact.gradients[0]
+    gradients, references = own.gradients, exact.gradients
     norms = {name: math.sqrt(squares([true])) for name, true in references.items()}
     flushed = [true[(gradients[name] == 0) & (true != 0)] for name, true in references.items()]
 
@@ -221,7 +219,7 @@ def of_training(own: Step, exact: Step) -> dict[str, Any]:
         judged = [name for name, norm in norms.items() if norm >= share * math.hypot(*norms.values())]
         return max((relative(gradients, {name: references[name]}), name) for name in judged)
 
-    found = {
+    return {
         "loss_abs_error": abs(own.loss - exact.loss),
         "loss_rel_error": abs(own.loss - exact.loss) / abs(exact.loss),
         "grad_rel_l2": relative(gradients, references),
@@ -231,11 +229,6 @@ def of_training(own: Step, exact: Step) -> dict[str, Any]:
         "grad_flushed_share": sum(map(torch.numel, flushed)) / sum(map(torch.numel, references.values())),
         "param_rel_l2": relative(own.stored, exact.stored),
     }
-    if len(own.gradients) > 1:
-        errors = [less(step, true) for step, true in zip(own.gradients, exact.gradients, strict=True)]
-        noise = squares(less(*exact.gradients).values()) / 2
-        found["grad_bias_ratio"] = math.sqrt(max(dot(*errors), 0.0) / noise)
-    return found
 
 
 def of_update(moved: Tensors, intended: Tensors) -> dict[str, Any]:

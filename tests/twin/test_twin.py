@@ -52,11 +52,11 @@ def twin(workload: Any, logits: str | None) -> dict[tuple[str, str], dict[str, A
         if not kind.master:
             found["inference", name] = of_outputs(infer(workload, kind), exact, fp32, kind, logits)
     exact, fp32, begin = train(workload, FP64), train(workload, FORMATS["fp32"]), late(workload)
-    intended = update(workload, exact.gradients[0], begin, torch.float64)
+    intended = update(workload, exact.gradients, begin, torch.float64)
     parameters = sum(weight.numel() for weight in workload.module.parameters())
     for name, kind in FORMATS.items():
         own = train(workload, kind)
-        moved = update(workload, own.gradients[0], begin, torch.float32 if kind.master else kind.storage)
+        moved = update(workload, own.gradients, begin, torch.float32 if kind.master else kind.storage)
         found["training", name] = {
             **of_outputs(own, exact, fp32, kind, logits),
             **of_training(own, exact),

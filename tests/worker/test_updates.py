@@ -402,34 +402,6 @@ def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(preci
     assert chosen.update is not None
 
 
-def test_the_bias_of_gradients_over_batches_is_what_their_errors_have_in_common(case: MakeCase) -> None:
-    torch.manual_seed(0)
-    factor = 1 + 2**-8 + 2**-9  # bf16 rounds it to 1.0078125
-
-    class Scaled(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.factor = torch.nn.Linear(256, 64, bias=False), torch.nn.Buffer(torch.tensor(factor))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) * self.factor
-
-    def workload(batches: list[torch.Tensor]) -> Workload:
-        return Workload(
-            module=Scaled(),
-            inputs=batches,
-            targets=[torch.randint(1, 3, (1, 64)).float() for _ in batches],
-            loss=lambda output, target: (output * target).sum(),
-        )
-
-    several = [torch.randint(-4, 5, (1, 256)).float() + 3 for _ in range(3)]
-    found = measured(workload(several), case("bf16_pure", "training"))
-    assert found.gradient.bias == pytest.approx(abs(1.0078125 - factor) / factor, rel=0.35)
-    assert 0.1 < found.gradient.noise < 2
-    assert measured(workload(several[:1]), case("bf16_pure", "training")).gradient.bias is None
-    assert measured(workload([several[0]] * 2), case("fp32", "training")).gradient.bias is not None
-
-
 def test_a_state_that_the_optimizer_does_not_take_is_refused() -> None:
     workload = exact_gradients(groups)
     state = groups(workload.module.parameters()).state_dict()
