@@ -34,11 +34,6 @@ here when an op under autocast returns an unexpected dtype or raises an unexpect
 PyTorch's dispatcher, and so through autocast's rules, but compute nothing: the rules are those of the named torch, but
 no kernel ran on the device."""
 
-EVERY_OP = """\
-## Every op
-
-`ampbench explain rules -v` lists the rule of each op in your torch, and `ampbench show {probe} -v` in a stored one."""
-
 
 def read_probes(folder: Path = PROBES) -> list[StoredRun]:
     """Return the runs of a folder that probed the rules, the oldest torch first."""
@@ -57,7 +52,7 @@ def page(probed: Sequence[StoredRun]) -> str:
         changes = [change for pair in probed_twice(old, new) for change in compare_rules(*pair)]
         lines = rule_lines(changes) or ["no rule of autocast changed"]
         changed[f"### From torch {version(old)} to {version(new)}"] = lines
-    disagreeing = section(STUDY, None, torch)
+    disagreeing, stored = section(STUDY, None, torch), f"results/rules/torch-{version(newest)}.jsonl.gz"
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing"),
         markdown_table(["torch", *devices], observed, devices),
@@ -67,7 +62,7 @@ def page(probed: Sequence[StoredRun]) -> str:
         *("\n".join([f"{title}\n", *(f"* {escaped(line)}" for line in lines)]) for title, lines in changed.items()),
         "## What disagrees",
         markdown([replace(disagreeing, blocks=disagreeing.blocks[:-1])], level=3),
-        EVERY_OP.format(probe=f"results/rules/torch-{version(newest)}.jsonl.gz"),
+        f"## Every op\n\nIn your torch: `ampbench explain rules -v`. Stored: `ampbench show {stored} -v`.",
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 

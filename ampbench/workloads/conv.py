@@ -63,21 +63,6 @@ def simple_conv(generator: Generator, *, image: int, batch_size: int) -> Workloa
     )
 
 
-def conv_stack(generator: Generator, *, depth: int, width: int, **sizes: int) -> Workload:
-    """`depth` 3x3 convolutions of `width` channels with ReLU, then the mean over the image and a classifier.
-
-    Source of the pattern: Simonyan and Zisserman, "Very deep convolutional networks", ICLR 2015.
-    """
-    with device("meta"):
-        layers: list[nn.Module] = []
-        for level in range(depth):
-            layers += [nn.Conv2d(3 if level == 0 else width, width, 3, padding=1), nn.ReLU()]
-        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, sizes["classes"]))
-    head = f"{len(module) - 1}.weight"
-    fill(generator, module, gains={"0": 1.0, "*": HE}, rules={head: classifier(POOLED_GAIN)}, centred=False)
-    return _classification(generator, module, sizes)
-
-
 def resnet18(generator: Generator, **sizes: int) -> Workload:
     """torchvision's ResNet-18, cross entropy, SGD with momentum."""
     return _resnet(generator, "resnet18", sizes)

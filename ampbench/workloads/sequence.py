@@ -1,4 +1,4 @@
-"""Sequence models: an encoder, recurrent units, language models as trained, served and fine-tuned, and diffusion."""
+"""Sequence models: an encoder, recurrent units, and language models as trained, served and fine-tuned."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,6 @@ from ampbench.worker.data import Generator
 from ampbench.workload import Workload
 from ampbench.workloads.weights import (
     GELU_VARIANCE,
-    SILU_VARIANCE,
     SWIGLU_VARIANCE,
     Rule,
     adamw,
@@ -20,9 +19,7 @@ from ampbench.workloads.weights import (
     class_loss,
     classifier,
     fill,
-    grid_targets,
     kernel,
-    regression_loss,
     waves,
 )
 
@@ -31,18 +28,6 @@ ADAPTER_SCALE = 2.0
 
 ADAPTER_RMS = 0.1
 """RMS of an adapter's output, as partway through a fine-tuning, which starts at 0."""
-
-LATENTS = 4
-"""Channels of the latent images that diffusion runs on, as Stable Diffusion's autoencoder makes them."""
-
-PATCH = 2
-"""Side of a diffusion transformer's patches, as in DiT-XL/2."""
-
-TIMESTEPS = 1000
-"""Steps from an image to noise (Ho et al., "Denoising diffusion probabilistic models", NeurIPS 2020)."""
-
-MODULATION = 0.4
-"""RMS of the shifts, scales and gates that a timestep gives a diffusion transformer's blocks."""
 
 SHARPNESS = 1.3
 """Gain of queries and keys: attention scores vary by its square, 1.7, so that a token attends to a few others."""
@@ -56,22 +41,8 @@ HEAD_GAIN = 0.1
 Sizes = Mapping[str, int]
 """The parameters of a workload, by their names in `ampbench.workloads.index`."""
 
-
-class Cache:
-    """Keys and values that one attention has seen, (batch, heads, tokens, size) each.
-
-    It grows by a copy, as transformers' `DynamicCache` does, so that what it began with stays as it was.
-    """
-
-    def __init__(self, *held: Tensor):
-        self.held = held
-
-    def grow(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in further tokens; return keys and values of all."""
-        if self.held:
-            key, value = (torch.cat(pair, dim=-2) for pair in zip(self.held, (key, value), strict=True))
-        self.held = key, value
-        return key, value
+Cache = tuple[Tensor, Tensor]
+"""Keys and values of the tokens before, (batch, heads, tokens, size) each."""
 
 
 class Attention(nn.Module):
@@ -89,18 +60,16 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return the attention output of each token, (batch, tokens, width); with tables, positions are rotary.
 
-        The `cache` takes in the keys and values; where it holds some already, `x` is one token that follows them.
+        `x` is one token that follows those of the `cache`, if there is one.
         """
         batch, tokens, width = x.shape
         split = self.query_key_value(x).view(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         if cosine is not None and sine is not None:
             query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        causal = self.causal
         if cache is not None:
-            causal = causal and not cache.held  # one token attends to all before it
-            key, value = cache.grow(key, value)
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+            key, value = (torch.cat(pair, dim=-2) for pair in zip(cache, (key, value), strict=True))
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal and cache is None)
         return self.project(attended.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
 
@@ -336,16 +305,6 @@ def _rotary_tables(table: Tensor) -> dict[str, Rule]:
     return {name: torch.cat((half, half), dim=1) for name, half in halves.items()}
 
 
-class Prefill(Decoder):
-    """A decoder that reads a prompt: logits that follow its last token, and each block's keys and values."""
-
-    def forward(self, tokens: Tensor) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:  # type: ignore[override]
-        """Return logits (batch, vocabulary) and, by block, keys and values (batch, heads, tokens, size)."""
-        caches = [Cache() for _ in self.blocks]
-        stream = self.stream(tokens, self.cosine, self.sine, caches)
-        return self.logits(stream[:, -1]), tuple(cache.held for cache in caches)
-
-
 class Decode(Decoder):
     """A decoder that writes one token, after as many as its cache holds."""
 
@@ -354,7 +313,7 @@ class Decode(Decoder):
 
         `keys` and `values` (batch, depth, heads, context, size) belong to the tokens before it.
         """
-        caches = [Cache(*pair) for pair in zip(keys.unbind(1), values.unbind(1), strict=True)]
+        caches = list(zip(keys.unbind(1), values.unbind(1), strict=True))
         context = keys.shape[-2]
         return self.logits(self.stream(token, self.cosine[context:], self.sine[context:], caches)[:, -1])
 
@@ -377,19 +336,6 @@ class LowRank(nn.Linear):
         casts = torch.is_autocast_enabled(x.device.type)
         frozen = F.linear(x, self.weight if casts else self.weight.to(x.dtype))
         return frozen + ADAPTER_SCALE * F.linear(F.linear(x, self.lower), self.upper)
-
-
-def prefill(generator: Generator, **sizes: int) -> Workload:
-    """A prompt through a decoder: the logits of what follows it, and the cache that decoding starts from; no loss.
-
-    Inputs are tokens (batch_size, sequence_length), outputs logits (batch_size, vocabulary), which are compared, and
-    keys and values (batch_size, heads, sequence_length, width / heads) of every block.
-    """
-    with device("meta"):
-        module = Prefill(sizes)
-    decoder_weights(generator, module, sizes)
-    tokens, _ = next_tokens(generator, sizes)
-    return Workload(module=module, inputs=tokens, items_per_step=tokens.numel(), outputs="[0]", classes_dim=-1)
 
 
 def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
@@ -438,119 +384,3 @@ def lora(generator: Generator, *, rank: int, **sizes: int) -> Workload:
         lambda parameters: adamw(parameter for parameter in parameters if parameter.requires_grad),
         {"*.lower": kernel(1.0), "*.upper": kernel(ADAPTER_RMS / ADAPTER_SCALE)},
     )
-
-
-class Timesteps(nn.Module):
-    """What a diffusion network knows of the time: sinusoids of whole timesteps, a layer, SiLU and a layer.
-
-    The sinusoids are made in at least fp32 and cast to the layer's dtype, as is usual: no half precision holds the
-    angle 999 to better than a quarter.
-    """
-
-    def __init__(self, features: int, width: int):
-        super().__init__()
-        self.up = nn.Linear(features, width)
-        self.down = nn.Linear(width, width)
-
-    def forward(self, timesteps: Tensor) -> Tensor:
-        """Return an embedding (batch, width) of `timesteps`, integers (batch,)."""
-        exact = torch.promote_types(self.up.weight.dtype, torch.float32)
-        half = self.up.in_features // 2
-        places = torch.arange(half, dtype=exact, device=timesteps.device)
-        angles = timesteps.to(exact)[:, None] * torch.exp(-math.log(10_000) / half * places)
-        sinusoids = torch.cat((angles.cos(), angles.sin()), dim=1).to(self.up.weight.dtype)
-        return self.down(F.silu(self.up(sinusoids)))  # type: ignore[no-any-return]
-
-
-class ModulatedBlock(nn.Module):
-    """A transformer's block whose two norms are shifted and scaled, and its two branches gated, by a condition."""
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.modulation = nn.Linear(width, 6 * width)
-        self.attention_norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
-        self.attention = Attention(width, heads)
-        self.feed_norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Return the stream (batch, tokens, width) after this block; `condition` is (batch, width)."""
-        modulation = self.modulation(F.silu(condition))[:, None]
-        shift, scale, gate, feed_shift, feed_scale, feed_gate = modulation.chunk(6, dim=-1)
-        x = x + gate * self.attention(self.attention_norm(x) * (1 + scale) + shift)
-        y = self.feed_norm(x) * (1 + feed_scale) + feed_shift
-        return x + feed_gate * self.down(F.gelu(self.up(y), approximate="tanh"))  # type: ignore[no-any-return]
-
-
-class DiffusionTransformer(nn.Module):
-    """Patches of a noisy latent image through modulated blocks, and back to a prediction for each pixel.
-
-    Source: Peebles and Xie, "Scalable diffusion models with transformers", ICCV 2023, without the learned variance.
-    """
-
-    def __init__(self, depth: int, width: int, heads: int, classes: int, image: int):
-        super().__init__()
-        self.patches = nn.Conv2d(LATENTS, width, PATCH, stride=PATCH)
-        self.register_buffer("positions", torch.empty((image // PATCH) ** 2, width))
-        self.time = Timesteps(256, width)
-        self.labels = nn.Embedding(classes, width)
-        self.blocks = nn.ModuleList(ModulatedBlock(width, heads) for _ in range(depth))
-        self.norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
-        self.modulation = nn.Linear(width, 2 * width)
-        self.head = nn.Linear(width, LATENTS * PATCH**2)
-
-    def forward(self, latents: Tensor, timesteps: Tensor, labels: Tensor) -> Tensor:
-        """Return a tensor as `latents` (batch, LATENTS, side, side); timesteps and labels are integers (batch,)."""
-        grid = self.patches(latents)
-        x = grid.flatten(2).transpose(1, 2) + self.positions
-        condition = self.time(timesteps) + self.labels(labels)
-        for block in self.blocks:
-            x = block(x, condition)
-        shift, scale = self.modulation(F.silu(condition))[:, None].chunk(2, dim=-1)
-        x = self.head(self.norm(x) * (1 + scale) + shift)
-        return F.pixel_shuffle(x.transpose(1, 2).unflatten(2, grid.shape[2:]), PATCH)
-
-
-def diffusion_transformer(
-    generator: Generator, *, depth: int, width: int, heads: int, classes: int, image: int, batch_size: int
-) -> Workload:
-    """DiT on latent images with a class each: predicts the velocity from image to noise; mean squared error, AdamW.
-
-    Inputs are latents (batch_size, LATENTS, image, image) on the straight way to noise (Liu et al., "Flow straight and
-    fast", ICLR 2023; so are Stable Diffusion 3 and Flux trained), timesteps from 1 to 1000 and labels. The gates that
-    DiT starts at zero ("adaLN-Zero"), and its head, have the size that training gives them.
-    """
-    with device("meta"):
-        module = DiffusionTransformer(depth, width, heads, classes, image)
-    rules: dict[str, Rule] = {
-        "positions": _places_in_square(image // PATCH, width),
-        "labels.weight": around(0, 0.7),
-    }
-    gains = {
-        "patches": 0.7,
-        "time.up": 1.4,  # sinusoids, less their mean, are of an RMS of about 0.6
-        "time.down": 0.7 * SILU_VARIANCE**-0.5,
-        "*modulation": MODULATION * SILU_VARIANCE**-0.5,
-        "*.query_key_value": SHARPNESS,
-        "*.down": GELU_VARIANCE**-0.5,
-        "head": 1.5,  # the RMS of its target
-    }
-    fill(generator, module, gains=gains, rules=rules)
-    shape = (batch_size, LATENTS, image, image)
-    clean, noise = grid_targets(generator, shape, "images"), grid_targets(generator, shape, "noise")
-    timesteps = 1 + generator.integers("timesteps", (batch_size,), TIMESTEPS)
-    share = (timesteps.float() / TIMESTEPS).view(-1, 1, 1, 1)
-    return Workload(
-        module=module,
-        inputs=((1 - share) * clean + share * noise, timesteps, generator.integers("labels", (batch_size,), classes)),
-        targets=noise - clean,  # multiples of 1/16 below 4: every dtype holds them
-        loss=regression_loss,
-        optimizer=adamw,
-    )
-
-
-def _places_in_square(side: int, width: int) -> Tensor:
-    """Return sinusoids (side * side, width) of the places in a square, half of each for the row and for the column."""
-    half = torch.cat([waves(function, side, width // 4) for function in (math.sin, math.cos)], dim=1)
-    return torch.cat((half.repeat_interleave(side, dim=0), half.repeat(side, 1)), dim=1)

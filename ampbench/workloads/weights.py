@@ -72,9 +72,6 @@ HE = math.sqrt(2.0)
 GELU_VARIANCE = 0.345
 """Variance of gelu(x), x standard normal (mean 0.282, second moment 0.425)."""
 
-SILU_VARIANCE = 0.313
-"""Variance of silu(x), x standard normal (mean 0.207, second moment 0.356)."""
-
 SWIGLU_VARIANCE = 0.356
 """Variance of silu(x) * y, x and y standard normal: the second moment of silu(x)."""
 

@@ -5,14 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from ampbench.core.units import format_bytes, format_seconds
-from benchmarks.self import (
-    load,
-    report,
-    startup,
-    timing,
-    tracing,
-    verdicts,
-)
+from benchmarks.self import load, report, startup, timing, tracing, verdicts
 
 Rows = Iterator[tuple[str, str, str]]
 

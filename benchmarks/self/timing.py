@@ -92,15 +92,16 @@ def _one_block(server: int, builds: int, min_run_seconds: float) -> Iterator[tup
 
 
 def round_overhead(rounds: int = 20) -> dict[str, float]:
-    """Return the cost of a round of `linear_stack` (small, fp32) beyond builds, warm-up and timing, in seconds.
+    """Return the cost of a round of `mlp` (small, fp32) beyond builds, warm-up and timing, in seconds.
 
     It includes the fork, the weights, the digest and the messages; median and worst of `rounds`.
     """
-    spec = WORKLOADS["linear_stack"]
+    spec = WORKLOADS["mlp"]
+    sizes = dict(spec.preset("small"))
     case = structs.replace(
         _case(builtin_source(spec), "fp32"),
-        parameters={name: value for name, value in spec.small.items() if name != "batch_size"},
-        batch_size=spec.small["batch_size"],
+        batch_size=sizes.pop("batch_size"),
+        parameters=sizes,
     )
     channel, beyond = ServerChannel(preload=["torch._dynamo", "torchvision"]), []
     try:

@@ -31,7 +31,7 @@ def finding(case, kind="time", status=ChangeStatus.REGRESSED):
 
 
 def side(name, script, kept):
-    source = find_workloads("linear_stack")[0]
+    source = find_workloads("mlp")[0]
     cases = {case.case_id: PlannedCase(case=case, source=source) for case in CASES}
     return Lane(name, cases, Settings(), script.open, kept.append)
 

@@ -202,7 +202,7 @@ def start(results: Path, *arguments: str) -> "subprocess.Popen[str]":
         "ampbench",
         "run",
         "mlp",
-        "linear_stack",
+        "cross_entropy_head",
         "--preset",
         "tiny",
         "--results",
@@ -364,7 +364,7 @@ def test_a_dry_run_shows_the_plan_and_the_time_and_measures_nothing(
     assert (header, len(cases)) == ("case", 2)
     assert "1 network, 2 cases, 4 rounds: at least " in captured.err
     assert not results.exists()
-    long = ["diffusion_transformer", "--precision", "fp16_autocast", "--phase", "inference"]
+    long = ["transformer_encoder", "--precision", "fp16_autocast", "--phase", "inference"]
     assert main(["run", *long, "--dry-run", "--results", str(results)]) == 0
     _, case = capsys.readouterr().out.splitlines()
     assert len(case) > 100, "an id is on one line, whatever its length"

@@ -12,7 +12,7 @@ from ampbench.cli.main import main
 def rows(device: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     """Three networks of the tiny grid on the accelerator, measured once, in tenths of a second."""
     results = tmp_path_factory.mktemp("results")
-    networks = ["linear_stack", "conv_stack", "transformer_encoder"]
+    networks = ["mlp", "simple_conv", "transformer_encoder"]
     arguments = ["run", *networks, "--preset", "tiny", "--budget", "1", "--results", str(results)]
     assert main([*arguments, "--device", device]) in (0, 3)
     found: list[dict[str, object]] = ampbench.load(Path(results)).to_dict("records")
@@ -35,7 +35,7 @@ def test_tf32_diverges_more_than_fp32_where_the_device_has_it(rows: list[dict[st
     errors = {
         row["precision"]: row["output_rel_l2"]
         for row in rows
-        if row["workload"] == "linear_stack" and row["phase"] == "inference" and row["outcome"] == "ok"
+        if row["workload"] == "mlp" and row["phase"] == "inference" and row["outcome"] == "ok"
     }
     if "tf32" not in errors:
         pytest.skip("the device has no tf32")

@@ -19,8 +19,8 @@ def measured(device: str, results: Path, *arguments: str) -> dict[tuple[str, ...
 
 
 def test_large_products_keep_the_device_busier_than_small_ones(device: str, tmp_path: Path) -> None:
-    small = measured(device, tmp_path / "small", "linear_stack", "--preset", "tiny", "--phase", "inference")
-    large = measured(device, tmp_path / "large", "linear_stack", "--preset", "large", "--phase", "inference")
+    small = measured(device, tmp_path / "small", "mlp", "--preset", "tiny", "--phase", "inference")
+    large = measured(device, tmp_path / "large", "mlp", "--preset", "large", "--phase", "inference")
     for case, row in small.items():
         assert 0 < row["busy_share"] < large[case]["busy_share"] <= 1
 

@@ -39,7 +39,7 @@ STAND_INS = {
     "torchvision:resnet50": "torchvision:squeezenet1_1",
     "timm:vit_small_*": "timm:test_vit?",
     "resnet18": "simple_conv",
-    "resnet50": "conv_stack",
+    "resnet50": "simple_conv",
 }
 """By the network that a command names: a smaller one of its library, or family, that goes the same way."""
 SMALLER_FILES = {"batch_size=4096": "batch_size=64"}

@@ -73,7 +73,7 @@ def test_the_workflow_uses_no_expression_that_is_not_known_here() -> None:
 
 SHARDS = yaml.safe_load((ROOT / "docs/ci/shards.yml").read_text())
 QUICK = (
-    "mlp softmax_head conv_stack --preset tiny --rounds 1 --min-run-time 0.02 --precision fp32 --precision bf16_pure"
+    "mlp softmax_head simple_conv --preset tiny --rounds 1 --min-run-time 0.02 --precision fp32 --precision bf16_pure"
 )
 """What stands for the workloads, whose variable the shell splits."""
 
@@ -95,7 +95,7 @@ def test_the_array_for_slurm_runs_as_plain_processes(shell: Callable[[str, Path]
     assert done.code == 0, done.written
     run = merged(tmp_path)
     assert len(run.header.merged) == 5
-    assert {case.workload for case in run.cases.values()} == {"mlp", "softmax_head", "conv_stack"}
+    assert {case.workload for case in run.cases.values()} == {"mlp", "softmax_head", "simple_conv"}
 
 
 @pytest.mark.slow

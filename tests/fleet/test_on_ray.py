@@ -168,7 +168,7 @@ def test_a_driver_that_is_killed_is_resumed_and_measures_what_is_missing(
     cluster: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     nodes = cluster("one=1")
-    selected = ["mlp", "linear_stack", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
+    selected = ["mlp", "softmax_head", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = begun(tmp_path, "run", *selected, "--ray", nodes.address)
     wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
     process.kill()

@@ -108,13 +108,13 @@ def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
 def test_each_workload_and_memory_format_is_watched_in_one_phase(tmp_path: Path) -> None:
     channel = seeing()
     run = watched(
-        tmp_path, channel, workloads=["mlp", "conv_stack"], sweeps={"memory_format": ["contiguous", "channels_last"]}
+        tmp_path, channel, workloads=["mlp", "simple_conv"], sweeps={"memory_format": ["contiguous", "channels_last"]}
     )
     told = [(case.workload, case.phase, case.memory_format) for case in (one.case for one in channel.asked) if case]
     assert told == [
         ("mlp", "training", "contiguous"),
-        ("conv_stack", "training", "contiguous"),
-        ("conv_stack", "training", "channels_last"),
+        ("simple_conv", "training", "contiguous"),
+        ("simple_conv", "training", "channels_last"),
     ]
     assert len(run.cases) == 4  # a network without images cannot run in channels_last
 

@@ -31,7 +31,7 @@ from tests.scripted_accelerator import Script, ScriptedAccelerator, falling
 from tests.scripted_channel import TASKS, got, make_request
 
 MakeCase = Callable[..., Case]
-SPEC = WORKLOADS["linear_stack"]
+SPEC = WORKLOADS["mlp"]
 
 BROKEN = """
 import torch

@@ -8,7 +8,6 @@ SHORTER = {
     "transformer_encoder": {"sequence_length": 128},
     "decoder_lm": {"sequence_length": 256},
     "gru": {"sequence_length": 64},
-    "prefill": {"sequence_length": 256},
     "lora": {"sequence_length": 256},
 }
 
@@ -39,9 +38,7 @@ def test_every_output_keeps_its_size_at_preset_large_with_one_example_and_shorte
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [
-        ("linear_stack", {"depth": 64}),
         ("mlp", {"depth": 32}),
-        ("conv_stack", {"depth": 32}),
         ("transformer_encoder", {"depth": 24}),
         ("decoder_lm", {"depth": 24}),
         ("gru", {"depth": 8}),
