@@ -15,20 +15,24 @@ from ampbench.core.statement import Hint, Refusal
 from ampbench.judge.verdict import Seen, judge, takes_of, verdicts_of
 from ampbench.records.changes import Status, Verdict
 from ampbench.store import read_run
-from ampbench.worker.divergence import References, measure_divergence
+from ampbench.worker.divergence import References, measure_divergence, measure_late
 from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 from tests.judge.test_looks import trained_by, training_row
 from tests.stored_runs import make_case, make_divergence, make_round, write_run
 
 
-def verdicts(folder: Path, workload: Workload, *precisions: str, phase: str = "training") -> Mapping[str, Verdict]:
-    """Return the verdicts on a network by precision, as of a run that measured it here."""
-    entries, references, cases = [], References(), []
+def verdicts(
+    folder: Path, workload: Workload, *precisions: str, phase: str = "training", late: bool = False
+) -> Mapping[str, Verdict]:
+    """Return the verdicts on a network by precision, as of a run that measured it here, `late` too."""
+    entries: list[Any] = []
+    references, cases = References(), []
     for name in ("fp32", *precisions):
         dtype = SHORT_DTYPES[PRECISIONS[name].storage]
         cases.append(make_case(name, phase=phase, input_dtype=dtype, batch_size=None))
         entries.append(measure_divergence(workload, cases[-1], Cpu(), references))
+        entries += [measure_late(workload, cases[-1], Cpu(), references)] * late
         entries.append(make_round(cases[-1], 1e-3))
     found = verdicts_of(read_run(write_run(folder, cases, *entries)), Budget())
     return {one.precision: one for one in found.values()}
