@@ -12,32 +12,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from tests.conftest import left_behind, state_of_process
 
 
-def hook() -> Callable[[], None]:
-    handle = register_module_forward_hook(lambda *_: None)
-    return handle.remove
-
-
 def dtype() -> Callable[[], None]:
     torch.set_default_dtype(torch.float64)
     return lambda: torch.set_default_dtype(torch.float32)
-
-
-def autocast() -> Callable[[], None]:
-    context = torch.autocast("cpu")
-    context.__enter__()
-    return lambda: context.__exit__(None, None, None)
-
-
-def gradients() -> Callable[[], None]:
-    before = torch.is_grad_enabled()
-    torch.set_grad_enabled(not before)
-    return lambda: torch.set_grad_enabled(before)
-
-
-def threads() -> Callable[[], None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    return lambda: torch.set_num_threads(before)
 
 
 def folder() -> Callable[[], None]:
@@ -51,22 +28,13 @@ def handler() -> Callable[[], None]:
     return lambda: signal.signal(signal.SIGUSR1, before) and None
 
 
-def variable() -> Callable[[], None]:
-    os.environ["AMPBENCH_LEFT"] = "1"
-    return lambda: os.environ.pop("AMPBENCH_LEFT") and None
-
-
 @pytest.mark.parametrize(
     ("leave", "named"),
     [
-        (hook, "hooks of all modules (_global_forward_hooks)"),
+        (lambda: register_module_forward_hook(lambda *_: None).remove, "hooks of all modules (_global_forward_hooks)"),
         (dtype, "default dtype: torch.float32 became torch.float64"),
-        (autocast, "autocast: [False, False] became [True, False]"),
-        (gradients, "gradients"),
-        (threads, "threads"),
         (folder, "current folder"),
         (handler, "SIGUSR1"),
-        (variable, "variable AMPBENCH_LEFT: not there became 1"),
     ],
 )
 def test_what_a_test_leaves_is_named(leave: Callable[[], Callable[[], None]], named: str) -> None:

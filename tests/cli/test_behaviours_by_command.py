@@ -1,4 +1,4 @@
-"""Every behaviour of mixed precision (`tests/behaviours.py`) by the command that shows it, a test each: A1 to D4."""
+"""Every behaviour of mixed precision by the command that shows it, a test each: A1 to D4."""
 
 import json
 from collections.abc import Callable
