@@ -7,7 +7,7 @@ between two such steps is measured, too.
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar, cast
 
@@ -165,22 +165,21 @@ def run_step(
         )
         if is_named(workload, find_recipe(case.recipe)):
             numbers.recipe = misses(recipe_of(step.optimizer, step.module), step.optimizer, step.stored())
+        if native:
+            stored = {name: weight.dtype for name, weight in step.stored().items()}
+            numbers.native = Gradients(first=gradients, stored=stored, make=step.network.make_optimizer)
         if update:
             _note_decisions(numbers, loss)
+            if numbers.native is not None and precision is FP64:
+                with _drawing(equal):
+                    numbers.native = with_noise(step, workload, case, numbers.native)
             try:
                 _update(step, numbers, keep, weights)
             except Exception as error:
                 if precision is not FP64 or is_out_of_memory(error):
                     raise  # an optimizer may refuse fp64 alone
-        if native:
-            stored = {name: weight.dtype for name, weight in step.stored().items()}
-            skipped = bool(numbers.skipped_steps)
-            make = step.network.make_optimizer
-            numbers.native = Gradients(first=gradients, stored=stored, make=make, skipped=skipped)
-            if update and precision is FP64:
-                seed_all(0)
-                with _drawing(equal):
-                    numbers.native = with_noise(step, workload, case, numbers.native)
+        if numbers.native is not None and numbers.skipped_steps:
+            numbers.native = replace(numbers.native, skipped=True)
         if update and numbers.recipe is not None:
             least = least_rate(workload, find_recipe(case.recipe), step.optimizer)
             numbers.recipe = structs.replace(numbers.recipe, least_rate=least)
@@ -221,8 +220,6 @@ def _of_backward(
     before = random_states(step.device)
     with _drawing(equal):
         output, unscaled = step.unscaled_gradients()
-    if copy and (find_recipe(case.recipe).clip or not steps_alone(step.optimizer)):  # it may change them in place
-        unscaled = {name: value.clone() for name, value in unscaled.items()}
     gradients = {name: kept_one(value, keep, copy=False) for name, value in unscaled.items()}
     assert step.loss is not None
     taken = compared_outputs(workload, output)
@@ -249,6 +246,9 @@ def _update(step: TrainingStep, numbers: StepNumbers, keep: Device, weights: Map
     With `weights` to compare with, only the distance from these is added.
     """
     scale = step.scaler.get_scale() if step.scaler is not None else None
+    if step.optimizer._optimizer_step_pre_hooks or not steps_alone(step.optimizer):  # it may clip them in place
+        for weight in step.stored().values():
+            weight.grad = None if weight.grad is None else weight.grad.clone()
     applied = step.apply_gradients() if isinstance(step, OwnStep) else step.apply_in_blocks()
     if scale is not None:
         numbers.scaler_scale, numbers.skipped_steps = scale, int(not applied)
@@ -263,8 +263,7 @@ def _update(step: TrainingStep, numbers: StepNumbers, keep: Device, weights: Map
         numbers.apart = compare(list(updated.values()), [expected[name] for name in updated], keep)
         if isinstance(step.device, Cpu):  # elsewhere a second step is compared with these
             return
-    again = weights is None  # further gradients begin with the weights as they were
-    numbers.updated = {name: value.clone() for name, value in updated.items()} if again else updated
+    numbers.updated = updated
 
 
 def _drawing(equal: bool) -> contextlib.AbstractContextManager[Any]:

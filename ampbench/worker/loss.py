@@ -17,7 +17,7 @@ from ampbench.trace.dtypes import HALVES, short_dtype
 from ampbench.worker.data import carried, in_fp32
 from ampbench.worker.machine import Device
 from ampbench.worker.network import Network
-from ampbench.worker.step import random_states
+from ampbench.worker.step import forked_draws, random_states
 
 FACTORS = (1, 4, 16, 64)
 """The network's outputs are multiplied by these: logits grow in training."""
@@ -173,9 +173,8 @@ def measure_loss(network: Network, output: Any, device: Device, scale: float) ->
     """
     if network.own_step is not None or network.loss is None:
         return LossAlone(unmeasured=LossUnmeasured.OWN_STEP)
-    accelerators = [] if device.type == "cpu" else [torch.accelerator.current_device_index()]
     try:
-        with torch.random.fork_rng(accelerators, device_type="cuda" if device.type == "cpu" else device.type):
+        with forked_draws(device):
             return _measured(network, output, device, scale)
     except Exception:  # noqa: BLE001 - a user's loss; memory
         return LossAlone(unmeasured=LossUnmeasured.FAILED)

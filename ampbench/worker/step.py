@@ -190,7 +190,7 @@ class TrainingStep(BuiltStep):
         """
         if path == "eager":
             return None
-        with self._trying():
+        with self.trying():
             return self.network.prepare(path, self._backward)
 
     def take_batch(self, number: int) -> None:
@@ -235,9 +235,8 @@ class TrainingStep(BuiltStep):
             self.scaler.unscale_(self.optimizer)
         return output, self._gradients()
 
-    def gradients_of(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
-        """Return the gradients of another batch by name, without a scaler."""
-        self.optimizer.zero_grad(set_to_none=True)
+    def add_gradients(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
+        """Add the gradients of another batch to those of the weights, without a scaler, and return the sums by name."""
         loss = self.network.judge(*self.data.placed(inputs, targets))[1]
         assert loss is not None
         self.differentiate(loss)
@@ -279,7 +278,7 @@ class TrainingStep(BuiltStep):
         if self.scaler is None:
             return 0
         skipped = 0
-        with self._trying():
+        with self.trying():
             for _ in range(SETTLING_STEPS):
                 self._backward()
                 self.scaler.unscale_(self.optimizer)
@@ -352,7 +351,7 @@ class TrainingStep(BuiltStep):
             self.masters.round_into_network()
 
     @contextmanager
-    def _trying(self) -> Iterator[None]:
+    def trying(self) -> Iterator[None]:
         """Undo the block's changes: restore buffers, drop gradients and loss, return to the first batch."""
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
         try:
@@ -395,7 +394,7 @@ class OwnStep(TrainingStep):
         """Take steps, each undone, until GradScaler skips none; return how many it skipped."""
         skipped = 0
         for _ in range(SETTLING_STEPS if self.scaler is not None else 0):
-            with self._trying():
+            with self.trying():
                 self._backward()
             if self._taken:
                 break
@@ -425,7 +424,7 @@ class OwnStep(TrainingStep):
         """Do nothing: the step did."""
 
     @contextmanager
-    def _trying(self) -> Iterator[None]:
+    def trying(self) -> Iterator[None]:
         """Undo the block's changes: restore weights, buffers and optimizer state, return to the first batch."""
         began = set(self.optimizer.state)
         saved = SavedState(self.module, self.optimizer, None, self.stored().values())
@@ -481,6 +480,13 @@ def seed_all(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def forked_draws(device: Device) -> AbstractContextManager[Any]:
+    """Return a context after which torch draws as before, on the CPU and the device."""
+    if device.type == "cpu":
+        return torch.random.fork_rng([])
+    return torch.random.fork_rng([torch.accelerator.current_device_index()], device_type=device.type)
 
 
 def random_states(device: Device) -> list[object]:

@@ -33,6 +33,7 @@ from ampbench.worker.step import (
     OwnStep,
     TrainingStep,
     build_training,
+    forked_draws,
     random_states,
     seed_all,
     switch_off_dropout,
@@ -210,7 +211,7 @@ def halves_of(workload: Workload, case: Case) -> tuple[float, list[tuple[Any, An
 
 
 def with_noise(step: TrainingStep, workload: Workload, case: Case, gradients: Gradients) -> Gradients:
-    """Return the fp64 `gradients` with the noise of a batch at the workload's own weights.
+    """Return the fp64 `gradients` of a step that has not moved with the noise of a batch; the step is unchanged.
 
     It comes from a second batch, or from the halves of a single one if their mean gradient is the gradient of the
     batch: noise is |g1 - g2|² / 2, of parts with the shares p and q of a batch's samples pq |g1 - g2|², which has the
@@ -220,40 +221,42 @@ def with_noise(step: TrainingStep, workload: Workload, case: Case, gradients: Gr
     share, parts = (0.0, step.data.given[1:2]) if several else halves_of(workload, case)
     if isinstance(step, OwnStep) or not parts:
         return replace(gradients, no_noise=NoNoise.NOT_HALVED)
-    original = dict(named_tensors(workload.module))
-    with torch.no_grad():
-        for name, tensor in named_tensors(step.module):
-            tensor.copy_(original[name])
     try:
-        taken = [step.gradients_of(*part) for part in parts]
+        with step.trying(), forked_draws(step.device):
+            seed_all(0)
+            original = dict(workload.module.named_buffers())
+            for name, buffer in step.module.named_buffers():
+                buffer.data.copy_(original[name])
+            return _with_noise(step, gradients, share, parts)
     except Exception:
         if several:
             raise
         return replace(gradients, no_noise=NoNoise.NOT_HALVED)  # a network for one batch size
-    if any(part.keys() != gradients.first.keys() for part in taken):
+    finally:
+        for name, weight in step.stored().items():
+            weight.grad = gradients.first.get(name)
+
+
+def _with_noise(step: TrainingStep, gradients: Gradients, share: float, parts: Sequence[tuple[Any, Any]]) -> Gradients:
+    """Do the same by a second batch, or by the two halves of a batch, the first with this `share` of its samples."""
+    step.optimizer.zero_grad(set_to_none=True)
+    second, weights, noise = step.add_gradients(*parts[0]), step.stored(), {}
+    if second.keys() != gradients.first.keys():
         return replace(gradients, no_noise=NoNoise.OTHER_GRADIENTS)
-    if not several and not _is_mean(gradients.first, taken[0], taken[1], share):
-        return replace(gradients, no_noise=NoNoise.NO_MEAN)
-    noise = {}
     for name, gradient in gradients.first.items():
-        first, second = (real_parts(value.to_dense()) for value in (gradient, taken[0][name]))
-        size, apart = float(first.square().sum()), float((first - second).square().sum())
-        if several:
-            noise[name] = (size + float(second.square().sum())) / 2, apart / 2
+        pair = [value.to_dense() for value in (gradient, second.pop(name))]
+        sizes = [float(real_parts(value).square().sum()) for value in (*pair, pair[0] - pair[1])]
+        if share:
+            noise[name] = sizes[0], sizes[2] * share / (1 - share)
+            weights[name].grad = pair[1].mul_(share).sub_(pair[0]).div_(1 - share)  # minus the other half's
         else:
-            noise[name] = size, apart * share / (1 - share)
+            noise[name] = (sizes[0] + sizes[1]) / 2, sizes[2] / 2
+    if share:
+        apart = step.add_gradients(*parts[1]).values()
+        missed = sum(float(real_parts(value.to_dense()).square().sum()) for value in apart) * (1 - share) ** 2
+        if not missed <= sum(size for _, size in noise.values()) / 4:
+            return replace(gradients, no_noise=NoNoise.NO_MEAN)
     return replace(gradients, noise=noise)
-
-
-def _is_mean(whole: Tensors, half: Tensors, other: Tensors, share: float) -> bool:
-    """Return whether the mean of two halves' gradients misses the whole batch's by at most half of its noise."""
-    missed = noise = 0.0
-    for name, gradient in whole.items():
-        parts = [real_parts(value.to_dense()).to(gradient.device) for value in (half[name], other[name])]
-        mean = share * parts[0] + (1 - share) * parts[1]
-        missed += float((mean - real_parts(gradient.to_dense())).square().sum())
-        noise += share * (1 - share) * float((parts[0] - parts[1]).square().sum())
-    return missed <= noise / 4
 
 
 def intended_update(snapshot: Snapshot, gradients: Gradients, where: Device) -> Intended:

@@ -424,7 +424,7 @@ def test_fewer_steps_of_a_large_network_lead_to_the_snapshot(case: MakeCase, mon
 PASSES = """
 import torch
 from ampbench.worker import network
-from ampbench.worker.divergence import References, measure_divergence
+from ampbench.worker.divergence import References, measure_divergence, measure_late
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import cpu_changes
 from ampbench.workload import Workload
@@ -441,21 +441,20 @@ workload = Workload(
 )
 references = References()
 cases = [make_case(name, "training", recipe="CLIP") for name in ("bf16_pure", "fp16_autocast", "bf16_master")]
+passes = [(measure, case) for measure in (measure_divergence, measure_late) for case in cases]
 held = weights = sum(parameter.nbytes for parameter in workload.module.parameters())
-for change in cpu_changes([lambda case=case: measure_divergence(workload, case, Cpu(), references) for case in cases]):
+for change in cpu_changes([lambda ask=ask: ask[0](workload, ask[1], Cpu(), references) for ask in passes]):
     print((held + change.peak) / weights)
     held += change.net
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batches", "clip", "most"), [("1", "", 12.0), ("1", "clip=1.0", 12.0), ("2", "", 14.5)])
-def test_a_pass_of_training_takes_at_most_twelve_times_its_weights_in_memory(
-    batches: str, clip: str, most: float
-) -> None:
+@pytest.mark.parametrize(("batches", "clip"), [("1", ""), ("1", "clip=1.0"), ("2", "")])
+def test_a_pass_of_training_takes_at_most_twelve_times_its_weights_in_memory(batches: str, clip: str) -> None:
     """Issue 49: 86 million parameters took 10 GB. Bytes are counted, those of the workload's own weights included."""
     script = PASSES.replace("BATCHES", batches).replace("CLIP", clip)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     factors = [float(line) for line in done.stdout.split()]
-    assert len(factors) == 3
-    assert 8 < max(factors) <= most
+    assert len(factors) == 6
+    assert 8 < max(factors) <= 12, factors
