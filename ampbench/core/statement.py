@@ -1,4 +1,4 @@
-"""Statements about results as data, by which code decides; `ampbench.show.wording` has their words."""
+"""Statements about results as data, by which code decides; `ampbench.show.wording` has a line for each code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,13 +52,9 @@ class Refusal(StrEnum):
     PARAMETERS = "parameters-not-finite"
     GRADIENTS = "gradients-not-finite"
     INPUT_RANGE = "input-range"
-    """A finite input is infinite in the dtype of inputs."""
     TARGET_RANGE = "target-range"
-    """A target exceeds the range of an output in half."""
     SCALE = "loss-scale"
-    """GradScaler settled below 1."""
     LOSS_BREAKS = "loss-breaks"
-    """The loss alone is not finite, or low precision removes a constant that keeps a logarithm or root finite."""
     LOSS_GRADIENT = "loss-gradient"
     ERROR = "error"
     SPREAD = "error-over-spread"
@@ -77,7 +73,6 @@ class Refusal(StrEnum):
     DECISIONS = "decisions"
     FLUSHED = "flushed"
     STATISTICS = "running-statistics"
-    """Running statistics stall as stored."""
     SKIPPED = "skipped"
     TRAINS_WORSE = "trains-worse"
 
@@ -88,22 +83,18 @@ class Undecided(StrEnum):
     NOT_MEASURED = "not-measured"
     NO_REFERENCE = "no-reference"
     ZERO_REFERENCE = "zero-reference"
-    """The output is exactly zero, for example because the last layer begins with zeros."""
     NO_ERROR = "no-error-defined"
     NO_GRADIENT_ERROR = "no-gradient-error"
     NO_OPTIMIZER = "no-optimizer"
     NO_UPDATE = "no-update"
     BY_CHANCE = "by-chance"
-    """The network differs from itself by chance alone."""
 
 
 class NoNoise(StrEnum):
     """Why the noise of a batch's gradient is unknown."""
 
     NOT_HALVED = "batch-not-halved"
-    """The batch has one sample or no common first dimension, or the workload has its own step."""
     NO_MEAN = "loss-not-a-mean"
-    """The halves' mean gradient is not the batch's: the loss sums, or it couples samples."""
     NOT_FINITE = "noise-not-finite"
     OTHER_GRADIENTS = "other-gradients"
 
@@ -112,34 +103,23 @@ class Answer(StrEnum):
     """Which precision of a table to take, and why; a problem of the network in all precisions is a `Flaw`."""
 
     TAKE = "take"
-    """Take a certainly faster precision."""
     SAVE = "take-for-memory"
-    """Take a precision with less memory that is certainly not slower."""
     ONLY = "take-as-fp32-failed"
     STAY = "stay"
-    """Nothing is faster."""
     UNCERTAIN = "stay-uncertain"
-    """No speedup is certain."""
     REFUSED = "stay-refused"
-    """The faster precisions are refused."""
     ALONE = "stay-alone"
-    """Every other precision failed."""
     UNDECIDED = "no-answer"
-    """A faster precision is undecided."""
     NO_BASELINE = "no-baseline"
     NOTHING_LEFT = "nothing-left"
-    """fp32 failed, and no other precision is ok."""
     NOTHING_ELSE = "nothing-else"
-    """No other precision was measured."""
 
 
 class Arithmetic(StrEnum):
     """An effect of storage in half on an optimizer's settings, by arithmetic alone."""
 
     INFINITE = "arithmetic-infinite"
-    """Steps divide by 0 where gradients were small."""
     DIVIDED = "arithmetic-divided"
-    """Steps divide by eps alone where gradients were small."""
     DECAY = "arithmetic-decay"
     SQUARES = "arithmetic-squares"
     STATISTICS = "arithmetic-statistics"
@@ -150,7 +130,6 @@ class Hint(StrEnum):
 
     SCALE = "scale"
     NOISE_UNKNOWN = "noise-unknown"
-    """The gradients' error is above its limit, and the noise of a batch is unknown."""
     LAUNCH_BOUND = "launch-bound"
     OTHER_TABLE = "other-table"
 
@@ -167,12 +146,10 @@ class Note(StrEnum):
     ROUNDED = "fp32-rounded"
     NOT_ROUNDED = "products-not-rounded"
     NOTHING_CAST = "nothing-cast"
-    """Autocast was on, and no product ran in its dtype."""
     LOSS_CONSTANT = "loss-constant"
     LOSS_BROKEN = "loss-alone"
     LOSS_ERROR = "loss-alone-gradient"
     CHANNELS_LAST = "channels-last"
-    """Convolutions in half on tensor cores have contiguous inputs."""
     ATTENTION = "attention-kernels"
     NO_GRAD = "no-grad"
     OPTIMIZER_MISSES = "optimizer-misses"

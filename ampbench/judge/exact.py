@@ -6,7 +6,7 @@ references of the two runs are therefore compared too.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -15,11 +15,11 @@ from ampbench.core.metrics import COLUMNS, DRIFT, GATED
 from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import state
 from ampbench.core.stats import Moved, moved
-from ampbench.judge.pairing import Values, imported_finding, incomparable, other_file
+from ampbench.judge.pairing import Values, change_of, imported_finding, incomparable, other_file
 from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredCase, Pair
 from ampbench.records.case import Case
 from ampbench.records.changes import EQUAL, OUTCOME, Change, ChangeCode, ChangeStatus, Remark
-from ampbench.records.measured import Divergence, GradientDivergence, MemoryPass, OutputDivergence
+from ampbench.records.measured import Divergence, GradientDivergence, OutputDivergence
 
 _SMALLEST_LOSS = 1e-9
 """The smallest loss to divide by: rounding noise around zero is no change."""
@@ -50,16 +50,21 @@ class Drift:
     def between(cls, before: Divergence, after: Divergence) -> "Drift":
         """Return the distance of the two references, which have equal weights, inputs and dtypes."""
         old, new = before.reference, after.reference
-        shapes = _shapes(old.output_shapes), _shapes(new.output_shapes)
-        differ = None not in shapes and shapes[0] != shapes[1]
+        by_chance = _CHANCES * max(divergence.chance_rel_l2 or 0.0 for divergence in (before, after))
+        if None not in (old.output_shapes, new.output_shapes) and old.output_shapes != new.output_shapes:
+            # as "32x8 and 32x1"
+            first, second = (
+                " and ".join("x".join(map(str, shape)) or "a scalar" for shape in reference.output_shapes or ())
+                for reference in (old, new)
+            )
+            return cls({}, (first, second), old.dtype, by_chance)
         parts = {
             "output": moved(old.output_norm, new.output_norm, old.output_sketch, new.output_sketch),
             "gradients": moved(old.grad_norm, new.grad_norm, old.grad_sketch, new.grad_sketch),
-            "loss": _loss_moved(old.loss, new.loss),
         }
-        known = {name: part for name, part in parts.items() if part is not None and not differ}
-        by_chance = _CHANCES * max(divergence.chance_rel_l2 or 0.0 for divergence in (before, after))
-        return cls(known, (str(shapes[0]), str(shapes[1])) if differ else None, old.dtype, by_chance)
+        if old.loss is not None and new.loss is not None:
+            parts["loss"] = Moved(abs(new.loss - old.loss) / max(abs(old.loss), abs(new.loss), _SMALLEST_LOSS))
+        return cls({name: part for name, part in parts.items() if part is not None}, None, old.dtype, by_chance)
 
     @property
     def distance(self) -> float | None:
@@ -102,13 +107,12 @@ def _drift_finding(case: Case, drift: Drift, same: bool, threshold_of: Threshold
     if distance is not None and distance <= min(threshold, tolerance):
         return None
     allowed = distance is not None and distance <= threshold
-    return Change(
-        case=case,
-        metric=DRIFT,
-        kind=gate.kind,
-        status=ChangeStatus.UNCHANGED if allowed else ChangeStatus.REGRESSED,
-        code=ChangeCode.WITHIN_THRESHOLD if allowed else ChangeCode.OTHER_FUNCTION,
-        facts=drift.facts(min(threshold, tolerance)),
+    return change_of(
+        case,
+        DRIFT,
+        ChangeStatus.UNCHANGED if allowed else ChangeStatus.REGRESSED,
+        ChangeCode.WITHIN_THRESHOLD if allowed else ChangeCode.OTHER_FUNCTION,
+        drift.facts(min(threshold, tolerance)),
         change=distance,
         low=distance,
         high=distance,
@@ -116,19 +120,6 @@ def _drift_finding(case: Case, drift: Drift, same: bool, threshold_of: Threshold
         remarks=[state(Remark.DRIFT)] if allowed else (),
         details={f"{name}_drift": part.distance for name, part in drift.parts.items()},
     )
-
-
-def _loss_moved(before: float | None, after: float | None) -> Moved | None:
-    if before is None or after is None:
-        return None
-    return Moved(abs(after - before) / max(abs(before), abs(after), _SMALLEST_LOSS))
-
-
-def _shapes(shapes: Sequence[Sequence[int]] | None) -> str | None:
-    """Return shapes as "32x8 and 32x1", None if unknown."""
-    if shapes is None:
-        return None
-    return " and ".join("x".join(map(str, shape)) or "a scalar" for shape in shapes)
 
 
 _RARE = ("output_reference_nonfinite", "output_fp32_nonfinite", "param_nonfinite")
@@ -167,7 +158,7 @@ def outcome_finding(pair: Pair) -> Change | None:
 def memory_finding(pair: Pair, same: bool, threshold_of: ThresholdOf) -> Change | None:
     """Return the verdict on the peak memory; None if neither side measured it."""
     before, after = pair.baseline.memory, pair.candidate.memory
-    values = (_peak(before), _peak(after))
+    values = float(before.peak_bytes) if before else None, float(after.peak_bytes) if after else None
     if imported := imported_finding(pair, MEMORY, values):
         return imported
     if before and after and before.source != after.source:
@@ -351,19 +342,8 @@ def judge_numbers(
         else:
             worse = (change > 0) == (COLUMNS[metric].better != "higher")
             status, code = (ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED), ChangeCode.BEYOND_THRESHOLD
-    return Change(
-        case=case,
-        metric=metric,
-        kind=gate.kind,
-        status=status,
-        code=code,
-        facts=numbers,
-        baseline=before,
-        candidate=after,
-        change=change,
-        low=change,
-        high=change,
-        threshold=threshold,
+    return change_of(
+        case, metric, status, code, numbers, values, change=change, low=change, high=change, threshold=threshold
     )
 
 
@@ -389,16 +369,8 @@ def _became_undefined(pair: Pair, metric: str, values: Values) -> Change | None:
         facts["why"] = _undefined(metric, broken_side)
     elif elsewhere:
         facts["dtype"] = broken_side.reference.dtype
-    return Change(
-        case=pair.baseline.case,
-        metric=metric,
-        kind="accuracy",
-        status=ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED,
-        code=ChangeCode.BEYOND_THRESHOLD,
-        facts=facts,
-        baseline=values[0],
-        candidate=values[1],
-    )
+    status = ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED
+    return change_of(pair.baseline.case, metric, status, ChangeCode.BEYOND_THRESHOLD, facts, values)
 
 
 def _undefined(metric: str, divergence: Divergence) -> str:
@@ -407,10 +379,6 @@ def _undefined(metric: str, divergence: Divergence) -> str:
         return divergence.update.undefined if divergence.update else ""
     of_gradients = COLUMNS[metric].undefined_by == "gradient"
     return divergence.gradient.undefined if of_gradients else divergence.output.undefined
-
-
-def _peak(memory: MemoryPass | None) -> float | None:
-    return None if memory is None else float(memory.peak_bytes)
 
 
 def _error(divergence: Divergence | None, metric: str) -> float | None:

@@ -9,6 +9,7 @@ from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.judge import rounds as fitness
 from ampbench.judge.pairing import not_the_commits
+from ampbench.judge.verdict import at_judged_places
 from ampbench.records.labels import Pending, emulated_of, few, kernels_said, remarks
 from ampbench.records.measured import CONV, NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, grouped, number, precision_label
@@ -201,7 +202,7 @@ def _no_graphs(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
 
 
 def _losses(stored: StoredRun, _: Sequence[Row], *, note: Note) -> Iterator[Held]:
-    for case_id, divergence in stored.divergence.items():
+    for case_id, divergence in at_judged_places(stored.divergence, stored.late).items():
         loss = divergence.loss_alone
         if loss is None:
             continue

@@ -279,13 +279,18 @@ def incomparable(
     case: Case, metric: str, code: ChangeCode, facts: Mapping[str, float | str], values: Sequence[float | None]
 ) -> Change:
     """Return the finding that the two `values` of a metric are incomparable."""
-    return Change(
-        case=case,
-        metric=metric,
-        kind=GATED[metric].kind,
-        status=ChangeStatus.INCOMPARABLE,
-        code=code,
-        facts=facts,
-        baseline=values[0],
-        candidate=values[1],
-    )
+    return change_of(case, metric, ChangeStatus.INCOMPARABLE, code, facts, values)
+
+
+def change_of(
+    case: Case,
+    metric: str,
+    status: ChangeStatus,
+    code: ChangeCode,
+    facts: Mapping[str, float | str],
+    values: Sequence[float | None] = (None, None),
+    **more: Any,
+) -> Change:
+    """Return the finding on the two `values` of a metric; `more` are further fields."""
+    more |= {"kind": GATED[metric].kind, "baseline": values[0], "candidate": values[1]}
+    return Change(case=case, metric=metric, status=status, code=code, facts=facts, **more)

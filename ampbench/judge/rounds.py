@@ -67,15 +67,6 @@ def paired_interval(ours: Iterable[TimedRound], theirs: Iterable[TimedRound]) ->
     return stats.log_t_interval([other / seconds for seconds, other in pairs if seconds > 0 and other > 0])
 
 
-def _mean(measured: Round) -> float | None:
-    """Return the mean over all samples of a round, None if their steps are unknown."""
-    return (
-        stats.round_mean(measured.samples, measured.steps_per_sample, measured.cpu_samples)
-        if measured.steps_per_sample
-        else None
-    )
-
-
 _SILENT = Telemetry()
 
 
@@ -201,8 +192,13 @@ class MeasuredRun:
     @cached_property
     def means(self) -> stats.Floats:
         """The mean over all samples of each round that counts, NaN if unknown."""
-        known = [_mean(measured) for measured in self._counted()]
-        return stats.numbers(known) if known else np.full(len(self.rounds.seconds), np.nan)
+        means = [
+            stats.round_mean(measured.samples, measured.steps_per_sample, measured.cpu_samples)
+            if measured.steps_per_sample
+            else math.nan
+            for measured in self._counted()
+        ]
+        return np.array(means) if means else np.full(len(self.rounds.seconds), np.nan)
 
     @cached_property
     def seconds(self) -> dict[str, float]:
@@ -233,18 +229,17 @@ class MeasuredRun:
         lengths = self.own.lengths.tolist()
         return {case_id: list(islice(every, count)) for case_id, count in zip(self.places, lengths, strict=True)}
 
-    @property
-    def has_means(self) -> bool:
-        """Whether the samples behind the rounds' values are known."""
-        return not bool(np.isnan(self.means).all())
-
     def items(self, case_id: str) -> float | None:
         """Return the items per step of a case, None if it was not timed."""
         return self._items.get(case_id)
 
     def case(self, case: Case) -> "MeasuredCase":
         """Return a case with its measurements."""
-        return MeasuredCase(self, case, case.case_id)
+        case_id, stored = case.case_id, self.stored
+        passes = stored.memory.get(case_id), stored.divergence.get(case_id)
+        return MeasuredCase(
+            self, case, case_id, self.outcome(case_id), self.seconds.get(case_id), *passes, self.weights.get(case_id)
+        )
 
     @property
     def failed(self) -> list[str]:
@@ -266,36 +261,19 @@ class MeasuredRun:
 
 
 class MeasuredCase(NamedTuple):
-    """One `case` of a `run` with its id and its measurements; None where something was not measured."""
+    """One `case` of a `run` with its measurements; None where something was not measured.
+
+    `seconds` is its median time, `weights` the digest of the weights that it was timed with.
+    """
 
     run: MeasuredRun
     case: Case
     case_id: str
-
-    @property
-    def outcome(self) -> Outcome:
-        """Its outcome."""
-        return self.run.outcome(self.case_id)
-
-    @property
-    def seconds(self) -> float | None:
-        """Its median time."""
-        return self.run.seconds.get(self.case_id)
-
-    @property
-    def memory(self) -> MemoryPass | None:
-        """Its memory."""
-        return self.run.stored.memory.get(self.case_id)
-
-    @property
-    def divergence(self) -> Divergence | None:
-        """Its divergence."""
-        return self.run.stored.divergence.get(self.case_id)
-
-    @property
-    def weights(self) -> str | None:
-        """The digest of the weights that it was timed with."""
-        return self.run.weights.get(self.case_id)
+    outcome: Outcome
+    seconds: float | None
+    memory: MemoryPass | None
+    divergence: Divergence | None
+    weights: str | None
 
 
 class Pair(NamedTuple):
@@ -407,8 +385,8 @@ CAUSES = (
     "the thread that launches kernels waited {:.0%} of the time for a processor",
 )
 """Causes of unfit rounds, worded around the value."""
-ON_ACCELERATOR = frozenset(range(4, len(CAUSES)))
-"""The causes that concern an accelerator."""
+ON_ACCELERATOR = 4
+"""The first cause that concerns an accelerator, as all after it."""
 
 
 def unfit_rounds(run: MeasuredRun) -> Unfit:
@@ -477,14 +455,9 @@ class Control:
     again: stats.Floats
 
     @property
-    def medians(self) -> tuple[float, float]:
-        """The median of its own rounds, and of the control's."""
-        return stats.median(self.own.tolist()), stats.median(self.again.tolist())
-
-    @property
     def ratio(self) -> float:
-        """The time of the control relative to its own."""
-        return self.medians[1] / self.medians[0]
+        """The median time of the control relative to its own."""
+        return stats.median(self.again.tolist()) / stats.median(self.own.tolist())
 
     @property
     def apart(self) -> float:
@@ -550,10 +523,10 @@ def unfit_said(stored: StoredRun) -> str:
 
 
 def unsteady_device(stored: StoredRun) -> bool:
-    """Return whether the commonest cause of unfit rounds is in `ON_ACCELERATOR`."""
+    """Return whether the commonest cause of unfit rounds is an accelerator's."""
     causes = unfit_rounds(MeasuredRun.of(stored)).cause
     unfit = causes[causes >= 0]
-    return bool(unfit.size) and int(np.bincount(unfit).argmax()) in ON_ACCELERATOR
+    return bool(unfit.size) and int(np.bincount(unfit).argmax()) >= ON_ACCELERATOR
 
 
 def unquiet(stored: StoredRun) -> list[str]:

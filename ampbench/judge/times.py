@@ -19,7 +19,7 @@ from ampbench.judge.deciding import (
     judge_control,
 )
 from ampbench.judge.exact import ThresholdOf, other_numbers
-from ampbench.judge.pairing import EnvironmentDifferences, Values, imported_finding, incomparable
+from ampbench.judge.pairing import EnvironmentDifferences, Values, change_of, imported_finding, incomparable
 from ampbench.judge.rounds import UNFIT_SHARE, MeasuredCase, MeasuredRun, Pair, Role, grid, said_of, unfit_rounds
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, ControlCode, ControlVerdict, Difference, Remark
 
@@ -56,11 +56,8 @@ class _Sided:
     def unfit(self) -> stats.Booleans:
         return self.causes >= 0
 
-    def without(self, unfit: stats.Booleans) -> stats.Floats:
-        return np.where(unfit, np.nan, self.seconds)
-
-    def means_without(self, unfit: stats.Booleans) -> stats.Floats:
-        return np.where(unfit, np.nan, self.means)
+    def without(self, unfit: stats.Booleans, name: str = "seconds") -> stats.Floats:
+        return np.where(unfit, np.nan, getattr(self, name))
 
 
 class _Side:
@@ -70,10 +67,6 @@ class _Side:
         self.run = run
         self.places = [run.places[case_id] for case_id in case_ids]
         self._unfit = unfit_rounds(run)
-
-    def numbers(self, role: Role) -> stats.Integers:
-        rounds = self.run.rounds
-        return np.unique(rounds.blocks[rounds.roles == role])
 
     def table(self, role: Role, blocks: stats.Integers | None) -> _Sided:
         rounds = self.run.rounds
@@ -103,8 +96,7 @@ def time_findings(
             timing = Difference(name="timing", baseline=kinds[0], candidate=kinds[1], matters=True)
             obstacles[pair.baseline.case_id].append(timing)
     cells = [pair for pair in pairs if not obstacles[pair.baseline.case_id]]
-    thresholds = np.array([_threshold(pair.baseline, threshold_of) for pair in cells])
-    allowed = np.array([_mean_threshold(pair.baseline, threshold_of) for pair in cells])
+    thresholds, allowed = np.array([_thresholds(pair.baseline, threshold_of) for pair in cells]).reshape(-1, 2).T
     ours = _Side(baseline, [pair.baseline.case_id for pair in cells])
     theirs = _Side(candidate, [pair.candidate.case_id for pair in cells])
     other_clock: dict[int, dict[str, float]] = {}
@@ -145,15 +137,13 @@ def time_findings(
             if cell in unfit:
                 change = (None, None, None)  # a change from the few fit blocks would contradict the values of all
         findings.append(
-            Change(
-                case=pair.baseline.case,
-                metric=TIME,
-                kind="time",
-                status=status,
-                code=code,
-                facts={**facts_of(decision, units, fresh[cell]), **disturbed},
-                baseline=pair.baseline.seconds,
-                candidate=pair.candidate.seconds,
+            change_of(
+                pair.baseline.case,
+                TIME,
+                status,
+                code,
+                {**facts_of(decision, units, fresh[cell]), **disturbed},
+                _seconds(pair),
                 change=change[0],
                 low=change[1],
                 high=change[2],
@@ -162,7 +152,7 @@ def time_findings(
                 p_better=decision.p_better,
                 blocks=decision.blocks,
                 remarks=_remarks(pair, decision),
-                details=details_of(decision, float(allowed[cell])),
+                details=_details(decision, float(allowed[cell])),
             )
         )
         if status is not ChangeStatus.INCOMPARABLE and not (control.fired or disturbed):
@@ -180,17 +170,14 @@ def _mean_findings(pair: Pair, decision: Decision, threshold: float, units: str,
     ):
         return []
     beyond = ChangeStatus.REGRESSED if (decision.mean_change or 0.0) > 0 else ChangeStatus.IMPROVED
-    values = [_mean(side) for side in pair]
     return [
-        Change(
-            case=pair.baseline.case,
-            metric=MEAN,
-            kind="time",
-            status=beyond if code is ChangeCode.BEYOND_THRESHOLD else ChangeStatus.INCONCLUSIVE,
-            code=code,
-            facts=facts_of(decision, units, fresh),
-            baseline=values[0],
-            candidate=values[1],
+        change_of(
+            pair.baseline.case,
+            MEAN,
+            beyond if code is ChangeCode.BEYOND_THRESHOLD else ChangeStatus.INCONCLUSIVE,
+            code,
+            facts_of(decision, units, fresh),
+            [_mean(side) for side in pair],
             change=decision.mean_change,
             low=decision.mean_low,
             high=decision.mean_high,
@@ -227,16 +214,14 @@ def _without_rounds(pair: Pair) -> Change | None:
     return incomparable(pair.baseline.case, TIME, ChangeCode.NOT_MEASURED, facts, values)
 
 
-def _threshold(side: MeasuredCase, threshold_of: ThresholdOf) -> float:
-    """Return the largest ignored relative change of a baseline's time, at least the resolution of the clock."""
-    gate, chosen, seconds = GATED[TIME], threshold_of(TIME, side.case), side.seconds
-    return max(gate.threshold if chosen is None else chosen, gate.floor / seconds if seconds else 0.0)
+def _thresholds(side: MeasuredCase, threshold_of: ThresholdOf) -> tuple[float, float]:
+    """Return the largest ignored relative changes of a baseline's time and of its mean over all samples.
 
-
-def _mean_threshold(side: MeasuredCase, threshold_of: ThresholdOf) -> float:
-    """Return the threshold of the mean over all samples: the policy's, else at least the threshold of the time."""
-    chosen = threshold_of(MEAN, side.case)
-    return max(GATED[MEAN].threshold, _threshold(side, threshold_of)) if chosen is None else chosen
+    The time's is at least the resolution of the clock, the mean's at least the time's unless the policy sets it.
+    """
+    gate, chosen, of_mean = GATED[TIME], threshold_of(TIME, side.case), threshold_of(MEAN, side.case)
+    threshold = max(gate.threshold if chosen is None else chosen, gate.floor / side.seconds if side.seconds else 0.0)
+    return threshold, max(GATED[MEAN].threshold, threshold) if of_mean is None else of_mean
 
 
 def _interleaved(
@@ -248,9 +233,12 @@ def _interleaved(
     out. Unfit cells, judged beyond `FAR`, only lose blocks in which one arm alone was unfit: a disturbance of both arms
     favours neither.
     """
-    controlled = [bool((side.run.rounds.roles == Role.CONTROL).any()) for side in (ours, theirs)]
+    sides = [side.run.rounds for side in (ours, theirs)]
+    controlled = [bool((rounds.roles == Role.CONTROL).any()) for rounds in sides]
     owner = theirs if controlled == [False, True] else ours
-    numbers, fresh = (np.union1d(ours.numbers(role), theirs.numbers(role)) for role in (Role.OWN, Role.CONFIRMATION))
+    numbers, fresh = (
+        np.union1d(*(rounds.blocks[rounds.roles == role] for rounds in sides)) for role in (Role.OWN, Role.CONFIRMATION)
+    )
     tables = [(side.table(Role.OWN, numbers), side.table(Role.CONFIRMATION, fresh)) for side in (ours, theirs)]
     control = owner.table(Role.CONTROL, numbers)
     (before, fresh_before), (after, fresh_after) = tables
@@ -260,17 +248,17 @@ def _interleaved(
         np.where(busy[:, None], old.unfit ^ new.unfit, old.unfit | new.unfit)
         for old, new in ((before, after), (fresh_before, fresh_after))
     )
-    own_left_out = left_out | busy[:, None]  # the mean of a disturbed block is no evidence
     control_left_out = control.unfit | (before if owner is ours else after).unfit
     blocks, means = (
         Blocks(
-            baseline=of(before, out),
-            candidate=of(after, out),
-            control=of(control, control_left_out),
-            confirm_baseline=of(fresh_before, fresh_left_out),
-            confirm_candidate=of(fresh_after, fresh_left_out),
+            baseline=before.without(out, name),
+            candidate=after.without(out, name),
+            control=control.without(control_left_out, name),
+            confirm_baseline=fresh_before.without(fresh_left_out, name),
+            confirm_candidate=fresh_after.without(fresh_left_out, name),
         )
-        for of, out in ((_Sided.without, left_out), (_Sided.means_without, own_left_out))
+        # the mean of a disturbed block is no evidence
+        for name, out in (("seconds", left_out), ("means", left_out | busy[:, None]))
     )
     decisions = decide_interleaved(
         blocks, np.where(busy, np.maximum(thresholds, FAR), thresholds), means=_known(means, allowed, ours, theirs)
@@ -301,7 +289,7 @@ def _stored(
     before, after = ours.table(Role.OWN, None), theirs.table(Role.OWN, None)
     ratios_of = {name: _control_ratios(side.run) for name, side in (("baseline", ours), ("candidate", theirs))}
     controls = {name: ratios[0] for name, ratios in ratios_of.items() if ratios is not None}
-    means = Blocks.unconfirmed(before.means_without(before.unfit), after.means_without(after.unfit))
+    means = Blocks.unconfirmed(before.without(before.unfit, "means"), after.without(after.unfit, "means"))
     decisions = decide_stored(
         before.without(before.unfit),
         after.without(after.unfit),
@@ -318,7 +306,8 @@ def _stored(
 
 def _known(blocks: Blocks, thresholds: stats.Floats, *sides: _Side) -> Means | None:
     """Return the means to judge, None if the samples of a side were not read."""
-    return Means(blocks=blocks, thresholds=thresholds) if all(side.run.has_means for side in sides) else None
+    known = not any(np.isnan(side.run.means).all() for side in sides)
+    return Means(blocks=blocks, thresholds=thresholds) if known else None
 
 
 def _control_ratios(run: MeasuredRun) -> tuple[float, float] | None:
@@ -378,10 +367,8 @@ def _control(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[D
 
 def facts_of(decision: Decision, units: str, fresh: int) -> dict[str, float | str]:
     """Return the facts of a time's code: the counted `units`, the number of `fresh` ones, and further codes."""
-    facts: dict[str, float | str] = {"of": units, "fresh": fresh, "code": decision.code}
-    if decision.mean_code is not None:
-        facts["mean_code"] = decision.mean_code
-    return facts
+    more: dict[str, float | str] = {} if decision.mean_code is None else {"mean_code": decision.mean_code}
+    return {"of": units, "fresh": fresh, "code": decision.code, **more}
 
 
 def _remarks(pair: Pair, decision: Decision) -> list[Statement]:
@@ -404,7 +391,6 @@ _DETAILS = (
 """The fields of a decision that are details of its change."""
 
 
-def details_of(decision: Decision, mean_threshold: float) -> dict[str, float]:
-    """Return the further numbers of a time's change by name."""
+def _details(decision: Decision, mean_threshold: float) -> dict[str, float]:
     details = {name: value for name in _DETAILS if (value := getattr(decision, name)) is not None}
     return details if decision.mean_code is None else details | {"mean_threshold": mean_threshold}

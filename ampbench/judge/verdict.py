@@ -7,7 +7,8 @@ makes a case undecided, never right.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
@@ -26,7 +27,7 @@ from ampbench.core.budget import (
     OF_A_TENSOR,
     Budget,
 )
-from ampbench.core.metrics import LATE, LATER
+from ampbench.core.metrics import LATE, LATER, reach
 from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, Undecided, state
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
@@ -75,6 +76,15 @@ class Seen:
     rounds: "Sequence[TimedRound]" = ()
     baseline: "Seen | None" = None
 
+    def at(self, path: str) -> Any:
+        """Return the value at a path of attributes, None if anything on it is None."""
+        return reach(f"case.{path}", {"case": [self]})[0]
+
+    def known(self, name: str) -> list[float]:
+        """Return the values of a field in the divergence pass and in all rounds, where they are known."""
+        parts = [getattr(part, name) for part in (self.found, *self.rounds) if part is not None]
+        return [value for value in parts if value is not None]
+
     @property
     def update(self) -> Update | None:
         """The effect of its optimizer's step, None if unknown."""
@@ -100,19 +110,19 @@ class Seen:
 class Look(NamedTuple):
     """A number that refuses a case if it exceeds `times` the `limit` (a number, or a name in `Budget`).
 
-    `read` returns it from the case, else it is the frame's `column`; None: unknown, or it does not apply. The column
-    `subject` names its output or parameter. It judges one `phase` ("": both). `noise` is the batch noise below which
-    the number refuses nothing.
+    `read` returns it from the case or is its path in the case, else it is the frame's `column`; None: unknown, or it
+    does not apply. The column `subject` names its output or parameter. It judges one `phase` ("": both). `noise` is the
+    path of the batch noise below which the number refuses nothing.
     """
 
     code: Refusal
     column: str
     limit: str | float
-    read: Callable[[Seen], float | None] | None = None
+    read: Callable[[Seen], float | None] | str = ""
     subject: str = ""
     phase: str = ""
     times: int = 1
-    noise: Callable[[Seen], float | None] | None = None
+    noise: str = ""
 
     def allowed(self, budget: Budget, case: Seen) -> float:
         """Return the largest allowed value, infinite for unknown noise; for an agreement the budget holds the
@@ -120,34 +130,33 @@ class Look(NamedTuple):
         limit = getattr(budget, self.limit) if isinstance(self.limit, str) else self.limit
         if self.limit == "argmax_agreement":
             return 1.0 - float(limit)
-        noise = self.noise(case) if self.noise else 0.0
+        noise = case.at(self.noise) if self.noise else 0.0
         return math.inf if noise is None else max(float(self.times * limit), MOST_OF_NOISE * noise)
 
     def value(self, case: Seen, budget: Budget) -> float | None:
         """Return the number; None: unknown, or it does not apply. A user's own limit holds for every output."""
         if self.code is Refusal.ERROR and budget.output_rel_l2 != Budget.output_rel_l2:
             return judged_error(case.row)
-        return self.read(case) if self.read else number(case.row.get(self.column))
+        if callable(self.read):
+            return self.read(case)
+        value: float | None = case.at(self.read) if self.read else number(case.row.get(self.column))
+        return value
 
 
 def _parameters(case: Seen) -> float | None:
     """Elements that are not finite after one step or the timed steps; None if fp32 has such elements too."""
-    if case.baseline is not None and _parameters(case.baseline):
-        return None
-    counts = [measured.param_nonfinite for measured in (case.found, *case.rounds) if measured is not None]
-    return max((count for count in counts if count is not None), default=None)
+    in_fp32 = case.baseline is not None and _parameters(case.baseline)
+    return None if in_fp32 else max(case.known("param_nonfinite"), default=None)
 
 
 def _gradients(case: Seen) -> float | None:
     """Elements that are not finite, if that leaves no error."""
-    undefined = case.found is not None and number(case.row["grad_rel_l2"]) is None
-    return case.found.gradient.nonfinite if case.found is not None and undefined else None
+    return case.at("found.gradient.nonfinite") if number(case.row["grad_rel_l2"]) is None else None
 
 
 def _lost_loss(case: Seen) -> float | None:
     """1 if the loss is not finite but the reference's is."""
-    divergence = case.found
-    return 1.0 if divergence is not None and divergence.loss_is_lost and divergence.reference.loss is not None else None
+    return 1.0 if case.at("found.loss_is_lost") and case.at("found.reference.loss") is not None else None
 
 
 def _lost(case: Seen) -> float | None:
@@ -159,11 +168,11 @@ def _lost(case: Seen) -> float | None:
 
 def _within_noise(case: Seen) -> bool:
     """Whether rounded weights and state lose too little to refuse, and the gradients' error is a share of the noise."""
-    update, noise, error = case.update, _noise(case), number(case.row["grad_rel_l2"])
+    update, noise, error = case.update, case.at("found.gradient.noise"), number(case.row["grad_rel_l2"])
     if update is None or update.storage_rel_l2 is None or noise is None or error is None:
         return False
     stored = max(update.storage_rel_l2, update.state_rel_l2 or 0.0)
-    return stored <= 1 - LEAST_KEPT and error <= MOST_OF_NOISE * noise
+    return bool(stored <= 1 - LEAST_KEPT and error <= MOST_OF_NOISE * noise)
 
 
 OF_GRADIENTS = "gradients"
@@ -182,38 +191,24 @@ def _lost_to(update: Update) -> str:
 
 
 def _lost_of_tensor(case: Seen) -> float | None:
-    update = case.nearest_update
-    return None if update is None or update.worst_kept is None or _within_noise(case) else 1.0 - update.worst_kept
-
-
-def _swallowed(case: Seen) -> float | None:
-    return None if case.nearest_update is None else case.nearest_update.swallowed_energy
+    kept = case.at("nearest_update.worst_kept")
+    return None if kept is None or _within_noise(case) else 1.0 - kept
 
 
 def _without_room(case: Seen) -> float | None:
     """The lost share of an update at the smallest learning rate of the schedule; None after no steps."""
-    update = case.nearest_update
-    rate = case.found.recipe.least_rate if case.found and case.found.recipe else None
+    update, rate = case.nearest_update, case.at("found.recipe.least_rate")
     if update is None or not update.steps or update.counted_state or rate is None or rate >= 1:
         return None
     return below(update.energies, rate)
 
 
-def _noise(case: Seen) -> float | None:
-    return case.found.gradient.noise if case.found else None
-
-
-def _noise_of_tensor(case: Seen) -> float | None:
-    return case.found.gradient.tensor_noise if case.found else None
-
-
 def _error(case: Seen) -> float | None:
     """The largest relative error of outputs without a unit of their own: no classifier's, and rows have no spread."""
-    tensors = case.found.output.tensors if case.found else None
+    tensors = case.at("found.output.tensors")
     if not tensors:
         return judged_error(case.row)
-    assert case.found is not None
-    decided = case.found.output.predictions.outputs if case.found.output.predictions else ()
+    decided = case.at("found.output.predictions.outputs") or ()
     plain = (tensor for tensor in tensors if tensor.over_spread is None and tensor.name not in decided)
     return max((tensor.rel_l2 for tensor in plain if tensor.rel_l2 is not None), default=None)
 
@@ -221,15 +216,13 @@ def _error(case: Seen) -> float | None:
 def _loss(case: Seen) -> float | None:
     """The relative error of the loss; None for a classifier whose loss is off by less than `LOSS_IN_NATS`."""
     error = number(case.row.get("loss_abs_error"))
-    classifies = case.found is not None and case.found.output.predictions is not None
-    return (
-        None if classifies and error is not None and error <= LOSS_IN_NATS else number(case.row.get("loss_rel_error"))
-    )
+    small = error is not None and error <= LOSS_IN_NATS and case.at("found.output.predictions") is not None
+    return None if small else number(case.row.get("loss_rel_error"))
 
 
 def _disagreement(case: Seen) -> float | None:
     """The share of changed decisions, near-ties apart; chance may explain it (`is_chance`)."""
-    flipped = case.found.output.flipped if case.found else None
+    flipped = case.at("found.output.flipped")
     if flipped is not None:
         return flipped[0] / flipped[1] if flipped[1] else None
     agreement = number(case.row["argmax_agreement"])
@@ -245,7 +238,7 @@ def _flushed(case: Seen) -> float | None:
 
 def _skipped(case: Seen) -> float | None:
     """Steps that GradScaler skipped once its scale had settled, in the divergence pass and in all rounds."""
-    return sum(measured.skipped_steps or 0 for measured in (case.found, *case.rounds) if measured is not None)
+    return sum(case.known("skipped_steps"))
 
 
 def _unscaling(case: Seen) -> float | None:
@@ -253,51 +246,44 @@ def _unscaling(case: Seen) -> float | None:
 
     GradScaler's scale is fp32: below the smallest fp32 number it is 0.
     """
-    scales = [measured.scaler_scale for measured in (case.found, *case.rounds) if measured is not None]
-    known = [scale for scale in scales if scale is not None]
-    return 1 / max(min(known), 2.0**-149) if known else None
+    scales = case.known("scaler_scale")
+    return 1 / max(min(scales), 2.0**-149) if scales else None
 
 
-def _of_range(case: Seen, column: str, dtype: str | None) -> float | None:
-    """Return a largest value relative to the largest number of a short low dtype; None for another dtype."""
-    value, form = number(case.row.get(column)), FORMATS.get(dtype or "")
-    return None if value is None or form is None else value / form.largest
-
-
-def _input_range(case: Seen) -> float | None:
-    return _of_range(case, "input_largest", case.row.get("input_dtype"))
-
-
-def _target_range(case: Seen) -> float | None:
+def _of_range(case: Seen, column: str) -> float | None:
+    """Return the largest input or target relative to the largest number of its dtype; None if that is not low."""
     precision = PRECISIONS.get(case.row["precision"])  # a foreign run may have others
-    return _of_range(case, "target_largest", SHORT_DTYPES[precision.rounding] if precision else None)
+    dtype = SHORT_DTYPES[precision.rounding] if precision else ""
+    form = FORMATS.get(case.row.get("input_dtype", "") if column == "input_largest" else dtype)
+    value = number(case.row.get(column))
+    return None if value is None or form is None else value / form.largest
 
 
 def _loss_breaks(case: Seen) -> float | None:
     """1 if the loss alone breaks in low precision."""
-    loss = case.found.loss_alone if case.found is not None else None
+    loss = case.at("found.loss_alone")
     return None if loss is None or loss.unmeasured else float(loss.guards or bool(loss.nonfinite_at))
 
 
-def _loss_gradient(case: Seen) -> float | None:
-    """The largest error of the gradient of the loss alone."""
-    loss = case.found.loss_alone if case.found is not None else None
-    return None if loss is None else loss.grad_rel_l2
-
-
 LOOKS = (
-    Look(Refusal.INPUT_RANGE, "input_largest", MOST_OF_RANGE, _input_range),
-    Look(Refusal.TARGET_RANGE, "target_largest", MOST_OF_RANGE, _target_range, phase=TRAINING),
+    Look(Refusal.INPUT_RANGE, "input_largest", MOST_OF_RANGE, partial(_of_range, column="input_largest")),
+    Look(
+        Refusal.TARGET_RANGE,
+        "target_largest",
+        MOST_OF_RANGE,
+        partial(_of_range, column="target_largest"),
+        phase=TRAINING,
+    ),
     Look(Refusal.OUTPUTS, "output_nonfinite", 0),
     Look(Refusal.PARAMETERS, "param_nonfinite", 0, _parameters, phase=TRAINING),
     Look(Refusal.SCALE, "scaler_scale", MOST_UNSCALING, _unscaling, phase=TRAINING),
     Look(Refusal.LOSS_BREAKS, "loss_rel_error", 0, _loss_breaks, phase=TRAINING),
-    Look(Refusal.LOSS_GRADIENT, "loss_rel_error", MOST_OF_LOSS, _loss_gradient, phase=TRAINING),
+    Look(Refusal.LOSS_GRADIENT, "loss_rel_error", MOST_OF_LOSS, "found.loss_alone.grad_rel_l2", phase=TRAINING),
     Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", _error, "output_worst_name", INFERENCE),
-    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, None, "output_spread_name", INFERENCE),
-    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD_TRAINING, None, "output_spread_name", TRAINING),
+    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, "", "output_spread_name", INFERENCE),
+    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD_TRAINING, "", "output_spread_name", TRAINING),
     Look(Refusal.GRADIENTS, "grad_rel_l2", 0, _gradients, phase=TRAINING),
-    Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", phase=TRAINING, noise=_noise),
+    Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", phase=TRAINING, noise="found.gradient.noise"),
     Look(Refusal.UPDATE, "update_kept", 1 - LEAST_KEPT, _lost, phase=TRAINING),
     Look(
         Refusal.UPDATE_OF_TENSOR,
@@ -307,7 +293,7 @@ LOOKS = (
         "update_worst_parameter",
         TRAINING,
     ),
-    Look(Refusal.UNMOVED, "update_kept", MOST_SWALLOWED, _swallowed, phase=TRAINING),
+    Look(Refusal.UNMOVED, "update_kept", MOST_SWALLOWED, "nearest_update.swallowed_energy", phase=TRAINING),
     Look(Refusal.NO_ROOM, "update_kept", MOST_SWALLOWED, _without_room, phase=TRAINING),
     Look(
         Refusal.GRADIENT_OF_TENSOR,
@@ -316,7 +302,7 @@ LOOKS = (
         subject="grad_tensor_parameter",
         phase=TRAINING,
         times=OF_A_TENSOR,
-        noise=_noise_of_tensor,
+        noise="found.gradient.tensor_noise",
     ),
     Look(Refusal.PROBABILITIES, "kl_mean", "kl_mean", phase=INFERENCE),
     Look(Refusal.WORST_PROBABILITIES, "kl_p99", "kl_p99", phase=INFERENCE),
@@ -466,13 +452,13 @@ def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRu
 
 def undecided(stored: "StoredRun") -> set[str]:
     """Return the ids of cases in tables where more rounds may decide a speedup that counts."""
+
+    def is_open(verdict: Verdict) -> bool:
+        more = verdict.speed.cause in (Cause.FEW_ROUNDS, Cause.OPEN, Cause.BUSY, Cause.CONTROL)
+        return more and verdict.status in (Status.OK, Status.UNDECIDED) and not _no_faster(verdict)
+
     tables = _tables(stored, Budget(), ()).values()
-    return {verdict.case_id for take in tables if any(map(_is_open, take.verdicts)) for verdict in take.verdicts}
-
-
-def _is_open(verdict: Verdict) -> bool:
-    more = verdict.speed.cause in (Cause.FEW_ROUNDS, Cause.OPEN, Cause.BUSY, Cause.CONTROL)
-    return more and verdict.status in (Status.OK, Status.UNDECIDED) and not _no_faster(verdict)
+    return {verdict.case_id for take in tables if any(map(is_open, take.verdicts)) for verdict in take.verdicts}
 
 
 def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
@@ -543,20 +529,24 @@ def choose(
         take = _take(group, members, verdicts, speeds)
         if fault is not None:
             take = Take(group=group, verdicts=verdicts, statement=fault)
-        later = {case_id: late.divergence for case_id, late in lates.items() if late.divergence is not None}
-        hints = [*_hints(take, divergences, {**divergences, **later}), *_launch_bound(group, members, verdicts)]
-        takes[group] = replace(take, hints=hints)
+        hints = _hints(take, divergences, at_judged_places(divergences, lates))
+        takes[group] = replace(take, hints=[*hints, *_launch_bound(group, members, verdicts)])
     return takes
+
+
+def at_judged_places(divergences: Mapping[str, Divergence], lates: Mapping[str, Late]) -> dict[str, Divergence]:
+    """Return the divergence of each case at its judged place, the late one where it exists, by case id."""
+    later = {case_id: late.divergence for case_id, late in lates.items() if late.divergence is not None}
+    return {**divergences, **later}
 
 
 def _fault(cases: Sequence[Seen]) -> Statement | None:
     """Return a flaw of a table's network, whatever the precision; None if none is known."""
     for case in cases:
-        of_fp32 = case.row["precision"] == BASELINE and case.row["outcome"] == "ok"
-        if case.found is not None and (fault := no_precisions_fault(case.found)):
-            return fault
-        if case.found is not None and of_fp32 and (fault := fp32s_fault(case.found)):
-            return fault
+        if case.found is not None:
+            of_fp32 = case.row["precision"] == BASELINE and case.row["outcome"] == "ok"
+            if fault := no_precisions_fault(case.found) or (fp32s_fault(case.found) if of_fp32 else None):
+                return fault
     return None
 
 
@@ -594,11 +584,8 @@ class Speeds:
 
     def over(self, row: Row, reference: Row | None) -> Interval:
         """Return the speedup of a row over `reference`."""
-        ours, theirs = (
-            number(row["seconds_median"]),
-            number(reference["seconds_median"]) if reference is not None else None,
-        )
-        if reference is None or not ours or not theirs:
+        ours = number(row["seconds_median"])
+        if reference is None or not ours or not (theirs := number(reference["seconds_median"])):
             return Interval()
         value, (low, high) = theirs / ours, self.interval(row, reference)
         gain, cause = value > WORTH, Cause.NONE
@@ -801,12 +788,10 @@ def _hints(choice: Take, divergences: Mapping[str, Divergence], judged: Mapping[
 
 def noise_hint(divergence: Divergence | None) -> Statement | None:
     """Return a hint on an error of gradients above the default limit that no batch noise could judge, else None."""
-    gradient = divergence.gradient if divergence else None
-    if divergence is None or gradient is None or gradient.noise is not None:
+    error = (divergence.gradient.rel_l2 or 0.0) if divergence else 0.0
+    if divergence is None or divergence.gradient.noise is not None or error <= Budget.grad_rel_l2:
         return None
-    if gradient.rel_l2 is None or gradient.rel_l2 <= Budget.grad_rel_l2:
-        return None
-    facts = {"error": gradient.rel_l2, "limit": Budget.grad_rel_l2, "cause": gradient.no_noise or None}
+    facts = {"error": error, "limit": Budget.grad_rel_l2, "cause": divergence.gradient.no_noise or None}
     return state(Hint.NOISE_UNKNOWN, divergence.case_id, Severity.ADVICE, **facts)
 
 

@@ -29,60 +29,42 @@ class ChangeStatus(StrEnum):
 
 
 class ChangeCode(StrEnum):
-    """Why a change has its status; `ampbench.show.comparison` has the words."""
+    """Why a change has its status; `ampbench.show.comparison` has a line for each.
+
+    `OUTCOME_CHANGED` is regressed or improved, `OTHER_FUNCTION` regressed for a moved fp64 result and incomparable for
+    errors against it. Codes from `UNDECIDED` to `CONTROL_FIRED` are inconclusive, all others incomparable.
+    """
 
     BEYOND_THRESHOLD = "beyond-threshold"
-    """Regressed or improved: certain, larger than the threshold and, if requested, confirmed."""
+    """Certain, larger than the threshold and, if requested, confirmed."""
     WITHIN_THRESHOLD = "within-threshold"
-    """Unchanged: proven within the threshold; for a time, also the mean over all samples within its own threshold."""
+    """Proven within the threshold; for a time, also the mean over all samples within its own threshold."""
     UNDECIDED = "undecided"
-    """Inconclusive: the data neither show a change beyond the threshold nor rule one out."""
     TAIL_UNDECIDED = "tail-undecided"
-    """Inconclusive: the typical time is proven within its threshold, the mean over all samples is not."""
     UNCONFIRMED = "unconfirmed"
-    """Inconclusive: a change that fresh blocks must still confirm."""
     NOT_CONFIRMED = "not-confirmed"
-    """Inconclusive: a change that fresh blocks did not confirm."""
     TOO_FEW_BLOCKS = "too-few-blocks"
-    """Inconclusive: too few blocks for any verdict."""
     UNFIT_MACHINE = "unfit-machine"
-    """Inconclusive: the machine was busy or throttled during the measurement, or its CPU time went to others."""
     CONTROL_FIRED = "control-fired"
-    """Inconclusive: the control differed from its own arm."""
     NOT_MEASURED = "not-measured"
-    """Incomparable: one side has no number."""
     OUTCOME_CHANGED = "outcome-changed"
-    """Regressed: the case was ok and fails now; improved: it failed and is ok now."""
     NOT_RUN = "not-run"
-    """Incomparable: the case was skipped or failed on one side, without evidence of a regression."""
     OTHER_MACHINE = "other-machine"
-    """Incomparable: another device, host or number of threads."""
     OTHER_WEIGHTS = "other-weights"
-    """Incomparable: other weights, inputs or another version of the workload."""
     OTHER_REFERENCE = "other-reference"
-    """Incomparable: the errors are against different references, because the fp64 step failed on a side."""
     OTHER_FUNCTION = "other-function"
-    """Regressed, for a moved fp64 result: the code computes another function; incomparable, for the errors against
-    it."""
     OTHER_COUNTER = "other-counter"
-    """Incomparable: different counters counted the bytes."""
     IMPORTED = "imported"
-    """Incomparable: a number from another program, without its samples or records."""
     INVALID = "invalid"
-    """Incomparable: an invalid number, such as a time of zero."""
 
 
 class Remark(StrEnum):
     """An observation on a change that does not decide it but must be shown."""
 
     OTHER_NUMBERS = "other-numbers"
-    """Other weights, inputs or another version of the workload."""
     DRIFT = "drift"
-    """The fp64 result moved, and the policy allows it."""
     ITEMS = "items"
-    """The number of items per step changed."""
     SLOW_SHARE = "slow-share"
-    """The share of slow blocks changed."""
 
 
 UNTRUSTED = (ChangeCode.CONTROL_FIRED, ChangeCode.UNFIT_MACHINE)
@@ -104,11 +86,8 @@ class Change:
     has no values: its `change` is the distance of the two sides' fp64 results. `low` and `high` are its 95% interval
     (equal to `change` for an exact number). `threshold` is the largest ignored change. `p_worse` and `p_better` are
     one-sided p-values for no change (None for an exact number). `blocks` counts the paired blocks, or the rounds of the
-    side with fewer. `remarks` do not decide but must be shown: a changed share of slow blocks, other versions. `facts`
-    belong to the code: names, causes, and numbers without a field. `details` are further numbers by name:
-    `slow_share_baseline`, `slow_share_candidate`, `mean_change` (of the mean over all samples) with its 95% interval
-    `mean_low` to `mean_high` and its `mean_threshold`, `p90_change`, `p_beyond` (one-sided, for a change up to the
-    threshold: this p-value decides), `standard_error` (of the logarithm of candidate / baseline), `blocks_needed`.
+    side with fewer. `remarks` do not decide but must be shown. `facts` belong to the code. `details` are the further
+    numbers of `judge.deciding.Decision` by name, and the `mean_threshold`.
     """
 
     case: Case
@@ -183,18 +162,12 @@ class ControlCode(StrEnum):
 
     FIRED = "fired"
     QUIET = "quiet"
-    """None seemed to differ."""
     APART = "apart"
-    """Stored runs: the difference of a case measured twice."""
     TOO_FEW = "too-few"
-    """Too few blocks."""
     UNFIT = "unfit"
-    """No block on a fit machine."""
     NONE = "none"
     NEITHER = "neither"
-    """Neither of two stored runs has one."""
     NO_TIMES = "no-times"
-    """No times are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,11 +207,8 @@ class Caveat(StrEnum):
     CUT = "cut"
     INCOMPLETE = "incomplete"
     OTHER_CODE = "other-code"
-    """Some of the measured code is not from the commit."""
     OTHER_CARD = "other-card"
-    """Another accelerator of the same model."""
     OTHER_KERNELS = "other-kernels"
-    """Attention changed its kernels."""
 
 
 class Traces(StrEnum):
@@ -247,7 +217,6 @@ class Traces(StrEnum):
     CHANGED = "changed"
     SAME = "the same"
     NOT_TRACED = "not traced"
-    """A run failed to trace it."""
 
 
 class Explanation(NamedTuple):
@@ -304,36 +273,21 @@ class GateCode(StrEnum):
     """Why a gate refuses a candidate, or a note that decides nothing."""
 
     OTHER_FUNCTION = "other-function"
-    """Cases compute something else."""
     REGRESSED = "regressed"
-    """Findings of a kind regressed."""
     FAILS = "fails"
-    """Cases that were ok fail."""
     RULES_CHANGED = "rules-changed"
-    """Rules of autocast changed."""
     UNDECIDED = "undecided"
-    """Too few findings of a kind are decided."""
     NOTHING = "nothing"
-    """A requested kind has no numbers; without a kind: nothing at all can be compared."""
     NOT_GATED = "not-gated"
-    """A kind that was not requested has no numbers."""
     FAILED = "failed"
-    """Cases failed in the candidate, as before."""
     CONTROL_FIRED = "control-fired"
     OTHER_NUMBERS = "other-numbers"
-    """Cases have other weights, inputs or versions."""
     LOST = "lost"
-    """Numbers of the baseline cannot be compared."""
     SKIPPED = "skipped"
-    """The candidate skipped cases."""
     MISSING = "missing"
-    """The candidate lacks cases."""
     RULES_UNSEEN = "rules-unseen"
-    """The candidate's probe did not observe rules that the baseline's did."""
     IDLE_RULE = "idle-rule"
-    """A rule of the policy matches no case."""
     IDLE_IGNORE = "idle-ignore"
-    """An ignore of the policy matches no case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,7 +328,7 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """The number of decided findings of a kind, and of all `findings` that should be decided."""
+    """The number of `decided` findings of a kind, and of all."""
 
     decided: int
     findings: int
@@ -385,13 +339,11 @@ class GateResult:
     """The verdict of a gate.
 
     `exit_code` is 1 for a regression, else 4 if too few findings of a gated kind are decided or nothing can be
-    compared, else 3 if a case failed in the candidate, else 0. `why` has the reasons for a code other
-    than 0, in this order; `notes` decide nothing but must be shown. Findings are of gated metrics and outcomes, without
-    `ignored` ones, the worst first. `decided` counts by kind the gated findings with a number in the baseline (one of
-    each kind for a case that the candidate skipped or lacks), and the decided ones among them, without ignored ones.
-    `missing` are the ids of cases that the candidate lacks, `failed` of cases that failed in it. `rule_changes` are the
-    changed rules of autocast that count, `rule_devices` the device types whose rules were compared; both are empty if
-    rules are not gated. `policy` has the gate's settings.
+    compared, else 3 if a case failed in the candidate, else 0. `why` has the reasons for a code other than 0, in this
+    order; `notes` decide nothing but must be shown. Findings are of gated metrics and outcomes, without `ignored` ones,
+    the worst first. `decided` counts by kind the gated findings with a number in the baseline (one of each kind for a
+    case that the candidate skipped or lacks), without ignored ones. `missing` and `failed` are ids of cases.
+    `rule_changes` are the changed rules of autocast that count on `rule_devices`; empty if rules are not gated.
     """
 
     exit_code: int
@@ -476,10 +428,8 @@ class Cause(StrEnum):
 
     NONE = ""
     UNKNOWN = "unknown"
-    """The number, or its baseline, was not measured."""
     FEW_ROUNDS = "few rounds"
     OPEN = "interval"
-    """The interval contains 1."""
     BUSY = "busy"
     CONTROL = "control apart"
     IMPLAUSIBLE = "implausible"
