@@ -219,8 +219,8 @@ def _run(
             return _print_end(resumed, "complete", ending)
         if not (yes or _may_begin(prepared)):
             return INTERRUPTED
-        from ampbench.judge.pairing import not_the_commits
         from ampbench.judge.verdict import undecided
+        from ampbench.records.labels import not_the_commits
         from ampbench.studies.ceilings import ceilings_known  # NumPy: not for a mistake
 
         if writer is None:

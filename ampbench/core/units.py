@@ -54,19 +54,9 @@ def _scaled(*scales: tuple[float, str], zero: str = "0", after: str = "", whole:
 
 _COUNTS = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 _BINARY = tuple((1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
+_JOULES = ((1e-9, "nJ"), (1e-6, "uJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
 format_seconds = _scaled((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), zero="0 s")
 format_bytes = _scaled(*_BINARY, zero="0 B", whole=True)
-format_count = _scaled(*_COUNTS, whole=True)
-format_rate = _scaled(*_COUNTS, zero="0/s", after="/s")
-format_flop_rate = _scaled(*_COUNTS, zero="0 FLOP/s", after="FLOP/s")
-format_bandwidth = _scaled(*_COUNTS, zero="0 B/s", after="B/s")
-"""A bandwidth in decimal units, as in datasheets."""
-format_energy = _scaled(
-    (1e-9, "nJ"), (1e-6, "uJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"), zero="0 J"
-)
-format_tenths = _defined("{:,.1f}".format)
-format_whole = _defined("{:,}".format)
-format_loss = _defined(lambda value: f"{value:#.4g}".rstrip("."))
 format_error = _defined(lambda value: f"{value:.1e}" if value else "0")
 """An error as "5.4e-03": its size matters, not its digits."""
 
@@ -178,13 +168,13 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "s": format_seconds,
         "B": format_bytes,
-        "items/s": format_rate,
-        "FLOP/s": format_flop_rate,
-        "B/s": format_bandwidth,
-        "B/param": format_tenths,
-        "count": format_count,
-        "whole": format_whole,
-        "loss": format_loss,
+        "items/s": _scaled(*_COUNTS, zero="0/s", after="/s"),
+        "FLOP/s": _scaled(*_COUNTS, zero="0 FLOP/s", after="FLOP/s"),
+        "B/s": _scaled(*_COUNTS, zero="0 B/s", after="B/s"),  # in decimal units, as in datasheets
+        "B/param": _defined("{:,.1f}".format),
+        "count": _scaled(*_COUNTS, whole=True),
+        "whole": _defined("{:,}".format),
+        "loss": _defined(lambda value: f"{value:#.4g}".rstrip(".")),
         "ratio": format_ratio,
         "error": format_error,
         "number": _defined("{:.6g}".format),
@@ -193,7 +183,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "kept": format_kept,
         "dB": _defined("{:.1f} dB".format),
         "cosine": _defined("{:.6f}".format),
-        "J": format_energy,
+        "J": _scaled(*_JOULES, zero="0 J"),
     }
 )
 """The format of each unit in `metrics.py` and in columns of tables."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ampbench.records.case import Environment
-from ampbench.records.labels import limited_power
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, parse_cpu_times
 
 BUSY_SHARE = 0.05
@@ -154,11 +153,12 @@ def device_findings(environment: Environment) -> list[Spoiler]:
                     "end them, or choose another device (CUDA_VISIBLE_DEVICES, ZE_AFFINITY_MASK)",
                 )
             )  # fmt: skip
-        if limited := limited_power(state):
-            remedy = f"sudo nvidia-smi -pl {state.default_limit_watts:.0f}, or on battery plug it in"
+        limit, default = state.power_limit_watts, state.default_limit_watts
+        if limit is not None and default is not None and limit < default:
+            remedy = f"sudo nvidia-smi -pl {default:.0f}, or on battery plug it in"
             findings.append(
                 Spoiler(
-                    f"{name} power limit", f"{name} {limited}",
+                    f"{name} power limit", f"{name} may take {limit:.0f} W, by default {default:.0f} W",
                     "under load its clock falls further: times hold for this limit alone", remedy, grave=False,
                 )
             )  # fmt: skip

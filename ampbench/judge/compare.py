@@ -35,7 +35,6 @@ from ampbench.judge.pairing import (
     UUID,
     EnvironmentDifferences,
     arm_settings,
-    not_the_commits,
     one_session,
     pair_cases,
 )
@@ -60,7 +59,7 @@ from ampbench.records.changes import (
     rank,
 )
 from ampbench.records.kinds import CASTS, CHECK, RULES, deed_of
-from ampbench.records.labels import few, kernels_said
+from ampbench.records.labels import few, kernels_said, not_the_commits
 from ampbench.records.measured import Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.store import CUT, StoredRun

@@ -231,7 +231,7 @@ def decide_stored(
     mean = _StoredMean(means, mean_control_log_ratios)
     worse, better = (_certain(np.concatenate(pair), 1) for pair in zip(beyond, mean.beyond, strict=True))
     cells = len(thresholds)
-    mean_codes = None if means is None else mean.codes(worse[cells:], better[cells:])
+    mean_codes = None if means is None else mean.codes(worse[cells:], better[cells:], confirm=False)
     worse, better = worse[:cells], better[:cells]
     half = stdtrit(freedom, 1 - EQUIVALENCE_ALPHA) * error
     few = counts < MINIMUM_ROUNDS
@@ -380,14 +380,17 @@ class _Mean:
     def codes(self, worse: Booleans, better: Booleans, confirm: bool) -> list[ChangeCode]:
         """Return the code of each cell's mean, given which means are certainly beyond their thresholds."""
         changed = worse | better
-        confirmable = changed & (0.5**self._fresh_counts <= CONFIRMATION_ALPHA) & confirm
-        confirmed = np.where(worse, self._fresh.p_above, self._fresh.p_below) <= CONFIRMATION_ALPHA
-        change, low, high = (
-            np.where(confirmable, new, old) for new, old in zip(_with_interval(self._fresh), self.change, strict=True)
-        )
-        self.change = change, low, high
+        confirmable, confirmed = np.zeros(len(changed), np.bool_), changed
+        if confirm:
+            confirmable = changed & (0.5**self._fresh_counts <= CONFIRMATION_ALPHA)
+            confirmed = confirmable & (np.where(worse, self._fresh.p_above, self._fresh.p_below) <= CONFIRMATION_ALPHA)
+            change, low, high = (
+                np.where(confirmable, new, old)
+                for new, old in zip(_with_interval(self._fresh), self.change, strict=True)
+            )
+            self.change = change, low, high
         codes = np.select(
-            [changed & (confirmed & confirmable | (not confirm)), confirmable, changed, self._within],
+            [confirmed, confirmable, changed, self._within],
             [
                 ChangeCode.BEYOND_THRESHOLD,
                 ChangeCode.NOT_CONFIRMED,
@@ -399,7 +402,7 @@ class _Mean:
         return [ChangeCode(code) for code in codes.tolist()]
 
 
-class _StoredMean:
+class _StoredMean(_Mean):
     """The same of rounds measured one after the other, by Welch's test on logarithms, outliers included."""
 
     def __init__(self, means: Means | None, control_log_ratios: Sequence[float]):
@@ -413,15 +416,6 @@ class _StoredMean:
         half, wide = (stdtrit(freedom, level) * error for level in (1 - EQUIVALENCE_ALPHA, 0.975))
         self._within = (ratios - half > -margin) & (ratios + half < margin)
         self.change = (np.expm1(ratios), np.expm1(ratios - wide), np.expm1(ratios + wide))
-
-    def codes(self, worse: Booleans, better: Booleans) -> list[ChangeCode]:
-        """Return the code of each cell's mean, given which means are certainly beyond their thresholds."""
-        codes = np.select(
-            [worse | better, self._within],
-            [ChangeCode.BEYOND_THRESHOLD, ChangeCode.WITHIN_THRESHOLD],
-            ChangeCode.UNDECIDED,
-        )
-        return [ChangeCode(code) for code in codes.tolist()]
 
 
 def _with_interval(ratios: stats.MeanRatios) -> tuple[Floats, Floats, Floats]:

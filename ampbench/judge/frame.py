@@ -105,10 +105,6 @@ class Frame:
         """Return a column of numbers."""
         return stats.numbers(self.each(path, of))
 
-    def medians(self, values: stats.Floats) -> stats.Floats:
-        """Return the median of each case's `values`, one for each round, without the control's."""
-        return self.run.own.medians(values)
-
     def optimizers(self) -> Array:
         """Return the optimizer of each training that was compared."""
         names: list[str | None] = []
@@ -240,27 +236,23 @@ def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
 
     Studies of trainings in its folder count, as everywhere.
     """
-    studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
-    for file in files:
-        yield file, _judged(file, studies)
-
-
-@no_garbage_collection()  # until the records of a large run are freed
-def _judged(file: Path, studies: dict[tuple[Path, str, str], list[StoredRun]]) -> Frame:
-    """Return the frame of a run with its verdicts; `studies` are known ones by folder, host and torch."""
     from ampbench.judge.verdict import trainings_beside, verdicts_of
 
-    stored = read_run(file)
-    require_measured(stored)
-    environment = stored.header.environment
-    place = file.parent, environment.host, environment.torch_version
-    if place not in studies:
-        studies[place] = trainings_beside(stored)
-    verdicts = [verdict.columns() for verdict in verdicts_of(stored, Budget(), studies[place]).values()]
-    frame = frame_of(stored)
-    added = {name: np.array([columns[name] for columns in verdicts], dtype) for name, dtype in VERDICT_COLUMNS.items()}
-    frame.columns = {**frame.columns, **added}
-    return frame
+    studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
+    for file in files:
+        with no_garbage_collection():  # until the records of a large run are reduced
+            stored = read_run(file)
+            require_measured(stored)
+            environment = stored.header.environment
+            place = file.parent, environment.host, environment.torch_version
+            if place not in studies:
+                studies[place] = trainings_beside(stored)
+            verdicts = verdicts_of(stored, Budget(), studies[place]).values()
+            rows = [verdict.columns() for verdict in verdicts]
+            frame = frame_of(stored)
+            added = {name: np.array([row[name] for row in rows], dtype) for name, dtype in VERDICT_COLUMNS.items()}
+            frame.columns = {**frame.columns, **added}
+        yield file, frame
 
 
 def require_measured(stored: StoredRun) -> None:
@@ -309,7 +301,7 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
         "outcome": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).name),
         "reason": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).reason or None),
         "rounds": Frame.rounds,
-        "seconds_median": lambda of: of.medians(of.run.rounds.seconds),
+        "seconds_median": lambda of: of.run.own.medians(of.run.rounds.seconds),
         "seconds_low": lambda of: of.interval[0],
         "seconds_high": lambda of: of.interval[1],
         "items_per_second": lambda of: stats.ratio(of.items, of["seconds_median"]),
@@ -345,11 +337,11 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
             stats.numbers([bound and (bound.least or None) for bound in of.bounds]), of["seconds_median"]
         ),
         "bound_by": lambda of: np.array([bound and bound.binds for bound in of.bounds], dtype=object),
-        "burst_seconds": lambda of: of.medians(of.run.rounds.columns["bursts"]),
-        "energy_per_step": lambda of: of.medians(of.run.rounds.columns["power"] * of.run.rounds.seconds),
+        "burst_seconds": lambda of: of.run.own.medians(of.run.rounds.columns["bursts"]),
+        "energy_per_step": lambda of: of.run.own.medians(of.run.rounds.columns["power"] * of.run.rounds.seconds),
         "energy_per_item": lambda of: stats.ratio(of["energy_per_step"], of.items),
-        "energy_error": lambda of: of.medians(of.run.rounds.columns["power_error"]),
-        "other_share": lambda of: of.medians(of.run.rounds.columns["other"]),
+        "energy_error": lambda of: of.run.own.medians(of.run.rounds.columns["power_error"]),
+        "other_share": lambda of: of.run.own.medians(of.run.rounds.columns["other"]),
     }
 )
 """The function of each column that is not simply stored."""

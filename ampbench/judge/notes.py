@@ -8,9 +8,8 @@ from ampbench.core.budget import MOST_OF_LOSS
 from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.judge import rounds as fitness
-from ampbench.judge.pairing import not_the_commits
 from ampbench.judge.verdict import at_judged_places
-from ampbench.records.labels import Pending, emulated_of, few, kernels_said, remarks
+from ampbench.records.labels import Pending, emulated_of, few, kernels_said, not_the_commits, remarks
 from ampbench.records.measured import CONV, NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, grouped, number, precision_label
 from ampbench.store import StoredRun

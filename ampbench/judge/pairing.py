@@ -13,8 +13,7 @@ from ampbench.errors import UsageError
 from ampbench.judge.rounds import Pair
 from ampbench.records.case import Case, Environment
 from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Difference
-from ampbench.records.labels import few
-from ampbench.records.run import DIRTY, Header, short_commit
+from ampbench.records.run import DIRTY, Header
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision", "input_dtype", "scaler"),
@@ -112,18 +111,6 @@ _OTHER_COMPUTATION = ("precision", "path", "compile_mode", "memory_format", "sdp
 Parameters of workloads are not listed: they change the workload itself. Upper-case settings are environment variables,
 which may change anything.
 """
-
-
-def not_the_commits(header: Header) -> str:
-    """Return a sentence on code that is not from the recorded commit; "" if there is none, or no commit."""
-    elsewhere = dict.fromkeys(package for source in header.sources for package in source.elsewhere)
-    if not elsewhere or not header.commit:
-        return ""
-    return (
-        f"not all that is measured is commit {short_commit(header.commit)}: imported from elsewhere "
-        f"{'was' if len(elsewhere) == 1 else 'were'} {few(elsewhere)}; install the project anew (pip install -e .), "
-        "then measure again"
-    )
 
 
 class EnvironmentDifferences:

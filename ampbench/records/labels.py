@@ -6,15 +6,16 @@ emulates, and of optimizers whose weights, state and statistics are stored in ha
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES, Format, Precision, find_format
 from ampbench.core.recipes import find_recipe
 from ampbench.core.statement import Arithmetic, Flaw, Severity, Statement, state
-from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription, DeviceState
+from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription
 from ampbench.records.measured import Divergence, GradientDivergence, OptimizerGroup, OutputDivergence, Recipe
+from ampbench.records.run import Header, short_commit
 
 HALVES = ("bf16", "fp16")
 
@@ -97,11 +98,6 @@ def optimizer_name(recipe: Recipe, asked: str = "") -> str:
     more = [f"clip={trained.clip:g}"] if trained.clip else []
     more += [f"({trained.name})"] if trained.name else []
     return " ".join(filter(None, [recipe.optimizer.rpartition(".")[2], " | ".join(dict.fromkeys(groups)), *more]))
-
-
-def outcome_said(outcome: str, reason: str) -> str:
-    """Return the outcome of cases without numbers: "skipped: cpu has no tf32", "missing: not measured yet"."""
-    return f"{'missing' if isinstance(reason, Pending) else outcome}: {reason}"
 
 
 def outcomes_said(counts: Mapping[str, int]) -> str:
@@ -213,6 +209,18 @@ def gathered(sentences: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{few(named)}: {sentence}" for sentence, named in by_sentence.items()]
 
 
+def not_the_commits(header: Header) -> str:
+    """Return a sentence on code that is not from the recorded commit; "" if there is none, or no commit."""
+    elsewhere = dict.fromkeys(package for source in header.sources for package in source.elsewhere)
+    if not elsewhere or not header.commit:
+        return ""
+    return (
+        f"not all that is measured is commit {short_commit(header.commit)}: imported from elsewhere "
+        f"{'was' if len(elsewhere) == 1 else 'were'} {few(elsewhere)}; install the project anew (pip install -e .), "
+        "then measure again"
+    )
+
+
 def emulated_of(device: DeviceDescription, precisions: Iterable[str]) -> list[str]:
     """Return the half precisions that the device emulates and `precisions` use; an unknown precision may use any."""
     known = [PRECISIONS.get(name) for name in precisions]
@@ -238,20 +246,6 @@ def arithmetic(device: DeviceDescription) -> dict[str, str]:
     return {SHORT_DTYPES.get(dtype, dtype): kind for dtype, kind in device.arithmetic.items()}
 
 
-def limited_power(state: DeviceState) -> str:
-    """Return "may take 500 W, by default 700 W" for a device limited below its default power; else ""."""
-    limit, default = state.power_limit_watts, state.default_limit_watts
-    if limit is None or default is None or limit >= default:
-        return ""
-    return f"may take {limit:.0f} W, by default {default:.0f} W"
-
-
-def left_out(reasons: Iterable[str]) -> str:
-    """Return the reasons of left-out modules, each with its count; "" without any."""
-    counts = Counter(reason or "no reason given" for reason in reasons).most_common()
-    return few(f"{reason} ({count:,})" for reason, count in counts)
-
-
 _DECOUPLING = ("Adam", "AdamW", "NAdam", "RAdam")
 """torch's optimizers that can multiply weights by 1 - lr x weight decay, as a separate operation."""
 _SQUARES = {"Adam": "betas[1]", "AdamW": "betas[1]", "NAdam": "betas[1]", "RAdam": "betas[1]", "RMSprop": "alpha"}
@@ -263,7 +257,7 @@ _DIVIDING = ("Adam", "AdamW", "NAdam", "RMSprop")
 def remarks_of(recipe: Recipe, dtype: str, *, master: bool = False) -> list[Statement]:
     """Return the effects of `recipe` on weights, state and statistics stored in `dtype`, "fp16" or "bf16", worst first.
 
-    Each follows by the formula in the docstring of its function, and holds for rounding to nearest after every
+    Each follows by the formula in the docstring of `_effects`, and holds for rounding to nearest after every
     operation: a fused step does not round in between, and has no statement. Half a unit in the last place of a number w
     is more than 2**-9 |w| in bf16 and 2**-12 |w| in fp16, and at most twice as much. Only torch's own optimizers have
     statements.
@@ -275,16 +269,17 @@ def remarks_of(recipe: Recipe, dtype: str, *, master: bool = False) -> list[Stat
     number of groups. Raises `UnknownNameError` for any other dtype.
     """
     form = find_format(dtype)
-    remarks = []
+    known: list[Statement] = []
+    groups = [group for group in recipe.groups if group.elements]
     if not master and recipe.optimizer.startswith("torch.optim."):
-        groups = [group for group in recipe.groups if group.elements]
-        for judge in (_zero_denominator, _decay_lost, _squares_grow):
-            known = [statement for group in groups if (statement := judge(_class_of(recipe), group, form)) is not None]
-            for place, remark in enumerate(known):
-                if remark not in known[:place]:
-                    many = known.count(remark)
-                    of = {"many": many, "groups": len(groups)} if many < len(groups) else {}
-                    remarks.append(_remark(remark.code, form, **remark.facts, **of))
+        known = [remark for group in groups for remark in _effects(_class_of(recipe), group, form)]
+    remarks = []
+    for place, remark in enumerate(known):
+        if remark not in known[:place]:
+            many = known.count(remark)
+            of = {"many": many, "groups": len(groups)} if many < len(groups) else {}
+            remarks.append(_remark(remark.code, form, **remark.facts, **of))
+    remarks.sort(key=lambda remark: [*Arithmetic].index(Arithmetic(remark.code)))
     for momentum in recipe.running_momenta:
         away = _half_unit(form) / momentum
         remarks.append(_remark(Arithmetic.STATISTICS, form, away=away, momentum=momentum))
@@ -308,45 +303,36 @@ def _class_of(recipe: Recipe) -> str:
     return recipe.optimizer.rpartition(".")[2]
 
 
-def _decay_lost(kind: str, group: OptimizerGroup, form: Format) -> Statement | None:
-    """Return a statement if decoupled weight decay is lost: lr x weight decay < 2**-9 in bf16, 2**-12 in fp16.
+def _effects(kind: str, group: OptimizerGroup, form: Format) -> Iterator[Statement]:
+    """Yield the effects on one group of an optimizer of this kind, if its weights and state are in a low format.
 
-    A weight w becomes w (1 - lr x weight decay), rounded by itself before the update is added: it changes by less than
-    half a unit in the last place, which is at least 2**-9 |w| (2**-12 |w|) towards zero.
+    Second moments round to 0, except in bf16: from zero, v becomes (1 - beta2) g**2, which rounds to 0 up to half the
+    smallest subnormal number, 2**-25 in fp16: for |g| <= sqrt(2**-25 / (1 - beta2)). The denominator is the root of v
+    plus eps, and eps also rounds to 0 up to 2**-25. Then a step is lr x m / 0: infinite, or NaN for a gradient of 0.
+    With a larger eps it is lr x m / eps. In one kernel, and in a capturable step, eps is not rounded by itself.
+
+    Decoupled weight decay is lost if lr x weight decay < 2**-9 in bf16, 2**-12 in fp16: a weight w becomes
+    w (1 - lr x weight decay), rounded by itself before the update is added, and changes by less than half a unit in the
+    last place, which is at least 2**-9 |w| (2**-12 |w|) towards zero.
+
+    A running mean of squares cannot decay if 1 - beta2 < 2**-9 in bf16, 2**-12 in fp16. It becomes
+    v x beta2 + (1 - beta2) g**2: rounded in between, v x beta2 is v; in one kernel, the sum is at least that product,
+    which rounds to v. So it never falls, and steps stay as small as after the largest gradient.
     """
-    if kind not in _DECOUPLING or not group.decoupled or group.fused or not group.weight_decay or not group.lr:
-        return None
-    lost = group.lr * group.weight_decay
-    return _remark(Arithmetic.DECAY, form, lost=lost) if lost < _half_unit(form) else None
-
-
-def _squares_grow(kind: str, group: OptimizerGroup, form: Format) -> Statement | None:
-    """Return a statement if a running mean of squares cannot decay: 1 - beta2 < 2**-9 in bf16, 2**-12 in fp16.
-
-    It becomes v x beta2 + (1 - beta2) g**2: rounded in between, v x beta2 is v; in one kernel, the sum is at least
-    v x beta2, which rounds to v. So it never falls, and steps stay as small as after the largest gradient.
-    """
-    if kind not in _SQUARES or group.beta2 is None or not 0 < 1 - group.beta2 < _half_unit(form):
-        return None
-    return _remark(Arithmetic.SQUARES, form, falls=1 - group.beta2, decay=_SQUARES[kind])
-
-
-def _zero_denominator(kind: str, group: OptimizerGroup, form: Format) -> Statement | None:
-    """Return a statement if second moments round to 0: a step divides by eps, or by 0 if eps rounds to 0 too.
-
-    From zero, v becomes (1 - beta2) g**2, which rounds to 0 up to half the smallest subnormal number, 2**-25 in fp16:
-    for |g| <= sqrt(2**-25 / (1 - beta2)). The denominator is the root of v plus eps, and eps also rounds to 0 up to
-    2**-25. Then a step is lr x m / 0: infinite, or NaN for a gradient of 0. With a larger eps it is lr x m / eps. In
-    one kernel, and in a capturable step, eps is not rounded by itself. None in bf16.
-    """
-    if kind not in _DIVIDING or form.name == "bf16" or group.fused or group.capturable:
-        return None
-    if group.eps is None or group.beta2 is None or group.beta2 >= 1:
-        return None
-    facts = {"border": math.sqrt(form.flush / (1 - group.beta2)), "power": form.digits - form.lowest}
-    if group.eps <= form.flush:
-        return _remark(Arithmetic.INFINITE, form, eps=group.eps, **facts)
-    return _remark(Arithmetic.DIVIDED, form, decay=_SQUARES[kind], **facts)
+    eps, decays, falls = group.eps, group.weight_decay, None if group.beta2 is None else 1 - group.beta2
+    is_rounded = not (form.name == "bf16" or group.fused or group.capturable)
+    if kind in _DIVIDING and is_rounded and eps is not None and falls is not None and falls > 0:
+        facts = {"border": math.sqrt(form.flush / falls), "power": form.digits - form.lowest}
+        if eps <= form.flush:
+            yield _remark(Arithmetic.INFINITE, form, eps=eps, **facts)
+        else:
+            yield _remark(Arithmetic.DIVIDED, form, decay=_SQUARES[kind], **facts)
+    if kind in _DECOUPLING and group.decoupled and not group.fused and decays and group.lr:
+        lost = group.lr * decays
+        if lost < _half_unit(form):
+            yield _remark(Arithmetic.DECAY, form, lost=lost)
+    if kind in _SQUARES and falls is not None and 0 < falls < _half_unit(form):
+        yield _remark(Arithmetic.SQUARES, form, falls=falls, decay=_SQUARES[kind])
 
 
 def _half_unit(form: Format) -> float:

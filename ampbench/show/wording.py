@@ -22,7 +22,7 @@ from ampbench.core.units import (
 )
 from ampbench.records.case import Case
 from ampbench.records.changes import Cause, GateCode, Status
-from ampbench.records.labels import FP32_INSTEAD, case_labels, few, outcome_said
+from ampbench.records.labels import FP32_INSTEAD, Pending, case_labels, few
 
 _TRAINED = "{precision}{optimizer:if| with ||: }"
 _GROUPS = "{many:if| in |,|}{groups:if| of |counted;parameter group|}"
@@ -308,7 +308,9 @@ def briefly(code: str | None) -> str:
 
 def row_words(row: Mapping[str, Any]) -> str:
     """Return the verdict of a row in a cell or, of one that was not measured, its outcome and why."""
-    return verdict_words(row) if row["outcome"] == "ok" else outcome_said(row["outcome"], row["reason"])
+    if row["outcome"] == "ok":
+        return verdict_words(row)
+    return f"{'missing' if isinstance(row['reason'], Pending) else row['outcome']}: {row['reason']}"
 
 
 def verdict_words(row: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from ampbench.core.statement import Severity, Statement, state
-from ampbench.core.units import counted, format_bandwidth, format_flop_rate
+from ampbench.core.units import counted, format_quantity
 from ampbench.errors import NothingToRunError
 from ampbench.records import Count, Seconds, StepSeconds, one_of
 from ampbench.records.case import DeviceDescription, Environment
@@ -326,7 +326,7 @@ def sizes(of_device: Ceilings) -> list[Size]:
 
 
 def _rate_text(row: Size) -> str:
-    return format_bandwidth(row.rate) if row.found.operation in MOVING else format_flop_rate(row.rate)
+    return format_quantity(row.rate, "B/s" if row.found.operation in MOVING else "FLOP/s")
 
 
 COLUMNS: Sequence[Column[Size]] = (

@@ -1,5 +1,6 @@
 """The origin of a low precision's error: each module's error on exact inputs, and its inherited error."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted, format_share
 from ampbench.records.case import Case
 from ampbench.records.kinds import ORIGIN
-from ampbench.records.labels import few, left_out
+from ampbench.records.labels import few
 from ampbench.records.ranges import FLUSHES, ROOT, ModuleError, OriginPass, ranked
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
@@ -65,9 +66,9 @@ def conclusions(_: Case, record: OriginPass) -> Iterator[Statement]:
         yield state(Origin.EXACT, "", Severity.INFO)
     if record.first_nonfinite is not None:
         yield state(Origin.FIRST, first=str(record.first_nonfinite))
-    if reasons := left_out([row.note for row in record.modules if not row.elements]):
-        left = len(record.modules) - len(compared)
-        yield state(Origin.LEFT_OUT, "", Severity.INFO, count=left, modules=len(record.modules), reasons=reasons)
+    if left := [row.note or "no reason given" for row in record.modules if not row.elements]:
+        reasons = few(f"{reason} ({count:,})" for reason, count in Counter(left).most_common())
+        yield state(Origin.LEFT_OUT, "", Severity.INFO, count=len(left), modules=len(record.modules), reasons=reasons)
 
 
 def _kept(record: OriginPass) -> Iterator[Statement]:

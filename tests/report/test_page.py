@@ -15,7 +15,7 @@ from bs4 import BeautifulSoup
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ampbench.core.units import format_bytes, format_count, format_seconds
+from ampbench.core.units import FORMATS, format_bytes, format_seconds
 from ampbench.report import page
 from ampbench.report.material import Material
 from ampbench.report.page import LONGEST, fit, make_page
@@ -164,7 +164,7 @@ def test_the_script_that_sorts_knows_every_unit_that_cells_are_written_in() -> N
     script = (Path(page.__file__).parent / "assets" / "tables.js").read_text()
     written = [format_seconds(10.0**power) for power in range(-9, 5)]
     written += [format_bytes(1024.0**power) for power in range(1, 6)]
-    written += [format_count(10.0**power) for power in range(3, 14)]
+    written += [FORMATS["count"](10.0**power) for power in range(3, 14)]
     for unit in {text.split()[1] for text in written}:
         assert re.search(rf"\b{unit}: [\d(]", script), unit
 
