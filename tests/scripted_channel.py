@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from ampbench.records import wire
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import KINDS, named
@@ -28,7 +30,7 @@ TASKS = _every_task()
 
 def asked_in(request: Request) -> Any:
     """Return what a request asks for beside its case."""
-    return TASKS[request.task].asked_in(request)
+    return msgspec.json.decode(request.asked, type=TASKS[request.task].asked)
 
 
 def make_request(task: str, **given: Any) -> Request:

@@ -250,19 +250,17 @@ LATE = (
 LATER = "_late"
 
 
-def _at_late_place(column: Column) -> Column:
-    late = replace(
-        column, name=f"{column.name}{LATER}", label=f"late {column.label}", of="", gate=None, undefined_by=""
-    )
-    return late.means(f"{column.name} at the late place of a training.")
-
-
 COLUMNS = _by_name(
     *_FIRST.values(),
     Column("late_steps", "late steps", "count", None, "late.steps").means("The fp32 steps before the late place."),
     Column("late_batches", "late batches", "count", None, "late.batches").means("The batches of these steps."),
     Column("late_stop", "late stop", of="late.stop").means("Why these steps ended, or why there are none."),
-    *(_at_late_place(_FIRST[name]) for name in LATE),
+    *(
+        replace(
+            _FIRST[name], name=f"{name}{LATER}", label=f"late {_FIRST[name].label}", of="", gate=None, undefined_by=""
+        ).means(f"{name} at the late place of a training.")
+        for name in LATE
+    ),
 )
 """The columns of `ampbench.load`, in their order."""
 

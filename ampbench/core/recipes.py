@@ -85,7 +85,10 @@ class TrainingRecipe:
         """The recipe as `find_recipe` reads it and ids of cases hold it: "adamw-lm,lr=1e-05"."""
         row = RECIPES.get(self.name, _OWN)
         changed = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) != getattr(row, name)}
-        settings = [f"{name}={_spelled(value)}" for name, value in (*changed.items(), *self.more)]
+        settings = [
+            f"{name}={str(value).lower() if isinstance(value, bool) else str(value).removesuffix('.0')}"
+            for name, value in (*changed.items(), *self.more)
+        ]
         return ",".join([*([self.name] if self.name else []), *settings])
 
     @property
@@ -247,10 +250,6 @@ def _pairs(parts: Iterable[str], where: str) -> Iterable[tuple[str, str]]:
         if not slash:
             raise UsageError(f"{where}: betas must be two numbers, as in betas=0.9/0.95")
         yield from (("beta1", first), ("beta2", second))
-
-
-def _spelled(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
 def _recipe(name: str, summary: str, settings: str, **schedule: Any) -> TrainingRecipe:

@@ -87,8 +87,13 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
         for finding in times
         if finding.blocks and "standard_error" in finding.details
     }
-    threshold = max((finding.threshold for finding in times), default=0.0)
-    seconds = LANES * block_seconds(rounds)
+    threshold, seconds = max((finding.threshold for finding in times), default=0.0), LANES * block_seconds(rounds)
+    detectable = []
+    for blocks in DECIDING_LOOKS if spreads else ():
+        error = np.array([*spreads.values()]) / math.sqrt(blocks)
+        freedom, margin = np.full(len(error), blocks - 1.0), np.full(len(error), math.log1p(threshold))
+        effects = np.expm1(stats.detectable_effect(error, freedom, ALPHA / len(LOOKS), POWER, margin))
+        detectable.append(Detectable(blocks, blocks * seconds, float(np.median(effects)), float(effects.max())))
     return SelfComparison(
         cases=len(times),
         blocks=max((finding.blocks for finding in times), default=0),
@@ -99,9 +104,7 @@ def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfCompariso
         able=len(able),
         highest_rate=stats.wilson_interval(len(alarms), len(able))[1] if able else math.nan,
         spreads=spreads,
-        detectable=[_detectable(list(spreads.values()), blocks, seconds, threshold) for blocks in DECIDING_LOOKS]
-        if spreads
-        else [],
+        detectable=detectable,
     )
 
 
@@ -113,14 +116,6 @@ def block_seconds(rounds: Sequence[Round]) -> float:
             ends.setdefault(measured.case_id, []).append(datetime.fromisoformat(measured.finished_at).timestamp())
     gaps = [later - earlier for times in ends.values() for earlier, later in itertools.pairwise(sorted(times))]
     return stats.median(gaps) if gaps else math.nan
-
-
-def _detectable(spreads: Sequence[float], blocks: int, seconds: float, threshold: float) -> Detectable:
-    """Return the change detectable in `blocks` blocks, given each case's spread of log ratios; as in `deciding`."""
-    error = np.array(spreads) / math.sqrt(blocks)
-    freedom, margin = np.full(len(error), blocks - 1.0), np.full(len(error), math.log1p(threshold))
-    effects = np.expm1(stats.detectable_effect(error, freedom, ALPHA / len(LOOKS), POWER, margin))
-    return Detectable(blocks, blocks * seconds, float(np.median(effects)), float(effects.max()))
 
 
 _CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)

@@ -483,7 +483,9 @@ def _decisions(
     }
     mean = (evidence.mean_change, none, none) if means is None else means[1]
     columns |= dict(zip(("mean_change", "mean_low", "mean_high"), mean, strict=True))
-    rows: dict[str, Sequence[Any]] = {name: _optional(column) for name, column in columns.items()}
+    rows: dict[str, Sequence[Any]] = {
+        name: [value if math.isfinite(value) else None for value in column.tolist()] for name, column in columns.items()
+    }
     rows["blocks_needed"] = [None if count is None else int(count) for count in rows["blocks_needed"]]
     rows |= {"code": codes, "mean_code": mean_codes, "blocks": counts.tolist(), "slow_p": evidence.slow_p.tolist()}
     rows["slow_share_baseline"] = evidence.slow_baseline.tolist()
@@ -494,8 +496,3 @@ def _decisions(
         for way, code in zip(beyond, codes, strict=True)
     ]
     return [Decision(**dict(zip(rows, row, strict=True))) for row in zip(*rows.values(), strict=True)]
-
-
-def _optional(values: Floats) -> list[float | None]:
-    """Return the values as plain numbers, None for those that are not finite."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]

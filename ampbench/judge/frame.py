@@ -21,7 +21,7 @@ from ampbench.core.precisions import BASELINE, DEFAULT
 from ampbench.errors import UsageError
 from ampbench.judge.rounds import OK, MeasuredRun, paired_interval
 from ampbench.records.changes import VERDICT_COLUMNS
-from ampbench.records.labels import NONE_NAMED, attention_said, not_finite, optimizer_name
+from ampbench.records.labels import NONE_NAMED, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
 from ampbench.store import StoredRun, measured_files, no_garbage_collection, not_measured, once, read_run
 from ampbench.studies.ceilings import Bounds, Ceiling
@@ -297,7 +297,10 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
         "recipe": lambda of: of.texts("case.recipe", _or_none),
         "optimizer": Frame.optimizers,
         "sdpa": lambda of: of.texts("case.sdpa", _or_none),
-        "attention": lambda of: of.texts("memory.attention", attention_said),
+        "attention": lambda of: of.texts(
+            "memory.attention",
+            lambda kernels: ", ".join(f"{name} {kernels[name]:,}" for name in sorted(kernels)) or "none",
+        ),
         "outcome": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).name),
         "reason": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).reason or None),
         "rounds": Frame.rounds,

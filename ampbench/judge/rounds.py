@@ -70,12 +70,6 @@ def paired_interval(ours: Iterable[TimedRound], theirs: Iterable[TimedRound]) ->
 _SILENT = Telemetry()
 
 
-def _fell(telemetry: Telemetry) -> float | None:
-    """Return the clock of the last window relative to the first."""
-    first, last = telemetry.first_clock_hz, telemetry.last_clock_hz
-    return last / first if first and last else None
-
-
 _COLUMNS: Mapping[str, Callable[[Round, Telemetry], float | None]] = {
     "steal": lambda measured, _: measured.fitness.steal_share,
     "other": lambda measured, _: measured.fitness.other_share,
@@ -86,7 +80,11 @@ _COLUMNS: Mapping[str, Callable[[Round, Telemetry], float | None]] = {
     "throttled": lambda _, telemetry: max(
         (share for word, share in telemetry.limited.items() if word in THROTTLES), default=None
     ),
-    "fell": lambda _, telemetry: _fell(telemetry),
+    "fell": lambda _, telemetry: (
+        telemetry.last_clock_hz / telemetry.first_clock_hz
+        if telemetry.first_clock_hz and telemetry.last_clock_hz
+        else None
+    ),
     "shared": lambda _, telemetry: telemetry.other_share,
     "bursts": lambda measured, _: measured.burst_seconds,
     "power": lambda _, telemetry: telemetry.power_watts,
@@ -96,7 +94,8 @@ _COLUMNS: Mapping[str, Callable[[Round, Telemetry], float | None]] = {
     "scaler_scale": lambda measured, _: measured.scaler_scale,
 }
 """Further numbers of a round and of its telemetry. `throttled` is the share of time in which heat or a fault lowered an
-accelerator's clock, `shared` the share of time of other processes; `power_error` is relative."""
+accelerator's clock, `fell` the clock of the last window relative to the first, `shared` the share of time of other
+processes; `power_error` is relative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,11 +401,13 @@ def unfit_rounds(run: MeasuredRun) -> Unfit:
     columns = rounds.columns
     load = np.where(np.isnan(columns["other"]), columns["load"] / cpus, np.nan)
     clocks = np.where(on_cpu, np.nan, columns["clock"])
+    frequency = np.where(on_cpu, columns["frequency"], np.nan)
+    known = frequency[np.isfinite(frequency) & (frequency > 0)]
     rows = (
         (np.where(on_cpu, columns["steal"], np.nan), STEAL_SHARE, 1),
         (np.where(on_cpu, columns["other"], np.nan), OTHER_SHARE, 1),
         (np.where(on_cpu, load, np.nan), LOAD_PER_CPU, 1),
-        (_of_median(np.where(on_cpu, columns["frequency"], np.nan)), SLOW_CLOCK, -1),
+        (frequency / np.median(known) if known.size else np.full(len(frequency), np.nan), SLOW_CLOCK, -1),
         (columns["throttled"], THROTTLED_SHARE, 1),
         (columns["fell"], SLOW_ACCELERATOR, -1),
         (clocks / run.by_case(clocks > 0).medians(clocks)[rounds.owners], SLOW_ACCELERATOR, -1),
@@ -430,11 +431,6 @@ def said_of(causes: stats.Integers, values: stats.Floats, blocks: int, units: st
     chosen = causes == commonest
     text = CAUSES[commonest].format(stats.median(values[chosen].tolist()))
     return f"{text} in {int(chosen.sum())} of {blocks} {units}"
-
-
-def _of_median(values: stats.Floats) -> stats.Floats:
-    known = values[np.isfinite(values) & (values > 0)]
-    return values / np.median(known) if known.size else np.full(len(values), np.nan)
 
 
 DISTURBED = 1.1

@@ -105,7 +105,12 @@ def time_findings(
         thresholds = np.where(np.isin(np.arange(len(cells)), list(unfit)), np.maximum(thresholds, FAR), thresholds)
     else:
         on_accelerator = np.array([pair.baseline.case.device != "cpu" for pair in cells], dtype=bool)
-        before, after = (_clocks(side.run)[side.places] for side in (ours, theirs))
+        # an accelerator's median clock under load in each case's own rounds, NaN if unknown
+        before, after = (
+            run.by_case((run.rounds.roles == Role.OWN) & (clocks > 0)).medians(clocks)[side.places]
+            for side in (ours, theirs)
+            for run, clocks in [(side.run, side.run.rounds.columns["clock"])]
+        )
         moved = np.where(on_accelerator, np.abs(np.log(after / before)), np.nan)
         other_clock = {
             cell: {"clock_before": before[cell] / 1e9, "clock_after": after[cell] / 1e9}
@@ -185,12 +190,6 @@ def _mean_findings(pair: Pair, decision: Decision, threshold: float, units: str,
             blocks=decision.blocks,
         )
     ]
-
-
-def _clocks(run: MeasuredRun) -> stats.Floats:
-    """Return an accelerator's median clock under load in each case's own rounds, NaN if unknown."""
-    clocks = run.rounds.columns["clock"]
-    return run.by_case((run.rounds.roles == Role.OWN) & (clocks > 0)).medians(clocks)
 
 
 def _mean(side: MeasuredCase) -> float:

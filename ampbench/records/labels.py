@@ -189,13 +189,6 @@ def remarks(divergence: Divergence) -> list[Statement]:
     return flaws
 
 
-def attention_said(attention: Mapping[str, int] | None) -> str | None:
-    """Return the counts of attention kernels in a step, as "flash 10, math 2"; None if unknown."""
-    if attention is None:
-        return None
-    return ", ".join(f"{kernel} {attention[kernel]:,}" for kernel in sorted(attention)) or "none"
-
-
 def kernels_said(attention: Mapping[str, int]) -> str:
     """Return the kernels of attention: "flash and math"."""
     return " and ".join(sorted(attention)) or "no kernel of its own"

@@ -100,10 +100,6 @@ class Task(Generic[A, R]):
         """Return the result in a reply, None if there is none."""
         return msgspec.json.decode(reply.found, type=self.gives | None)
 
-    def asked_in(self, request: Request) -> A:
-        """Return the question in a request."""
-        return msgspec.json.decode(request.asked, type=self.asked)
-
     def outcome(self, reply: Reply, case: Case | None) -> R | Failure | Skip:
         """Return the result, or the failure or skip of a reply; a reply without any of them is a failure."""
         outcome = self.found(reply) or reply.skip or reply.failure

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 from msgspec import structs
 
 from ampbench.ab.session import Lane, explain_sides, regressed_cases
@@ -121,7 +122,7 @@ def test_known_defects_are_looked_for_in_turns_where_torch_differs_and_a_crash_i
     def answer(request: Request) -> Reply:
         if request.task != CHECK:
             return Reply(failure=Failure(case_id="", stage="rules", cause="crash", message="signal 6"))
-        name = TASK.asked_in(request).check
+        name = msgspec.json.decode(request.asked, type=TASK.asked).check
         if name == "promote-other-half":
             return Reply(failure=Failure(case_id="", stage="check", cause="crash", message="signal 11"))
         return reply_with(Checked(device="cpu", check=name, outcome="good", how="device", program="aa"))
