@@ -1,21 +1,15 @@
 """Judge times in seconds: of interleaved blocks, of stored rounds, and of a control.
 
 Interleaved. d = log(candidate) - log(baseline) of one block. Both arms come from newly started servers in random order,
-so without a change each d is equally likely to have either sign *for any noise*, drift, autocorrelation and two-valued
-noise included. The signed-rank test is exact under this condition alone, also after outliers are removed by the size of
-d (`stats.outlying`). A t test is not: with two-valued noise its variance can be 0. The price: n blocks give at best
-p = 2**-n, so the look at 8 blocks can only prove `unchanged`, and more than 80 cells need more than 16 blocks. The
-interval and the proof of `unchanged` assume d symmetric about its location, as independent, equally noisy arms give.
+so without a change each d is equally likely to have either sign *for any noise*. The signed-rank test is exact under
+this condition alone, also after outliers are removed by the size of d (`stats.outlying`). The price: n blocks give at
+best p = 2**-n, so the look at 8 blocks can only prove `unchanged`.
 
 Stored. Runs measured one after the other lack this symmetry: Welch's test on logarithms, widened by the spread of the
-runs' controls. Its error rate holds for independent rounds only: drift of the machine between two runs looks like a
-change, because it moves a run's control as much as the run itself.
+runs' controls. Drift of the machine between two runs looks like a change.
 
-A block's value is its fastest sample, so verdicts on it describe the typical step. The mean over all samples is judged
-separately: the ratio of its sums over all blocks, outliers included, is tested and bounded by the ratios over subsets
-of the blocks (`stats.mean_ratios`), exact under the same swaps.
-
-docs/statistics.md has the rules, and tests/simulation measures their error rates and power.
+The mean over all samples is judged separately: the ratio of its sums over all blocks, outliers included, is tested and
+bounded by the ratios over subsets of the blocks (`stats.mean_ratios`). docs/statistics.md has the rules and reasons.
 """
 
 import math

@@ -172,20 +172,13 @@ def _names(runs: Sequence[StoredRun]) -> list[str]:
     """Return unique names of machines: their lane or host, with device, torch, threads or run if needed."""
     headers = [run.header for run in runs]
     names = [header.fleet.lane if header.fleet is not None else header.environment.host for header in headers]
-    devices = [next(iter(run.cases.values())).device if run.cases else "" for run in runs]
-    if len(set(devices)) > 1:
-        names = [
-            f"{name} · {device}" if names.count(name) > 1 else name for name, device in zip(names, devices, strict=True)
-        ]
-    for tell in (
-        lambda header: f"torch {header.environment.torch_version}",
-        lambda header: counted(header.environment.threads or 0, "thread"),
-        lambda header: header.run.rpartition("-")[2],
+    for traits in (
+        [next(iter(run.cases.values())).device if run.cases else "" for run in runs],
+        [f"torch {header.environment.torch_version}" for header in headers],
+        [counted(header.environment.threads or 0, "thread") for header in headers],
+        [header.run.rpartition("-")[2] for header in headers],
     ):
         counts = Counter(names)
-        longer = [f"{name} · {tell(header)}" for name, header in zip(names, headers, strict=True)]
-        if len({label for label, name in zip(longer, names, strict=True) if counts[name] > 1}) > len(
-            {name for name in names if counts[name] > 1}
-        ):
-            names = [label if counts[name] > 1 else name for label, name in zip(longer, names, strict=True)]
+        longer = [f"{name} · {trait}" if counts[name] > 1 else name for name, trait in zip(names, traits, strict=True)]
+        names = longer if len({*longer}) > len(counts) else names
     return names

@@ -559,11 +559,12 @@ def _today(rows: Iterable[Row]) -> Row | None:
 def _memory(row: Row, today: Row | None) -> Interval:
     value = number(row["memory_ratio_vs_fp32"])
     if today is not None and today["precision"] == DEFAULT:
-        ours, theirs = number(row.get("peak_memory_bytes")), number(today.get("peak_memory_bytes"))
+        ours, theirs = (number(side.get("peak_memory_bytes")) for side in (row, today))
         value = ours / theirs if ours and theirs else None
-    return Interval(value=value, low=value, high=value, cause=Cause.UNKNOWN if value is None else Cause.NONE)
+    return Interval() if value is None else Interval(value=value, low=value, high=value, cause=Cause.NONE)
 
 
+@dataclass(frozen=True, slots=True)
 class Speeds:
     """Speedups between rows by the `rounds` of each case, and causes of doubt.
 
@@ -571,16 +572,10 @@ class Speeds:
     `longer` makes more rounds. Each round measures all precisions of a table, so intervals are paired by round.
     """
 
-    def __init__(
-        self,
-        rounds: "Mapping[str, Sequence[TimedRound]]",
-        *,
-        apart: float = 1.0,
-        busy: bool = False,
-        longer: str = "--budget",
-    ):
-        self.rounds, self.longer = rounds, longer
-        self._apart, self._busy = apart, busy
+    rounds: "Mapping[str, Sequence[TimedRound]]"
+    apart: float = 1.0
+    busy: bool = False
+    longer: str = "--budget"
 
     def over(self, row: Row, reference: Row | None) -> Interval:
         """Return the speedup of a row over `reference`."""
@@ -593,9 +588,9 @@ class Speeds:
             cause = Cause.IMPLAUSIBLE
         elif low is None or high is None:
             cause = Cause.FEW_ROUNDS
-        elif self._busy:
+        elif self.busy:
             cause = Cause.BUSY
-        elif (value <= self._apart) if gain else (value * self._apart > WORTH):
+        elif (value <= self.apart) if gain else (value * self.apart > WORTH):
             cause = Cause.CONTROL
         elif low <= 1.0 <= high:
             cause = Cause.OPEN

@@ -215,15 +215,13 @@ def check_results(results: Path | str) -> list[tuple[Path, str | None]]:
         files += _sorted(Path(holder) / name for name in [*names, *folders])
     if problem := _no_holder(Path(results) / "runs"):
         problems[Path(results) / "runs"] = problem
-    return [*problems.items(), *((file, _problem(file)) for file in files)]
-
-
-def _problem(file: Path) -> str | None:
-    try:
-        read_run(file)
-    except StoreError as error:
-        return str(error)
-    return None
+    for file in files:
+        problems[file] = None
+        try:
+            read_run(file)
+        except StoreError as error:
+            problems[file] = str(error)
+    return [*problems.items()]
 
 
 def _runs_in(holder: Path) -> list[Path]:
@@ -311,9 +309,7 @@ def _require_whole(members: Sequence[StoredRun]) -> None:
     first, count, cases = members[0], _shard(members[0]).count, _shard(members[0]).cases
     for run, following in pairwise(members):
         if _shard(run).number == _shard(following).number:
-            raise UsageError(
-                f"runs {run.header.run} and {following.header.run} are both {_part(run)}: give one of them"
-            )
+            raise UsageError(f"run {following.header.run} is {_named(run)} again: give one of them")
     missing = sorted({*range(1, count + 1)} - {_shard(run).number for run in members})
     places = sorted(place for run in members for place in _shard(run).places)
     if len(places) < cases and missing:
@@ -339,10 +335,13 @@ def _require_whole(members: Sequence[StoredRun]) -> None:
 def _difference(ours: Header, theirs: Header) -> str:
     """Return the differences of two shards of one run apart from the machine's name; "" without any."""
     first, second = _common(ours), _common(theirs)
-    apart = [name for name in first if first[name] != second[name]]
-    simple = [name for name in apart if isinstance(first[name], str | int | None)]
-    values = [f"{name} {first[name] or 'none'}, there {second[name] or 'none'}" for name in simple]
-    return few(values or [f"they differ in the {name}" for name in apart])
+    return few(
+        f"{name} {first[name] or 'none'}, there {second[name] or 'none'}"
+        if isinstance(first[name], str | int | None)
+        else f"they differ in the {name}"
+        for name in first
+        if first[name] != second[name]
+    )
 
 
 def _common(header: Header) -> dict[str, Any]:
@@ -402,9 +401,5 @@ def _shard(run: StoredRun) -> Shard:
     return run.header.shard
 
 
-def _part(run: StoredRun) -> str:
-    return f"shard {_shard(run).number} of {_shard(run).count}"
-
-
 def _named(run: StoredRun) -> str:
-    return f"{_part(run)} (run {run.header.run})"
+    return f"shard {_shard(run).number} of {_shard(run).count} (run {run.header.run})"

@@ -538,21 +538,12 @@ class RunWriter:
     def _require_own(self) -> None:
         """Raise `StoreError` if the file at the path was moved, replaced or changed by others."""
         written = os.fstat(self._descriptor)
-        try:
-            present = self.path.stat()
-        except OSError:
-            present = None
-        if present is None:
-            event = "was moved or deleted"
-        elif not os.path.samestat(written, present):
-            event = "was replaced by another file"
-        elif written.st_size != self._size:
-            event = f"was changed by another program (it has {written.st_size:,} bytes, {self._size:,} were written)"
-        else:
-            return
+        with contextlib.suppress(OSError):
+            if os.path.samestat(written, self.path.stat()) and written.st_size == self._size:
+                return
         raise StoreError(
-            f"{self.path} {event} while this run wrote to it, so its measurements may be lost: leave the file alone, "
-            "then measure anew"
+            f"{self.path} was moved, deleted, replaced or changed while this run wrote to it, so its measurements may "
+            "be lost: leave the file alone, then measure anew"
         )
 
     @property
