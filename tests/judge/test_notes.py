@@ -11,6 +11,7 @@ from ampbench.judge.notes import NOTES, skipped, statements
 from ampbench.records.case import Case, DeviceDescription, WorkloadSource
 from ampbench.records.changes import Status, Verdict
 from ampbench.records.labels import Pending
+from ampbench.records.measured import Late, LossAlone, Stop
 from ampbench.records.run import Imported, Selection
 from ampbench.show.rows import Group, Take
 from ampbench.show.wording import TEMPLATES, lines
@@ -127,11 +128,11 @@ def test_more_than_the_ceiling_allows_is_said_of_its_cases() -> None:
     assert [case_id for case_id, _ in both] == [FP32.case_id, BF16.case_id]
 
 
-def test_ceilings_that_lack_are_named() -> None:
-    run = run_of(FP32)
-    assert notes(of_work(run, make_ceiling("fp32", 1e9), fp32=100_000)) == []
-    other = of_work(run, make_ceiling("bf16", 1e9), fp32=100_000)
-    assert held(other, Note.NO_CEILING) == [("", {"operations": "products in fp32"})]
+def test_notes_on_the_loss_are_of_the_late_place_where_it_exists() -> None:
+    first, last = (make_divergence(BF16, loss_alone=LossAlone(grad_at=at, grad_rel_l2=0.5)) for at in ("x4", "x16"))
+    late = {BF16.case_id: Late(case_id=BF16.case_id, stop=Stop.PASSES, divergence=last)}
+    run = replace(run_of(FP32, BF16), divergence={BF16.case_id: first}, late=late)
+    assert held(run, Note.LOSS_ERROR) == [(BF16.case_id, {"at": "x16", "error": 0.5})]
 
 
 def test_what_is_not_finite_and_what_is_not_against_fp64_is_the_first_thing_said() -> None:

@@ -81,14 +81,10 @@ CASTS = ["explain", "casts", "mlp", "gru", "--preset", "tiny"]
 AB = ["ab", "mlp", "--preset", "tiny", "--baseline", "OMP_NUM_THREADS=1", "--candidate", "OMP_NUM_THREADS=2"]
 
 
-@pytest.mark.parametrize(
-    ("command", "done"),
-    [
-        *((RUN, done) for done in DONE),
-        (CASTS, "deleted"),
-        pytest.param(AB, "deleted", marks=pytest.mark.slow),
-    ],
-)
+OTHERS = [(CASTS, "deleted"), pytest.param(AB, "deleted", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("command", "done"), [*((RUN, done) for done in DONE), *OTHERS])
 def test_a_file_that_is_not_its_writers_any_more_ends_the_run_at_once(
     command: list[str], done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
