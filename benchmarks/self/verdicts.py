@@ -1,4 +1,4 @@
-"""How often verdicts on simulated times are wrong or missing, and other tools' verdicts on the same values.
+"""How often verdicts on simulated times are wrong or missing.
 
 Two more tables: when an unfit machine decides nothing, and how far errors differ by the order of sums alone.
 """
@@ -33,10 +33,9 @@ def interleaved_table(names: Iterable[str] = NOISES, gates: int = 2000, slowed_g
     yield (
         "| noise | false alarms, cells | gates | control fired | `unchanged` | tail open | blocks "
         "| 1% called changed | 2% "
-        "| 3% found | 5% | 10% | 20% | tail: found | tail: `unchanged` without means "
-        "| asv 1.05: false alarms | 5% / 10% / 20% | pytest-benchmark median:5%: false alarms | 5% / 10% / 20% |"
+        "| 3% found | 5% | 10% | 20% | tail: found | tail: `unchanged` without means |"
     )
-    yield "|---" * 19 + "|"
+    yield "|---" * 15 + "|"
     for name in names:
         same = run_gates(name, gates)
         within = [run_gates(name, slowed_gates, effect) for effect in WITHIN]
@@ -56,10 +55,6 @@ def interleaved_table(names: Iterable[str] = NOISES, gates: int = 2000, slowed_g
             *(gate_results.share(ChangeStatus.REGRESSED) for gate_results in slowed.values()),
             share_of_cells(tail.mean_changed),
             without.share(ChangeStatus.UNCHANGED),
-            share_of_cells(same.asv),
-            " / ".join(f"{slowed[effect].asv.mean():.0%}" for effect in LARGE),
-            share_of_cells(same.pytest_benchmark),
-            " / ".join(f"{slowed[effect].pytest_benchmark.mean():.0%}" for effect in LARGE),
         ]
         yield f"| {' | '.join(map(str, cells))} |"
 

@@ -1,4 +1,4 @@
-"""The whole procedure on simulated gates: looks, confirmation, control; counted, beside what other tools would say."""
+"""The whole procedure on simulated gates: looks, confirmation, control; counted."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,7 +24,6 @@ from ampbench.judge.verdict import Speeds, choose
 from ampbench.records.changes import ChangeCode, ChangeStatus
 from ampbench.show.rows import Row
 from tests.simulation.noise import CANDIDATE, CONTROL, NOISES, interleaved, one_after_the_other, sample_means
-from tests.simulation.peers import asv_regressed, pytest_benchmark_regressed
 from tests.stored_runs import make_case
 
 CELLS = 8
@@ -67,8 +66,6 @@ class Outcome:
     tail_open: Booleans
     blocks: np.ndarray
     control_fired: Booleans
-    asv: Booleans
-    pytest_benchmark: Booleans
 
     def share(self, verdict: ChangeStatus) -> Share:
         """Return the share of cells with a verdict."""
@@ -108,8 +105,6 @@ def run_gates(
         tail_open=np.array([each.code is ChangeCode.TAIL_UNDECIDED for each in decisions]).reshape(shape),
         blocks=blocks.reshape(shape),
         control_fired=np.array(control),
-        asv=asv_regressed(first[..., 0], first[..., CANDIDATE]).reshape(shape),
-        pytest_benchmark=pytest_benchmark_regressed(first[..., 0], first[..., CANDIDATE]).reshape(shape),
     )
 
 

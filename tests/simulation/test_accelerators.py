@@ -5,13 +5,11 @@ not be disturbed by any of it. Each script is also judged by the fastest sample 
 would mislead.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import pytest
 from msgspec import structs
 
-from ampbench.core import stats
 from ampbench.core.statement import Note
 from ampbench.judge import frame
 from ampbench.judge import rounds as fitness
@@ -94,14 +92,6 @@ def of_time(baseline: StoredRun, candidate: StoredRun) -> Change:
     return found
 
 
-def by_fastest(run: StoredRun) -> StoredRun:
-    """Return a run as if nothing but samples were known of it."""
-    plain = [
-        structs.replace(one, windows=None, telemetry=None, burst_seconds=None, fitness=Fitness()) for one in run.rounds
-    ]
-    return replace(run, rounds=plain)
-
-
 def said(run: StoredRun) -> str:
     rows = frame.run_rows(run)
     return "\n".join(lines(statements(run, rows), run.cases))
@@ -142,12 +132,6 @@ def test_heat_in_the_second_run_is_named_and_no_regression(begin: float) -> None
     assert "heat or a fault held the accelerator's clock down 100% of the time" in reason(found)
     assert not gate_fails(baseline, candidate)
     assert "the accelerator was not steady: heat or a fault" in said(candidate)
-
-
-def test_the_fastest_samples_would_have_called_that_a_regression() -> None:
-    found = of_time(by_fastest(run_on(Script())), by_fastest(run_on(hot_from(-10.0), run="other")))
-    assert found.status is ChangeStatus.REGRESSED
-    assert gate_fails(by_fastest(run_on(Script())), by_fastest(run_on(hot_from(-10.0), run="other")))
 
 
 def test_a_lower_clock_that_nobody_explains_is_not_the_codes_and_a_larger_change_is() -> None:
@@ -227,34 +211,3 @@ def test_energy_is_power_times_time_with_what_it_may_be_off_by() -> None:
     assert row["energy_per_step"] == pytest.approx(420.0 * row["seconds_median"])
     assert row["energy_per_item"] == pytest.approx(row["energy_per_step"] / 8)
     assert row["energy_error"] == pytest.approx(5 / 420)  # the sensor's alone: power did not vary
-
-
-def test_power_that_varies_within_the_windows_makes_an_energy_less_certain() -> None:
-    def power(now: float) -> float:
-        return 300.0 if now % 2.0 < 1.0 else 500.0
-
-    (row,) = frame.run_rows(run_of([measured(Script(power_watts=power), 0)]))
-    one = run_of([measured(Script(power_watts=power), 0)]).rounds[0].telemetry
-    assert one is not None
-    assert one.power_watts is not None
-    blurred = (1.0 + 0.05) / (one.window_seconds or 1.0)  # NVML's average and a period, at the ends of the windows
-    assert row["energy_error"] == pytest.approx((blurred * 200 + 5) / one.power_watts)
-
-
-def test_a_device_that_tells_nothing_has_times_all_the_same() -> None:
-    def untold(one: Round) -> Round:
-        from ampbench.records.measured import Telemetry
-
-        return structs.replace(one, telemetry=Telemetry(unavailable="nvidia-ml-py is not installed"), fitness=Fitness())
-
-    run = run_of([untold(one) for one in run_on(Script()).rounds])
-    (row,) = frame.run_rows(run)
-    assert row["seconds_median"] == pytest.approx(1e-3, rel=0.01)
-    assert row["energy_per_step"] is None
-
-
-def test_a_bursting_device_is_worth_its_windows_in_every_reading_of_a_round() -> None:
-    bursts: Callable[[float], float] = lambda now: FULL_HZ if now % 1.0 < 0.2 else FULL_HZ / 2  # noqa: E731
-    one = measured(Script(clock_hz=bursts), 0)
-    assert stats.round_value(one.samples, None, one.windows) == pytest.approx(1 / 600, rel=0.05)
-    assert one.burst_seconds == pytest.approx(1e-3)

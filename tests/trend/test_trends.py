@@ -224,15 +224,6 @@ def test_a_little_memory_is_tolerated_until_it_adds_up(folder: Folder) -> None:
     assert (change.direction, change.ratio, change.low) == ("regressed", pytest.approx(1.015), None)
 
 
-def test_a_little_more_memory_of_another_commit_and_compiler_is_tolerated_as_in_comparisons(folder: Folder) -> None:
-    for day, peak in enumerate((100_000, 100_900, 101_500)):
-        where = environment(compiler=f"g++ {day}")
-        folder.run(make_memory(FP32, peak), *timed(FP32, 1e-3), commit=f"{day}" * 40, environment=where)
-    change = only_change(folder.trend("commit", "memory"))
-    assert (change.x.label, change.before) == ("2" * 7, 100_000)
-    assert what(change) == "compiler g++ 0 → g++ 2; commit 0000000 → 2222222"
-
-
 def test_bytes_of_another_counter_are_another_series(folder: Folder) -> None:
     for source in ("profiler", "allocator"):
         folder.run(make_memory(FP32, 1000, source), *timed(FP32, 1e-3))
@@ -284,12 +275,6 @@ def test_an_error_that_is_no_number_any_more_has_regressed_and_one_that_is_again
     assert ids(series.points[1]) == ["run002"]
 
 
-def test_one_number_and_one_that_is_none_are_enough_for_a_change(folder: Folder) -> None:
-    for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", broken())):
-        folder.run(found, *timed(FP32, 1e-3), torch=version)
-    assert only_change(folder.trend("torch_version", "floor")).direction == "regressed"
-
-
 def test_smaller_errors_of_another_function_are_no_improvement_and_it_is_said(folder: Folder) -> None:
     for version, error, norm in (("2.14.0", 2e-3, 5.0), ("2.15.0", 1e-3, 6.0)):
         found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, output_reference_norm=norm)
@@ -306,15 +291,6 @@ def test_another_function_is_told_where_its_error_is_the_same(folder: Folder) ->
     change = only_change(folder.trend("commit", "floor"))
     assert (change.x.label, change.direction, size(change)) == ("2" * 7, "regressed", "another function")
     assert what(change).startswith("computes something else: the fp64 output moved by at least")
-
-
-def test_undefined_errors_with_other_inputs_are_no_change(folder: Folder) -> None:
-    other = make_divergence(FP32, output_nonfinite=1, inputs_digest="cc")
-    for version, found in (("2.14.0", whole(2e-3)), ("2.15.0", other)):
-        folder.run(found, *timed(FP32, 1e-3), torch=version)
-    series = only(folder.trend("torch_version", "floor"))
-    assert list(series.changes) == []
-    assert series.points[1].gap == Gap(Lack.OTHER_NUMBERS)
 
 
 def test_what_is_no_number_is_worse_than_any_in_the_median_of_a_point(folder: Folder) -> None:
@@ -382,14 +358,6 @@ def test_a_case_that_did_more_than_the_whole_run_is_named_and_one_that_did_less_
     # by itself the last is unchanged, and what is said must hold of the runs as `compare` reads them
     assert changed(trend) == {("resnet18 fp32", "regressed")}
     assert len(trend.shifts) == 1
-
-
-def test_a_run_whose_times_all_rose_by_factors_blames_no_case(folder: Folder) -> None:
-    measured(folder, [1.0] * 6, 1, "2.14.0")
-    measured(folder, [18.0, 40.0, 125.0, 30.0, 60.0, 22.0], 2, "2.15.0")
-    trend = folder.trend()
-    assert changed(trend) == set()
-    assert trend.shifts[0].ratio == pytest.approx(34.6, rel=0.01)
 
 
 def test_where_half_of_the_cases_changed_that_is_no_shift_of_the_whole_run(folder: Folder) -> None:
@@ -476,19 +444,6 @@ def test_a_file_of_asvs_that_grew_since_it_was_imported_is_one_run(folder: Folde
     import_asv(folder)
     assert len(list((folder.path / "runs").iterdir())) == 2
     assert list(trend.runs.values()) == list(folder.trend("commit", "time", "floor").runs.values()) == [1]
-
-
-def test_asvs_results_beside_the_runs_show_a_slowdown_and_a_loss_of_accuracy(folder: Folder) -> None:
-    asv = folder.path / "asv"
-    for day, (seconds, error) in enumerate(((1e-3, 2.0), (1e-3, 3.0), (1.5e-3, 3.0))):
-        results = {
-            asv_results.STEP: asv_results.row([seconds] * 2, low=[0.99 * seconds] * 2, high=[1.01 * seconds] * 2),
-            asv_results.ERROR: asv_results.row([error] * 2),
-        }
-        asv_results.write(asv, results, commit_hash=f"{day}" * 40, date=1_789_000_000_000 + day)
-    trend = folder.trend("commit", "time", "floor")
-    found = {(one.metric.name, change.x.label) for one in trend.series for change in one.changes}
-    assert found == {("time", "2222222"), ("floor", "1111111")}
 
 
 def test_what_asv_leaves_before_its_first_result_is_no_result(folder: Folder) -> None:
@@ -581,11 +536,3 @@ def test_sources_without_runs_and_damaged_ones_are_refused(folder: Folder, tmp_p
     path.write_bytes(path.read_bytes().replace(b'"round"', b'"rund"', 1))
     with pytest.raises(StoreError, match=r"run001\.jsonl, line"):
         read_ids([], folder.path)
-
-
-def test_a_cut_run_is_read_and_said_to_be_cut(folder: Folder) -> None:
-    folder.run()
-    path = folder.path / "runs" / "run001.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"round"')
-    notes = read_runs([], folder.path).notes
-    assert [note for note in notes if "cut line" in note] == list(notes) != []

@@ -42,16 +42,3 @@ def test_each_case_is_a_section_that_begins_with_what_is_lost(stored: Path, ampb
     assert "Information is lost: with inputs in bf16" in told
     assert ": skipped: no input of it is floating" in told
     assert "failed: RuntimeError: shapes" in told
-
-
-@pytest.mark.slow
-def test_a_real_study_tells_both_situations_apart(tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench(
-        "study", "input-storage", "mlp", "transformer_encoder", "decoder_lm", "--preset", "tiny", "--phase",
-        "inference", "--seconds", "0.2", "--threads", "1",
-    )  # fmt: skip
-    assert said.code == 0
-    told = " ".join(said.out.split())
-    assert "Nothing is lost: with inputs in bf16, outputs are the same to the last bit" in told
-    assert "Information is lost: with inputs in bf16" in told
-    assert "skipped: no input of it is floating: token ids and other integers are never stored in half" in told
