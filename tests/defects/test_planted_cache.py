@@ -7,22 +7,9 @@ from unittest import mock
 import pytest
 import torch
 import torch._dynamo  # checkpoint imports it, which would take each child seconds
-from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState, TrainingState
 
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
 from tests.defects.planting import Plant, outcome_of
-
-
-def recomputing_uncast() -> AbstractContextManager[Any]:
-    """Have FSDP2 leave inputs as they are while backward recomputes."""
-    real = FSDPState._pre_forward
-
-    def pre_forward(state: FSDPState, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        if state._training_state == TrainingState.PRE_BACKWARD:
-            return args, kwargs
-        return real(state, module, args, kwargs)
-
-    return mock.patch.object(FSDPState, "_pre_forward", pre_forward)
 
 
 def with_cache(on: bool) -> Plant:
@@ -42,7 +29,6 @@ def without_history() -> AbstractContextManager[Any]:
 
 
 PLANTED: dict[str, Plant] = {
-    "fsdp2-recompute-dtype": recomputing_uncast,
     "no-grad-cache": without_history,
 }
 

@@ -51,12 +51,6 @@ def softened(real: Any, values: torch.Tensor, dim: int, dtype: torch.dtype | Non
     return real(values, dim, dtype=dtype) if dtype else values.exp() / values.exp().sum(dim, keepdim=True)
 
 
-def clipping_draws() -> AbstractContextManager[Any]:
-    """Have normal draws end at 3.5."""
-    real = torch.randn
-    return mock.patch.object(torch, "randn", lambda *args, **kwargs: real(*args, **kwargs).clamp(-3.5, 3.5))
-
-
 def rounding_draws() -> AbstractContextManager[Any]:
     """Have uniform draws be of fp32, rounded."""
     real = torch.rand
@@ -75,7 +69,6 @@ PLANTED: dict[str, Plant] = {
     "bf16-conv3d-stride": instead(F, "conv3d", lambda real, *args, **kwargs: real(*args, **kwargs) * 1.1),
     "softmax-in-fp32": instead(torch, "softmax", softened),
     "softshrink-beyond-fp16": instead(F, "softshrink", lambda _, values, __: torch.zeros_like(values)),
-    "bf16-randn": clipping_draws,
     "half-rand-below-one": rounding_draws,
 }
 

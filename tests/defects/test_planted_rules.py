@@ -70,30 +70,14 @@ def fp32_statistics_when_fake() -> Iterator[None]:
         yield
 
 
-def norm_in_parts(batch: torch.Tensor, _: Any, weight: torch.Tensor) -> torch.Tensor:
-    return batch * batch.pow(2).mean(-1, keepdim=True).rsqrt() * weight
-
-
 PLANTED: dict[str, Plant] = {
     "documented-bf16-inference": changed(F, "conv2d", torch.Tensor.float),
-    "documented-default-dtype": lambda: mock.patch.object(torch, "get_autocast_dtype", return_value=torch.float16),
     "documented-fp16-inference": refusing(F, "conv2d", always, "could not create a primitive descriptor"),
     "backward-thread-dtype": own_dtype_in_backward,
     "batch-norm-no-affine": refusing(F, "batch_norm", is_half, "expected scalar type BFloat16 but found Float"),
-    "bce-under-autocast": refusing(F, "binary_cross_entropy", is_half, "binary_cross_entropy is unsafe to autocast"),
     "fft-after-product": refusing(torch.fft, "rfft", is_half, "Unsupported dtype BFloat16"),
-    "inverse-after-product": refusing(torch.linalg, "inv", is_half, "Low precision dtypes not supported"),
     "layer-norm-statistics": fp32_statistics_when_fake,
     "lstm-bf16": refusing(torch.nn.LSTM, "forward", always, "could not create a primitive descriptor"),
-    "quantile-after-product": refusing(torch, "quantile", is_half, "input tensor must be either float or double"),
-    "register-autocast": lambda: mock.patch.object(torch.library, "register_autocast"),
-    "rms-norm-half": changed(F, "rms_norm", torch.Tensor.float),
-}
-PLANTED_IN_FAKE: dict[str, Plant] = {
-    "rms-norm-fused": lambda: mock.patch.object(
-        F, "rms_norm", lambda *args, real=F.rms_norm: (norm_in_parts if is_half(*args) else real)(*args)
-    ),
-    "scatter-add-source": refusing(torch.Tensor, "scatter_add", always, "Expected self.dtype to be equal to src.dtype"),
 }
 
 
@@ -101,12 +85,6 @@ PLANTED_IN_FAKE: dict[str, Plant] = {
 def test_a_planted_defect_is_seen(name: str) -> None:
     assert outcome_of(name).outcome == GOOD
     assert outcome_of(name, PLANTED[name]).outcome in (DEFECTIVE, DIFFERS)
-
-
-@pytest.mark.parametrize("name", PLANTED_IN_FAKE)
-def test_a_planted_defect_is_seen_on_fake_tensors(name: str) -> None:
-    assert outcome_of(name, device="cuda").outcome == GOOD
-    assert outcome_of(name, PLANTED_IN_FAKE[name], "cuda").outcome in (DEFECTIVE, DIFFERS)
 
 
 CLAIMS: dict[str, Plant] = {

@@ -58,9 +58,7 @@ def in_autocast(*_: torch.Tensor) -> bool:
 
 
 SLOW: dict[str, Plant] = {
-    "fp16-matmul-speed": slow(torch, "matmul", half),
     "bf16-matmul-speed": slow(torch, "matmul", half),
-    "fp16-conv-speed": slow(F, "conv2d", half),
     "bf16-conv-speed": slow(F, "conv2d", half),
     "bf16-training-speed": slow(F, "linear", in_autocast),
     "documented-speedup": slow(F, "conv2d", in_autocast),
