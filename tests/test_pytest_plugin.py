@@ -2,7 +2,6 @@ import gc
 import importlib
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -21,7 +20,6 @@ from ampbench.pytest_plugin.measuring import present
 from ampbench.records.case import DEVICES
 from ampbench.store import run_file
 from ampbench.worker.environment import read_environment
-from tests.strangers import repository
 
 pytest_plugins = ["pytester"]
 
@@ -317,23 +315,6 @@ def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_
     ]
 
 
-def test_a_second_file_of_the_same_name_is_refused_as_ampbench_run_refuses_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(**{"a/nets": NETS, "b/nets": NETS})
-    result = run(
-        pytester,
-        """
-@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
-@pytest.mark.parametrize("folder", ["a", "b"])
-def test_net(amp_benchmark, folder):
-    amp_benchmark(f"{folder}/nets.py:net")
-""",
-        "--benchmark-disable",
-    )
-    result.assert_outcomes(passed=1, failed=1)
-    (said,) = failures(result)
-    assert said.startswith("Failed: two workloads are called nets.py:net, ")
-
-
 NO_WORKLOADS = [
     ("3", "int is no network: give *"),
     ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: *"),
@@ -536,24 +517,6 @@ def test_result(amp_benchmark):
 def test_a_live_network_is_measured_and_a_test_can_assert_on_its_result(pytester: pytest.Pytester, mode: str) -> None:
     result = run(pytester, RESULTS, mode)
     result.assert_outcomes(passed=4)
-
-
-@pytest.mark.slow
-def test_pytest_measures_a_strangers_model_in_one_attempt(tmp_path: Path) -> None:
-    test = """
-from model import make
-
-def test_make(amp_benchmark):
-    result = amp_benchmark(make, batch_size=4)
-    assert result.verdicts[0].status != "refused", result
-    assert result.frame["output_rel_l2"].max() < 0.01
-"""
-    folder = repository(tmp_path, {"test_model.py": test})
-    command = [sys.executable, "-m", "pytest", "-q", "--benchmark-max-time=0.01", "--amp-device=cpu", "-p", "no:xdist"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert f"{2 * len(ON_CPU)} passed" in done.stdout
-    assert "model.py:make" in done.stdout
 
 
 def test_a_function_in_a_package_is_found_by_its_module_and_one_of_a_class_only_here() -> None:

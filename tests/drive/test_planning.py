@@ -182,14 +182,6 @@ def test_a_gpu_is_asked_for_by_its_kind(name: str) -> None:
         check_selection(Selection(workloads=["mlp"], devices=[name]))
 
 
-def test_aliases_of_precisions_are_understood() -> None:
-    assert {p.case.precision for p in plan(workloads=["mlp"], precisions=["amp", "bf16-true", "FP32"])} == {
-        "bf16_autocast",
-        "bf16_pure",
-        "fp32",
-    }
-
-
 def test_case_ids_are_unique_and_stable() -> None:
     ids = [planned.case.case_id for planned in plan(workloads=["all", "mlp", "linear"])]
     assert len(ids) == len(set(ids))
