@@ -45,7 +45,7 @@ from ampbench.records.casts import (
     is_view,
 )
 from ampbench.trace.dtypes import short_dtype
-from ampbench.trace.ledger import CastLedger, trace_casts
+from ampbench.trace.ledger import trace_casts
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,8 @@ def _observed(
     """Run `graph` once inside `region`; return the dtype and element count of each tensor, and the casts in its ops.
 
     A cast comes with the name of a value that its op makes. A frozen graph forgets its types, so a copy runs that
-    returns the dtypes of all its tensors in place of its results. Each dtype is read from an alias, an op without
-    effect whose place in the ledger shows how far the graph has run. Raises `RuntimeError` where freezing left
-    attributes, which the graph writes to.
+    returns an alias of each of its tensors in place of its results: an op without effect, whose place in the ledger
+    shows how far the graph has run. Raises `RuntimeError` where freezing left attributes, which the graph writes to.
     """
     copy = graph.copy()  # gives values other names, but keeps their order
     names = [value.debugName() for value in _tensors(graph)]
@@ -94,13 +93,7 @@ def _observed(
             copy.prependNode(alias)
         else:
             alias.insertAfter(value.node())
-        after = alias
-        for kind in ("prim::dtype", "aten::numel"):
-            asked = copy.create(kind, [alias.output()], 1)
-            asked.output().setType(torch._C.IntType.get())
-            asked.insertAfter(after)
-            copy.registerOutput(asked.output())
-            after = asked
+        copy.registerOutput(alias.output())
     copy.makeMultiOutputIntoTuple()
     order = [node.inputsAt(0) for node in copy.nodes() if node.kind() == "aten::alias"]
     places = {value.debugName(): name for value, name in zip(values, names, strict=True)}
@@ -117,9 +110,18 @@ def _observed(
             results = run(*operands)
     finally:
         torch.set_autocast_cache_enabled(cache)
-    known = _dtypes_by_number()
-    tensors = {name: (known[results[2 * at]], results[2 * at + 1]) for at, name in enumerate(names)}
-    return tensors, _inside(ledger, markers)
+    tensors = {name: (result.dtype, result.numel()) for name, result in zip(names, results, strict=True)}
+    casts = {cast.index: cast for cast in ledger.casts}
+    inside = []
+    passed = 0
+    for operation in ledger.ops:
+        if passed == len(markers):
+            break
+        if operation.name == "aten.alias":
+            passed += 1
+        elif operation.index in casts and (name := markers[passed]) is not None:
+            inside.append((name, casts[operation.index]))
+    return tensors, inside
 
 
 class _Called(torch.nn.Module):
@@ -133,19 +135,6 @@ class _Called(torch.nn.Module):
         return self._function(*args)
 
 
-def _inside(ledger: CastLedger, markers: list[str | None]) -> list[tuple[str, Cast]]:
-    """Return the casts with the value that was made next, by the aliases in between."""
-    casts = {cast.index: cast for cast in ledger.casts}
-    casts_named = []
-    passed = 0
-    for operation in ledger.ops:
-        if operation.name == "aten.alias" and passed < len(markers):
-            passed += 1
-        elif operation.index in casts and passed < len(markers) and (name := markers[passed]) is not None:
-            casts_named.append((name, casts[operation.index]))
-    return casts_named
-
-
 def _tensors(graph: Any) -> Iterable[Any]:
     """Yield the input tensors and the results of top-level nodes, without constants."""
     for value in graph.inputs():
@@ -155,15 +144,6 @@ def _tensors(graph: Any) -> Iterable[Any]:
         if node.kind() != "prim::Constant":
             outputs = [value for value in node.outputs() if value.type().kind() == "TensorType"]
             yield from (value for value in outputs if value.uses())  # an unread value may not exist
-
-
-def _dtypes_by_number() -> dict[int, torch.dtype]:
-    """Return torch's dtypes by TorchScript's numbers for them."""
-    graph = torch._C.parse_ir("graph(%x : Tensor):\n  %d : int = prim::dtype(%x)\n  return (%d)")
-    ask = torch._C._create_function_from_graph("number", graph)
-    ordinary = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-    floating = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
-    return {ask(torch.empty(0, dtype=dtype)): dtype for dtype in (*ordinary, *floating)}
 
 
 _ADDED = frozenset({"aten::_autocast_to_reduced_precision", "aten::_autocast_to_full_precision"})
@@ -410,16 +390,11 @@ def traced_graph(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             traced, frozen = trace_frozen(model, args, kwargs, region)
-            return _read(model, traced.inlined_graph, frozen.graph, args, kwargs, region)
+            before, graph = traced.inlined_graph, frozen.graph
+            tensors, casts_inside = _observed(model, graph, args, kwargs, region)
     except Exception as error:  # noqa: BLE001 - the error is the answer
         return GraphTrace(graph=TRACED, error=first_line(error))
-
-
-def _read(
-    model: torch.nn.Module, before: Any, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region
-) -> GraphTrace:
     stored = _stored_tensors(model)
-    tensors, casts_inside = _observed(model, graph, args, kwargs, region)
     reader = _FrozenGraph(graph, tensors, {value.tensor.data_ptr(): value for value in stored})
     inside = reader.inside(casts_inside)
     casts = [*reader.casts(), *inside]
@@ -478,23 +453,12 @@ def _ops_of(nodes: list[Node], modules: Modules, *, backward: bool, start: int) 
     ]
 
 
-def _cast_names(nodes: list[Node], names: Mapping[str, _Stored], modules: Modules) -> dict[int, str]:
-    """Return the names of values that a forward graph casts, by autograd number; see `_casts_of` for `names`."""
-    casts: dict[int, str] = {}
-    for node in nodes:
-        if _is_cast(node) and not _born_backward(
-            node, False
-        ):  # a node without gradient has the number of the node before
-            casts.setdefault(node.meta.get("seq_nr", -1), _origin(_source(node), names, modules)[1])
-    return casts
-
-
 def _casts_of(
     nodes: list[Node], names: Mapping[str, _Stored], modules: Modules, undone: Mapping[int, str], *, backward: bool
 ) -> Iterator[tuple[Node, GraphCast]]:
     """Yield the casts of one graph with their nodes; `names` are the stored tensors and the inputs by placeholder.
 
-    A gradient has the name of the value under the forward cast of its number: `undone`, from `_cast_names`. A forward
+    A gradient has the name of the value under the forward cast of its autograd number, from `undone`. A forward
     cast that the backward graph does again has the phase "backward".
     """
     for node in nodes:
@@ -514,7 +478,7 @@ def _casts_of(
                 phase="backward" if late or backward else "forward",
                 from_dtype=short_dtype(source.meta["val"].dtype),
                 to_dtype=short_dtype(node.meta["val"].dtype),
-                elements=_elements(source.meta["val"]),
+                elements=count if isinstance(count := source.meta["val"].numel(), int) else None,
             ),
         )
 
@@ -601,15 +565,6 @@ def _dtypes(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(short_dtype(leaf.dtype) for leaf in flat if isinstance(leaf, torch.Tensor))
 
 
-def _elements(value: torch.Tensor) -> int | None:
-    count = value.numel()
-    return count if isinstance(count, int) else None
-
-
-class _FusedError(Exception):
-    """Raised within inductor once the fused kernels have been read."""
-
-
 @dataclass(slots=True)
 class _Lowered:
     """A graph that inductor was given: `nodes` are FX nodes, `names` the stored tensors by placeholder.
@@ -679,7 +634,7 @@ class _Backend:
     def fused(self, kernels: Iterable[Any]) -> Any:
         """Keep the nodes of each kernel and end the compilation; inductor calls this after fusion."""
         self.graphs[-1].kernels = [_computed(kernel) for kernel in kernels]
-        raise _FusedError("the fused kernels are read")
+        raise RuntimeError("the fused kernels are read")
 
 
 def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], Any]) -> GraphTrace:
@@ -690,6 +645,7 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
     kernel that does other work, kept where its kernel does nothing else. `error` is the first line of a compilation
     error.
     """
+    from torch._dynamo.utils import counters
     from torch._functorch import config as functorch_config
     from torch._inductor import config as inductor_config
 
@@ -698,7 +654,7 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
         "fx_graph_cache": False, "fx_graph_remote_cache": False, "_post_fusion_custom_pass": backend.fused,
     }  # fmt: skip
     torch.compiler.reset()
-    before = _breaks()
+    before = Counter(counters["graph_break"])
     try:
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
@@ -706,7 +662,7 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
             stack.enter_context(inductor_config.patch(options))
             stack.enter_context(functorch_config.patch(enable_autograd_cache=False))
             step(torch.compile(model, backend=backend))
-            breaks = list(_breaks() - before)
+            breaks = list(Counter(counters["graph_break"]) - before)
     except Exception as error:  # noqa: BLE001 - the error is the answer
         return GraphTrace(graph=COMPILED, error=first_line(error))
     finally:
@@ -754,14 +710,8 @@ def _fate(name: str, lowered: _Lowered) -> str | None:
     return KEPT if alone else FUSED
 
 
-def _breaks() -> Counter[str]:
-    """Return why, and how often, dynamo has broken graphs in this process so far."""
-    from torch._dynamo.utils import counters
-
-    return Counter(counters["graph_break"])
-
-
 def _trace(model: torch.nn.Module, backend: _Backend, breaks: list[str]) -> GraphTrace:
+    """Return what `backend` kept as one trace; `breaks` are the reasons why dynamo broke the graph."""
     paths = {str(id(module)): name for name, module in model.named_modules()}
     modules = paths, frozenset(name for name, _ in model.named_modules())
     ops: list[Operation] = []
@@ -770,8 +720,10 @@ def _trace(model: torch.nn.Module, backend: _Backend, breaks: list[str]) -> Grap
     undone: dict[int, str] = {}
     dropped = 0
     for lowered in backend.graphs:
-        if not lowered.backward:
-            undone |= _cast_names(lowered.nodes, lowered.names, modules)
+        for node in () if lowered.backward else reversed(lowered.nodes):
+            if _is_cast(node) and not _born_backward(node, False):
+                # the first counts: a node without gradient has the number of the node before
+                undone[node.meta.get("seq_nr", -1)] = _origin(_source(node), lowered.names, modules)[1]
         ops += _ops_of(lowered.nodes, modules, backward=lowered.backward, start=len(ops))
         for node, cast in _casts_of(lowered.nodes, lowered.names, modules, undone, backward=lowered.backward):
             fate = _fate(node.name, lowered)

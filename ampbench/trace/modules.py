@@ -22,7 +22,7 @@ from ampbench.records.casts import BUFFER, INPUT, WEIGHT, ModuleCalls
 from ampbench.trace.dtypes import short_dtype
 
 if TYPE_CHECKING:
-    from ampbench.trace.calls import CallMode
+    from ampbench.trace.ledger import CallMode
 
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 """Modules that take another, fused path in inference, and leave it when any torch function is overridden."""

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ampbench.records.ranges import FirstNonfinite
-from ampbench.trace.calls import INSIDE, leaves_ahead, op_tensors
 from ampbench.trace.dtypes import Kind, op_kind
-from ampbench.trace.ledger import CastLedger, recording
+from ampbench.trace.ledger import INSIDE, CastLedger, leaves_ahead, op_tensors, recording
 from ampbench.trace.modules import hook_calls
 
 FRAMES = 5

@@ -17,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ampbench
 from ampbench.trace import modules
-from ampbench.trace.calls import CallMode
-from ampbench.trace.ledger import trace_casts
+from ampbench.trace.ledger import CallMode, trace_casts
 from tests.traced_programs import BF16, FP16, CastLog, autocast, conv_net, encoder, trace
 
 LINEAR = "torch.nn.functional.linear"
