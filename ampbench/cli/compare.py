@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
-from ampbench.ab.arms import HERE, parse_arm
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -264,7 +263,9 @@ def ab(
       ampbench ab --baseline precision=fp32 --candidate precision=bf16_pure mlp
       ampbench ab mlp    the smallest change detected here, and false alarms
     """
-    itself = (baseline or [HERE]) == (candidate or [HERE])
+    from ampbench import ab
+
+    itself = (baseline or [ab.HERE]) == (candidate or [ab.HERE])
     if itself and gate:
         raise UsageError("--gate judges a candidate: name one that differs, as in --baseline git:main")
 
@@ -274,23 +275,22 @@ def ab(
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
     settings = replace(settings, rounds=count)
 
-    from ampbench.ab import session
     from ampbench.cli.progress import progress_line
     from ampbench.store import require_writable
 
     require_writable(results)
-    ours = parse_arm("--baseline", baseline or [])
-    theirs = parse_arm("--candidate", candidate or [])
+    ours = ab.parse_arm("--baseline", baseline or [])
+    theirs = ab.parse_arm("--candidate", candidate or [])
     kinds = ("time",) if itself else rules.kinds
-    plan = session.Plan(
+    plan = ab.Plan(
         kinds=kinds, blocks=count, max_seconds=most, itself=itself, threshold_of=rules.threshold_of,
     )  # fmt: skip
     watching = progress_line(live=sys.stderr.isatty())
-    with session.prepare(selection, settings, ours, theirs) as prepared, watching as watch:
+    with ab.prepare(selection, settings, ours, theirs) as prepared, watching as watch:
         for note in prepared.notes:
             print_note(note)
-        files = session.measure(
-            session.timed_for(prepared, seconds),
+        files = ab.measure(
+            ab.timed_for(prepared, seconds),
             plan,
             results,
             label,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 from msgspec import structs
 
-from ampbench.ab.session import Lane, explain_sides, regressed_cases
+from ampbench.ab import Lane, explain_sides, regressed_cases
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ampbench.ab import session as ab
-from ampbench.ab.arms import parse_arm
+from ampbench import ab
+from ampbench.ab import parse_arm
 from ampbench.errors import NothingToRunError, UnknownNameError, UsageError
 from ampbench.judge.compare import compare
 from ampbench.records.case import DeviceDescription

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ampbench.ab import arms as arms_module
-from ampbench.ab.arms import ArmRequest, checked_out, left_out, parse_arm, selection_of, settings_of, source_in
+from ampbench import ab as arms_module
+from ampbench.ab import ArmRequest, checked_out, left_out, parse_arm, selection_of, settings_of, source_in
 from ampbench.errors import UsageError
 from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Selection, Settings

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from ampbench.ab.session import BlockSession, Lane, Look, joined
+from ampbench.ab import BlockSession, Lane, Look, joined
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.records.measured import Failure, Fitness, Round
 from ampbench.records.run import Entry, Settings

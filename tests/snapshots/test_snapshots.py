@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import ampbench
-from ampbench.ab import session
+from ampbench import ab as session
 from ampbench.cli.main import VERBS, main
 from ampbench.records.kinds import KINDS, verb_of
 

@@ -41,7 +41,7 @@ STUDIES = {kind.study.partition(":")[0] for kind in KINDS.values()}
 NAMES = {name for name, value in vars(kinds).items() if isinstance(value, str) and value in KINDS}
 """The constants that are names of kinds."""
 NAMING = {
-    "ab/session.py": "what an upgrade changed is seen in traces and probes of both arms",
+    "ab.py": "what an upgrade changed is seen in traces and probes of both arms",
     "judge/compare.py": "what changed between two runs is told by their traces and probes",
     "judge/gate.py": "a gate judges what changed in autocast's rules",
     "judge/verdict.py": "advice goes by trainings that were studied, and by what the precision's range allows",

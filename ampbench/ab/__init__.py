@@ -1,1 +1,0 @@
-"""Two environments, measured in turns."""
