@@ -14,8 +14,6 @@ from ampbench.errors import UnknownNameError, UsageError
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """The short name of a dtype, as used in case ids and in the column `input_dtype`."""
 FP32_PRODUCTS = ("ieee", "tf32", "bf16", "shipped")
-ENTRY_POINTS = "ampbench.precisions"
-"""The entry points of installed packages that offer precisions."""
 NAMED = "up to 40 of a-z, 0-9 and _, a letter first"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 

@@ -1,12 +1,11 @@
 """From a user's selection to an ordered list of cases, each runnable or skipped with a reason."""
 
 import ast
-import importlib.metadata
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import fields, replace
 
@@ -41,7 +40,6 @@ from ampbench.workloads.index import (
     is_pattern,
     is_users,
     library_source,
-    own_source,
     resolve_parameters,
 )
 from ampbench.workloads.index import source as builtin_source
@@ -50,7 +48,6 @@ GIVEN: dict[str, WorkloadSource] = {}
 """Workloads that only this process has, by name, from `ampbench.live.given`."""
 EVERY = "all"
 """The name for every precision, including those that the device emulates."""
-ENTRY_POINTS = "ampbench.workloads"
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_GRAPHS = "--path compiled-reduce-overhead needs CUDA graphs; on a cpu it is the same as --path compiled"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
@@ -59,17 +56,14 @@ WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
 """The reasons why a user's workload, and a library's network, is not trained."""
 NOT_TRAINED = "training by default takes a loss and an optimizer, which a function that returns ampbench.Workload gives"
 NO_RECIPE = "--optimizer is for training: --phase inference has none"
+_NOT_IMPORTED = "{} cannot be imported ({})"
 INFERENCE_ALONE = "{} is a step of inference, and has no loss"
 
 
-class Describe(Protocol):
-    """Builds a user's workload once in another process, or asks a library about its network by a preset, and returns
-    the description; raises `WorkloadError` where that fails."""
+Describe = Callable[..., Description]
+"""Builds a user's workload once in another process, or asks a library about its network, and returns the description.
 
-    def __call__(
-        self, source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = "", /
-    ) -> Description:
-        """Return the description of `source` with `parameters`."""
+Arguments are the source, its parameters and, for a library, a preset. Raises `WorkloadError` where that fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +130,11 @@ def make_plan(
                 if precision.same_ops and phase == "inference" and not named:
                     continue
                 parameters = dict(variant.built.parameters)
-                batch_size = parameters.pop("batch_size") if _has_batch_size(parameters) else None
+                batch_size = parameters.get("batch_size")
+                if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+                    batch_size = None  # in a user's workload it may be anything
+                else:
+                    del parameters["batch_size"]
                 case = Case(
                     workload=variant.source.name,
                     family=variant.source.family,
@@ -145,7 +143,7 @@ def make_plan(
                     device=device,
                     phase=phase,
                     path=path,
-                    batch_size=batch_size if isinstance(batch_size, int) else None,
+                    batch_size=batch_size,
                     input_dtype=SHORT_DTYPES[precision.storage],
                     memory_format=settings["memory_format"],
                     sdpa="" if settings["sdpa"] == TORCHS_CHOICE else settings["sdpa"],
@@ -154,8 +152,11 @@ def make_plan(
                     version=variant.built.version,
                 )
                 skip = _why_not(case, variant, precision, environment, absent_devices)
-                if not (skip or named or emulated):
-                    skip = _why_emulated(case, environment)
+                described = environment.device(device)
+                if not (skip or named or emulated or described is None):
+                    for half in emulated_of(described, [precision.name]):
+                        name = "CPU" if device == "cpu" else "device"
+                        skip = f"this {name} emulates {half}, {slower(described, half)} (--precision {EVERY} runs it)"
                 plan.setdefault(
                     case.case_id,
                     PlannedCase(
@@ -224,7 +225,7 @@ def check_selection(selection: Selection) -> list[WorkloadSource]:
     sources = [source for name in selection.workloads for source in find_workloads(name)]
     if not any(map(is_users, sources)):  # a user's file may define precisions
         for name in selection.precisions:
-            if name != EVERY and own_source(name) is None:
+            if name != EVERY:
                 find_precision(name)
     if not sources:
         sources = [builtin_source(spec) for spec in WORKLOADS.values() if spec.suite]
@@ -278,15 +279,10 @@ def _named_by(source: WorkloadSource, environment: Environment, describe: Descri
 
 
 def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Describe) -> None:
-    """Register the precisions of users' files and of the entry points that `selection` names.
-
-    Raises `UsageError` where two have one name.
-    """
-    offering = [(source, overrides_of(source, selection)) for source in sources if is_users(source)]
-    offering += [(entry, {}) for name in selection.precisions if (entry := own_source(name)) is not None]
+    """Register the precisions of users' files; `UsageError` where two have one name."""
     met: dict[str, OwnPrecision] = {}
-    for source, settings in offering:
-        for precision in describe(source, settings).precisions:
+    for source in filter(is_users, sources):
+        for precision in describe(source, overrides_of(source, selection)).precisions:
             if met.setdefault(precision.name, precision) != precision:
                 raise UsageError(f"two precisions are called {precision.name}: rename one")
             known = {column.name: getattr(precision, column.name) for column in fields(precision)}
@@ -343,7 +339,7 @@ def default_preset(device: str, memory_bytes: int | None = None) -> str:
 
 
 def find_workloads(name: str) -> list[WorkloadSource]:
-    """Return the workloads of `name`: a workload, a family, `all`, an entry point, or `file.py:function`.
+    """Return the workloads of `name`: a workload, a family, `all`, or `file.py:function`.
 
     `timm:NAME` is a network of that library, or a pattern that only a server can expand.
     """
@@ -355,10 +351,6 @@ def find_workloads(name: str) -> list[WorkloadSource]:
         return [builtin_source(spec) for spec in WORKLOADS.values() if spec.family == name]
     if name in WORKLOADS:
         return [builtin_source(WORKLOADS[name])]
-    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    if name in entries:
-        module, _, function = entries[name].value.partition(":")
-        return [_users(name, module, function)]
     library, colon, network = name.partition(":")
     if colon and library in LIBRARIES:
         if not network:
@@ -374,32 +366,20 @@ def find_workloads(name: str) -> list[WorkloadSource]:
             example = f"{name}:{functions[0] if functions else 'build'}"
             raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
         libraries = [f"{library}:*" for library in LIBRARIES]
-        known = [*WORKLOADS, *FAMILIES, *entries, *libraries, "all"]
+        known = [*WORKLOADS, *FAMILIES, *libraries, "all"]
         raise UnknownNameError("workload", name, known, instead="ampbench list workloads lists them")
     if not module or not function.isidentifier():
         near = [f"{library}:{function}" for library in nearest(module, [*LIBRARIES])] if function else []
         expected = "expected path/to/file.py:function or package.module:function"
         raise WorkloadError(f"{name} is not a workload: {did_you_mean(near) if near else expected}")
     if module.endswith(".py"):
-        path = _file(module)
-        return [_users(f"{path.name}:{function}", str(path), function)]
-    return [_users(name, module, function)]
-
-
-def _users(name: str, module: str, function: str) -> WorkloadSource:
-    """Return the source of a user's workload."""
-    return WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)
-
-
-def _file(name: str) -> Path:
-    """Return the file of this name; `WorkloadError`, with the nearest names of its folder, where there is none."""
-    path = Path(name).expanduser().resolve()
-    if not path.is_file():
-        names = sorted(file.name for file in path.parent.glob("*.py")) if path.parent.is_dir() else []
-        near = [str(Path(name).with_name(file_name)) for file_name in nearest(path.name, names)]
-        hint = f": {did_you_mean(near)}" if near else ""
-        raise WorkloadError(f"there is no file {name}{hint}")
-    return path
+        path = Path(module).expanduser().resolve()
+        if not path.is_file():
+            files = sorted(file.name for file in path.parent.glob("*.py"))
+            near = [str(Path(module).with_name(file)) for file in nearest(path.name, files)]
+            raise WorkloadError(f"there is no file {module}{f': {did_you_mean(near)}' if near else ''}")
+        name, module = f"{path.name}:{function}", str(path)
+    return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
 
 
 def _functions_of(path: Path) -> list[str]:
@@ -445,8 +425,10 @@ def _variants(
         if library is not None and (why := environment.unavailable.get(library.name)):
             parameters = overrides_of(source, selection, selection.overrides)  # cannot be checked without the library
             parameters |= {name: values[0] for name, values in selection.sweeps.items()}
-            unavailable = _absent(library.name, why)
-            yield _Variant(source, PHASES, _described(parameters, 0, unavailable, has_loss=True, images=False))
+            built = Description(
+                parameters=parameters, has_loss=True, unavailable=_NOT_IMPORTED.format(library.name, why)
+            )
+            yield _Variant(source, PHASES, built)
             continue
         if spec is None:
             _check_batch_size(source, named)
@@ -457,30 +439,19 @@ def _variants(
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
             if spec is not None:
                 lacking = environment.unavailable.get(spec.needs, "")
-                built = _described(
-                    resolve_parameters(spec, preset, settings), spec.version,
-                    lacking and _absent(spec.needs, lacking), has_loss="training" in spec.phases, images=spec.images,
-                )  # fmt: skip
+                built = Description(
+                    parameters=resolve_parameters(spec, preset, settings),
+                    has_loss="training" in spec.phases,
+                    version=spec.version,
+                    channels_last=spec.images,
+                    unavailable=_NOT_IMPORTED.format(spec.needs, lacking) if lacking else "",
+                )
                 yield _Variant(source, spec.phases if selection.workloads else spec.suite, built)
                 continue
             _check_batch_size(source, settings)
             built = describe(source, settings, *asked)
             known = replace(source, elsewhere=built.elsewhere, switches=built.switches, loaded=built.loaded)
             yield _Variant(known, PHASES, built)
-
-
-def _described(
-    parameters: dict[str, ParameterValue], version: int, unavailable: str, *, has_loss: bool, images: bool
-) -> Description:
-    """Return the description of a workload that is not built for it."""
-    return Description(
-        parameters=parameters, has_loss=has_loss, items_per_step=0.0, version=version, channels_last=images,
-        unavailable=unavailable,
-    )  # fmt: skip
-
-
-def _absent(package: str, why: str) -> str:
-    return f"{package} cannot be imported ({why})"
 
 
 def _check_settable(option: str, parameter: str, sources: list[WorkloadSource]) -> None:
@@ -510,12 +481,6 @@ def overrides_of(
 def _names_in_set(source: WorkloadSource) -> tuple[str, ...]:
     """Return a workload's names in --set: a user's workload also has its function's."""
     return (source.name,) if source.builtin else (source.name, source.function)
-
-
-def _has_batch_size(parameters: Mapping[str, ParameterValue]) -> bool:
-    """Return whether `batch_size` is a number of examples; in a user's workload it may be anything."""
-    value = parameters.get("batch_size")
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_batch_size(source: WorkloadSource, settings: Mapping[str, ParameterValue]) -> None:
@@ -553,16 +518,6 @@ def _why_not(
     if case.memory_format == "channels_last" and not variant.built.channels_last:
         return "channels_last needs images (inputs of four dimensions)"
     return ""
-
-
-def _why_emulated(case: Case, environment: Environment) -> str:
-    """Return the reason why `case` needs its precision named, if the device emulates its dtype; else ""."""
-    device = environment.device(case.device)
-    halves = emulated_of(device, [case.precision]) if device is not None else []
-    if device is None or not halves:
-        return ""
-    name = "CPU" if case.device == "cpu" else "device"
-    return f"this {name} emulates {halves[0]}, {slower(device, halves[0])} (--precision {EVERY} runs it)"
 
 
 def lack(device: DeviceDescription, case: Case, precision: Precision) -> tuple[str, str] | None:

@@ -146,7 +146,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The properties of a built workload, and its settable parameters with their defaults.
 
     `optimizer_settings` are of the user's own optimizer (empty: none is named), `elsewhere`, `switches` and `loaded` as
-    in `WorkloadSource`; `precisions` are the user's own, in its file or of an entry point of `precisions.ENTRY_POINTS`.
+    in `WorkloadSource`; `precisions` are the user's own, in its file.
     A library's network is not built for it; `unavailable` is why it cannot be measured here, if known. A pattern has
     only `networks`, the matching ones.
     """

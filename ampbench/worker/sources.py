@@ -108,11 +108,10 @@ def describe_workload(
         described: Description = known.describe(source.function, parameters, preset)
         return described
     before = users_switches()
-    precisions = () if source.family == index.OPTIMIZER_FAMILY else meet_precisions(source)
     if source.family == index.OPTIMIZER_FAMILY:
         check_class(find_recipe(source.name))
-    if source.family in (index.ENTRY_FAMILY, index.OPTIMIZER_FAMILY):
-        return Description(precisions=precisions)
+        return Description()
+    precisions = meet_precisions(source)
     defaults = _defaults(source)
     for name, value in parameters.items():
         if name not in defaults:
@@ -138,19 +137,10 @@ def describe_workload(
     )
 
 
-def find_own(source: WorkloadSource, precision: str) -> None:
-    """Register a user's own precision by its name: from the file of `source`, else from an entry point."""
-    if precision not in PRECISIONS:
-        meet_precisions(source)
-    if precision not in PRECISIONS and (entry := index.own_source(precision)) is not None:
-        meet_precisions(entry)
-
-
 def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
     """Register the user's own precisions at the top of the file of `source`, and return them.
 
-    A source of the family "precision", an entry point, names one. Raises `WorkloadError` where that is not an
-    `ampbench.Precision`, and `UsageError` for a name of one of ampbench's precisions.
+    Raises `UsageError` for a name of one of ampbench's precisions.
     """
     if not index.is_users(source):
         return ()
@@ -160,11 +150,7 @@ def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
         raise
     except Exception as error:
         raise _not_imported(source, error) from error
-    named = source.family == index.ENTRY_FAMILY
-    values = [getattr(module, source.function, None)] if named else vars(module).values()
-    precisions = [value for value in values if isinstance(value, Precision)]
-    if named and not precisions:
-        raise WorkloadError(f"precision {source.name}: {source.module}:{source.function} is no ampbench.Precision")
+    precisions = [value for value in vars(module).values() if isinstance(value, Precision)]
     users = [row for row in dict.fromkeys(precisions) if not (row.name in BUILT_IN and row is PRECISIONS[row.name])]
     for precision in users:
         meet(precision)
@@ -213,8 +199,7 @@ def _not_imported(source: WorkloadSource, error: Exception) -> WorkloadError:
     if isinstance(error, ModuleNotFoundError) and error.name == source.module:
         near = [f"{library}:{source.function}" for library in nearest(source.module, [*index.LIBRARIES])]
         hint = f"; {did_you_mean(near)}" if near else ""
-    kind = "precision" if source.family == index.ENTRY_FAMILY else "workload"
-    return WorkloadError(f"{kind} {source.name} cannot be imported: {in_one_line(error)}{own_place(error)}{hint}")
+    return WorkloadError(f"workload {source.name} cannot be imported: {in_one_line(error)}{own_place(error)}{hint}")
 
 
 def _function(source: WorkloadSource) -> Callable[..., Any]:

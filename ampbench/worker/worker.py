@@ -41,7 +41,7 @@ from ampbench.worker.machine import (
 )
 from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory
 from ampbench.worker.network import REFUSING, refuses
-from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
+from ampbench.worker.sources import build_workload, describe_workload, further_inputs, items_per_step, meet_precisions
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.worker.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
 from ampbench.workload import Workload
@@ -109,7 +109,8 @@ class Worker:
         do = _function(request)
         work, case = Work(self, request), request.case
         if case is not None:
-            find_own(work.source, case.precision)
+            if case.precision not in PRECISIONS:
+                meet_precisions(work.source)
             if not request.absent:
                 _ = work.device  # fail before anything is built
                 if reason := cannot_run(case):

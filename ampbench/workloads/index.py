@@ -1,10 +1,8 @@
 """The workloads by name, without torch: the built-in ones, their parameters and presets, and libraries of others."""
 
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ampbench.core import precisions
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import PHASES, ParameterValue, WorkloadSource
 
@@ -181,21 +179,8 @@ def library_source(library: Library, network: str) -> WorkloadSource:
     return WorkloadSource(name=name, family=library.name, module=library.module, function=network, builtin=False)
 
 
-ENTRY_FAMILY = "precision"
-"""The family of a source for the entry point of a precision."""
 OPTIMIZER_FAMILY = "optimizer"
 """The family of a source for a recipe, by name, whose optimizer class is not torch's."""
-
-
-def own_source(name: str) -> WorkloadSource | None:
-    """Return the entry point of the user's precision with this name, or None."""
-    if name in precisions.PRECISIONS:
-        return None
-    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=precisions.ENTRY_POINTS)}
-    if name not in entries:
-        return None
-    module, _, attribute = entries[name].value.partition(":")
-    return WorkloadSource(name=name, family=ENTRY_FAMILY, module=module, function=attribute, builtin=False)
 
 
 def is_users(source: WorkloadSource) -> bool:

@@ -1,7 +1,6 @@
 """A user's own precision: found in the file of the workload, prepared by its hook, judged by its own optimizer."""
 
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import torch
 
 import ampbench
 from ampbench.core.precisions import FP64, PRECISIONS, Precision, meet
-from ampbench.errors import UsageError, WorkloadError
+from ampbench.errors import UsageError
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.sources import describe_workload, find_own, meet_precisions
+from ampbench.worker.sources import describe_workload, meet_precisions
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
-from ampbench.workloads import index
 
 MakeCase = Callable[..., Case]
 
@@ -60,34 +58,10 @@ def test_those_of_a_file_are_described_and_known(tmp_path: Path) -> None:
     assert PRECISIONS["bf16_mine"].summary == "as bf16_pure"
 
 
-def test_a_worker_finds_it_where_its_workload_is_or_by_an_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find_own(source_of(tmp_path, FILE), "bf16_mine")
-    assert "bf16_mine" in PRECISIONS
-    del PRECISIONS["bf16_mine"]
-    module = source_of(tmp_path, FILE).module
-    monkeypatch.syspath_prepend(tmp_path)
-    entry = EntryPoint("bf16_mine", f"{Path(module).stem}:mine", "ampbench.precisions")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if "precisions" in group else [])
-    builtin = WorkloadSource(name="mlp", family="linear", module="", function="", builtin=True)
-    find_own(builtin, "bf16_mine")
-    assert PRECISIONS["bf16_mine"].storage == "bfloat16"
-    del PRECISIONS["bf16_mine"]
-    assert index.own_source("bf16_mine") == WorkloadSource(
-        name="bf16_mine", family="precision", module=Path(module).stem, function="mine", builtin=False
-    )
-
-
 def test_a_file_that_takes_a_name_of_ampbenchs_own_is_refused(tmp_path: Path) -> None:
     text = FILE.replace('name="bf16_mine"', 'name="bf16_pure"')
     with pytest.raises(UsageError, match="precision bf16_pure is ampbench's own"):
         meet_precisions(source_of(tmp_path, text))
-
-
-def test_an_entry_point_that_is_no_precision_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"is no ampbench\.Precision$"):
-        meet_precisions(source_of(tmp_path, FILE, "make", family="precision"))
 
 
 def test_prepare_is_given_the_network_on_its_device_in_its_dtype_and_the_optimizer(
