@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from ampbench.core.budget import find_limits
 from ampbench.errors import UsageError
-from ampbench.settings import find_limits
 
-KNOWN = ["kl_mean", "kl_p99"]
 FAR, NEAR = "[tool.ampbench.limits]\nkl_mean = 1\n", "[limits]\nkl_mean = 2\n"
 
 
@@ -20,29 +19,29 @@ def repository(tmp_path: Path) -> Path:
 
 def test_the_nearest_file_up_to_the_root_of_the_repository_counts(repository: Path) -> None:
     (repository / "pyproject.toml").write_text(FAR)
-    assert find_limits(repository / "source" / "deep", KNOWN) == (repository / "pyproject.toml", {"kl_mean": 1.0})
+    assert find_limits(repository / "source" / "deep") == (repository / "pyproject.toml", {"kl_mean": 1.0})
     (repository / "source" / "ampbench.toml").write_text(NEAR)
-    found = find_limits(repository / "source" / "deep", KNOWN)
+    found = find_limits(repository / "source" / "deep")
     assert found == (repository / "source" / "ampbench.toml", {"kl_mean": 2.0})
 
 
 def test_files_above_the_repository_are_not_read(repository: Path) -> None:
     (repository / "ampbench.toml").write_text(NEAR)
     (repository / "source" / ".git").write_text("gitdir: elsewhere")
-    assert find_limits(repository / "source" / "deep", KNOWN) is None
+    assert find_limits(repository / "source" / "deep") is None
 
 
 def test_outside_a_repository_only_the_current_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "ampbench.toml").write_text(NEAR)
     (tmp_path / "inner").mkdir()
-    assert find_limits(tmp_path / "inner", KNOWN) is None
-    assert find_limits(tmp_path, KNOWN) is not None
+    assert find_limits(tmp_path / "inner") is None
+    assert find_limits(tmp_path) is not None
 
 
 def test_ampbench_toml_comes_before_pyproject(repository: Path) -> None:
     (repository / "pyproject.toml").write_text(FAR)
     (repository / "ampbench.toml").write_text(NEAR)
-    assert find_limits(repository, KNOWN) == (repository / "ampbench.toml", {"kl_mean": 2.0})
+    assert find_limits(repository) == (repository / "ampbench.toml", {"kl_mean": 2.0})
 
 
 @pytest.mark.parametrize(
@@ -59,5 +58,5 @@ def test_ampbench_toml_comes_before_pyproject(repository: Path) -> None:
 def test_a_mistake_is_refused_with_the_file(text: str, message: str, repository: Path) -> None:
     (repository / "ampbench.toml").write_text(text)
     with pytest.raises(UsageError, match=message) as caught:
-        find_limits(repository, KNOWN)
+        find_limits(repository)
     assert "\n" not in str(caught.value)

@@ -17,13 +17,12 @@ from typing import Annotated, Any, TypeVar, get_args
 import click
 
 from ampbench.cli.printing import OutputFormat, print_note
-from ampbench.core.budget import LIMITS, Budget
+from ampbench.core.budget import Budget, find_limits
 from ampbench.core.recipes import OPTIMIZERS, RECIPES, parse_optimizer
 from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
 from ampbench.errors import INTERRUPTED, UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, OF_CASES, PATHS, ParameterValue
 from ampbench.records.run import Header, Selection, Settings
-from ampbench.settings import find_limits
 from ampbench.workloads.index import is_users
 
 Value = TypeVar("Value")
@@ -227,7 +226,7 @@ def chosen_budget() -> Budget:
         here = Path.cwd()
     except OSError as error:
         raise UsageError(f"the current folder cannot be used ({error.strerror}): change to one that exists") from None
-    file, limits = find_limits(here, LIMITS) or (None, {})
+    file, limits = find_limits(here) or (None, {})
     try:
         return Budget(**limits)
     except UsageError as error:

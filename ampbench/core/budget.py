@@ -1,12 +1,14 @@
 """Limits on the error of a precision, as settings files and verdicts use them."""
 
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ampbench.errors import UsageError
+from ampbench.errors import UnknownNameError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +110,58 @@ MOST_STALL = 0.1
 BatchNorms, 400 steps of SGD, statistics in bf16, held-out loss relative to fp32 statistics: with inputs one standard
 deviation from zero 1.00 at 0.02 (momentum 0.1), 1.02 at 0.1, 1.25 at 0.2; five from zero 1.00, 1.8 and 2.5; around zero
 1.00 up to 0.4."""
+
+FILE_NAME, TABLE = "ampbench.toml", "limits"
+
+
+def find_limits(start: Path) -> tuple[Path, dict[str, float]] | None:
+    """Return the nearest settings file from `start` up to the root of its repository, and its limits; None without one.
+
+    Limits stand in `[tool.ampbench.limits]` of pyproject.toml, or in `[limits]` of ampbench.toml, which comes before it
+    in one folder; a pyproject.toml without `[tool.ampbench]` does not count. Outside a repository only `start` is
+    searched. Raises `UsageError` for a file that is not TOML, an unknown key or limit, and a value of another type.
+    """
+    upwards = [start.resolve(), *start.resolve().parents]
+    root = next((depth for depth, folder in enumerate(upwards) if (folder / ".git").exists()), 0)
+    for folder in upwards[: root + 1]:
+        ampbench_file, project = folder / FILE_NAME, folder / "pyproject.toml"
+        if ampbench_file.is_file():
+            return ampbench_file, _limits(ampbench_file, read_toml(ampbench_file))
+        if project.is_file():
+            table = _table(read_toml(project).get("tool", {}), project, "tool").get("ampbench")
+            if table is not None:
+                return project, _limits(project, _table(table, project, "tool.ampbench"))
+    return None
+
+
+def _limits(file: Path, table: Mapping[str, Any]) -> dict[str, float]:
+    """Return the limits in the table of a settings file."""
+    for key in table:
+        if key != TABLE:
+            raise UsageError(f"{file}: {UnknownNameError('table', key, [TABLE])}")
+    limits: dict[str, float] = {}
+    for name, value in _table(table.get(TABLE, {}), file, TABLE).items():
+        if name not in LIMITS:
+            raise UsageError(f"{file}: {UnknownNameError('limit', name, LIMITS)}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError(f"{file}: the limit {name} must be a number, not {value!r}")
+        limits[name] = float(value)
+    return limits
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the contents of a TOML file; `UsageError` with its name and line if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # invalid TOML or UTF-8, or an integer with too many digits for Python
+        raise UsageError(f"{path}: not valid TOML: {str(error).partition(';')[0]}") from error
+    except RecursionError:
+        raise UsageError(f"{path}: its brackets or tables are nested too deep to be read") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _table(value: Any, path: Path, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: {name} must be a table ([{name}]), not {value!r}")
+    return value

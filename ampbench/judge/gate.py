@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import structs
 
+from ampbench.core.budget import read_toml
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import CASE_FAILED, NothingComparableError, UnknownNameError, UsageError
 from ampbench.judge.compare import narrowed
@@ -32,7 +33,6 @@ from ampbench.records.changes import (
     rank,
 )
 from ampbench.records.rules import RuleChange
-from ampbench.settings import read_toml
 from ampbench.studies.rules import rank as rule_rank
 
 FILE_NAME = "ampbench-gate.toml"

@@ -16,8 +16,8 @@ import torch
 import ampbench
 from ampbench import live
 from ampbench.cli.main import main
+from ampbench.core.budget import read_toml
 from ampbench.judge.gate import read_policy
-from ampbench.settings import read_toml
 from ampbench.store import list_runs
 from tests.documented.pages import PAGES, Fence, fences
 from tests.documented.quickening import PYTEST
