@@ -9,7 +9,6 @@ workers can.
 import argparse
 import contextlib
 import ctypes
-import fcntl
 import gc
 import importlib
 import os
@@ -19,7 +18,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -207,16 +206,12 @@ class Server:
                 os._exit(0)
             elif worker.has_ended() and not select.select([connection], [], [], 0)[0]:
                 return self._ended(worker, request)
+            cause, why = "memory limit", memory.exceeded()
             if time.monotonic() > deadline:
-                return self._killed(
-                    worker, request, "time-out", f"no result within {request.timeout_seconds:g} s (--timeout)"
-                )
-            if too_much := memory.exceeded():
-                return self._killed(worker, request, "memory limit", too_much)
-
-    def _killed(self, worker: WorkerProcess, request: Request, cause: str, message: str) -> Reply:
-        self.drop()
-        return end_reply(request, cause, message, worker.last_lines())
+                cause, why = "time-out", f"no result within {request.timeout_seconds:g} s (--timeout)"
+            if why:
+                self.drop()
+                return end_reply(request, cause, why, worker.last_lines())
 
     def _ended(self, worker: WorkerProcess, request: Request, stray: bytes = b"") -> Reply:
         """Return a reply about a worker that ended without one, perhaps after a `stray` line."""
@@ -298,10 +293,9 @@ def main() -> None:
     set_variables(FORKING_VARIABLES)  # before the import of torch, which looks for a GPU
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # makes orphans of a workload children of this process
-    with ending_with(requests_descriptor):
-        for name in ["ampbench.worker.worker", *modules]:
-            with contextlib.suppress(Exception) if name in modules else contextlib.nullcontext():
-                importlib.import_module(name)
+    for name in ["ampbench.worker.worker", *modules]:
+        with contextlib.suppress(Exception) if name in modules else contextlib.nullcontext():
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
     replies.write(ready_line())
@@ -313,24 +307,6 @@ def main() -> None:
             replies.write(reply_line(server.serve(request), request))
             replies.flush()
     server.drop()
-
-
-@contextlib.contextmanager
-def ending_with(descriptor: int) -> Iterator[None]:
-    """Let the kernel end this process, even within a library's import, when all writers have closed a pipe.
-
-    SIGIO ends it, so nobody may write to the pipe meanwhile; a driver waits until its server is ready.
-    """
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
-    closed = select.poll()
-    closed.register(descriptor, 0)
-    if closed.poll(0):  # closed before the signal was set up
-        os._exit(0)
-    yield
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
 
 
 def set_variables(variables: Mapping[str, str | None]) -> None:

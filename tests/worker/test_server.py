@@ -172,21 +172,6 @@ def test_a_worker_killed_with_an_unread_request_is_a_failure_and_its_server_live
     assert got("round", ask()) is not None
 
 
-@pytest.mark.slow
-def test_a_server_ends_with_its_driver_while_it_imports(tmp_path: Path) -> None:
-    slow = tmp_path / "ampbench_slow_import.py"
-    slow.write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "ampbench.worker.server", "--preload", slow.stem],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
-    with server:
-        assert server.stderr.readline() == b"importing\n"
-        server.stdin.close()
-        assert server.wait() == -signal.SIGIO
-
-
 def test_a_workload_that_allocates_without_bound_is_stopped_at_the_limit(ask: Callable[..., Reply]) -> None:
     failure = ask("hog", memory_limit_bytes=1500 << 20).failure
     assert failure.cause == "memory limit"
