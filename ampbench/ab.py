@@ -809,7 +809,8 @@ def retrace(sides: Sequence[Lane], case_ids: Sequence[str], pools: Pools, tell: 
             if side.cases[case_id].case.device != "cpu":
                 pools[side.name].serve(ask(REST, Nothing()))  # free its context's memory for the other side
             if not isinstance(trace, CastPass):
-                tell(f"could not be traced: {case_id} in the {side.name}: {_why(trace)}")
+                why = trace.reason if isinstance(trace, Skip) else trace.said
+                tell(f"could not be traced: {case_id} in the {side.name}: {' '.join(why.split())}")
                 break
             side.write(trace)
 
@@ -834,7 +835,3 @@ def probe_and_check(
     for wanted in check.wanted_of(environment, devices, asked):
         for side in () if check.check_of(wanted).timed else sides:
             side.write(filled(pools[side.name], check.STUDY, side.settings, asked, wanted))
-
-
-def _why(entry: Failure | Skip) -> str:
-    return " ".join((entry.reason if isinstance(entry, Skip) else entry.said).split())

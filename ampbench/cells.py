@@ -17,7 +17,7 @@ from ampbench.errors import AmpbenchError, UsageError
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Description, Task
+from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Task
 from ampbench.worker.data import weights_digest
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import Device, open_device, precision_flags, sdpa_fixed
@@ -39,11 +39,12 @@ def plan_cells(selection: Selection) -> list[PlannedCase]:
 
     Raises `UsageError` for whatever cannot be meant, `WorkloadError` where a user's workload cannot be built.
     """
-
-    def describe(source: Any, parameters: Any, preset: str = "", /) -> Description:
-        return describe_workload(source, parameters, Settings().seed, preset)
-
-    return make_plan(selection, read_environment(), describe)
+    seed = Settings().seed
+    return make_plan(
+        selection,
+        read_environment(),
+        lambda source, parameters, preset="": describe_workload(source, parameters, seed, preset),
+    )
 
 
 class Cell:

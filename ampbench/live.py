@@ -311,7 +311,10 @@ def _apart(workload: Workload, optimizer: Any) -> Workload:
     try:
         network = copy.deepcopy(module, copies)
         loss, step, make = copied(workload.loss), copied(workload.step), copied(workload.optimizer)
-        inputs, targets = pytree.tree_map(_leaf, (workload.inputs, workload.targets))
+        inputs, targets = pytree.tree_map(  # every step copies tensors
+            lambda leaf: leaf if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf),
+            (workload.inputs, workload.targets),
+        )
     except Exception as error:
         why = f"{type(module).__name__} cannot be copied ({first_line(error)})"
         raise WorkloadError(f"{why}: give a function that builds it anew") from error
@@ -320,11 +323,6 @@ def _apart(workload: Workload, optimizer: Any) -> Workload:
     return dataclasses.replace(
         workload, module=network, inputs=inputs, targets=targets, loss=loss, step=step, optimizer=make
     )
-
-
-def _leaf(value: Any) -> Any:
-    """Return a leaf of inputs, which every step copies: a tensor itself, a copy of anything else."""
-    return value if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
 def _remade(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Callable[..., torch.optim.Optimizer]:

@@ -188,18 +188,16 @@ def _round(cases: Iterable[PlannedCase], control: PlannedCase | None, number: in
 
 def with_processes(turns: list[Turn]) -> list[Turn]:
     """Return `turns` with `fresh` set where the process of the turn before may not be shared."""
-    before = [None, *turns]
-    return [replace(turn, fresh=not _may_share(last, turn)) for last, turn in zip(before, turns, strict=False)]
 
+    def shares(last: Turn | None, turn: Turn) -> bool:
+        if last is None or last.planned.case.device != turn.planned.case.device:
+            return False
+        if turn.planned.case.device == "cpu" and turn.task not in (DIVERGENCE, LATE):
+            return False
+        same_group = turn.task == ROUND or last.planned.case.group == turn.planned.case.group
+        return same_group and (turn.task == ROUND) == (last.task == ROUND)
 
-def _may_share(last: Turn | None, turn: Turn) -> bool:
-    if last is None or last.planned.case.device != turn.planned.case.device:
-        return False
-    if turn.planned.case.device == "cpu" and turn.task not in (DIVERGENCE, LATE):
-        return False
-    if turn.task == ROUND:
-        return last.task == ROUND
-    return last.task != ROUND and last.planned.case.group == turn.planned.case.group
+    return [replace(turn, fresh=not shares(last, turn)) for last, turn in zip([None, *turns], turns, strict=False)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,7 @@ def new_header(
 ) -> Header:
     """Return the header of a new run, of `commit` (default: the repository's in the current folder)."""
     started = datetime.now(UTC)
+    names = dict.fromkeys(planned.case.precision for planned in plan)
     commit = commit or current_commit()
     return Header(
         schema=SCHEMA,
@@ -214,15 +215,8 @@ def new_header(
         environment=environment,
         arm=arm,
         shard=shard,
-        precisions=_own_precisions(plan),
+        precisions=[OwnPrecision.of(PRECISIONS[name]) for name in names if name not in BUILT_IN and name in PRECISIONS],
     )
-
-
-def _own_precisions(plan: list[PlannedCase]) -> list[OwnPrecision]:
-    """Return the users' own precisions among the cases of `plan`."""
-    names = dict.fromkeys(planned.case.precision for planned in plan)
-    rows = [PRECISIONS[name] for name in names if name not in BUILT_IN and name in PRECISIONS]
-    return list(map(OwnPrecision.of, rows))
 
 
 def planned_skips(plan: list[PlannedCase]) -> list[Skip]:

@@ -17,7 +17,7 @@ from ampbench.errors import UsageError, bounded, text_of
 from ampbench.records.ranges import ModuleError
 from ampbench.trace.dtypes import floating_dtypes
 from ampbench.trace.keep_fp32 import is_kept
-from ampbench.trace.modules import ModuleRun, floating_stored, tensors_in, version, watch_runs
+from ampbench.trace.modules import ModuleRun, floating_stored, learning, tensors_in, version, watch_runs
 
 
 class Dtypes:
@@ -166,7 +166,11 @@ def _compare(
         new.dtype is not old.dtype
         for new, old in zip(floating_stored(inputs), floating_stored(given_exactly), strict=True)
     )
-    held = pytree.tree_map(_in_dtype_of, inputs, given_exactly) if rounded else None
+
+    def exactly(leaf: Any, like: Any) -> Any:
+        return leaf.detach().to(like.dtype, copy=True) if isinstance(leaf, torch.Tensor) else leaf
+
+    held = pytree.tree_map(exactly, inputs, given_exactly) if rounded else None
     device = outputs[0].device.type
     try:
         _set_random_states(before.random)
@@ -212,16 +216,16 @@ def _run_again(
     """Call a module's forward in a precision, on inputs that are in it, and leave no trace of it in the module."""
     module = run.module
     lowered = partial(_lowered, storage=getattr(torch, row.storage))
-    fused = not (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters()))
-
+    learns = learning(module)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        if not fused and torch.backends.mha.get_fastpath_enabled():
+        if learns and torch.backends.mha.get_fastpath_enabled():
             # Without a graph, some modules would take a fused path that the fp32 call did not take.
             torch.backends.mha.set_fastpath_enabled(False)
             stack.callback(torch.backends.mha.set_fastpath_enabled, True)
         for part in module.modules():
-            stack.callback(_restore, part, dict(part.__dict__))
+            stack.callback(part.__dict__.update, dict(part.__dict__))
+            stack.callback(part.__dict__.clear)  # the first to be called
             state = buffers if part is module else part._buffers
             part.__dict__["_parameters"] = {name: lowered(value) for name, value in part._parameters.items()}
             part.__dict__["_buffers"] = {name: lowered(_copied(value)) for name, value in state.items()}
@@ -235,11 +239,6 @@ def _run_again(
 
 def _lowered(leaf: Any, storage: torch.dtype) -> Any:
     return leaf.detach().to(storage) if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf
-
-
-def _in_dtype_of(leaf: Any, like: Any) -> Any:
-    """Return a copy of a tensor in the dtype of `like`, anything else unchanged."""
-    return leaf.detach().to(like.dtype, copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _add(total: _Sum, wanted: torch.Tensor, exact: torch.Tensor, low: torch.Tensor) -> None:
@@ -262,11 +261,6 @@ def _add(total: _Sum, wanted: torch.Tensor, exact: torch.Tensor, low: torch.Tens
         total.counts["flushed"] += int(((computed == 0) & (first != 0) & first.isfinite()).sum())
         total.reference += float(reference.square().sum())
         total.error += error
-
-
-def _restore(module: torch.nn.Module, attributes: dict[str, Any]) -> None:
-    module.__dict__.clear()
-    module.__dict__.update(attributes)
 
 
 def _versions(tree: object) -> list[int | None]:

@@ -596,7 +596,10 @@ class _Backend:
         names = {place: self.stored[id(value)] for place, value in enumerate(arguments) if id(value) in self.stored}
         places = [node.name for node in module.graph.nodes if node.op == "placeholder"]
         for place, (name, value) in enumerate(zip(places, inputs, strict=True), start=len(arguments) - len(inputs)):
-            names.setdefault(place, _given(name, value))
+            match = re.fullmatch(r"[lL]_(.+)_", name)
+            plain = match[1] if match else name  # an input of the model, or a value from before a graph break
+            broken = plain.startswith("stack")
+            names.setdefault(place, _Stored(ACTIVATION if broken else INPUT, "" if broken else plain, value))
 
         def inner(graph: torch.fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
             return self.lower(graph, example_inputs, names, options)
@@ -632,8 +635,22 @@ class _Backend:
         return make_boxed_func(kept.forward)
 
     def fused(self, kernels: Iterable[Any]) -> Any:
-        """Keep the nodes of each kernel and end the compilation; inductor calls this after fusion."""
-        self.graphs[-1].kernels = [_computed(kernel) for kernel in kernels]
+        """Keep the nodes of each kernel, with their ops, and end the compilation; inductor calls this after fusion.
+
+        A kernel of a library has the casts of its inputs among its origins, which are computed before it: only its own
+        node counts.
+        """
+        from torch._inductor.ir import ExternKernel, TemplateBuffer
+
+        computed: list[dict[str, str]] = []
+        for kernel in kernels:
+            computed.append({})
+            for buffer in (part.node for part in kernel.get_nodes() if part.node is not None):
+                origins = list(buffer.origins)
+                if isinstance(buffer, ExternKernel | TemplateBuffer) and len(origins) > 1:
+                    origins = [origin for origin in [buffer.get_origin_node()] if origin is not None]
+                computed[-1].update({origin.name: _target_name(origin) for origin in origins})
+        self.graphs[-1].kernels = computed
         raise RuntimeError("the fused kernels are read")
 
 
@@ -672,44 +689,6 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
     return _trace(model, backend, breaks)
 
 
-def _given(name: str, tensor: Any) -> _Stored:
-    """Return the value behind dynamo's placeholder: an input of the model, or a value from before a graph break."""
-    match = re.fullmatch(r"[lL]_(.+)_", name)
-    plain = match[1] if match else name
-    return _Stored(ACTIVATION, "", tensor) if plain.startswith("stack") else _Stored(INPUT, plain, tensor)
-
-
-def _computed(kernel: Any) -> dict[str, str]:
-    """Return the nodes of the graph that a fused kernel computes, by name, with their ops.
-
-    A kernel of a library has the casts of its inputs among its origins, which are computed before it: only its own
-    node counts.
-    """
-    from torch._inductor.ir import ExternKernel, TemplateBuffer
-
-    ops: dict[str, str] = {}
-    for part in kernel.get_nodes():
-        buffer = part.node
-        if buffer is None:
-            continue
-        origins = list(buffer.origins)
-        if isinstance(buffer, ExternKernel | TemplateBuffer) and len(origins) > 1:
-            origins = [origin for origin in [buffer.get_origin_node()] if origin is not None]
-        ops.update({origin.name: _target_name(origin) for origin in origins})
-    return ops
-
-
-def _fate(name: str, lowered: _Lowered) -> str | None:
-    """Return the fate of a cast: kept, fused, or None if no kernel computes it."""
-    if lowered.kernels is None:
-        return KEPT
-    computing = [kernel for kernel in lowered.kernels if name in kernel]
-    if not computing:
-        return None
-    alone = any(all(op in _CONVERTS or op == _COPY or is_view(op) for op in kernel.values()) for kernel in computing)
-    return KEPT if alone else FUSED
-
-
 def _trace(model: torch.nn.Module, backend: _Backend, breaks: list[str]) -> GraphTrace:
     """Return what `backend` kept as one trace; `breaks` are the reasons why dynamo broke the graph."""
     paths = {str(id(module)): name for name, module in model.named_modules()}
@@ -726,11 +705,12 @@ def _trace(model: torch.nn.Module, backend: _Backend, breaks: list[str]) -> Grap
                 undone[node.meta.get("seq_nr", -1)] = _origin(_source(node), lowered.names, modules)[1]
         ops += _ops_of(lowered.nodes, modules, backward=lowered.backward, start=len(ops))
         for node, cast in _casts_of(lowered.nodes, lowered.names, modules, undone, backward=lowered.backward):
-            fate = _fate(node.name, lowered)
-            if fate is None:
-                dropped += 1
+            kernels = [kernel.values() for kernel in lowered.kernels or () if node.name in kernel]
+            alone = any(all(op in _CONVERTS or op == _COPY or is_view(op) for op in ops_in) for ops_in in kernels)
+            if kernels or lowered.kernels is None:
+                casts.append(structs.replace(cast, fate=FUSED if kernels and not alone else KEPT))
             else:
-                casts.append(structs.replace(cast, fate=fate))
+                dropped += 1
     if dropped:
         notes.append(f"inductor dropped {counted(dropped, 'cast')}: the copy is never made")
     if breaks or backend.frames > 1:

@@ -149,16 +149,6 @@ class _Forward:
         return _run(forward, self.cast_back, getattr(self.module, _AROUND, None), args, kwargs)
 
 
-class _Apply:
-    """The `_apply` of a kept module, through which every move of it goes: to another device, not to half."""
-
-    def __init__(self, module: torch.nn.Module):
-        self.module = module
-
-    def __call__(self, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
-        return _apply_kept(type(self.module)._apply, self.module, function, recurse)
-
-
 def _keep_module(module: torch.nn.Module, cast_back: bool) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         raise UsageError("keep_fp32 cannot change a TorchScript module: keep it before it is traced or scripted")
@@ -167,7 +157,7 @@ def _keep_module(module: torch.nn.Module, cast_back: bool) -> None:
         return
     # past Module.__setattr__, which other tools override
     module.__dict__[_FORWARD] = _Forward(module, cast_back)
-    module.__dict__[_APPLY] = _Apply(module)
+    module.__dict__[_APPLY] = functools.partial(_apply_kept, module)  # through which every move goes
     _leave_fused(module)
     _restore(module)
 
@@ -187,7 +177,7 @@ def _keep_class(target: type, cast_back: bool) -> type:
 
     @functools.wraps(apply)
     def kept_apply(self: torch.nn.Module, function: Any, recurse: bool = True) -> torch.nn.Module:
-        return _apply_kept(apply, self, function, recurse)
+        return _apply_kept(self, function, recurse, apply)
 
     target.forward, target._apply = kept_forward, kept_apply  # type: ignore[method-assign]
     for name in _MADE:
@@ -244,12 +234,12 @@ def _restore(module: torch.nn.Module) -> None:
 
 
 def _apply_kept(
-    apply: Callable[..., torch.nn.Module],
     module: torch.nn.Module,
     function: Callable[[torch.Tensor], torch.Tensor],
-    recurse: bool,
+    recurse: bool = True,
+    apply: Callable[..., torch.nn.Module] | None = None,
 ) -> torch.nn.Module:
-    """Move a module's tensors as `function` would; a move to half is only remembered."""
+    """Move a module's tensors as `function` would, by `apply` or its class's; a move to half is only remembered."""
     around = module.__dict__.get(_AROUND)
     if around is not None and function(torch.empty(0, dtype=around)).dtype is not around:
         del module.__dict__[_AROUND]
@@ -261,7 +251,8 @@ def _apply_kept(
             return torch.empty_like(out, dtype=tensor.dtype).copy_(tensor)
         return out
 
-    return apply(module, moved, recurse)
+    moves: Callable[..., torch.nn.Module] = apply or type(module)._apply
+    return moves(module, moved, recurse)
 
 
 @contextmanager

@@ -222,7 +222,7 @@ _pop: Callable[[], Any] = overrides._pop_mode
 _push: Callable[[Any], None] = overrides._push_mode
 
 _OURS = Path(ampbench.__file__).parent
-INSIDE = (str(Path(torch.__file__).parent), str(_OURS))
+_INSIDE = (str(Path(torch.__file__).parent), str(_OURS), "<frozen")
 """Folders of torch and of this package, whose code is not the program's own."""
 
 _WORKLOADS = str(_OURS / "workloads")
@@ -286,8 +286,11 @@ class CallMode(TorchFunctionMode):
             return func(*args, **kwargs)
         self.look()
         self._number += 1
+        source = None
+        if self._sources:
+            source = next((f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in program_frames()), None)
         explicit = getattr(func, "__name__", "") in CONVERSIONS or kwargs.get("dtype") is not None
-        self.current = Call(self._number, func, explicit, self.autocast, _caller() if self._sources else None)
+        self.current = Call(self._number, func, explicit, self.autocast, source)
         try:
             if _has_kernel(func, args, kwargs):
                 return self._whole(func, args, kwargs)
@@ -369,15 +372,14 @@ def _has_kernel(function: Any, args: Any, kwargs: Any) -> bool:
     )
 
 
-def _caller() -> str | None:
-    """Return "file:line" of the innermost frame that is neither torch's nor ours, a built-in workload's excepted."""
-    frame: FrameType | None = sys._getframe(2)
+def program_frames() -> Iterator[FrameType]:
+    """Yield the frames that are neither torch's nor ours, built-in workloads' excepted, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_WORKLOADS) or not file.startswith((*INSIDE, "<frozen")):
-            return f"{file}:{frame.f_lineno}"
+        if file.startswith(_WORKLOADS) or not file.startswith(_INSIDE):
+            yield frame
         frame = frame.f_back
-    return None
 
 
 _GETTER = type(vars(torch._C.TensorBase)["shape"].__get__)

@@ -106,7 +106,7 @@ class ModuleStack:
             for name, tensor in _named_inputs(module, args):
                 self._name(tensor, INPUT, name)
         self._calls.look()
-        fused = isinstance(module, FUSED) and not module.training and not _learning(module)
+        fused = isinstance(module, FUSED) and not module.training and not learning(module)
         self._stack.append((module, path, fused))
         self.path = path
         self.depth += 1
@@ -143,28 +143,25 @@ class ModuleStack:
             self._calls.resume()
 
     def _path(self, module: torch.nn.Module) -> str:
+        """Return where `module` sits: below its caller if it is there, else where the root has it, else its class."""
         parent, above, _ = self._stack[-1] if self._stack else (None, "", False)
         paths = self._paths.setdefault(module, {})
         key = None if parent is None else above
-        if key not in paths:
-            paths[key] = self._path_within(module, parent, above)
-        return paths[key]
-
-    def _path_within(self, module: torch.nn.Module, parent: torch.nn.Module | None, above: str) -> str:
-        """Return where `module` sits: below its caller if it is there, else where the root has it, else its class."""
-        if parent is not None:
-            for name, child in parent._modules.items():
-                if child is module:
-                    return _joined(above, name)
-        names = self._names.get(module)
-        if names is not None:
-            return next((path for path in names if not above or path.startswith(f"{above}.")), names[0])
-        kind = type(module).__name__
-        if parent is not None:
-            return _joined(above, kind)
-        self._roots[kind] += 1
-        path = kind if self._roots[kind] == 1 else f"{kind}#{self._roots[kind]}"
-        self._learn(module, path)
+        if key in paths:
+            return paths[key]
+        kind, names = type(module).__name__, self._names.get(module)
+        children = parent._modules if parent is not None else {}
+        if (name := next((name for name, child in children.items() if child is module), None)) is not None:
+            path = _joined(above, name)
+        elif names is not None:
+            path = next((path for path in names if not above or path.startswith(f"{above}.")), names[0])
+        elif parent is not None:
+            path = _joined(above, kind)
+        else:
+            self._roots[kind] += 1
+            path = kind if self._roots[kind] == 1 else f"{kind}#{self._roots[kind]}"
+            self._learn(module, path)
+        paths[key] = path
         return path
 
 
@@ -239,7 +236,8 @@ def _named_inputs(module: torch.nn.Module, args: tuple[Any, ...]) -> Iterator[tu
             yield name if isinstance(arg, torch.Tensor) else f"{name}[{place}]", tensor
 
 
-def _learning(module: torch.nn.Module) -> bool:
+def learning(module: torch.nn.Module) -> bool:
+    """Return whether autograd records a call of a module now, because it has trained parameters."""
     return torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
 
 

@@ -2,17 +2,16 @@
 
 import linecache
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.trace.dtypes import Kind, op_kind
-from ampbench.trace.ledger import INSIDE, CastLedger, leaves_ahead, op_tensors, recording
+from ampbench.trace.ledger import CastLedger, leaves_ahead, op_tensors, program_frames, recording
 from ampbench.trace.modules import hook_calls
 
 FRAMES = 5
@@ -108,7 +107,11 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
             step=max(self._step, 0),
             inputs_largest=max((side.largest for side in (before, state) if side.largest is not None), default=None),
             parameter=self._parameter(outputs) if row.phase == "backward" else "",
-            frames=_frames(),
+            frames=[
+                f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}: "
+                f"{linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}"
+                for frame in reversed(list(islice(program_frames(), FRAMES)))
+            ],
         )
 
     def _parameter(self, outputs: list[torch.Tensor]) -> str:
@@ -158,16 +161,3 @@ def _meant(kind: Kind, read: list[torch.Tensor]) -> set[str]:
         if not ((read[0] < -1e38) & (read[0] != lowest)).any() and (read[0] == lowest).any():
             return {_MINUS}
     return set()
-
-
-def _frames() -> list[str]:
-    """Return the last lines of code that are neither torch's nor ours, as "file:line in function: code"."""
-    calls: list[str] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(calls) < FRAMES:
-        code = frame.f_code
-        if not code.co_filename.startswith(INSIDE):
-            line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            calls.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}: {line}")
-        frame = frame.f_back
-    return calls[::-1]

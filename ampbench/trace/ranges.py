@@ -399,19 +399,8 @@ def _differences(before: torch.Tensor, after: torch.Tensor, visible: list[int]) 
         added = end - start
         for place, dtype in enumerate(LOW_DTYPES):
             stored = start.to(dtype)
-            visible[place] += _differing(stored, (stored + added).to(dtype))
+            visible[place] += int(torch.count_nonzero(stored != (stored + added).to(dtype)))
         yield added
-
-
-def _differing(first: torch.Tensor, second: torch.Tensor) -> int:
-    """Return the number of elements in which two half tensors differ, by bits, which is twice as fast as by values."""
-    left, right = first.view(torch.int16), second.view(torch.int16)
-    bits = left ^ right
-    count = int(torch.count_nonzero(bits))
-    sign = torch.iinfo(torch.int16).min
-    if count and bits.min() == sign:  # 0 and -0 are the same value
-        count -= int(torch.count_nonzero((bits == sign) & ((left | right) == sign)))
-    return count
 
 
 def record_of(

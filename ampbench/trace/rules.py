@@ -194,14 +194,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             wanted = kwargs.get("dtype")
             if dtypes and wanted is not None and wanted.is_floating_point and dtypes != [_short(wanted)]:
                 self.casts.append(f"{dtypes[0]} to {_short(wanted)}")
-        elif func is self._probed or not _only_moves(func):
+        elif func is self._probed or not any(  # an op that merely gives another view of its input computes nothing
+            value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns
+        ):
             self.computed.update(dtypes)
         return func(*args, **kwargs)
-
-
-def _only_moves(func: Any) -> bool:
-    """Tell whether an op merely gives another view of its input."""
-    return any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns)
 
 
 def _floating(tree: object) -> list[str]:
@@ -271,12 +268,6 @@ def fill(sample: Sample, device: str, dtypes: Callable[[int], torch.dtype]) -> S
     return Sample(args, kwargs)
 
 
-def floating_inputs(sample: Sample) -> int:
-    """Return how many floating tensors a sample has."""
-    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
-    return sum(isinstance(leaf, T) and leaf.kind in FLOATING for leaf in leaves)
-
-
 def run_trials(op: Callable[..., Any], sample: Sample, device: str, dtype: torch.dtype) -> dict[str, RuleTrial]:
     """Return the trials "fp32", "lower", "mixed": all inputs fp32, all in the autocast dtype, or the first alone in it.
 
@@ -287,7 +278,8 @@ def run_trials(op: Callable[..., Any], sample: Sample, device: str, dtype: torch
         "lower": lambda _: dtype,
         "mixed": lambda position: torch.float32 if position else dtype,
     }
-    if floating_inputs(sample) < 2:
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    if sum(isinstance(leaf, T) and leaf.kind in FLOATING for leaf in leaves) < 2:
         del kinds["mixed"]
     return {
         name: run_trial(op, lambda of=of: fill(sample, device, of), device, dtype)  # type: ignore[misc]
@@ -359,14 +351,20 @@ def run_variants(
         "integer": (op, lambda: fill(sample, device, lambda _: torch.int64)),
     }
     if isinstance(op, torch._ops.OpOverload):
-        telling = _telling_inputs(observed, dtype)
+        first = dtype if observed == FLOAT32 else torch.float32  # where mixed, the output can hold the result
+        others = dtype if observed in (FLOAT32, WIDEST) else torch.float32
+
+        def telling(position: int) -> torch.dtype:
+            return others if position else first
+
         inplace, out = find_inplace(op), find_out(op)
         if inplace is not None:
             variants["in-place"] = (inplace, lambda: fill(sample, device, telling))
         if out is not None:
             variants["out="] = (out, lambda: _with_outputs(op, fill(sample, device, telling), device, dtype, out))
         if any(argument.name == "dtype" for argument in op._schema.arguments):
-            variants["dtype="] = (op, lambda: _with_dtype(fill(sample, device, lambda _: dtype), dtype))
+            given = Sample(sample.args, {**sample.kwargs, "dtype": dtype})
+            variants["dtype="] = (op, lambda: fill(given, device, lambda _: dtype))
     outcomes = {}
     for name, (form, make) in variants.items():
         result = outcome(run_trial(form, make, device, dtype))
@@ -379,7 +377,10 @@ def find_inplace(op: torch._ops.OpOverload[..., Any]) -> torch._ops.OpOverload[.
     """Return the in-place form of `op`: the op whose name has one more `_`, same overload, same arguments."""
     packet = getattr(getattr(torch.ops, op.namespace), f"{op._opname}_", None)
     form = getattr(packet, op._overloadname, None)
-    return form if form is not None and _names(form) == _names(op) else None
+    if form is None:
+        return None
+    theirs, ours = ([argument.name for argument in overload._schema.arguments] for overload in (form, op))
+    return form if theirs == ours else None
 
 
 def find_out(op: torch._ops.OpOverload[..., Any]) -> torch._ops.OpOverload[..., Any] | None:
@@ -394,22 +395,6 @@ def find_out(op: torch._ops.OpOverload[..., Any]) -> torch._ops.OpOverload[..., 
         ] == [(a.name, str(a.type)) for a in wanted]:
             return form  # type: ignore[no-any-return]
     return None
-
-
-def _names(op: torch._ops.OpOverload[..., Any]) -> list[str]:
-    return [argument.name for argument in op._schema.arguments]
-
-
-def _telling_inputs(observed: str | None, dtype: torch.dtype) -> Callable[[int], torch.dtype]:
-    if observed == FLOAT32:
-        return lambda _: dtype
-    if observed == WIDEST:
-        return lambda position: dtype if position else torch.float32  # the output can hold the result
-    return lambda _: torch.float32
-
-
-def _with_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
-    return Sample(sample.args, {**sample.kwargs, "dtype": dtype})
 
 
 def _with_outputs(

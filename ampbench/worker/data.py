@@ -477,7 +477,12 @@ class _Carrier:
                 return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
             case types.FunctionType():
                 return self._function(value)
-        return self._object(value)
+        items = self._carry_all(vars(value).values())
+        if items is None:
+            return value
+        carried_object = copy.copy(value)
+        vars(carried_object).update(zip(vars(value), items, strict=True))
+        return carried_object
 
     def _carry_all(self, values: Any) -> list[Any] | None:
         """Return the carried values; None where all are unchanged."""
@@ -488,11 +493,19 @@ class _Carrier:
         return None if all(old is new for old, new in zip(before, after, strict=True)) else after
 
     def _function(self, function: types.FunctionType) -> Any:
-        cells = [cell for cell in function.__closure__ or () if _full(cell)]
+        cells = [cell for cell in function.__closure__ or () if cell != types.CellType()]  # empty ones are equal
         contents = self._carry_all(cell.cell_contents for cell in cells)
         defaults, keywords = self.carry(function.__defaults__), self.carry(function.__kwdefaults__)
         named = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
-        named = {name: value for name, value in named.items() if _is_plainly_held(value)}
+        named = {  # of a module's variables: tensors, networks and a user's functions
+            name: value
+            for name, value in named.items()
+            if isinstance(value, torch.Tensor | torch.nn.Module)
+            or (
+                isinstance(value, types.FunctionType)
+                and value.__module__.partition(".")[0] not in {"torch", "ampbench"}
+            )
+        }
         variables = self._carry_all(named.values())
         if (
             contents is None
@@ -513,15 +526,6 @@ class _Carrier:
         carried_function.__dict__.update(function.__dict__)
         return carried_function
 
-    def _object(self, value: Any) -> Any:
-        attributes = vars(value)
-        items = self._carry_all(attributes.values())
-        if items is None:
-            return value
-        carried_object = copy.copy(value)
-        vars(carried_object).update(zip(attributes, items, strict=True))
-        return carried_object
-
 
 def _may_hold(value: Any) -> bool:
     """Return whether a value that is no tensor, module or container may hold some: a function, or a user's object."""
@@ -533,27 +537,12 @@ def _may_hold(value: Any) -> bool:
     return (home or "").partition(".")[0] not in {"torch", "builtins", "numpy", "random"}
 
 
-def _is_plainly_held(value: Any) -> bool:
-    """Return whether a module's variable is searched: a tensor, a network, or a user's function."""
-    return isinstance(value, torch.Tensor | torch.nn.Module) or (
-        isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] not in {"torch", "ampbench"}
-    )
-
-
 def _names(code: types.CodeType) -> Iterator[str]:
     """Yield the global names in code, and in functions within it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
-
-
-def _full(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
 
 
 def _like(value: Any, items: Any) -> Any:

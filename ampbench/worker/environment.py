@@ -410,13 +410,14 @@ def read_environment() -> Environment:
     wanted = DATA_PACKAGES | others
     unavailable |= {package: how for package, how in wanted.items() if importlib.util.find_spec(package) is None}
     flags = _cpu_line("flags", "Features").split()
+    cpu = _cpu()
     return Environment(
         host=socket.gethostname(),
         system=platform.platform(),
-        cpu=_cpu_name(),
+        cpu=cpu.name,
         cpu_count=os.cpu_count() or 1,
         cpu_flags=[flag for flag in flags if flag.startswith(("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16"))],
-        memory_bytes=_memory_bytes(),
+        memory_bytes=cpu.memory_bytes,
         python_version=platform.python_version(),
         ampbench_version=ampbench.__version__,
         torch_version=str(torch.__version__),
@@ -431,7 +432,7 @@ def read_environment() -> Environment:
         xpu_version=getattr(torch.version, "xpu", None),
         threads=torch.get_num_threads(),
         compiler=shutil.which(os.environ.get("CXX", "g++")) and os.environ.get("CXX", "g++"),
-        devices=[_cpu(), *map(_accelerator, DEVICES[1:])],
+        devices=[cpu, *map(_accelerator, DEVICES[1:])],
         unavailable=unavailable,
         variables={
             name: value
@@ -448,9 +449,10 @@ EMULATED_FROM = 2.0
 TRIALS = 5
 
 
-def cpu_slowdown() -> dict[str, float]:
-    """Return the time of a half dtype over fp32's: the geometric mean of a product and of a convolution with gradients.
+def _cpu() -> DeviceDescription:
+    """Return the description of the CPU; its measured slowdown in half decides its arithmetic.
 
+    That is the time of a half dtype over fp32's: the geometric mean of a product and of a convolution with gradients.
     Each time is the shortest of several on one thread, the dtypes in turns, against other load. Takes about 40 ms.
     """
     threads = torch.get_num_threads()
@@ -467,7 +469,19 @@ def cpu_slowdown() -> dict[str, float]:
         torch.set_num_threads(threads)
     best = {dtype: np.min(all_times[1:], axis=0) for dtype, all_times in trials.items()}  # the first warms up
     full = best.pop("fp32")
-    return {dtype: float(np.sqrt(np.prod(half / full))) for dtype, half in best.items()}
+    slowdown = {dtype: float(np.sqrt(np.prod(half / full))) for dtype, half in best.items()}
+    kinds = {dtype: "emulated" if times >= EMULATED_FROM else "native" for dtype, times in slowdown.items()}
+    return DeviceDescription(
+        type="cpu",
+        available=True,
+        name=_cpu_line("model name") or platform.machine(),
+        count=1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        arithmetic={"fp32": "native"} | kinds,
+        slowdown=slowdown,
+        autocast_dtype=short_dtype(torch.get_autocast_dtype("cpu")),
+        details={"capability": torch.backends.cpu.get_cpu_capability()},
+    )
 
 
 def _timed(dtype: torch.dtype) -> tuple[float, float]:
@@ -484,23 +498,6 @@ def _timed(dtype: torch.dtype) -> tuple[float, float]:
     return between - began, time.perf_counter() - between
 
 
-def _cpu() -> DeviceDescription:
-    """Return the description of the CPU; its measured slowdown in half decides its arithmetic."""
-    slowdown = cpu_slowdown()
-    kinds = {dtype: "emulated" if times >= EMULATED_FROM else "native" for dtype, times in slowdown.items()}
-    return DeviceDescription(
-        type="cpu",
-        available=True,
-        name=_cpu_name(),
-        count=1,
-        memory_bytes=_memory_bytes(),
-        arithmetic={"fp32": "native"} | kinds,
-        slowdown=slowdown,
-        autocast_dtype=short_dtype(torch.get_autocast_dtype("cpu")),
-        details={"capability": torch.backends.cpu.get_cpu_capability()},
-    )
-
-
 def _accelerator(type: str) -> DeviceDescription:
     """Return the description of a type of accelerator: usable, present but unusable with torch's reason, or absent."""
     autocast = short_dtype(torch.get_autocast_dtype(type))
@@ -514,13 +511,22 @@ def _accelerator(type: str) -> DeviceDescription:
     if type == "cuda":
         driver = nvidia_driver(kernel_text("/proc/driver/nvidia/version")) or ""
     refusals = {short_dtype(dtype): reason for dtype in MEASURED_DTYPES if (reason := _refusal(type, dtype))}
+    arithmetic = {short_dtype(dtype): "native" for dtype in MEASURED_DTYPES}
+    try:
+        native = _asked(type, "is_bf16_supported", including_emulation=False)
+    except TypeError:
+        native = _asked(type, "is_bf16_supported")
+    if native is False:
+        arithmetic["bf16"] = "emulated"
+    for dtype, reason in refusals.items():  # other errors, as of memory, leave it open
+        arithmetic[dtype] = "unavailable" if UNSUPPORTED.search(reason) else "unknown"
     return DeviceDescription(
         type=type,
         available=True,
         name=str(getattr(properties, "name", type)),
         count=torch.accelerator.device_count(),
         memory_bytes=getattr(properties, "total_memory", None),
-        arithmetic={short_dtype(dtype): _accelerator_arithmetic(type, dtype, refusals) for dtype in MEASURED_DTYPES},
+        arithmetic=arithmetic,
         refusals=refusals,
         tf32=has_tf32(type),
         float64=not _refusal(type, torch.float64),
@@ -548,23 +554,6 @@ def _problem(type: str) -> tuple[bool, str]:
         present = present or not str(error).startswith(ABSENT)
         return present, first_line(error) if present else f"no {type} device or driver found"
     return present, f"torch finds no {type} device"
-
-
-def _accelerator_arithmetic(type: str, dtype: torch.dtype, refusals: Mapping[str, str]) -> str:
-    """Return an accelerator's arithmetic of `dtype`: "native", "emulated", "unavailable" or "unknown".
-
-    A product that failed for lack of memory or with the device's own error leaves it unknown.
-    """
-    reason = refusals.get(short_dtype(dtype))
-    if reason:
-        return "unavailable" if UNSUPPORTED.search(reason) else "unknown"
-    if dtype is torch.bfloat16:
-        try:
-            native = _asked(type, "is_bf16_supported", including_emulation=False)
-        except TypeError:
-            native = _asked(type, "is_bf16_supported")
-        return "emulated" if native is False else "native"
-    return "native"
 
 
 def has_tf32(type: str) -> bool:
@@ -625,15 +614,7 @@ def _torchvision(unavailable: dict[str, str]) -> str | None:
         return None
 
 
-def _cpu_name() -> str:
-    return _cpu_line("model name") or platform.machine()
-
-
 def _cpu_line(*names: str) -> str:
     """Return the kernel's value for a CPU by the first of these names; "" without one."""
     lines = kernel_text("/proc/cpuinfo").splitlines()
     return next((line for line in lines if line.startswith(names)), "").partition(":")[2].strip()
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

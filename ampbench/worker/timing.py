@@ -180,7 +180,9 @@ def time_sustained(
         if warm:
             break
         now = last, clock_hz(span)
-        steady = before is not None and all(map(_alike, before, now))
+        steady = before is not None and all(
+            old is None or new is None or abs(new / old - 1) <= STEADY for old, new in zip(before, now, strict=True)
+        )
         if steady or clock() - began >= WARM_LIMIT_SECONDS:
             break
         before = now
@@ -197,11 +199,6 @@ def time_sustained(
         steady=steady,
         burst_seconds=burst if math.isfinite(burst) else None,
     )
-
-
-def _alike(before: float | None, now: float | None) -> bool:
-    """Return whether two numbers differ by at most `STEADY`; an unknown number differs from none."""
-    return before is None or now is None or abs(now / before - 1) <= STEADY
 
 
 def _timing(samples: list[_Sample], steps_per_sample: int, warmup_steps: int) -> Timing:
@@ -411,31 +408,6 @@ def _places(seconds: float) -> Iterator[int]:
             break
 
 
-def _in_turns(steps: Sequence[Repeated], device: Device, seconds: float) -> list[list[float]]:
-    """Return samples of each step, in seconds per step, taken in turns for about `seconds`, at least one of each.
-
-    A different step begins each turn.
-    """
-    samples: list[list[float]] = [[] for _ in steps]
-
-    def sample(place: int, count: int) -> float:
-        step = steps[place]
-        step.restore()
-        device.synchronize()
-        with step.mode():
-            return device.seconds(step.run, count) / count
-
-    once = max(sample(place, 1) for place in range(len(steps)))
-    apart = any(step.changed() for step in steps)
-    count, turns = plan_samples(once, device.timer_seconds, seconds / len(steps), TURNS, apart)
-    order = range(len(steps))
-    for turn in range(turns):
-        first = turn % len(order)
-        for place in (*order[first:], *order[:first]):
-            samples[place].append(sample(place, count))
-    return samples
-
-
 def side_by_side(
     builds: Sequence[Callable[[], Built]],
     warm: Callable[[Built, int], object],
@@ -479,9 +451,28 @@ def _taken(
     seconds: float,
     order: Sequence[int],
 ) -> dict[int, list[float]]:
-    """Build the places in `order` together, and return the samples of each by its place."""
+    """Build the places in `order` together, and return the samples of each, in seconds per step, by its place.
+
+    They are taken in turns for about `seconds`, at least one of each. A different step begins each turn.
+    """
     device.release()
-    built = [builds[place]() for place in order]
-    for step, place in zip(built, order, strict=True):
+    steps = {place: builds[place]() for place in order}
+    for place, step in steps.items():
         warm(step, place)
-    return dict(zip(order, _in_turns(built, device, seconds), strict=True))
+
+    def sample(place: int, count: int) -> float:
+        step = steps[place]
+        step.restore()
+        device.synchronize()
+        with step.mode():
+            return device.seconds(step.run, count) / count
+
+    once = max(sample(place, 1) for place in order)
+    apart = any(step.changed() for step in steps.values())
+    count, turns = plan_samples(once, device.timer_seconds, seconds / len(order), TURNS, apart)
+    samples: dict[int, list[float]] = {place: [] for place in order}
+    for turn in range(turns):
+        first = turn % len(order)
+        for place in (*order[first:], *order[:first]):
+            samples[place].append(sample(place, count))
+    return samples

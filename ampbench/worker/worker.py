@@ -8,7 +8,7 @@ import contextlib
 import random
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -364,6 +364,8 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     timed.digest = timed.digest or weights_digest(workload)
     telemetry = None if sampler is None else sampler.telemetry([span for timing in timings for span in timing.spans])
     fitness = watch.seen(clocked=telemetry is not None and bool(telemetry.source))
+    windows = [timing.windows for timing in timings if timing.windows is not None]
+    steady = [timing.steady for timing in timings if timing.steady is not None]
     cpu_samples = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
     return Round(
         case_id=case.case_id,
@@ -386,23 +388,12 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         fp32_products=fp32_products(case, device),
         fitness=fitness,
         telemetry=telemetry,
-        **_sustained(timings),
+        steady=all(steady) if steady else None,
+        windows=windows or None,
+        burst_seconds=min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
-
-
-def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
-    """Return an accelerator's fields of a `Round`: windows, the fastest sample, whether it was steady."""
-    windows = [timing.windows for timing in timings if timing.windows is not None]
-    if len(windows) != len(timings):
-        return {}
-    steady = [timing.steady for timing in timings if timing.steady is not None]
-    return {
-        "windows": windows,
-        "burst_seconds": min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
-        "steady": all(steady) if steady else None,
-    }
 
 
 def cannot_run(case: Case) -> str:
