@@ -1,6 +1,6 @@
 """The graphs of a step besides eager mode's: of torch.jit.trace, of autograd, and of torch.compile, with their casts.
 
-A trace is run once here to see the dtypes and inner casts of its nodes. The autograd graph, the plan of a backward
+A trace is run once here below a ledger, which sees its ops and casts. The autograd graph, the plan of a backward
 pass, is read from the `grad_fn` chain before it runs.
 
 Inductor's graphs split each op into parts, which compute in fp32 whatever their inputs are. The parts of one op keep
@@ -38,7 +38,6 @@ from ampbench.records.casts import (
     KEPT,
     TRACED,
     WEIGHT,
-    Cast,
     GraphCast,
     GraphTrace,
     Operation,
@@ -70,17 +69,66 @@ Region = Callable[[], AbstractContextManager[Any]]
 
 def _observed(
     model: torch.nn.Module, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region
-) -> tuple[dict[str, tuple[torch.dtype, int]], list[tuple[str, Cast]]]:
-    """Run `graph` once inside `region`; return the dtype and element count of each tensor, and the casts in its ops.
+) -> tuple[list[Operation], list[GraphCast], int]:
+    """Run `graph` once inside `region`, below a ledger; return its ops, its casts, and the number of casts inside ops.
 
-    A cast comes with the name of a value that its op makes. A frozen graph forgets its types, so a copy runs that
-    returns an alias of each of its tensors in place of its results: an op without effect, whose place in the ledger
-    shows how far the graph has run. Raises `RuntimeError` where freezing left attributes, which the graph writes to.
+    Raises `RuntimeError` where freezing left attributes, which the graph writes to.
     """
-    copy = graph.copy()  # gives values other names, but keeps their order
-    names = [value.debugName() for value in _tensors(graph)]
-    values = list(_tensors(copy))
+    function, wanted, makers = _with_aliases(graph)
+    run = _Called(function)
+    operands = [*args, *(kwargs[name] for name in wanted if name in kwargs)]
+    named = dict(zip(wanted, operands, strict=True))
+    cache = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.no_grad(), region():
+            run(**named)  # TorchScript optimizes a graph on its first run, and compares constants through the mode
+        with trace_casts(model) as ledger, torch.no_grad(), region():
+            run(**named)
+    finally:
+        torch.set_autocast_cache_enabled(cache)
+    found = {cast.index: cast for cast in ledger.casts}
+    ops: list[Operation] = []
+    casts: list[GraphCast] = []
+    modules: dict[int | None, str] = {}
+    inside = passed = 0
+    for operation in ledger.ops:
+        if passed == len(makers):
+            break
+        if operation.name == "aten.alias":
+            passed += 1
+            continue
+        if not operation.outputs:  # TorchScript compares constants
+            continue
+        modules[operation.index] = module = _module(makers[passed])
+        ops.append(structs.replace(operation, index=len(ops), module=module))
+        if (cast := found.get(operation.index)) is not None:
+            inside += makers[passed].kind() not in _CASTS
+            stored = cast.what in (WEIGHT, BUFFER) or cast.name in named
+            casts.append(
+                GraphCast(
+                    what=cast.what if stored else ACTIVATION,
+                    name=cast.name if stored else modules.get(cast.producer, ""),
+                    module=module,
+                    from_dtype=cast.from_dtype,
+                    to_dtype=cast.to_dtype,
+                    elements=cast.elements,
+                )
+            )
+    return ops, casts, inside
+
+
+def _with_aliases(graph: Any) -> tuple[Callable[..., Any], list[str], list[Any]]:
+    """Return a copy of `graph` as a function, the names of its inputs, and its nodes in the order of aliases.
+
+    It returns an alias of each tensor in place of the results: an op without effect, whose place in a ledger shows
+    which node made the ops before it.
+    """
+    copy = graph.copy()
     inputs = list(copy.inputs())
+    results = (value for node in copy.nodes() if node.kind() != "prim::Constant" for value in node.outputs())
+    values = [*inputs, *(value for value in results if value.uses())]  # an unread value may not exist
+    values = [value for value in values if value.type().kind() == "TensorType"]
     if inputs and inputs[0].type().kind() == "ClassType":
         if inputs[0].uses():
             raise RuntimeError("freezing left attributes in the graph, so it cannot run without its module")
@@ -95,55 +143,27 @@ def _observed(
             alias.insertAfter(value.node())
         copy.registerOutput(alias.output())
     copy.makeMultiOutputIntoTuple()
-    order = [node.inputsAt(0) for node in copy.nodes() if node.kind() == "aten::alias"]
-    places = {value.debugName(): name for value, name in zip(values, names, strict=True)}
-    markers = [places.get(value.debugName()) for value in order]
-    run = _Called(torch._C._create_function_from_graph("observed", copy))
-    wanted = [value.debugName().partition(".")[0] for value in copy.inputs()]  # "x.1" is what the model calls "x"
-    operands = [*args, *(kwargs[name] for name in wanted if name in kwargs)]
-    cache = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        with torch.no_grad(), region():
-            run(*operands)  # TorchScript optimizes a graph on its first run, and compares constants through the mode
-        with trace_casts(model) as ledger, torch.no_grad(), region():
-            results = run(*operands)
-    finally:
-        torch.set_autocast_cache_enabled(cache)
-    tensors = {name: (result.dtype, result.numel()) for name, result in zip(names, results, strict=True)}
-    casts = {cast.index: cast for cast in ledger.casts}
-    inside = []
-    passed = 0
-    for operation in ledger.ops:
-        if passed == len(markers):
-            break
-        if operation.name == "aten.alias":
-            passed += 1
-        elif operation.index in casts and (name := markers[passed]) is not None:
-            inside.append((name, casts[operation.index]))
-    return tensors, inside
+    makers = [node.inputsAt(0).node() for node in copy.nodes() if node.kind() == "aten::alias"]
+    names = [value.debugName().partition(".")[0] for value in copy.inputs()]  # "x.1" is what the model calls "x"
+    return torch._C._create_function_from_graph("observed", copy), names, makers
+
+
+def _module(node: Any) -> str:
+    """Return a node's module; the casts that freezing adds have none, and are made for the op that reads them."""
+    scope = _scope(node)
+    users = node.output().uses() if not scope and node.kind() in _ADDED else ()
+    return next((path for use in users if (path := _scope(use.user))), scope)
 
 
 class _Called(torch.nn.Module):
-    """A module that calls `function`: a ledger reads whether autocast is on where a module is called."""
+    """A module that calls `function`: a ledger reads there whether autocast is on, and the names of inputs."""
 
     def __init__(self, function: Callable[..., Any]):
         super().__init__()
         self._function = function
 
-    def forward(self, *args: Any) -> Any:
-        return self._function(*args)
-
-
-def _tensors(graph: Any) -> Iterable[Any]:
-    """Yield the input tensors and the results of top-level nodes, without constants."""
-    for value in graph.inputs():
-        if value.type().kind() == "TensorType":
-            yield value
-    for node in graph.nodes():
-        if node.kind() != "prim::Constant":
-            outputs = [value for value in node.outputs() if value.type().kind() == "TensorType"]
-            yield from (value for value in outputs if value.uses())  # an unread value may not exist
+    def forward(self, **kwargs: Any) -> Any:
+        return self._function(*kwargs.values())
 
 
 _ADDED = frozenset({"aten::_autocast_to_reduced_precision", "aten::_autocast_to_full_precision"})
@@ -151,109 +171,6 @@ _ADDED = frozenset({"aten::_autocast_to_reduced_precision", "aten::_autocast_to_
 
 _CASTS = _ADDED | {"aten::to", "aten::type_as"}
 """Kinds of nodes that cast, or do nothing where the dtype is right already."""
-
-
-class _FrozenGraph:
-    """Ops and casts of a frozen graph, with `seen` dtypes and element counts by value name."""
-
-    def __init__(self, graph: Any, tensors: Mapping[str, tuple[torch.dtype, int]], stored: Mapping[int, _Stored]):
-        self._nodes = list(_nodes(graph))
-        self._makers = {value.debugName(): node for node in self._nodes for value in node.outputs()}
-        self._inputs = {value.debugName() for value in graph.inputs()}
-        self._seen = dict(tensors)
-        self._stored = stored
-        for name, node in self._makers.items():
-            if node.kind() == "prim::Constant" and (tensor := _constant(node)) is not None:
-                self._seen[name] = tensor.dtype, tensor.numel()
-
-    def ops(self) -> list[Operation]:
-        """Return the ops that make tensors, in order; a cast that has nothing to do is left out."""
-        nodes = [node for node in self._nodes if not node.kind().startswith("prim::") and self._does_something(node)]
-        return [
-            Operation(
-                index=index,
-                name=node.kind().replace("::", "."),
-                module=self._module(node),
-                inputs=tuple(short_dtype(dtype) for value in node.inputs() for dtype in self._dtypes(value)),
-                outputs=tuple(short_dtype(dtype) for value in node.outputs() for dtype in self._dtypes(value)),
-            )
-            for index, node in enumerate(nodes)
-        ]
-
-    def casts(self) -> list[GraphCast]:
-        """Return the casts that are still there."""
-        casts = []
-        for node in self._nodes:
-            if node.kind() in _CASTS and self._does_something(node):
-                source = next(node.inputs())
-                dtype, elements = self._seen[source.debugName()]
-                role, name = self._origin(source)
-                casts.append(
-                    GraphCast(
-                        what=role,
-                        name=name,
-                        module=self._module(node),
-                        from_dtype=short_dtype(dtype),
-                        to_dtype=short_dtype(self._seen[node.output().debugName()][0]),
-                        elements=elements,
-                        fate=KEPT,
-                    )
-                )
-        return casts
-
-    def inside(self, observed: list[tuple[str, Cast]]) -> list[GraphCast]:
-        """Return the observed casts that a node makes inside another op."""
-        return [
-            GraphCast(
-                what=cast.what,
-                name=cast.name,
-                module=self._module(self._makers[value]),
-                from_dtype=cast.from_dtype,
-                to_dtype=cast.to_dtype,
-                elements=cast.elements,
-            )
-            for value, cast in observed
-            if value in self._makers and self._makers[value].kind() not in _CASTS
-        ]
-
-    def _does_something(self, node: Any) -> bool:
-        outputs = [self._seen[value.debugName()][0] for value in node.outputs() if value.debugName() in self._seen]
-        if node.kind() in _CASTS and outputs:
-            source = self._seen.get(next(node.inputs()).debugName())
-            return source is not None and source[0] != outputs[0]
-        return bool(outputs) or any("Tensor" in str(value.type()) for value in node.outputs())
-
-    def _dtypes(self, value: Any) -> Iterable[torch.dtype]:
-        name = value.debugName()
-        if name in self._seen:
-            yield self._seen[name][0]
-        elif name in self._makers:
-            node = self._makers[name]
-            if node.kind() in ("prim::ListConstruct", "prim::TupleConstruct"):
-                for part in node.inputs():
-                    yield from self._dtypes(part)
-            elif node.kind() == "prim::Constant" and isinstance(parts := node.output().toIValue(), list):
-                yield from (part.dtype for part in parts if isinstance(part, torch.Tensor))
-
-    def _origin(self, value: Any) -> tuple[str, str]:
-        """Return the kind and the name of a value."""
-        name = value.debugName()
-        if name in self._inputs:
-            return INPUT, name.partition(".")[0]
-        node = self._makers[name]
-        if is_view(node.kind()):
-            return self._origin(next(node.inputs()))
-        if node.kind() == "prim::Constant" and (tensor := _constant(node)) is not None:
-            known = self._stored.get(tensor.data_ptr())
-            return (known.what, known.name) if known is not None else (ACTIVATION, "")
-        return ACTIVATION, self._module(node)
-
-    def _module(self, node: Any) -> str:
-        """Return a node's module; the casts that freezing adds have none, and are made for the op that reads them."""
-        scope = _scope(node)
-        if not scope and node.kind() in _ADDED:
-            return next((_scope(use.user) for use in node.output().uses()), "")
-        return scope
 
 
 def _stored_casts(graph: Any, stored: list[_Stored]) -> list[GraphCast]:
@@ -297,11 +214,6 @@ def _nodes(block: Any) -> Iterable[Any]:
         yield node
         for inner in node.blocks():
             yield from _nodes(inner)
-
-
-def _constant(node: Any) -> torch.Tensor | None:
-    value = node.output().toIValue()
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def _scope(node: Any) -> str:
@@ -383,33 +295,30 @@ def traced_graph(
 ) -> GraphTrace:
     """Return the graph of `model` traced inside `region` and frozen, with the casts it had before it was frozen.
 
-    Ops come from the frozen graph, which runs once, inside `region`, to learn their dtypes. A cast of a weight that
-    freezing has done once and for all is folded. A model in training mode cannot be frozen: that is the `error`.
+    Ops are those of the frozen graph as it runs once, inside `region`. A cast of a weight that freezing has done once
+    and for all is folded. A model in training mode cannot be frozen: that is the `error`.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             traced, frozen = trace_frozen(model, args, kwargs, region)
             before, graph = traced.inlined_graph, frozen.graph
-            tensors, casts_inside = _observed(model, graph, args, kwargs, region)
+            ops, casts, inside = _observed(model, graph, args, kwargs, region)
     except Exception as error:  # noqa: BLE001 - the error is the answer
         return GraphTrace(graph=TRACED, error=first_line(error))
-    stored = _stored_tensors(model)
-    reader = _FrozenGraph(graph, tensors, {value.tensor.data_ptr(): value for value in stored})
-    inside = reader.inside(casts_inside)
-    casts = [*reader.casts(), *inside]
     kept = {(cast.name, cast.to_dtype) for cast in casts}
-    folded = [cast for cast in _stored_casts(before, stored) if (cast.name, cast.to_dtype) not in kept]
+    stored = _stored_casts(before, _stored_tensors(model))
+    folded = [cast for cast in stored if (cast.name, cast.to_dtype) not in kept]
     norms = [sum(node.kind() == "aten::batch_norm" for node in _nodes(read)) for read in (before, graph)]
     gone = norms[0] - norms[1]
     notes = [f"freezing folded {gone} batch norms into the weights of the op before them"] if gone else []
     if inside:
-        notes.append(f"{counted(len(inside), 'cast')} are made inside ops of the graph when it runs, not by its nodes")
-    return GraphTrace(graph=TRACED, ops=reader.ops(), casts=[*folded, *casts], notes=notes)
+        notes.append(f"{counted(inside, 'cast')} are made inside ops of the graph when it runs, not by its nodes")
+    return GraphTrace(graph=TRACED, ops=ops, casts=[*folded, *casts], notes=notes)
 
 
-Modules = tuple[Mapping[str, str], frozenset[str]]
-"""The paths of modules by `str(id(module))`, as dynamo marks nodes with, and all paths."""
+Modules = Mapping[str, str]
+"""The paths of modules by `str(id(module))`, as dynamo marks nodes with."""
 
 _CONVERTS = frozenset({"prims.convert_element_type", "aten._to_copy"})
 """Ops that copy into another dtype: inductor's and ATen's."""
@@ -547,16 +456,8 @@ def _origin(node: Node, names: Mapping[str, _Stored], modules: Modules) -> tuple
 def _path(node: Node, modules: Modules) -> str:
     """Return the path of a node's innermost module in the model, "" if unknown."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    by_id, paths = modules
-    for key, (text, _) in reversed(stack.items()):
-        known = by_id.get(str(key).partition("@")[0])
-        if known is not None:
-            return known
-        dotted = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", text)
-        dotted = re.sub(r"\[['\"]?([^]'\"]*)['\"]?\]", r".\1", dotted.partition("]")[2])
-        if dotted.strip(".") in paths:
-            return dotted.strip(".")
-    return ""
+    numbers = (str(key).partition("@")[0] for key in reversed(stack))
+    return next((modules[number] for number in numbers if number in modules), "")
 
 
 def _dtypes(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -691,8 +592,7 @@ def compiled_graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], 
 
 def _trace(model: torch.nn.Module, backend: _Backend, breaks: list[str]) -> GraphTrace:
     """Return what `backend` kept as one trace; `breaks` are the reasons why dynamo broke the graph."""
-    paths = {str(id(module)): name for name, module in model.named_modules()}
-    modules = paths, frozenset(name for name, _ in model.named_modules())
+    modules = {str(id(module)): name for name, module in model.named_modules()}
     ops: list[Operation] = []
     casts: list[GraphCast] = []
     notes = []
