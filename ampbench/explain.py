@@ -6,17 +6,12 @@ Arguments are as of `ampbench.measure`: a network with `inputs` and, for trainin
 no trace. Other keywords are the options of the verb, with underscores.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ampbench.records import kinds
 from ampbench.result import Findings
 
-if TYPE_CHECKING:
-    from ampbench.trace.nonfinite import _Finder
-
-__all__ = ["casts", "headroom", "keep_fp32", "nonfinite", "origin", "rules"]
+__all__ = ["casts", "headroom", "keep_fp32", "origin", "rules"]
 
 
 def casts(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -58,18 +53,6 @@ def rules(**options: Any) -> Findings:
     `device`: one or a list, present or absent (default: all). Each has its own process.
     """
     return studied(kinds.RULES, None, None, None, options)
-
-
-@contextmanager
-def nonfinite(model: Any) -> Iterator["_Finder"]:
-    """Find the first op of the block that makes NaN or infinity: the `first` of the yielded finder, or None.
-
-    `model` is the network that the block runs, in a forward pass, a backward pass or an optimizer's step.
-    """
-    from ampbench.trace.nonfinite import find_nonfinite
-
-    with find_nonfinite(model) as finder:
-        yield finder
 
 
 def studied(kind: str, model_or_workload: Any, inputs: Any, loss: Any, options: dict[str, Any]) -> Findings:
