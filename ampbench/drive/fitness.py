@@ -122,8 +122,7 @@ def _machine_findings(root: Path, now: Watched) -> Iterator[Spoiler]:
             "a step that uses more threads is stopped for the rest of each scheduling period, tens of milliseconds",
             f"run with --threads {max(int(quota), 1)}, or lift the quota (docker run --cpus, limits.cpu)",
         )  # fmt: skip
-    memory = dict(line.split()[:2] for line in _read(root / "proc/meminfo").splitlines())
-    if (available := int(memory.get("MemAvailable:", LOW_MEMORY_KIB))) < LOW_MEMORY_KIB:
+    if (available := available_kib(root) or LOW_MEMORY_KIB) < LOW_MEMORY_KIB:
         yield Spoiler(
             "memory", f"{available / 1024**2:.1f} GiB of memory are available",
             "networks that do not fit swap, which is slow, or are killed, which makes them failed rows",
@@ -136,6 +135,12 @@ def _machine_findings(root: Path, now: Watched) -> Iterator[Spoiler]:
             "clocks, caches and neighbours are the host's: two days on it may differ more than two versions",
             "compare within one session (interleaved), not across days", grave=False,
         )  # fmt: skip
+
+
+def available_kib(root: Path = Path("/")) -> int | None:
+    """Return the memory available now (proc(5), MemAvailable) in KiB; None where it is unknown."""
+    memory = dict(line.split()[:2] for line in _read(root / "proc/meminfo").splitlines())
+    return int(memory["MemAvailable:"]) if "MemAvailable:" in memory else None
 
 
 def device_findings(environment: Environment) -> list[Spoiler]:

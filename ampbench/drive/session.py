@@ -12,6 +12,7 @@ from msgspec import structs
 
 from ampbench import __version__
 from ampbench.core.precisions import BUILT_IN, PRECISIONS
+from ampbench.drive.fitness import available_kib
 from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
 from ampbench.drive.rounds import OpenCases, Part, Schedule, TurnKey, Watch, budgeted, drive, make_schedule, take_shard
 from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
@@ -327,13 +328,9 @@ def check_same_network(run: str, workload: str, was: Any, now: Any) -> None:
 
 
 def default_memory_limit() -> int | None:
-    """Return `MEMORY_SHARE` of the memory available now (proc(5), MemAvailable); None where it is unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    line = next((line for line in lines if line.startswith("MemAvailable:")), None)
-    return int(int(line.split()[1]) * 1024 * MEMORY_SHARE) if line else None
+    """Return `MEMORY_SHARE` of the memory available now; None where it is unknown."""
+    available = available_kib()
+    return int(available * 1024 * MEMORY_SHARE) if available else None
 
 
 def current_commit() -> str | None:
