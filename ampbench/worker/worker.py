@@ -8,7 +8,7 @@ import contextlib
 import random
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -41,7 +41,7 @@ from ampbench.worker.machine import (
 )
 from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory
 from ampbench.worker.network import REFUSING, refuses
-from ampbench.worker.sources import build_workload, describe_workload, further_inputs, items_per_step, meet_precisions
+from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.worker.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
 from ampbench.workload import Workload
@@ -109,8 +109,7 @@ class Worker:
         do = _function(request)
         work, case = Work(self, request), request.case
         if case is not None:
-            if case.precision not in PRECISIONS:
-                meet_precisions(work.source)
+            find_own(work.source, case.precision)
             if not request.absent:
                 _ = work.device  # fail before anything is built
                 if reason := cannot_run(case):
@@ -364,8 +363,6 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     timed.digest = timed.digest or weights_digest(workload)
     telemetry = None if sampler is None else sampler.telemetry([span for timing in timings for span in timing.spans])
     fitness = watch.seen(clocked=telemetry is not None and bool(telemetry.source))
-    windows = [timing.windows for timing in timings if timing.windows is not None]
-    steady = [timing.steady for timing in timings if timing.steady is not None]
     cpu_samples = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
     return Round(
         case_id=case.case_id,
@@ -388,12 +385,23 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         fp32_products=fp32_products(case, device),
         fitness=fitness,
         telemetry=telemetry,
-        steady=all(steady) if steady else None,
-        windows=windows or None,
-        burst_seconds=min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
+        **_sustained(timings),
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
+
+
+def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
+    """Return an accelerator's fields of a `Round`: windows, the fastest sample, whether it was steady."""
+    windows = [timing.windows for timing in timings if timing.windows is not None]
+    if len(windows) != len(timings):
+        return {}
+    steady = [timing.steady for timing in timings if timing.steady is not None]
+    return {
+        "windows": windows,
+        "burst_seconds": min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
+        "steady": all(steady) if steady else None,
+    }
 
 
 def cannot_run(case: Case) -> str:
