@@ -60,7 +60,7 @@ OF_PHASE = {
 }
 """Inference over 20 s, as of large networks in emulated fp16, times out: a minute each would fill the night."""
 
-MOST = 40
+MOST = 15
 """The most networks of a phase on the page, the largest gains; the report has all."""
 
 

@@ -9,7 +9,7 @@ import re
 import subprocess
 import tempfile
 import venv
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,8 +134,10 @@ def page(runs: Sequence[StoredRun]) -> str:
         "## What changed between versions",
         _changed(listed),
     ]
+    before: set[tuple[str, str]] = set()
     for matrix in listed:
-        parts += [f"## {_title(matrix)}", *_newest(matrix, newest)]
+        parts += [f"## {_title(matrix)}", *_newest(matrix, newest, before)]
+        before |= {(name, result.outcome) for name, result in matrix.found[-1].items() if result.how == FAKE}
     parts += ["## Not seen with any of these versions", UNSEEN, _unseen(listed)]
     linked = re.sub(r"[\w-]+/[\w-]+#\d+", lambda thread: _link(thread[0]), WITHOUT_CHECK)
     parts += ["## Reported, without a check", linked]
@@ -185,19 +187,20 @@ def _unseen(listed: Sequence[Matrix]) -> str:
     return markdown_table(["check", "what would be wrong", "mended in"], rows, ["what would be wrong"])
 
 
-def _newest(matrix: Matrix, newest: str) -> list[str]:
+def _newest(matrix: Matrix, newest: str, before: Collection[tuple[str, str]]) -> list[str]:
+    """Return the tables of a device with the newest torch, without outcomes on the devices `before` it."""
     results = matrix.found[-1]
 
     def those(outcome: str) -> Iterable[tuple[Check, Checked]]:
         known = ((check, results[check.name]) for check in matrix.checks if check.name in results)
-        return ((check, result) for check, result in known if result.outcome == outcome)
+        return (pair for pair in known if pair[1].outcome == outcome and (pair[0].name, outcome) not in before)
 
     defects = [[check.name, check.title, result.seen, check.remedy] for check, result in those(DEFECTIVE)]
     traps = [[check.name, check.title, check.remedy] for check, _ in those(DIFFERS)]
     unshown = [f"* `{check.name}`: {escaped(result.why)}" for check, result in those(NOT_SHOWN)]
     heads = ["check", "what is wrong", "seen", "what to do"]
     return [
-        f"{counted(len(defects), 'defect')} in torch {newest}:",
+        f"{counted(len(defects), 'defect')} in torch {newest}{', besides those above' if before else ''}:",
         markdown_table(heads, defects, heads) if defects else "None.",
         f"By design, but unexpected ({len(traps)}):" if traps else "",
         markdown_table(["check", "what", "what to do"], traps, ["check", "what", "what to do"]) if traps else "",

@@ -334,12 +334,8 @@ def tables(listed: Iterable[Outcome], verdicts: Iterable[Judged]) -> Iterator[st
     yield markdown_table(["precision", "verdict", "missed", "recognised"], cells)
     for wrong, safe in (("missed", False), ("false alarm", True)):
         cells = [
-            [
-                row.program,
-                row.precision,
-                _ratios(row),
-                *(_decided(by_row[row.program, row.precision, place]) for place in PLACES),
-            ]
+            [row.program, row.precision, _ratios(row)]
+            + [_decided(by_row[row.program, row.precision, place]) for place in PLACES]
             for row in rows
             if row.safe is safe and any(rules[place](row) is not safe for place in PLACES)
         ]
