@@ -26,7 +26,6 @@ from ampbench.records.measured import Divergence
 from ampbench.workloads.index import WORKLOADS, class_name
 from benchmarks.asv import precisions
 from tests.stored_runs import change_divergence
-from tests.strangers import repository
 
 ROOT = Path(__file__).parents[1]
 SUITE = {class_name(spec): spec.name for spec in WORKLOADS.values() if spec.suite}
@@ -226,42 +225,6 @@ def test_a_class_is_called_as_its_variable_and_its_file_is_the_commits_else_besi
         bench.Lost().track_peak_memory("inference", "fp32")
     with pytest.raises(UsageError, match="Gru is the class of a built-in workload: give yours another name"):
         _ = bench.Gru.__name__
-
-
-@pytest.mark.slow
-def test_asv_measures_a_strangers_model_in_one_attempt(tmp_path: Path) -> None:
-    folder = repository(
-        tmp_path,
-        {
-            "benchmarks/__init__.py": "",
-            "benchmarks/bench.py": "from ampbench.asv_suite import suite\n\nMyModel = suite('model.py:make')\n",
-            "asv.conf.json": '{"version": 1, "project": "mine", "repo": ".", "branches": ["main"], '
-            '"environment_type": "virtualenv"}',
-        },
-    )
-    environment = [
-        "-E",
-        f"existing:{sys.executable}",
-        "--set-commit-hash",
-        "HEAD",
-        "--bench",
-        "(time_step|output_error)..inf",
-    ]
-    for command in (["machine", "--yes"], ["check", *environment[:2]], ["run", "--quick", *environment]):
-        done = subprocess.run(
-            [sys.executable, "-m", "asv", *command],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            env={**os.environ, "HOME": str(tmp_path), "AMPBENCH_DEVICE": "cpu", "ASV_PYTHONPATH": str(ROOT)},
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert "failed" not in done.stdout
-    (stored,) = read_source(folder / "results", Counter())
-    assert {case.workload for case in stored.cases.values()} == {"bench.MyModel"}
-    assert {case.precision for case in stored.cases.values()} == set(ON_CPU)
-    assert all(len(stored.readings[name]) == len(ON_CPU) for name in ("seconds_median", "output_floor_ratio"))
 
 
 @pytest.mark.parametrize(("there", "read"), [(True, []), (False, ["environment"])])
