@@ -47,7 +47,7 @@ from ampbench.worker.distances import (
     outputs_in,
     worst_gradient,
 )
-from ampbench.worker.late import Place, late_place
+from ampbench.worker.late import Place, Snapshot, late_place, take_snapshot
 from ampbench.worker.loss import measure_loss
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.worker.memory import is_out_of_memory, said_of
@@ -67,11 +67,9 @@ from ampbench.worker.step import (
 from ampbench.worker.updates import (
     Gradients,
     Intended,
-    Snapshot,
     batch_noise,
     intended_update,
     measure_update,
-    take_snapshot,
     with_noise,
 )
 from ampbench.workload import Workload

@@ -16,40 +16,21 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ampbench.core.precisions import BASELINE, PRECISIONS
-from ampbench.core.recipes import find_recipe
 from ampbench.core.statement import NoNoise
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, CARRIES, LOWEST_BIN, Update
 from ampbench.trace.dtypes import short_dtype
-from ampbench.worker.data import named_tensors, pairs_of, stored_dtype, tensors_of
+from ampbench.worker.data import pairs_of, stored_dtype, tensors_of
 from ampbench.worker.distances import is_finite, real_parts
-from ampbench.worker.machine import Device, precision_flags
-from ampbench.worker.memory import count_flops, said_of
-from ampbench.worker.network import clip_as_all, default_optimizer, in_blocks, is_named, steps_alone, with_settings
+from ampbench.worker.late import Snapshot, Tensors
+from ampbench.worker.machine import Device
+from ampbench.worker.memory import said_of
+from ampbench.worker.network import clip_as_all, default_optimizer, in_blocks, steps_alone
 from ampbench.worker.outputs import batch_length
-from ampbench.worker.step import (
-    OwnStep,
-    TrainingStep,
-    build_training,
-    forked_draws,
-    random_states,
-    seed_all,
-    switch_off_dropout,
-)
+from ampbench.worker.step import OwnStep, TrainingStep, forked_draws, random_states, seed_all
 from ampbench.workload import Workload
 
-WARM_STEPS = 20
-"""fp32 steps before the snapshot: at the usual 0.9 a first moment has then taken in 88% of a steady gradient."""
-STATELESS_STEPS = 2
-"""`WARM_STEPS` for an optimizer without state: weights that began at exactly zero, biases, have then left it."""
-FEWEST_STEPS = 5
-"""`WARM_STEPS` for a large network, where fewer of them already take `WARM_FLOPS`."""
-WARM_FLOPS = {"cpu": 2e11}
-"""The most FLOPs of a snapshot's steps: about five seconds on a CPU; `MANY_FLOPS` elsewhere. FLOPs are counted instead
-of time, so that every run takes the same steps."""
-MANY_FLOPS = 1e14
 DRAWS = 16
 """Steps over which κ is averaged where the optimizer draws random numbers, as stochastic rounding does."""
 RECOVERED = 0.1
@@ -59,26 +40,6 @@ BLAMED = 0.01
 """The relative error of an update from which its causes are measured even where weights are stored in fp32."""
 
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
-Tensors = Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Weights and optimizer state after `steps` fp32 steps, on the CPU; updates are measured from here.
-
-    `weights` are parameters and buffers by name, `trained` names the parameters that require a gradient. `state` is the
-    optimizer's by parameter and key; its `resident` keys are on their parameter's device. `groups` are the
-    hyperparameters by group. `undefined` says why there is no snapshot; not `named`: the workload names no optimizer.
-    """
-
-    steps: int = 0
-    weights: Tensors = field(default_factory=dict)
-    trained: frozenset[str] = frozenset()
-    state: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    resident: frozenset[str] = frozenset()
-    groups: Sequence[Mapping[str, Any]] = ()
-    undefined: str = ""
-    named: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,74 +84,6 @@ class Intended:
         seed_all(0)
         taken = _take_step(exact.make, exact.stored, weights, exact.first, self.snapshot)
         return dict(_moved(taken, weights, where))
-
-
-def take_snapshot(workload: Workload, case: Case, device: Device) -> Snapshot:
-    """Return weights and optimizer state after some fp32 steps over the workload's batches, usually `WARM_STEPS`.
-
-    With `Workload.optimizer_state`, the weights are the workload's own, with that state and the settings of the recipe;
-    a recipe with another optimizer ignores the state. Dropout is off. An error of the network or its optimizer, or
-    values that are not finite, leave the snapshot undefined.
-    """
-    recipe = find_recipe(case.recipe)
-    if not is_named(workload, recipe):
-        return Snapshot(undefined="no optimizer is named", named=False)
-    try:
-        with precision_flags(PRECISIONS[BASELINE]):
-            seed_all(0)
-            step = build_training(workload, case, device, precision=PRECISIONS[BASELINE])
-            switch_off_dropout(step.module, [])
-            steps = 0
-            if workload.optimizer_state is not None and not recipe.optimizer:
-                step.optimizer.load_state_dict(copy.deepcopy(dict(workload.optimizer_state)))
-                with_settings(step.optimizer, recipe)
-            else:
-                steps = _train(step, device)
-            return snapshot_of(step, steps)
-    except Exception as error:  # noqa: BLE001 - the step of each case reports it
-        return Snapshot(undefined=f"no fp32 steps to begin from: {said_of(error)}")
-
-
-def _train(step: TrainingStep, device: Device) -> int:
-    """Take the steps of a snapshot; return their number."""
-    flops = sum((count_flops(step.run) or {}).values())
-    wanted = STATELESS_STEPS
-    if any(value is not None for state in step.optimizer.state.values() for value in state.values()):
-        allowed = WARM_FLOPS.get(device.type, MANY_FLOPS) / max(flops, 1)
-        wanted = max(FEWEST_STEPS, min(WARM_STEPS, int(allowed)))
-    for _ in range(wanted - 1):
-        step.run()
-    return wanted
-
-
-def snapshot_of(step: TrainingStep, steps: int) -> Snapshot:
-    """Return the weights and optimizer state of a training after `steps`; undefined where a weight is not finite."""
-    if not is_finite(tensor for _, tensor in named_tensors(step.module) if tensor.is_floating_point()):
-        return Snapshot(undefined=f"parameters are not finite after {steps} fp32 steps")
-    parameters = dict(step.module.named_parameters())
-    state, resident = {}, set()
-    for name, parameter in parameters.items():
-        parameter_state = step.optimizer.state.get(parameter, {})
-        state[name] = {
-            key: value.detach().cpu() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
-            for key, value in parameter_state.items()
-        }
-        resident |= {
-            key
-            for key, value in parameter_state.items()
-            if isinstance(value, torch.Tensor) and value.device.type == parameter.device.type
-        }
-    return Snapshot(
-        steps=steps,
-        weights={name: tensor.detach().cpu() for name, tensor in named_tensors(step.module)},
-        trained=frozenset(name for name, parameter in parameters.items() if parameter.requires_grad),
-        state=state,
-        resident=frozenset(resident),
-        groups=[
-            {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
-            for group in step.optimizer.param_groups
-        ],
-    )
 
 
 def halves_of(workload: Workload, case: Case) -> tuple[float, list[tuple[Any, Any]]]:

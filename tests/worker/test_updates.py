@@ -13,7 +13,7 @@ from ampbench.core.recipes import OPTIMIZERS
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, Update
-from ampbench.worker import sources, updates
+from ampbench.worker import late, sources, updates
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.network import default_optimizer
@@ -129,7 +129,7 @@ def test_what_is_stored_in_fp32_keeps_its_updates_and_bf16_at_a_small_rate_does_
     assert pure.kept < 0.05
     assert pure.swallowed > 0.95 * pure.moving
     assert pure.storage_rel_l2 > 0.9
-    assert pure.steps == updates.STATELESS_STEPS
+    assert pure.steps == late.STATELESS_STEPS
 
 
 def test_an_update_of_fp32_weights_says_that_it_errs_by_its_gradients(
@@ -416,9 +416,9 @@ def test_a_state_that_the_optimizer_does_not_take_is_refused() -> None:
 def test_fewer_steps_of_a_large_network_lead_to_the_snapshot(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = exact_gradients(torch.optim.Adam)
     one = 2 * 16 * 64 * 2  # forward, and the gradient of the weight
-    for flops, steps in ((7.5 * one, 7), (one, updates.FEWEST_STEPS), (math.inf, updates.WARM_STEPS)):
-        monkeypatch.setitem(updates.WARM_FLOPS, "cpu", min(flops, 1e18))
-        assert updates.take_snapshot(workload, case("fp32", "training"), Cpu()).steps == steps
+    for flops, steps in ((7.5 * one, 7), (one, late.FEWEST_STEPS), (math.inf, late.WARM_STEPS)):
+        monkeypatch.setitem(late.WARM_FLOPS, "cpu", min(flops, 1e18))
+        assert late.take_snapshot(workload, case("fp32", "training"), Cpu()).steps == steps
 
 
 PASSES = """
