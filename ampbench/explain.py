@@ -17,7 +17,7 @@ __all__ = ["casts", "headroom", "keep_fp32", "origin", "rules"]
 def casts(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
     """Return every cast of a step with its tensor, op, bytes and time, and the casts that could be saved.
 
-    `sources`: find each op's line of code; `check`: make the changes that save casts, and measure the saving.
+    `sources`: find each op's line of code.
     """
     return studied(kinds.CASTS, model_or_workload, inputs, loss, options)
 

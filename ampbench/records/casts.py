@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from ampbench.records import Builds, Change, Count, Positive, Samples, Seconds, one_of
+from ampbench.records import Builds, Count, Positive, Seconds, one_of
 from ampbench.records.labels import few
 from ampbench.records.measured import Fitness
 
@@ -39,10 +39,6 @@ AUTOGRAD, TRACED, COMPILED = "autograd", "traced", "compiled"
 
 KEPT, FUSED, FOLDED = "kept", "fused", "folded"
 """The fate of a cast in a graph: a separate op or kernel; a part of another op's kernel; a constant."""
-
-PRE_CAST_INPUTS, PRE_CAST_WEIGHTS, NO_GRAD = "inputs stored in half", "weights stored in half", "no_grad"
-"""Changes that save casts without touching the network's code; the last: `torch.no_grad` instead of
-`torch.inference_mode`, under which autocast keeps no cache."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -190,29 +186,6 @@ class GraphTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     error: str = ""
 
 
-class CheckedSaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A `change` that was made to tensors of these `names`, measured in turns with the unchanged step.
-
-    It saved `casts` a step, which moved `bytes_moved`. `before[p]` and `after[p]` are the samples of pair `p`, in
-    seconds per step. `identical`: outputs are the same bits. Peaks are as in `MemoryPass`.
-    """
-
-    change: str
-    names: list[str]
-    casts: Change
-    bytes_moved: Change
-    before: Samples
-    after: Samples
-    identical: bool
-    peak_bytes_before: Count | None = None
-    peak_bytes_after: Count | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for samples that are not in pairs."""
-        if len(self.before) != len(self.after):
-            raise ValueError("a change that was not measured in pairs")
-
-
 class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One step of a case, traced in eager mode, with the costs of its casts and the same step in other graphs.
 
@@ -228,7 +201,6 @@ class CastPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     step_samples: Builds = []
     fitness: Fitness = Fitness()
     graphs: list[GraphTrace] = []
-    checked: list[CheckedSaving] = []
     notes: list[str] = []
 
     def __post_init__(self) -> None:
@@ -244,12 +216,11 @@ class Tracing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How a worker traces a step.
 
     `sources` adds the line of code to each op. `time` times ops and the step, for about `seconds`; a slow step takes
-    longer. `check` measures changes that save casts, for about as long each. `graphs` are the graphs to read.
+    longer. `graphs` are the graphs to read.
     """
 
     sources: bool = False
     time: bool = True
-    check: bool = False
     seconds: Seconds = 4.0
     graphs: list[str] = []
 
@@ -300,7 +271,7 @@ class Saving:
     """Casts (their ops) that one change would make unnecessary: `kind` is a key above, `advice` the change.
 
     `names` are the tensors: all inputs, weights or buffers of one change of one kind, or one activation. `bytes_moved`
-    and `seconds` are the cost of the casts; only a measurement shows the real saving.
+    and `seconds` are the cost of the casts.
     """
 
     kind: str

@@ -319,11 +319,6 @@ TEMPLATES: Mapping[str, str] = {
         "{uses:counted;use of a weight;uses of weights}: {cast} cast, {reused} reused from autocast's cache, {idle} "
         "not needed; the cache {cache:if|keeps |B| alive until autocast's region ends}{cache:else|holds nothing}"
     ),
-    "casts-tried": (
-        "{casts:counted;cast} a step fewer, {bytes:B}; outputs "
-        "{identical:only|are the same to the last bit}{identical:else|differ}"
-        "{before:if|; peak memory |B|}{after:if| → |B|}"
-    ),
     "casts-graph": (
         "{casts:counted;cast} where eager mode makes {eager}{kept:if|, || kept}{fused:if|, || fused}"
         "{folded:if|, || folded}"

@@ -50,7 +50,6 @@ from ampbench.studies.study import (
     Timing,
     asks,
     busy,
-    compared_steps,
     grouped,
     step_seconds,
 )
@@ -77,7 +76,6 @@ class CastsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How the casts of a step are traced."""
 
     sources: Annotated[bool, asks("Find each op's line of code.")] = False
-    check: Annotated[bool, asks("Make the changes that save casts, and measure what they save.")] = False
 
 
 class Casts(StrEnum):
@@ -89,7 +87,6 @@ class Casts(StrEnum):
     SAVED = "casts-saved"
     STEP = "casts-step"
     WEIGHTS = "casts-weights"
-    TRIED = "casts-tried"
     GRAPH = "casts-graph"
     NO_GRAPH = "casts-no-graph"
     INSIDE = "casts-inside"
@@ -121,7 +118,6 @@ def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
         uses = Counter(use.status for use in trace.weights)
         counts = {"cast": uses[terms.CAST], "reused": uses[terms.REUSED], "idle": uses[terms.NOT_NEEDED]}
         yield _info(Casts.WEIGHTS, uses=len(trace.weights), cache=cache_bytes(trace) or None, **counts)
-    yield from _tried(record)
     yield from _of_graphs(record)
     yield from _unseen(record)
 
@@ -148,19 +144,6 @@ def _of_graphs(record: CastPass) -> Iterator[Statement]:
             fates, eager = Counter(cast.fate for cast in graph.casts), len(_model_casts(record.trace, graph))
             counts = {fate: fates[fate] for fate in (terms.KEPT, terms.FUSED, terms.FOLDED) if fates[fate]}
             yield _info(Casts.GRAPH, graph.graph, casts=len(graph.casts), eager=eager, **counts)
-
-
-def _tried(record: CastPass) -> Iterator[Statement]:
-    """Yield the measured saving of each change."""
-    for change in record.checked:
-        peaks = {"before": change.peak_bytes_before, "after": change.peak_bytes_after}
-        yield _info(
-            Casts.TRIED, change.change, casts=change.casts, bytes=change.bytes_moved,
-            identical=change.identical or None, **peaks,
-        )  # fmt: skip
-        for timing in compared_steps(change.before, change.after, record.fitness):
-            if timing.code is not Timing.BUSY:
-                yield dataclasses.replace(timing, subject=change.change)
 
 
 def _unseen(record: CastPass) -> Iterator[Statement]:
@@ -467,7 +450,7 @@ def _request(session: "Session[CastsAsked]", planned: "PlannedCase") -> Tracing:
     """Return a request for a case's casts, with the graphs of the paths selected and, in training, autograd's."""
     paths = [path for path in dict.fromkeys(session.prepared.selection.paths) if path in GRAPHS]
     graphs = [*paths, *([terms.AUTOGRAD] if planned.case.phase == "training" else [])]
-    return Tracing(sources=session.asked.sources, check=session.asked.check, graphs=graphs)
+    return Tracing(sources=session.asked.sources, graphs=graphs)
 
 
 STUDY: Study[CastsAsked, CastPass] = Study(
@@ -481,7 +464,7 @@ ampbench show RUN prints it again, with --all every row.
 \b
 Examples:
   ampbench explain casts model.py:make
-  ampbench explain casts mlp --phase training --check
+  ampbench explain casts mlp --phase training --sources
   ampbench explain casts resnet50 --device cuda
   ampbench explain casts decoder_lm --path compiled --format json
 """,

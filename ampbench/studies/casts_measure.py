@@ -1,4 +1,4 @@
-"""A cast pass: one step of a case traced in eager mode, its time, memory and graphs, and savings of changes.
+"""A cast pass: one step of a case traced in eager mode, its time and graphs.
 
 Fake tensors, which have dtypes and shapes but no values, stand in for an absent device. Then only the forward pass
 runs: where torch was built without the device, one node of an autograd graph is enough to end the process, and autocast
@@ -28,7 +28,6 @@ from ampbench.records.casts import AUTOGRAD, COMPILED, KEEP, TRACED, CastPass, C
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.trace.dtypes import is_present, stood_in
 from ampbench.trace.ledger import trace_casts
-from ampbench.worker.changes import measure_change, peaks_with, try_changes
 from ampbench.worker.distances import outputs_in
 from ampbench.worker.machine import Device, open_device
 from ampbench.worker.network import fake_network
@@ -130,8 +129,8 @@ DISCARDED = 8
 def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     """Return the casts of one eager step of `case`, warmed up as in a round, with the extras of `tracing`.
 
-    Timing takes about `tracing.seconds`, and so do all checks together; a step too long for an interval gets up to
-    `PATIENCE` times as many. Raises the network's errors; see `trace_absent` for an absent device.
+    Timing takes about `tracing.seconds`; a step too long for an interval gets up to `PATIENCE` times as many. Raises
+    the network's errors; see `trace_absent` for an absent device.
     """
     case = structs.replace(case, path="eager")
     if not is_present(case.device):
@@ -141,29 +140,13 @@ def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
     settled = warm_up(step)
     trace = trace_step(step, sources=tracing.sources)
     notes: list[str] = []
-    trials = try_changes(workload, case, device, settled, trace, notes) if tracing.check else []
-    # The CPU's allocation record is good for once in a process, so all peaks are taken together.
-    changes = [change for change, _ in trials]
-    peaks: list[int | None] = [None]
-    if trials:
-        peaks = peaks_with(changes, workload, case, device, settled, notes)
     record = CastPass(case_id=case.case_id, how=DEVICE, trace=trace, notes=notes)
     watch = FitnessWatch(device)
     if tracing.time:
         record = _timed(record, step, tracing)
         builds, seconds = [partial(build_step, workload, case, device)], tracing.seconds * (1 - TRACED_SHARE)
         (untraced,) = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, notes)
-        record = structs.replace(record, step_samples=untraced)
-    for (change, after), peak in zip(trials, peaks[1:], strict=True):
-        share = tracing.seconds / len(trials)
-        try:
-            checked = measure_change(change, after, workload, case, device, settled, trace, share, record.notes)
-        except torch.OutOfMemoryError:
-            record.notes.append(f"{change.name}: not measured, there is no room for two builds of the step")
-            continue
-        record.checked.append(structs.replace(checked, peak_bytes_before=peaks[0], peak_bytes_after=peak))
-    if tracing.time or trials:
-        record = structs.replace(record, fitness=watch.seen())
+        record = structs.replace(record, step_samples=untraced, fitness=watch.seen())
     record.graphs.extend(_read_graph(graph, step) for graph in tracing.graphs)
     return record
 

@@ -69,7 +69,6 @@ class StoragePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     identical: bool | None
     repeatable: bool
     exact: bool
-    memory_source: str | None = None
     fitness: Fitness = Fitness()
     notes: list[str] = []
 

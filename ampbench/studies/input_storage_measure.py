@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import first_line
 from ampbench.records.case import Case
-from ampbench.records.casts import PRE_CAST_INPUTS, CastTrace
+from ampbench.records.casts import CastTrace
 from ampbench.records.labels import FP32_INSTEAD
 from ampbench.records.measured import Skip
 from ampbench.studies.input_storage import (
@@ -26,14 +26,13 @@ from ampbench.studies.input_storage import (
 )
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import CastLedger, trace_casts
-from ampbench.worker.changes import Change, peaks_with
 from ampbench.worker.data import batches_of
 from ampbench.worker.distances import compare, floating_in, identical
 from ampbench.worker.divergence import StepNumbers, passing_reference, run_step
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
-from ampbench.worker.memory import is_out_of_memory, memory_source
+from ampbench.worker.memory import is_out_of_memory, one_batch
 from ampbench.worker.step import Step, build_step
-from ampbench.worker.timing import TURNS, FitnessWatch, plan_samples, side_by_side, warm_up
+from ampbench.worker.timing import TURNS, FitnessWatch, plan_samples, settled_peaks, side_by_side, warm_up
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
 
@@ -58,21 +57,22 @@ def measure_storage(workload: Workload, case: Case, device: Device, seconds: flo
     row = PRECISIONS[case.precision]
     assert row.autocast is not None
     with precision_flags(row):
-        return _measured(workload, case, device, Change(PRE_CAST_INPUTS, (), getattr(torch, row.autocast)), seconds)
+        return _measured(workload, case, device, getattr(torch, row.autocast), seconds)
 
 
-def _measured(workload: Workload, case: Case, device: Device, change: Change, seconds: float) -> StoragePass:
+def _measured(workload: Workload, case: Case, device: Device, half: torch.dtype, seconds: float) -> StoragePass:
+    changed_case = structs.replace(case, input_dtype=short_dtype(half))
     notes: list[str] = []
     watch = FitnessWatch(device)
     step = build_step(workload, case, device)
     settled = warm_up(step)
     ledger = _traced(step)
     before = step.data.batches[0]
-    full, low = (_stored(before, dtype, device, seconds) for dtype in (torch.float32, change.dtype))
+    full, low = (_stored(before, dtype, device, seconds) for dtype in (torch.float32, half))
     full |= _casts(ledger.trace)
     uses: list[InputUse] = []
     try:
-        changed = change.build(workload, case, device)
+        changed = build_step(workload, changed_case, device)
         warm_up(changed, settled)
         after = _traced(changed)
     except Exception as error:
@@ -83,16 +83,17 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
         low |= _casts(after.trace)
         uses = _uses(before, ledger, low["dtype"])
         del changed, after
-    exact = all(_exact(leaf, change.dtype) for leaf in floating_in(pytree.tree_leaves(before)))
+    exact = all(_exact(leaf, half) for leaf in floating_in(pytree.tree_leaves(before)))
     del step, ledger, before
     device.release()
     runs = "error" not in low
     if runs:
-        peaks = peaks_with([change], workload, case, device, settled, notes)
-        full["peak_bytes"], low["peak_bytes"] = peaks
+        alone = one_batch(workload, case)
+        builds = [partial(build_step, alone, stored, device) for stored in (case, changed_case)]
+        full["peak_bytes"], low["peak_bytes"] = settled_peaks(builds, [settled] * 2, device, notes)
     same, repeatable = _compared(workload, case, device, full, low, notes)
     if runs:
-        builds = [partial(build_step, workload, case, device), partial(change.build, workload, case, device)]
+        builds = [partial(build_step, workload, stored, device) for stored in (case, changed_case)]
         both = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, notes)
         full["samples"], low["samples"] = both
     return StoragePass(
@@ -103,7 +104,6 @@ def _measured(workload: Workload, case: Case, device: Device, change: Change, se
         identical=same,
         repeatable=repeatable,
         exact=exact,
-        memory_source=memory_source(device) if full.get("peak_bytes") is not None else None,
         fitness=watch.seen(),
         notes=notes,
     )

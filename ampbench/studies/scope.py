@@ -101,7 +101,6 @@ class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: Steps
     scopes: list[ScopeRun] = []
     reference_dtype: str = "fp64"
-    memory_source: str | None = None
     fitness: Fitness = Fitness()
     notes: list[str] = []
 

@@ -33,7 +33,7 @@ from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import trace_casts
 from ampbench.worker.distances import compare, floating_in, kept_outputs
 from ampbench.worker.machine import Accelerator, Cpu, Device, fp64_device, precision_flags
-from ampbench.worker.memory import cpu_changes, is_out_of_memory, memory_source, said_of
+from ampbench.worker.memory import cpu_changes, is_out_of_memory, said_of
 from ampbench.worker.step import SETTLING_STEPS, build_training, seed_all, switch_off_dropout
 from ampbench.worker.timing import FitnessWatch, Settled, side_by_side
 from ampbench.worker.worker import Work
@@ -216,7 +216,6 @@ def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, s
         steps=steps,
         scopes=[measured.get(run.scope, run) for run in runs],
         reference_dtype=reference_dtype,
-        memory_source=memory_source(device) if any(peaks for peaks, _ in memory) else None,
         fitness=fitness,
         notes=list(dict.fromkeys(notes)),
     )

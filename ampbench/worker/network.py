@@ -561,12 +561,6 @@ class Network:
         for module in self.module.modules():
             release_fp32(module)
 
-    def store_weights(self, names: Iterable[str], dtype: torch.dtype) -> None:
-        """Store the named parameters in `dtype`."""
-        parameters = dict(self.module.named_parameters())
-        for name in names:
-            parameters[name].data = parameters[name].data.to(dtype)
-
     def _next_turn(self) -> int:
         """Return the number of the next batch, after restoring its values."""
         data, turn = self.data, self.turn

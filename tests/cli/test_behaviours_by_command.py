@@ -104,7 +104,7 @@ def codes(said: Any) -> set[str]:
 
 def test_a1_one_linear_casts_bias_weight_and_input_and_an_input_in_half_saves_one(tell: Tell) -> None:
     words = ("--phase", "inference")
-    case = tell("explain casts", *words, "--check", networks=("linear",))["linear"]
+    case = tell("explain casts", *words, networks=("linear",))["linear"]
     assert [(row["what"], row["name"]) for row in case["tables"]["casts"]] == [
         ("weight", "0.bias"), ("weight", "0.weight"), ("input", "input")
     ]  # fmt: skip
@@ -112,8 +112,6 @@ def test_a1_one_linear_casts_bias_weight_and_input_and_an_input_in_half_saves_on
     assert [op["name"].removeprefix("aten.") for op in case["casts"]["trace"]["ops"]] == ["_to_copy"] * 3 + [
         "t", "addmm"
     ]  # fmt: skip
-    tried = {each["subject"]: each["facts"] for each in case["statements"] if each["code"] == "casts-tried"}
-    assert (tried["inputs stored in half"]["casts"], tried["inputs stored in half"]["identical"]) == (1, True)
 
 
 def test_a2_inputs_in_half_lose_nothing_where_the_first_op_takes_half_and_something_where_it_is_one_of_fp32(

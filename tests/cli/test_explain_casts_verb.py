@@ -12,7 +12,7 @@ from msgspec import structs
 
 import ampbench as library
 from ampbench.errors import UsageError
-from ampbench.records.casts import COMPILED, CastPass, CheckedSaving, GraphTrace, Tracing
+from ampbench.records.casts import COMPILED, CastPass, GraphTrace, Tracing
 from ampbench.records.measured import Failure, Skip
 from ampbench.store import list_runs, read_run
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
@@ -61,16 +61,11 @@ def passes() -> tuple[CastPass, CastPass]:
         casts=[structs.replace(cast, seconds=1e-4) for cast in first.casts],
     )
     second = trace(functools.partial(deep, torch.randn(4, 8)), deep).trace
-    checked = CheckedSaving(
-        change="inputs stored in half", names=["input"], casts=1, bytes_moved=384,
-        before=[[3e-5, 2e-5]] * 6, after=[[1.6e-5], [1.4e-5], *[[1.5e-5]] * 4], identical=True,
-        peak_bytes_before=4096, peak_bytes_after=2048,
-    )  # fmt: skip
     graph = GraphTrace(graph=COMPILED, error="RuntimeError: no")
     return (
         CastPass(
             case_id=LINEAR.case_id, how="device", trace=first, traced_steps=20,
-            step_samples=[[9e-3, 1e-3], [1.01e-3], [1.02e-3]], checked=[checked], graphs=[graph],
+            step_samples=[[9e-3, 1e-3], [1.01e-3], [1.02e-3]], graphs=[graph],
         ),
         CastPass(case_id=DEEP.case_id, how="fake tensors", trace=second, notes=["the optimizer did not run"]),
     )  # fmt: skip
@@ -99,10 +94,6 @@ def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stor
     head = " ".join(said.out.partition("Where they come from")[0].split())
     assert "3 casts could be saved." in head
     assert "The step takes 1.01 ms untraced (median of 3 builds)." in head
-    assert (
-        "1 cast a step fewer, 384 B; outputs are the same to the last bit; peak memory 4.00 KiB → 2.00 KiB; a step "
-        "takes 15.0 us, not 20.0 us: 0.750x as long (95%: 0.700 to 0.800)."
-    ) in head
     assert "compiled: not made: RuntimeError: no." in head
     (change,) = [line for line in lines if "store the input in bf16" in line]
     assert words(change)[:3] == ["1", "384", "B"]
@@ -160,8 +151,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_users_linear_makes_three_casts_and_two_with_its_input_in_half(model: Path, ampbench: Run) -> None:
-    said = ampbench("explain", "casts", f"{model}:make", "--check", "--format", "json")
+def test_a_users_linear_makes_three_casts(model: Path, ampbench: Run) -> None:
+    said = ampbench("explain", "casts", f"{model}:make", "--format", "json")
     (run,) = list_runs(model.parent / "results")
     assert (said.code, said.err) == (0, f"run {run.stem}: results/runs/{run.name}\n")
     (case,) = json.loads(said.out)["cases"]
@@ -170,8 +161,6 @@ def test_a_users_linear_makes_three_casts_and_two_with_its_input_in_half(model: 
     ]  # fmt: skip
     assert [op["name"] for op in case["casts"]["trace"]["ops"]][3:] == ["aten.t", "aten.addmm"]
     assert sorted(saving["names"] for saving in case["tables"]["savings"]) == [["bias", "weight"], ["input"]]
-    stored = next(one for one in case["casts"]["checked"] if one["change"] == "inputs stored in half")
-    assert (stored["casts"], stored["identical"]) == (1, True)
     assert read_run(run).header.explains == "casts"
 
 

@@ -20,7 +20,6 @@ def test_inputs_in_half_are_copied_in_half_the_bytes_and_a_linear_takes_them_as_
     for case_id, found in run.of(StoragePass).items():
         assert 2 * found.low.stored_bytes == found.full.stored_bytes
         assert min(found.full.copy_samples) > 0
-        assert found.memory_source == "allocator"
         if run.cases[case_id].workload == "mlp":
             assert (found.identical, found.uses[0].read_in_fp32) == (True, "")
             assert found.full.casts - found.low.casts == 1

@@ -442,5 +442,10 @@ RULES: tuple[Rule, ...] = (
         lambda one: one.column == "grad_bias_ratio" or one.key.endswith(".grad_bias"),
         cells=2_889,
     ),
+    Rule(
+        "no study measures what a change of casts saves but that of inputs, and none reads where peaks are from",
+        lambda one: one.table == "records" and (".checked[]" in one.key or one.key.endswith("[].memory_source")),
+        cells=52,
+    ),
     Rule("a comparison has no means over cases, which nothing shows", lambda one: one.table == "means", cells=1_640),
 )

@@ -11,7 +11,6 @@ from ampbench.records.casts import (
     Cast,
     CastPass,
     CastTrace,
-    CheckedSaving,
     GraphCast,
     GraphTrace,
     ModuleCalls,
@@ -108,10 +107,6 @@ def hostile_pass(case: Case, seconds: float | None) -> CastPass:
         index=1, operation=2, what="weight", name=texts[0], module=texts[1], phase=texts[2], from_dtype=texts[3],
         to_dtype=texts[4], elements=1, bytes_read=4, bytes_written=2, seconds=seconds, origin=AUTOCAST, tensor=0,
     )  # fmt: skip
-    saving = CheckedSaving(
-        change=texts[0], names=texts, casts=1, bytes_moved=1, before=[[2.0]] * 9, after=[[1.0]] * 9,
-        identical=False,
-    )  # fmt: skip
     trace = CastTrace(
         ops=ops,
         casts=[cast],
@@ -133,7 +128,6 @@ def hostile_pass(case: Case, seconds: float | None) -> CastPass:
         how="device",
         graphs=graphs,
         trace=trace,
-        checked=[saving],
         notes=texts,
     )
 

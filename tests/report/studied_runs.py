@@ -96,7 +96,7 @@ def scoped(case: Case = BF16, steps: int = 8, **changes: Any) -> ScopePass:
                 update_rel_l2=0.01,
             )
         )
-    fields: dict[str, Any] = {"case_id": case.case_id, "steps": steps, "scopes": runs, "memory_source": "profiler"}
+    fields: dict[str, Any] = {"case_id": case.case_id, "steps": steps, "scopes": runs}
     return ScopePass(**fields | changes)
 
 

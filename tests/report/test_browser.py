@@ -31,7 +31,7 @@ from tests.report.ranged_runs import (
     searched,
     spread,
 )
-from tests.report.traced_runs import SAVED, TRAINED, checked, explaining, fake_pass, make_pass, probed
+from tests.report.traced_runs import TRAINED, explaining, fake_pass, make_pass, probed
 from tests.stored_runs import make_case
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
@@ -91,7 +91,7 @@ def traced_material() -> Material:
     """Return a run that measured two cases, one that traced these, one of them without times, and two probes."""
     cases = (TRAINED, make_case("fp16_autocast", phase="training"))
     measured = make_run(Times(*((case, [1e-3] * 4) for case in cases)))
-    passes = [make_pass(checked=[checked(*SAVED)], notes=["dropout was switched off"]), fake_pass(cases[1])]
+    passes = [make_pass(notes=["dropout was switched off"]), fake_pass(cases[1])]
     return material_of([measured], explanations=[explaining(*passes, cases=cases), probed()])
 
 

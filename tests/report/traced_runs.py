@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ampbench import trace_casts
 from ampbench.records.case import Case
-from ampbench.records.casts import PRE_CAST_INPUTS, CastPass, CastTrace, CheckedSaving
+from ampbench.records.casts import CastPass, CastTrace
 from ampbench.records.rules import FAKE
 from ampbench.store import StoredRun, gathered
 from tests.rule_probes import observation, probe
@@ -35,23 +35,6 @@ def make_pass(case: Case = TRAINED, **changes: Any) -> CastPass:
 
 def fake_pass(case: Case = TRAINED) -> CastPass:
     return make_pass(case, how=FAKE, trace=traced_net(timed=False))
-
-
-def checked(*differences: float) -> CheckedSaving:
-    """Return a change that saved `differences` (seconds), pair by pair, of a step of 200 us."""
-    return CheckedSaving(
-        change=PRE_CAST_INPUTS,
-        names=["input"],
-        casts=1,
-        bytes_moved=768,
-        before=[[2e-4, 3e-4] for _ in differences],
-        after=[[2e-4 - each] for each in differences],
-        identical=True,
-    )
-
-
-SAVED = (1e-5, 3e-5, 2e-5, 2e-5, 2e-5, 2e-5)
-"""Differences whose interval is 10 us to 30 us, around 20 us."""
 
 
 def explaining(*passes: CastPass, cases: tuple[Case, ...] = (TRAINED,), **header: Any) -> StoredRun:

@@ -51,6 +51,5 @@ def scope_pass(case: Case = CASE, **changes: ScopeRun) -> ScopePass:
         case_id=case.case_id,
         steps=4,
         scopes=list((runs | changes).values()),
-        memory_source="profiler",
         notes=["dropout is off"],
     )

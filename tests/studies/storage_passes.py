@@ -35,7 +35,6 @@ def storage_pass(case: Case, **changes: object) -> StoragePass:
         identical=True,
         repeatable=True,
         exact=False,
-        memory_source="profiler",
     )
     return structs.replace(found, **changes)
 

@@ -56,13 +56,12 @@ def test_unless_told_otherwise_training_is_traced_in_the_devices_own_autocast_dt
 def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_path: Path) -> None:
     channel = tracing()
     traced(
-        tmp_path, channel, CastsAsked(sources=True, check=True), phases=["inference", "training"],
+        tmp_path, channel, CastsAsked(sources=True), phases=["inference", "training"],
         paths=["eager", "compiled"],
     )  # fmt: skip
     inference, training = map(asked_in, channel.asked)
     assert (inference.graphs, training.graphs) == ([COMPILED], [COMPILED, AUTOGRAD])
     assert inference.sources
-    assert inference.check
     assert {request.case.path for request in channel.asked if request.case} == {"eager"}
 
 

@@ -16,9 +16,6 @@ from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.casts import (
     AUTOGRAD,
     COMPILED,
-    NO_GRAD,
-    PRE_CAST_INPUTS,
-    PRE_CAST_WEIGHTS,
     TRACED,
     CastPass,
     Tracing,
@@ -29,7 +26,6 @@ from ampbench.studies import casts_measure as measure
 from ampbench.studies.casts import TASK
 from ampbench.studies.casts_measure import measure_casts
 from ampbench.worker import timing
-from ampbench.worker.changes import changes_of
 from ampbench.worker.worker import Worker
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
@@ -40,7 +36,6 @@ from tests.traced_programs import CastLog
 MakeCase = Callable[..., Case]
 QUICK = Tracing(seconds=0.05)
 UNTIMED = Tracing(time=False)
-CHECKED = Tracing(time=False, check=True, seconds=0.05)
 
 NETWORKS = """
 import torch
@@ -247,80 +242,6 @@ def test_the_compiled_graph_is_given_whole_steps(
     for phase in ("inference", "training"):
         measure_casts(classifier, case("bf16_autocast", phase), Tracing(time=False, graphs=[COMPILED]))
     assert seen == [(torch.bfloat16, False), (torch.bfloat16, True)]
-
-
-# Changes that save casts.
-
-
-@pytest.mark.parametrize("phase", ["inference", "training"])
-def test_an_input_stored_in_half_saves_its_cast_and_changes_no_bit(
-    phase: str, case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timing, "PATIENCE", 1000)
-    found = measure_casts(linear(), case("bf16_autocast", phase), CHECKED)
-    checked = {one.change: one for one in found.checked}
-    assert set(checked) == ({PRE_CAST_INPUTS, PRE_CAST_WEIGHTS} if phase == "inference" else {PRE_CAST_INPUTS})
-    inputs = checked[PRE_CAST_INPUTS]
-    assert (inputs.names, inputs.casts, inputs.bytes_moved) == (["input"], 1, 4 * 16 * 6)
-    assert inputs.identical
-    assert (len(inputs.before), len(inputs.after)) == (2, 2)
-    assert all(samples and min(samples) > 0 for samples in [*inputs.before, *inputs.after])
-    assert inputs.peak_bytes_before - inputs.peak_bytes_after > 0
-    if phase == "inference":
-        assert sorted(checked[PRE_CAST_WEIGHTS].names) == ["bias", "weight"]
-        assert checked[PRE_CAST_WEIGHTS].casts == 2
-        assert checked[PRE_CAST_WEIGHTS].identical
-
-
-def test_no_grad_lets_the_cache_keep_what_inference_mode_casts_again(
-    case: MakeCase, user: Callable[[str], WorkloadSource]
-) -> None:
-    found = got("casts", ask(case("bf16_autocast", workload="twice", batch_size=None), user("twice"), CHECKED))
-    checked = {one.change: one for one in found.checked}
-    assert sorted(checked[NO_GRAD].names) == ["linear.bias", "linear.weight"]
-    assert checked[NO_GRAD].casts == 2
-    assert checked[NO_GRAD].bytes_moved == (64 * 64 + 64) * 6
-    assert checked[PRE_CAST_WEIGHTS].casts == 4
-    assert all(one.identical for one in found.checked)
-
-
-def test_an_input_that_ops_also_read_in_fp32_is_not_tried(case: MakeCase) -> None:
-    class Residual(torch.nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) + x
-
-    found = measure_casts(linear(module=Residual(16, 16)), case("bf16_autocast"), UNTIMED)
-    assert [change.name for change in changes_of(found.trace, case("bf16_autocast"))] == [PRE_CAST_WEIGHTS]
-
-
-def test_a_change_that_alters_the_result_is_said_to(case: MakeCase) -> None:
-    class TwoInputs(torch.nn.Linear):
-        def forward(self, x: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) + shift
-
-    given = linear(module=TwoInputs(16, 16), inputs=(torch.randn(4, 16), torch.randn(4, 16)))
-    found = measure_casts(given, case("bf16_autocast"), CHECKED)
-    checked = next(one for one in found.checked if one.change == PRE_CAST_INPUTS)
-    assert not checked.identical
-    assert found.notes == [f"{PRE_CAST_INPUTS}: all 2 floating inputs were given in bf16, not only x"]
-
-
-def test_a_network_that_does_not_take_the_change_does_not_fail_the_pass(case: MakeCase) -> None:
-    class Strict(torch.nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if x.dtype != torch.float32:
-                raise TypeError("fp32 only")
-            return super().forward(x)
-
-    found = measure_casts(linear(module=Strict(16, 16)), case("bf16_autocast"), CHECKED)
-    assert [one.change for one in found.checked] == [PRE_CAST_WEIGHTS]
-    assert found.notes == [f"{PRE_CAST_INPUTS}: not measured, the changed step fails: TypeError: fp32 only"]
-
-
-def test_scaled_training_is_checked_with_gradients_compared(case: MakeCase, classifier: Workload) -> None:
-    found = measure_casts(classifier, case("fp16_autocast", "training"), CHECKED)
-    (checked,) = found.checked
-    assert (checked.change, checked.casts, checked.identical) == (PRE_CAST_INPUTS, 1, True)
 
 
 # Devices that are not here.

@@ -506,16 +506,6 @@ def test_what_a_backward_pass_raises_of_a_right_loss_is_its_own(case: MakeCase) 
         build_step(workload, case("fp32", "training"), Cpu()).run()
 
 
-def test_weights_can_be_stored_in_half_by_name(case: MakeCase, classifier: Workload) -> None:
-    step = build_step(classifier, case("bf16_autocast"), Cpu())
-    before = step.run().dtype
-    step.network.store_weights(["0.weight", "3.bias"], torch.bfloat16)
-    stored = {name for name, parameter in step.module.named_parameters() if parameter.dtype == torch.bfloat16}
-    assert stored == {"0.weight", "3.bias"}
-    assert step.run().dtype == before == torch.bfloat16
-    assert classifier.module[0].weight.dtype == torch.float32
-
-
 def test_inference_can_run_under_no_grad_instead_of_inference_mode(case: MakeCase, classifier: Workload) -> None:
     for no_grad in (False, True):
         step = build_step(classifier, case(), Cpu(), no_grad=no_grad)

@@ -63,7 +63,6 @@ def test_a_users_network_trains_stale_weights_around_the_whole_loop_and_keeps_th
     assert said.code == 0, said.err
     (case,) = json.loads(said.out)["cases"]
     forward, best, backward, whole, uncached = case["scope"]["scopes"]
-    assert case["scope"]["memory_source"] == "profiler"
     assert [run["stale_weights"] for run in (forward, best, backward, uncached)] == [[0, 0, 0]] * 4
     assert whole["stale_weights"] == [0, 4, 4]
     low = 2 * (64 * 64 + 64 + 64 * 4 + 4)
