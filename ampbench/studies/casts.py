@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 """A row of a table, by the keys of its columns."""
-TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:do_casts", absent=True, flags=True)
+TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:measure_casts", absent=True, flags=True)
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
 """Above this ratio of traced to untraced time, the share of casts does not hold for the untraced step."""

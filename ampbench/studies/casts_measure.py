@@ -126,28 +126,28 @@ DISCARDED = 8
 """Casts under a trace before one that is timed: the first ops of a mode pay its start-up, which is microseconds."""
 
 
-def measure_casts(workload: Workload, case: Case, tracing: Tracing) -> CastPass:
-    """Return the casts of one eager step of `case`, warmed up as in a round, with the extras of `tracing`.
+def measure_casts(work: Work, asked: Tracing) -> CastPass:
+    """Return the casts of one eager step of a case, warmed up as in a round, with the extras of `asked`.
 
-    Timing takes about `tracing.seconds`; a step too long for an interval gets up to `PATIENCE` times as many. Raises
+    Timing takes about `asked.seconds`; a step too long for an interval gets up to `PATIENCE` times as many. Raises
     the network's errors; see `trace_absent` for an absent device.
     """
-    case = structs.replace(case, path="eager")
+    workload, case = work.workload, structs.replace(work.case, path="eager")
     if not is_present(case.device):
-        return trace_absent(workload, case, tracing)
+        return trace_absent(workload, case, asked)
     device = open_device(case.device)
     step = build_step(workload, case, device)
     settled = warm_up(step)
-    trace = trace_step(step, sources=tracing.sources)
+    trace = trace_step(step, sources=asked.sources)
     notes: list[str] = []
     record = CastPass(case_id=case.case_id, how=DEVICE, trace=trace, notes=notes)
     watch = FitnessWatch(device)
-    if tracing.time:
-        record = _timed(record, step, tracing)
-        builds, seconds = [partial(build_step, workload, case, device)], tracing.seconds * (1 - TRACED_SHARE)
+    if asked.time:
+        record = _timed(record, step, asked)
+        builds, seconds = [partial(build_step, workload, case, device)], asked.seconds * (1 - TRACED_SHARE)
         (untraced,) = side_by_side(builds, lambda built, _: warm_up(built, settled), device, seconds, notes)
         record = structs.replace(record, step_samples=untraced, fitness=watch.seen())
-    record.graphs.extend(_read_graph(graph, step) for graph in tracing.graphs)
+    record.graphs.extend(_read_graph(graph, step) for graph in asked.graphs)
     return record
 
 
@@ -243,8 +243,3 @@ def _compiled(step: Step) -> GraphTrace:
 
 
 _GRAPHS: dict[str, Callable[[Step], GraphTrace]] = {AUTOGRAD: _autograd, TRACED: _traced, COMPILED: _compiled}
-
-
-def do_casts(work: Work, asked: Tracing) -> CastPass:
-    """Do the task "casts"; the device may be absent."""
-    return measure_casts(work.workload, work.case, asked)

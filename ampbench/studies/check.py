@@ -5,7 +5,6 @@ Each program is run by a worker of its own, which may crash.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
@@ -29,7 +28,7 @@ from ampbench.records.measured import KILLED
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, asks, grouped
+from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, Torch, asks, grouped, here_first, info, torches
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -116,31 +115,7 @@ def latest(runs: "Iterable[StoredRun]") -> dict[tuple[str, str], Checked]:
     return {(result.device, result.check): result for run in runs for result in run.every(Checked)}
 
 
-@dataclass(frozen=True, slots=True)
-class Torch:
-    """What was found with a torch, on all devices."""
-
-    name: str
-    results: Sequence[Checked]
-
-
-def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
-    """Return the last result of each check with each torch, present devices first."""
-    by_torch: dict[str, list[StoredRun]] = {}
-    for run in runs:
-        if run.every(Checked):
-            by_torch.setdefault(run.header.environment.torch_version, []).append(run)
-    return [Torch(f"torch {version}", _here_first(latest(runs).values())) for version, runs in by_torch.items()]
-
-
-def _here_first(results: Iterable[Checked]) -> list[Checked]:
-    """Return results by device: accelerators of this machine, the CPU, then absent devices."""
-    results = list(results)
-    real = {result.device for result in results if result.how == DEVICE}
-    return sorted(results, key=lambda result: (result.device not in real, result.device == "cpu"))
-
-
-def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
+def conclusions(_: None, torch: Torch[Checked]) -> Iterator[Statement]:
     """Yield the number of defects on each device, by phase, and of traps, which are by design."""
     for device, results in grouped(torch.results, attrgetter("device")).items():
         fake = any(result.how == FAKE for result in results)
@@ -184,7 +159,7 @@ FACTS: Sequence[Column[Fact]] = (
 )
 
 
-def alike(torch: Torch) -> list[Alike]:
+def alike(torch: Torch[Checked]) -> list[Alike]:
     """Return results; equal outcomes of one check for one reason are together."""
     return list(grouped(torch.results, attrgetter("check", "outcome", "why")).values())
 
@@ -193,7 +168,7 @@ def _came_to(outcome: str, rows: Alike) -> bool:
     return rows[0].outcome == outcome
 
 
-def facts(torch: Torch) -> Iterator[Fact]:
+def facts(torch: Torch[Checked]) -> Iterator[Fact]:
     """Yield all facts of each check on a device, the worst outcomes first."""
     for result in sorted(torch.results, key=lambda result: WORST.index(result.outcome)):
         check, name = check_of(result), f"{result.check} ({result.outcome}) on {result.device}"
@@ -243,11 +218,10 @@ def pointers(stored: "StoredRun") -> Iterator[Statement]:
         case = stored.cases.get(case_id)
         if case is not None and case.device in check.devices:
             met.setdefault((check.name, code, op), set()).add(case_id)
-    version = stored.header.environment.torch_version
-    for name, check in CHECKS.items():
-        for (met_name, code, op), cases in met.items():
-            if met_name == name and not _is_mended(check, version):
-                yield state(code, cases=len(cases), check=name, title=check.title, op=op or None)
+    version, order = stored.header.environment.torch_version, list(CHECKS)
+    for (name, code, op), cases in sorted(met.items(), key=lambda row: order.index(row[0][0])):
+        if not _is_mended(CHECKS[name], version):
+            yield state(code, cases=len(cases), check=name, title=CHECKS[name].title, op=op or None)
 
 
 def _is_mended(check: Check, version: str) -> bool:
@@ -287,13 +261,13 @@ def diagnosis(runs: "Iterable[StoredRun]", environment: Environment) -> Iterator
     alike = [run for run in runs if all(getattr(run.header.environment, n) == getattr(environment, n) for n in _SAME)]
     version, results = environment.torch_version, latest(alike)
     if not results:
-        yield state(CheckCode.UNASKED, "", Severity.INFO, version=version)
+        yield info(CheckCode.UNASKED, version=version)
         return
-    yield from conclusions(None, Torch(version, _here_first(results.values())))
+    yield from conclusions(None, Torch(version, here_first(results.values())))
     paths = {(result.device, result.check): run.path for run in alike for result in run.every(Checked)}
     evidence = dict.fromkeys(paths[key] for key, result in results.items() if result.outcome in (DEFECTIVE, DIFFERS))
     if evidence:
-        yield state(CheckCode.SHOWN, "", Severity.INFO, commands=all_of([f"ampbench show {path}" for path in evidence]))
+        yield info(CheckCode.SHOWN, commands=all_of([f"ampbench show {path}" for path in evidence]))
 
 
 def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsked) -> list[Checked]:
@@ -335,7 +309,7 @@ def _request(_: ChecksAsked, wanted: Checked) -> CheckAsked | None:
 
 
 TASK = Task(CHECK, CheckAsked, Checked, "ampbench.studies.devices_measure:do_check")
-STUDY: Study[ChecksAsked, Torch] = Study(
+STUDY: Study[ChecksAsked, Torch[Checked]] = Study(
     kind=CHECK,
     help="""\
 Look for known defects of mixed precision in the installed torch: in its autocast, scaler, kernels, compiler.
@@ -366,7 +340,7 @@ Examples:
     title="Known defects",
     key="checks",
     subject="torch",
-    subjects=lambda runs, _: torches(runs),
+    subjects=lambda runs, _: torches(runs, lambda run: latest([run])),
     tables=(
         Table("outcomes", COLUMNS, lambda torch: torch.results),
         *(

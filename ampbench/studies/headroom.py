@@ -698,7 +698,7 @@ def _request(session: Session[RangesAsked], planned: "PlannedCase") -> RangesAsk
     return structs.replace(session.asked, precisions=able, notes=notes)
 
 
-TASK = Task("ranges", RangesAsked, RangePass, "ampbench.studies.headroom_measure:do_ranges")
+TASK = Task("ranges", RangesAsked, RangePass, "ampbench.studies.headroom_measure:measure_ranges")
 STUDY: Study[RangesAsked, RangePass] = Study(
     kind=HEADROOM,
     help="""\

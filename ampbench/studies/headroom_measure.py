@@ -53,8 +53,8 @@ _Mask = npt.NDArray[np.uint8]
 """A mask over a gradient's elements, one bit each."""
 
 
-def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, precisions: Sequence[str]) -> RangePass:
-    """Return the magnitudes of `steps` fp32 steps of `case` (0: one for each batch), and a run in each low precision.
+def measure_ranges(work: Work, asked: RangesAsked) -> RangePass:
+    """Return the magnitudes of fp32 steps of a case, and a run in each low precision.
 
     All begin with the workload's own weights and take the same batches. Dropout is off, and while modules are watched
     torch's fused path of encoders in inference, so that the modules within are seen. One build of the step exists at a
@@ -62,13 +62,13 @@ def measure_ranges(workload: Workload, case: Case, device: Device, steps: int, p
     loss or gradients that are not finite, and the network's errors in fp32; those in a low precision, unless memory ran
     out, are recorded.
     """
-    case = structs.replace(case, path="eager")
-    notes: list[str] = []
+    workload, case, device = work.workload, structs.replace(work.case, path="eager"), work.device
+    precisions, notes = asked.precisions, [*asked.notes]
     check = Fp32Check()
     nonzero: list[Mapping[str, _Mask]] = []
     with precision_flags(PRECISIONS[BASELINE]):
         step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
-        steps = steps or len(step.data.batches)
+        steps = asked.steps or len(step.data.batches)
         named = is_named(workload, find_recipe(case.recipe))
         optimizer = step.optimizer if named and isinstance(step, TrainingStep) else None
         recipe = recipe_of(optimizer, step.module) if optimizer is not None else None
@@ -280,12 +280,6 @@ def _put_gradient(gradients: dict[str, SeenGradient], name: str, gradient: torch
 def _mask(chosen: torch.Tensor) -> _Mask:
     """Return a bit for each element."""
     return np.packbits(chosen.reshape(-1).cpu().numpy())
-
-
-def do_ranges(work: Work, asked: RangesAsked) -> RangePass:
-    """Do the task "ranges"."""
-    ranges = measure_ranges(work.workload, work.case, work.device, asked.steps, asked.precisions)
-    return structs.replace(ranges, notes=[*ranges.notes, *asked.notes])
 
 
 def do_origin(work: Work, asked: OriginAsked) -> OriginPass:

@@ -19,7 +19,7 @@ from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Fitness
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import Selects, Study, Table, asks, compared_steps, step_seconds
+from ampbench.studies.study import Selects, Study, Table, asks, compared_steps, info, step_seconds
 
 
 class InputUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -115,7 +115,7 @@ def conclusions(case: Case, record: StoragePass) -> Iterator[Statement]:
     if record.identical:
         lossy = any(situation(use) == LOSSY for use in record.uses)
         facts |= {"held": (lossy and record.exact) or None, "commutes": (lossy and not record.exact) or None}
-        yield state(Storage.SAME, "", Severity.INFO, **facts)
+        yield info(Storage.SAME, **facts)
     else:
         for name in ("output_rel_l2", "loss_abs_error", "grad_rel_l2"):
             facts |= {name: getattr(low, name), f"{name}_fp32": getattr(record.full, name)}
@@ -129,10 +129,6 @@ class Stored(NamedTuple):
 
     inputs: StoredInputs
     identical: bool | None
-
-
-def _stored_ways(record: StoragePass) -> list[Stored]:
-    return [Stored(record.full, record.repeatable), Stored(record.low, record.identical)]
 
 
 STORED: Sequence[Column[Stored]] = (
@@ -177,12 +173,14 @@ Examples:
 """,
     doing="comparing",
     asked=StorageAsked,
-    task=Task(INPUT_STORAGE, StorageAsked, StoragePass, "ampbench.studies.input_storage_measure:do_storage"),
+    task=Task(INPUT_STORAGE, StorageAsked, StoragePass, "ampbench.studies.input_storage_measure:measure_storage"),
     selects=Selects(one_phase=False, among=AUTOCAST),
     title="Inputs stored in half",
     tables=(
         Table(
-            "stored", STORED, _stored_ways, "Side by side",
+            "stored", STORED,
+            lambda record: [Stored(record.full, record.repeatable), Stored(record.low, record.identical)],
+            "Side by side",
             "errors against fp64 with the inputs as given in fp32, relative but for the loss; moved: the "
             "bytes that casts read and write",
         ),

@@ -45,19 +45,19 @@ Fields = dict[str, Any]
 """Fields of `StoredInputs`."""
 
 
-def measure_storage(workload: Workload, case: Case, device: Device, seconds: float) -> StoragePass | Skip:
-    """Compare a step of an autocast `case` with inputs in fp32 and with inputs in autocast's dtype.
+def measure_storage(work: Work, asked: StorageAsked) -> StoragePass | Skip:
+    """Compare a step of an autocast case with inputs in fp32 and with inputs in autocast's dtype.
 
-    Steps are timed in turns for about `seconds`. Dropout is off where numbers, of the first batch, are compared. Raises
-    the network's errors with inputs in fp32, and `torch.OutOfMemoryError`. Without floating inputs it is a `Skip`.
+    Steps are timed in turns. Dropout is off where numbers, of the first batch, are compared. Raises the network's
+    errors with inputs in fp32, and `torch.OutOfMemoryError`. Without floating inputs it is a `Skip`.
     """
-    case = structs.replace(case, path="eager")
-    if not any(True for _ in floating_in(pytree.tree_leaves(batches_of(workload.inputs)[0]))):
+    case = structs.replace(work.case, path="eager")
+    if not any(True for _ in floating_in(pytree.tree_leaves(batches_of(work.workload.inputs)[0]))):
         return Skip(case_id=case.case_id, reason=NO_FLOATING)
     row = PRECISIONS[case.precision]
-    assert row.autocast is not None
     with precision_flags(row):
-        return _measured(workload, case, device, getattr(torch, row.autocast), seconds)
+        half = getattr(torch, row.autocast or "")
+        return _measured(work.workload, case, work.device, half, asked.seconds)
 
 
 def _measured(workload: Workload, case: Case, device: Device, half: torch.dtype, seconds: float) -> StoragePass:
@@ -147,7 +147,8 @@ def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             continue
         name, users = ledger.uses_of(leaf)
-        reading = _reading(trace, users)
+        names = {place: trace.ops[place].name for place in users}  # `zeros_like` reads a shape, not values
+        reading = [at for at, op in names.items() if not op.endswith("_like") and not op.startswith("aten.new_")]
         in_fp32 = next((trace.ops[place].name for place in reading if place not in lowered), "")
         first = None
         if reading:
@@ -162,12 +163,6 @@ def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
             )
         )
     return uses
-
-
-def _reading(trace: CastTrace, users: list[int]) -> list[int]:
-    """Return the ops among `users` that read values, not only a shape as `zeros_like` does."""
-    names = {place: trace.ops[place].name for place in users}
-    return [place for place, name in names.items() if not name.endswith("_like") and not name.startswith("aten.new_")]
 
 
 def _exact(leaf: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -222,8 +217,3 @@ def _errors(dtype: str, numbers: StepNumbers, reference: StepNumbers, where: Dev
 def _bits(numbers: StepNumbers) -> list[torch.Tensor]:
     loss = [] if numbers.loss is None else [torch.tensor(numbers.loss, dtype=torch.float64)]
     return [*numbers.outputs, *loss, *numbers.gradients.values()]
-
-
-def do_storage(work: Work, asked: StorageAsked) -> StoragePass | Skip:
-    """Do the task "input-storage"."""
-    return measure_storage(work.workload, work.case, work.device, asked.seconds)

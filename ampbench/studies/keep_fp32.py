@@ -482,7 +482,7 @@ def _refined(selection: Selection, asked: KeepAsked) -> Selection:
     return selection
 
 
-SPACE_TASK = Task("space", Limits, SearchSpace, "ampbench.studies.keep_fp32_measure:do_space")
+SPACE_TASK = Task("space", Limits, SearchSpace, "ampbench.studies.keep_fp32_measure:search_space")
 TRIAL_TASK = Task("trial", TrialAsked, Trial, "ampbench.studies.keep_fp32_measure:do_trial")
 TIMING_TASK = Task("timing", Timing, Timing, "ampbench.studies.keep_fp32_measure:do_timing")
 OTHER_BATCHES = 3

@@ -44,8 +44,8 @@ class _Seen:
     leaf: bool = True
 
 
-def search_space(workload: Workload, case: Case, device: Device, limits: Limits) -> SearchSpace:
-    """Return the modules of `case` that can be kept in fp32, seen in one fp32 step of its phase.
+def search_space(work: Work, asked: Limits) -> SearchSpace:
+    """Return the modules of a case that can be kept in fp32, seen in one fp32 step of its phase.
 
     Units are the modules in which no other ran, in the order of running; those that share parameters are one, with
     modules that did not run but share them. Left out, with a note, are TorchScript modules and those that the network
@@ -53,6 +53,7 @@ def search_space(workload: Workload, case: Case, device: Device, limits: Limits)
     Dropout is off, and so are the fused paths of attention and encoder layers, which a kept module makes them leave.
     Raises `WorkloadError` where outputs or the loss are not finite in fp32.
     """
+    workload, case, device = work.workload, work.case, work.device
     origin = measure_origin(workload, case, device)
     errors = {row.module: row for row in origin.modules if row.elements}
     notes: list[str] = []
@@ -65,7 +66,7 @@ def search_space(workload: Workload, case: Case, device: Device, limits: Limits)
         case_id=case.case_id,
         units=[_with_errors(unit, [errors[path] for path in unit.modules if path in errors]) for unit in units],
         containers=_containers(runs, leaves),
-        limits=limits,
+        limits=asked,
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
         notes=list(dict.fromkeys([*notes, *origin.notes])),
@@ -232,11 +233,6 @@ def _can_be_whole(container: _Seen, leaves: list[_Seen]) -> bool:
         elif (row.module in held or container.module in row.ever) and any(True for _ in row.module.parameters()):
             return False
     return not isinstance(container.module, torch.jit.ScriptModule)
-
-
-def do_space(work: Work, asked: Limits) -> SearchSpace:
-    """Do the task "space"."""
-    return search_space(work.workload, work.case, work.device, asked)
 
 
 def do_trial(work: Work, asked: TrialAsked) -> Trial | Skip:

@@ -5,7 +5,7 @@ probes of one device type.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -13,7 +13,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampbench.core.precisions import SHORT_DTYPES
-from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.statement import Statement, state
 from ampbench.core.units import UNDEFINED
 from ampbench.records.case import DEVICES
 from ampbench.records.kinds import RULES
@@ -40,7 +40,7 @@ from ampbench.records.rules import (
 )
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, grouped
+from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, Torch, grouped, info, torches
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -155,21 +155,14 @@ def _promotes(op: RuleObservation) -> bool:
 def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
     """Return the changes of each op and variant that two probes of the same device type observed.
 
-    An op that came or went counts where it has a rule. `ValueError` for two devices.
+    An op that came or went counts where it has a rule.
     """
-    if before.device != after.device:
-        raise ValueError(f"probes of {before.device} and of {after.device} are not two of one device")
-    return _changes(before, after, _differences)
+    return [change for change in _changes(before, after) if change.after != NOT_OBSERVED]
 
 
 def unobserved(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
     """Return the ops that the first probe observed and the second, which knows them, could not; no rule changed."""
-
-    def unseen(old: RuleObservation | None, new: RuleObservation | None) -> Iterator[tuple[str, str, str]]:
-        if old is not None and old.observed is not None and is_there(new) and new is not None and new.observed is None:
-            yield "observed", old.observed, NOT_OBSERVED
-
-    return _changes(before, after, unseen)
+    return [change for change in _changes(before, after) if change.after == NOT_OBSERVED]
 
 
 def rank(change: RuleChange) -> tuple[int, str, str, str]:
@@ -177,10 +170,7 @@ def rank(change: RuleChange) -> tuple[int, str, str, str]:
     return FIELDS.index(change.field.split()[0]), change.op, change.field, change.device
 
 
-_Differences = Callable[[RuleObservation | None, RuleObservation | None], Iterable[tuple[str, str, str]]]
-
-
-def _changes(before: RuleProbe, after: RuleProbe, differences: _Differences) -> list[RuleChange]:
+def _changes(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
     """Return the differences of each op between two probes, once for all dtypes with the same difference."""
     old = {(row.name, row.dtype): row for row in before.observations}
     new = {(row.name, row.dtype): row for row in after.observations}
@@ -189,7 +179,7 @@ def _changes(before: RuleProbe, after: RuleProbe, differences: _Differences) -> 
         ((name, *difference), dtype)
         for name in {name for name, _ in (*old, *new)}
         for dtype in both
-        for difference in differences(old.get((name, dtype)), new.get((name, dtype)))
+        for difference in _differences(old.get((name, dtype)), new.get((name, dtype)))
     ]
     changes = [
         RuleChange(
@@ -202,26 +192,21 @@ def _changes(before: RuleProbe, after: RuleProbe, differences: _Differences) -> 
 
 def _differences(old: RuleObservation | None, new: RuleObservation | None) -> Iterator[tuple[str, str, str]]:
     if old is None or new is None or not is_there(old) or not is_there(new):
-        if any(row is not None and is_there(row) and _has_rule(row) for row in (old, new)):
+        if any(row and is_there(row) and (row.registered or row.observed in HAVING_RULES) for row in (old, new)):
             yield "op", _presence(old), _presence(new)
         return
-    if None not in (old.observed, new.observed) and old.observed != new.observed:
-        yield "observed", str(old.observed), str(new.observed)
+    if old.observed is not None and old.observed != new.observed:
+        yield "observed", old.observed, new.observed or NOT_OBSERVED
     if None not in (old.registered, new.registered) and old.registered != new.registered:
         yield "registered", _yes(old.registered), _yes(new.registered)
+    pairs: list[tuple[str, Mapping[str, str | None], Mapping[str, str | None]]]
+    pairs = [("documented by", old.documented, new.documented)]
     if old.observed == new.observed:
-        yield from _between("variant", old.variants, new.variants)
-    yield from _between("documented by", old.documented, new.documented)
-
-
-def _between(of: str, old: Mapping[str, str | None], new: Mapping[str, str | None]) -> Iterator[tuple[str, str, str]]:
-    for name in sorted(old.keys() & new.keys()):
-        if old[name] != new[name]:
-            yield f"{of} {name}", str(old[name]), str(new[name])
-
-
-def _has_rule(op: RuleObservation) -> bool:
-    return bool(op.registered) or op.observed in HAVING_RULES
+        pairs.insert(0, ("variant", old.variants, new.variants))
+    for kind, was, now in pairs:
+        for name in sorted(was.keys() & now.keys()):
+            if was[name] != now[name]:
+                yield f"{kind} {name}", str(was[name]), str(now[name])
 
 
 def _presence(op: RuleObservation | None) -> str:
@@ -237,39 +222,9 @@ def _word(category: str | None) -> str:
     return UNDEFINED if category is None else worded(category)
 
 
-@dataclass(frozen=True, slots=True)
-class Torch:
-    """The probes of a torch, one of each device type."""
-
-    name: str
-    probes: Sequence[RuleProbe]
-
-    @property
-    def observations(self) -> list[RuleObservation]:
-        """Those of all devices."""
-        return [row for probe in self.probes for row in probe.observations]
-
-    @property
-    def disagreements(self) -> list[Disagreement]:
-        """Those of all devices."""
-        return [row for probe in self.probes for row in find_disagreements(probe)]
-
-
-def torches(runs: "Iterable[StoredRun]") -> list[Torch]:
-    """Return the last probes of each torch: of an accelerator that is here, the CPU, devices that are not here."""
-    by_torch: dict[str, dict[str, RuleProbe]] = {}
-    for run in runs:
-        if probes := run.of(RuleProbe):
-            by_torch.setdefault(run.header.environment.torch_version, {}).update(probes)
-    return [
-        Torch(f"torch {version}", sorted(probes.values(), key=lambda probe: (probe.how == FAKE, probe.device == "cpu")))
-        for version, probes in by_torch.items()
-    ]
-
-
-def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
+def conclusions(_: None, torch: Torch[RuleProbe]) -> Iterator[Statement]:
     """Yield the number of ops with disagreements on each device, by kind."""
-    for probe in torch.probes:
+    for probe in torch.results:
         device = f"{probe.device} ({FAKE})" if probe.how == FAKE else probe.device
         if probe.error:
             yield state(RulesCode.NOT_PROBED, device, error=probe.error)
@@ -278,10 +233,8 @@ def conclusions(_: None, torch: Torch) -> Iterator[Statement]:
         kinds = Counter(kind for kind, _ in pairs)
         counts = ", ".join(f"{kind} {kinds[kind]:,}" for kind in DISAGREEMENTS if kind in kinds)
         ops = {observation.name for observation in probe.observations}
-        yield state(
-            RulesCode.DISAGREE, device, Severity.INFO, ops=len(ops), number=len({op for _, op in pairs}),
-            kinds=counts or None,
-        )  # fmt: skip
+        number = len({op for _, op in pairs})
+        yield info(RulesCode.DISAGREE, device, ops=len(ops), number=number, kinds=counts or None)
 
 
 class Alike(NamedTuple):
@@ -310,10 +263,15 @@ def alike(sources: Iterable[tuple[str, str, Sequence[str], tuple[str, ...]]]) ->
     ]
 
 
-def _disagreeing(torch: Torch) -> list[Alike]:
+def disagreements(torch: Torch[RuleProbe]) -> list[Disagreement]:
+    """Return the disagreements of all devices."""
+    return [row for probe in torch.results for row in find_disagreements(probe)]
+
+
+def _disagreeing(torch: Torch[RuleProbe]) -> list[Alike]:
     return alike(
         (row.op, row.device, [row.dtype], (row.kind, _in_documents(row.documented), worded(row.observed)))
-        for row in torch.disagreements
+        for row in disagreements(torch)
     )
 
 
@@ -325,39 +283,35 @@ def _in_documents(documented: Sequence[str | None]) -> str:
     return next(iter(words.values()), UNDEFINED)
 
 
-def _meanings(torch: Torch) -> list[tuple[str, str]]:
-    kinds = {row.kind for row in torch.disagreements}
+def _meanings(torch: Torch[RuleProbe]) -> list[tuple[str, str]]:
+    kinds = {row.kind for row in disagreements(torch)}
     return [(kind, meaning) for kind, meaning in DISAGREEMENTS.items() if kind in kinds]
 
 
-def every_op(torch: Torch) -> list[Alike]:
+def every_op(torch: Torch[RuleProbe]) -> list[Alike]:
     """Return the facts of each op by name, equal ones of several devices together."""
-    rows = alike(
-        (op.name, op.device, [op.dtype], (short_name(op.name), *map(_word, _documented(op)), *_observed_words(op)))
-        for op in torch.observations
-    )
-    return sorted(rows, key=lambda row: row.words[0])
-
-
-def _observed_words(op: RuleObservation) -> tuple[str, str, str]:
-    """Return the registered rule, the observation, and the calls that autocast affects."""
-    calls = (f"{name} {outcome}" for name, outcome in op.variants.items() if outcome in (CHANGED, REFUSED))
-    observed = worded(op.observed) if op.observed else f"{NOT_OBSERVED}: {op.reason}"
-    return _yes(op.registered), observed, ", ".join(calls)
+    sources = []
+    for op in (op for probe in torch.results for op in probe.observations):
+        calls = [f"{name} {outcome}" for name, outcome in op.variants.items() if outcome in (CHANGED, REFUSED)]
+        observed = worded(op.observed) if op.observed else f"{NOT_OBSERVED}: {op.reason}"
+        words = short_name(op.name), *map(_word, _documented(op)), _yes(op.registered), observed, ", ".join(calls)
+        sources.append((op.name, op.device, [op.dtype], words))
+    return sorted(alike(sources), key=lambda row: row.words[0])
 
 
 _OF_OP = ("op", "overload", "device", "dtype", "registered", "observed", "how", "reason")
 
 
-def observed(torch: Torch) -> list[dict[str, Any]]:
+def observed(torch: Torch[RuleProbe]) -> list[dict[str, Any]]:
     """Return every op on every device under autocast to each dtype."""
-    kinds = grouped(torch.disagreements, attrgetter("device", "dtype", "op"))
+    kinds = grouped(disagreements(torch), attrgetter("device", "dtype", "op"))
     return [
         {name: getattr(op, name) for name in _OF_OP}
         | {source: op.documented.get(source) for source in SOURCES}
         | {variant: op.variants.get(variant) for variant in VARIANTS}
         | {"disagreements": "; ".join(dict.fromkeys(row.kind for row in kinds.get((op.device, op.dtype, op.name), ())))}
-        for op in torch.observations
+        for probe in torch.results
+        for op in probe.observations
     ]
 
 
@@ -395,7 +349,7 @@ def _blank(where: "Prepared | Header", _: object, __: Nothing) -> list[RuleProbe
     return [RuleProbe(device=device, dtypes=[]) for device in dict.fromkeys(where.selection.devices or DEVICES)]
 
 
-STUDY: Study[Nothing, Torch] = Study(
+STUDY: Study[Nothing, Torch[RuleProbe]] = Study(
     kind=RULES,
     help="""\
 Run each op that has an autocast rule, and hold what happens to what documents say; stored like any run.
@@ -419,7 +373,7 @@ Examples:
     title="Autocast's rules",
     key="probes",
     subject="torch",
-    subjects=lambda runs, _: torches(runs),
+    subjects=lambda runs, _: torches(runs, lambda run: run.of(RuleProbe)),
     conclusions=conclusions,
     tables=(
         Table("ops", OBSERVED, observed),

@@ -3,16 +3,16 @@
 PyTorch recommends forward and loss. Times are compared as `ampbench.studies.paired` does.
 """
 
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import partial
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from ampbench.core.precisions import AUTOCAST, PRECISIONS, SHORT_DTYPES
-from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.statement import Statement, state
 from ampbench.core.units import UNDEFINED, counted
 from ampbench.records import Builds, Change, Count, ErrorSize, Seconds, Steps, one_of
 from ampbench.records.case import Case
@@ -25,8 +25,10 @@ from ampbench.studies.study import (
     Selects,
     Study,
     Table,
+    advise,
     asks,
     busy,
+    info,
     ratio_of,
     short_ratio,
     step_seconds,
@@ -88,7 +90,7 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def growth(self) -> float | None:
         """The median of the bytes that each step after the first adds."""
-        return _median([after - before for before, after in pairwise(self.alive_bytes)])
+        return median(after - before for before, after in pairwise(self.alive_bytes))
 
 
 class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -110,6 +112,12 @@ class ScopeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     steps: Annotated[int, asks("Steps of training in each scope.", least=FEWEST_STEPS, most=1000, metavar="N")] = 8
     seconds: Annotated[Seconds, asks("Timing per case", seconds=True)] = 20.0
+
+
+def median(values: Iterable[float]) -> float | None:
+    """Return the median; None without values."""
+    known = list(values)
+    return statistics.median(known) if known else None
 
 
 class Scope(StrEnum):
@@ -151,53 +159,38 @@ def compared(record: ScopePass) -> list[Compared]:
     ]
 
 
-def _median(values: Sequence[float]) -> float | None:
-    from ampbench.core import stats
-
-    return stats.median(values) if values else None
-
-
 def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
     """Yield the effect of the recommended scope, the cost of each other scope against it, and doubts about times."""
     rows = compared(record)
+    best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS and not run.error), None)
     spoilt = busy(record.fitness) if any(row.run.samples for row in rows) else None
-    best = next((run for run in record.scopes if run.scope == FORWARD_AND_LOSS), None)
-    if best is not None:
-        yield from _recommended(case, best)
-    baseline = best if best is not None and not best.error else None
-    for row in rows:
-        if row.run is not best:
-            costs = list(_costs(row, baseline, record, timed=spoilt is None))
-            yield from costs or [state(Scope.FREE, row.run.scope, Severity.INFO)]
+    for row in sorted(rows, key=lambda row: row.run.scope != FORWARD_AND_LOSS):
+        run = row.run
+        if run.error:
+            yield state(Scope.RAISES, run.scope, error=run.error)
+        elif run.scope != FORWARD_AND_LOSS:
+            costs = [*_state_of_memory(run, best), *_costs(row, best, record, timed=spoilt is None)]
+            yield from costs or [info(Scope.FREE, run.scope)]
+        else:
+            yield info(Scope.RECOMMENDED, run.scope)
+            yield from _state_of_memory(run, None)
+            if run.dtypes.get("loss") == SHORT_DTYPES[PRECISIONS[case.precision].autocast or ""]:
+                yield advise(Scope.LOW_LOSS, run.scope, dtype=run.dtypes["loss"])
     if spoilt is not None:
         yield spoilt
 
 
-def _recommended(case: Case, run: ScopeRun) -> Iterator[Statement]:
-    if run.error:
-        yield state(Scope.RAISES, run.scope, error=run.error)
-        return
-    yield state(Scope.RECOMMENDED, run.scope, Severity.INFO)
-    yield from _state_of_memory(run, None)
-    if run.dtypes.get("loss") == SHORT_DTYPES[PRECISIONS[case.precision].autocast or ""]:
-        yield state(Scope.LOW_LOSS, run.scope, Severity.ADVICE, dtype=run.dtypes["loss"])
-
-
 def _costs(row: Compared, best: ScopeRun | None, record: ScopePass, *, timed: bool) -> Iterator[Statement]:
     """Yield the cost of a scope, against the recommended scope if it runs; in time only where `timed`."""
-    run, cost = row.run, partial(_cost, row.run.scope)
-    if run.error:
-        yield state(Scope.RAISES, run.scope, error=run.error)
-        return
-    yield from _state_of_memory(run, best)
+    run = row.run
     if timed and row.ratio is not None and row.ratio.differs:
-        yield cost(Scope.TIME, ratio=row.ratio.value, low=row.ratio.low, high=row.ratio.high)
+        yield advise(Scope.TIME, run.scope, **row.ratio.facts)
     if best is None:
         return
     if sum(run.casts) > sum(best.casts) > 0:
-        yield cost(Scope.CASTS, casts=casts_text(run.casts), than=casts_text(best.casts))
+        yield advise(Scope.CASTS, run.scope, casts=casts_text(run.casts), than=casts_text(best.casts))
     if (run.peak or 0) > LARGER_PEAK * (best.peak or 0) > 0:
-        yield cost(Scope.PEAK, peak=run.peak, than=best.peak)
+        yield advise(Scope.PEAK, run.scope, peak=run.peak, than=best.peak)
     for part, error, least in (
         ("output", run.output_rel_l2, best.output_rel_l2),
         ("loss", run.loss_rel_error, best.loss_rel_error),
@@ -205,13 +198,9 @@ def _costs(row: Compared, best: ScopeRun | None, record: ScopePass, *, timed: bo
         ("update", run.update_rel_l2, best.update_rel_l2),
     ):
         if least is not None and error is None:
-            yield cost(Scope.UNDEFINED, what=part)
+            yield advise(Scope.UNDEFINED, run.scope, what=part)
         elif least is not None and error is not None and error > LARGER * least:
-            yield cost(Scope.ERROR, what=part, error=error, than=least, reference=record.reference_dtype)
-
-
-def _cost(scope: str, code: Scope, **facts: float | str | None) -> Statement:
-    return state(code, scope, Severity.ADVICE, **facts)
+            yield advise(Scope.ERROR, run.scope, what=part, error=error, than=least, reference=record.reference_dtype)
 
 
 def _state_of_memory(run: ScopeRun, best: ScopeRun | None) -> Iterator[Statement]:
@@ -222,9 +211,9 @@ def _state_of_memory(run: ScopeRun, best: ScopeRun | None) -> Iterator[Statement
     kept = (run.kept or 0) - ((best.kept or 0) if best else 0)
     growth = (run.growth or 0) - ((best.growth or 0) if best else 0)
     if growth > 0:
-        yield state(Scope.GROWS, run.scope, Severity.ADVICE, growth=growth)
+        yield advise(Scope.GROWS, run.scope, growth=growth)
     elif kept > 0:
-        yield state(Scope.KEEPS, run.scope, Severity.ADVICE, kept=kept)
+        yield advise(Scope.KEEPS, run.scope, kept=kept)
 
 
 def casts_text(casts: Sequence[int]) -> str:
@@ -239,10 +228,6 @@ _SHORT = {scope: scope for scope in SCOPES} | {WITH_BACKWARD: "with backward", U
 """The scopes' names in tables."""
 
 
-def _ratio(row: Compared) -> str:
-    return short_ratio(row.ratio) if row.ratio else "" if row.run.scope == FORWARD_AND_LOSS else UNDEFINED
-
-
 COLUMNS: Sequence[Column[Compared]] = (
     Column("scope", lambda row: row.run.scope, "scope", said=lambda row: _SHORT[row.run.scope]),
     Column("reason", lambda row: row.run.error or None, "raises", rare=True),
@@ -250,15 +235,18 @@ COLUMNS: Sequence[Column[Compared]] = (
         "first_casts", lambda row: row.run.casts[0] if row.run.casts else None, "casts", "whole",
         lambda row: casts_text(row.run.casts) if row.run.casts else UNDEFINED,
     ),
-    Column("later_casts", lambda row: _median(row.run.casts[1:])),
-    Column("later_cast_bytes", lambda row: _median(row.run.cast_bytes[1:]), "moved", "B"),
+    Column("later_casts", lambda row: median(row.run.casts[1:])),
+    Column("later_cast_bytes", lambda row: median(row.run.cast_bytes[1:]), "moved", "B"),
     Column("stale_weights", lambda row: row.run.stale, "stale", "whole"),
     Column("seconds", lambda row: step_seconds(row.run.samples), "step", "s"),
     Column("kept_bytes", lambda row: row.run.kept, "kept", "B"),
     Column("growth_bytes", lambda row: row.run.growth, "growth", "B"),
     Column("loss_rel_error", lambda row: row.run.loss_rel_error, "loss", "error"),
     Column("peak_memory_bytes", lambda row: row.run.peak, "peak", "B"),
-    Column("ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio", _ratio),
+    Column(
+        "ratio", lambda row: row.ratio and row.ratio.value, "time ratio", "ratio",
+        lambda row: short_ratio(row.ratio) if row.ratio else "" if row.run.scope == FORWARD_AND_LOSS else UNDEFINED,
+    ),
     Column("ratio_low", lambda row: row.ratio and row.ratio.low),
     Column("ratio_high", lambda row: row.ratio and row.ratio.high),
     Column("output_rel_l2", lambda row: row.run.output_rel_l2, "output", "error"),
@@ -285,7 +273,7 @@ Examples:
 """,
     doing="studying",
     asked=ScopeAsked,
-    task=Task(SCOPE, ScopeAsked, ScopePass, "ampbench.studies.scope_measure:do_scopes"),
+    task=Task(SCOPE, ScopeAsked, ScopePass, "ampbench.studies.scope_measure:measure_scopes"),
     selects=Selects(phases=("training",), among=AUTOCAST),
     title="Scope of autocast",
     key="scope",

@@ -61,7 +61,7 @@ class Loop:
         self._around_step: Region = region if scope == WITH_BACKWARD else nullcontext
         self._around_loop: Region = region if scope in (WHOLE_LOOP, UNCACHED_LOOP) else nullcontext
         self.step.network.autocast = region if scope == FORWARD_AND_LOSS else nullcontext
-        self._forward = _within(region, self.step.module) if scope == FORWARD else self.step.module
+        self._around_forward: Region = region if scope == FORWARD else nullcontext
         self._skipped = False
 
     def start(self, settled: Settled) -> None:
@@ -101,8 +101,13 @@ class Loop:
 
     def _take(self, turn: int, look: Look | None) -> None:
         step = self.step
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with self._around_forward():
+                return step.module(*args, **kwargs)
+
         with self._around_step():
-            output, loss = step.forward_and_backward(self._forward)
+            output, loss = step.forward_and_backward(forward)
         if look is not None:
             if step.scaler is not None:
                 step.scaler.unscale_(step.optimizer)
@@ -179,21 +184,14 @@ def _region(case: Case, device: Device, scope: str) -> Region:
     return partial(torch.autocast, device.type, dtype=dtype, cache_enabled=scope != UNCACHED_LOOP)
 
 
-def _within(region: Region, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def inside(*args: Any, **kwargs: Any) -> Any:
-        with region():
-            return forward(*args, **kwargs)
-
-    return inside
-
-
 def _kept(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
     """Return a copy of a tensor, which may be sparse, in fp64 on `keep`."""
     return tensor.detach().to_dense().to(keep.type, torch.float64, copy=True)
 
 
-def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, seconds: float) -> ScopePass:
-    """Return the numbers and times of `steps` training steps of `case` in each scope, timed for about `seconds`."""
+def measure_scopes(work: Work, asked: ScopeAsked) -> ScopePass:
+    """Return the numbers and times of training steps of a case in each scope."""
+    workload, case, device, steps = work.workload, work.case, work.device, asked.steps
     notes: list[str] = []
     with precision_flags(PRECISIONS[case.precision]):
         settled = settled_scaler(workload, case, device, notes)
@@ -205,7 +203,7 @@ def measure_scopes(workload: Workload, case: Case, device: Device, steps: int, s
         device.release()
         memory = _memory(builds, settled, device, notes)
         watch = FitnessWatch(device)
-        loops = side_by_side(builds, lambda loop, _: loop.start(settled), device, seconds, notes)
+        loops = side_by_side(builds, lambda loop, _: loop.start(settled), device, asked.seconds, notes)
         fitness = watch.seen()
     measured = {}
     for run, casts, (peaks, alive), samples in zip(running, traced, memory, loops, strict=True):
@@ -293,7 +291,6 @@ def _compared(scope: str, numbers: Numbers, reference: Numbers | None, notes: li
 def _traced(loop: Loop, settled: Settled, notes: list[str]) -> dict[str, list[int]]:
     """Return `split_by_step` of a loop; nothing, with a reason in `notes`, where no op can be watched."""
     loop.start(settled)
-    loop.restore()
     starts = [0]
     try:
         with trace_casts(loop.step.module) as ledger:
@@ -344,9 +341,7 @@ def _cpu_memory(builds: Sequence[partial[Loop]], settled: Settled, device: Devic
     calls = []
     for loop in loops:
         loop.start(settled)
-        loop.restore()
-        taken = loop.taken()
-        calls.append([partial(next, taken, None)] * (loop.steps + 1))  # the last leaves the region
+        calls.append([partial(next, loop.taken(), None)] * (loop.steps + 1))  # the last leaves the region
     device.release()
     changes = iter(cpu_changes([call for calls_of_loop in calls for call in calls_of_loop]))
     memory = []
@@ -362,7 +357,6 @@ def _cpu_memory(builds: Sequence[partial[Loop]], settled: Settled, device: Devic
 
 def _device_memory(loop: Loop, settled: Settled, device: Accelerator) -> tuple[list[int], list[int]]:
     loop.start(settled)
-    loop.restore()
     device.release()
     before = device.allocated_bytes()
     peaks, alive = [], []
@@ -373,8 +367,3 @@ def _device_memory(loop: Loop, settled: Settled, device: Accelerator) -> tuple[l
         alive.append(device.allocated_bytes() - before)
         device.reset_peak()
     return peaks, alive
-
-
-def do_scopes(work: Work, asked: ScopeAsked) -> ScopePass:
-    """Do the task "scope"."""
-    return measure_scopes(work.workload, work.case, work.device, asked.steps, asked.seconds)

@@ -32,6 +32,7 @@ from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, Case
 from ampbench.records.kinds import KINDS, named, verb_of
 from ampbench.records.measured import OTHER_SHARE, STEAL_SHARE, Failure, Fitness
+from ampbench.records.rules import DEVICE
 from ampbench.records.run import Entry, Header, Selection, Settings
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
@@ -270,12 +271,46 @@ def chosen(kind: str, names: Sequence[str], known: Collection[str]) -> list[str]
     return list(dict.fromkeys(names))
 
 
+def info(code: StrEnum, subject: str = "", /, **facts: float | str | None) -> Statement:
+    """Return a statement of severity info with the facts that are not None."""
+    return state(code, subject, Severity.INFO, **facts)
+
+
+def advise(code: StrEnum, subject: str = "", /, **facts: float | str | None) -> Statement:
+    """Return a statement of advice with the facts that are not None."""
+    return state(code, subject, Severity.ADVICE, **facts)
+
+
 def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     """Return the rows of each key, both in the order of the rows."""
     groups: dict[Any, list[T]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Torch(Generic[R]):
+    """The last results with a torch by device: accelerators that are here, the CPU, then absent devices."""
+
+    name: str
+    results: Sequence[R]
+
+
+def torches(runs: "Iterable[StoredRun]", results_of: "Callable[[StoredRun], Mapping[Any, R]]") -> list[Torch[R]]:
+    """Return each torch of runs with their results, of which the last with a key counts."""
+    by_torch: dict[str, dict[Any, R]] = {}
+    for run in runs:
+        if results := results_of(run):
+            by_torch.setdefault(run.header.environment.torch_version, {}).update(results)
+    return [Torch(f"torch {version}", here_first(results.values())) for version, results in by_torch.items()]
+
+
+def here_first(results: Iterable[Any]) -> list[Any]:
+    """Return results by device: accelerators of this machine, the CPU, then absent devices."""
+    results = list(results)
+    here = {result.device for result in results if result.how == DEVICE}
+    return sorted(results, key=lambda result: (result.device not in here, result.device == "cpu"))
 
 
 WIDEST = 3.0
@@ -300,6 +335,11 @@ class Ratio(NamedTuple):
     def differs(self) -> bool:
         """Whether the interval, as it is written, leaves 1 out."""
         return self.low is not None and self.high is not None and (round(self.low, 2) > 1 or round(self.high, 2) < 1)
+
+    @property
+    def facts(self) -> dict[str, float | None]:
+        """The ratio and its interval as facts of a statement."""
+        return {"ratio": self.value, "low": self.low, "high": self.high}
 
 
 def step_seconds(builds: Sequence[Sequence[float]]) -> float | None:
@@ -355,7 +395,7 @@ def unfit(fitness: Fitness) -> float | None:
 def busy(fitness: Fitness) -> Statement | None:
     """Return the statement that the machine was too busy for reliable times; None where it was not."""
     share = unfit(fitness)
-    return None if share is None else state(Timing.BUSY, "", Severity.ADVICE, share=share)
+    return None if share is None else advise(Timing.BUSY, share=share)
 
 
 def compared_steps(
@@ -367,9 +407,8 @@ def compared_steps(
         return [spoilt] if spoilt is not None else []
     before, after = step_seconds(unchanged), step_seconds(changed)
     if before is None or after is None:
-        return [state(Timing.NOISY, "", Severity.INFO, widest=WIDEST)]
+        return [info(Timing.NOISY, widest=WIDEST)]
     ratio = ratio_of(changed, unchanged)
     faster, slower = (ratio.high or math.inf) < 1, (ratio.low or 0.0) > 1
     code = Timing.FASTER if faster else Timing.SLOWER if slower else Timing.SAME
-    facts = {"before": before, "after": after, "ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-    return [state(code, "", Severity.INFO, **facts)]
+    return [info(code, before=before, after=after, **ratio.facts)]

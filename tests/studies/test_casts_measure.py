@@ -24,16 +24,22 @@ from ampbench.records.rules import DEVICE, FAKE
 from ampbench.records.wire import Reply
 from ampbench.studies import casts_measure as measure
 from ampbench.studies.casts import TASK
-from ampbench.studies.casts_measure import measure_casts
 from ampbench.worker import timing
 from ampbench.worker.worker import Worker
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
 from tests.scripted_channel import got
+from tests.studies.working import at_work
 from tests.traced_programs import CastLog
 
 MakeCase = Callable[..., Case]
+
+
+def measure_casts(workload: Workload, planned: Case, tracing: Tracing) -> CastPass:
+    return measure.measure_casts(at_work(workload, planned), tracing)
+
+
 QUICK = Tracing(seconds=0.05)
 UNTIMED = Tracing(time=False)
 

@@ -23,13 +23,13 @@ from ampbench.studies.check import (
     NOT_SHOWN,
     STUDY,
     Checked,
-    Torch,
     came_or_went,
     conclusions,
     diagnosis,
+    latest,
     pointers,
-    torches,
 )
+from ampbench.studies.study import Torch, torches
 from tests.stored_runs import holding, make_case, make_divergence, make_header, write_run
 
 CACHE, EPS, MIXED = "stale-weight-cast", "adam-fp16-eps", "promote-other-half"
@@ -64,13 +64,13 @@ def test_what_differs_by_design_is_told_as_a_trap_and_counted_among_no_defects()
 
 def test_results_of_devices_that_are_here_come_first(tmp_path: Path) -> None:
     results = [checked(MIXED, DEFECTIVE, "xpu", how=FAKE), checked(CACHE, GOOD), checked(CACHE, GOOD, "cuda")]
-    (torch,) = torches([run_of(tmp_path, *results)])
+    (torch,) = torches([run_of(tmp_path, *results)], lambda run: latest([run]))
     assert [result.device for result in torch.results] == ["cuda", "cpu", "xpu"]
 
 
 def test_a_check_that_comes_to_the_same_on_several_devices_is_a_row(tmp_path: Path) -> None:
     found = [checked(MIXED, DEFECTIVE), checked(MIXED, DEFECTIVE, "xpu", how=FAKE), checked(CACHE, GOOD)]
-    (torch,) = torches([run_of(tmp_path, *found)])
+    (torch,) = torches([run_of(tmp_path, *found)], lambda run: latest([run]))
     table, good, facts = [block for block in studies.section(STUDY, None, torch).blocks if block.rows]
     assert (table.title, [row[:2] for row in table.rows]) == ("Defects", [[MIXED, "cpu, xpu"]])
     assert (good.folded, facts.folded) == (True, True)

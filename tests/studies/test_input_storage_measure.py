@@ -9,10 +9,10 @@ from torch import nn
 
 from ampbench.records.case import Case
 from ampbench.records.measured import Skip
-from ampbench.studies.input_storage import StoragePass
+from ampbench.studies.input_storage import StorageAsked, StoragePass
 from ampbench.studies.input_storage_measure import NO_FLOATING, measure_storage
-from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
+from tests.studies.working import at_work
 
 PRECISIONS = ["bf16_autocast", "fp16_autocast"]
 PHASES = ["inference", "training"]
@@ -30,7 +30,7 @@ def measured(
 ) -> StoragePass:
     given.setdefault("loss", lambda output: output.float().square().mean())
     workload = Workload(module=module, inputs=inputs, **given)
-    found = measure_storage(workload, case_of(precision, phase), Cpu(), 0.02)
+    found = measure_storage(at_work(workload, case_of(precision, phase)), StorageAsked(seconds=0.02))
     assert isinstance(found, StoragePass)
     return found
 
@@ -161,7 +161,8 @@ def test_a_skip_connection_from_the_input_loses_what_its_first_op_does_not() -> 
 
 def test_integer_inputs_are_skipped_with_the_reason() -> None:
     workload = Workload(module=nn.Embedding(8, 4), inputs=torch.arange(4))
-    assert measure_storage(workload, case_of(), Cpu(), 0.02) == Skip(case_id=case_of().case_id, reason=NO_FLOATING)
+    skip = measure_storage(at_work(workload, case_of()), StorageAsked(seconds=0.02))
+    assert skip == Skip(case_id=case_of().case_id, reason=NO_FLOATING)
 
 
 def test_a_step_that_does_not_take_half_is_a_finding() -> None:

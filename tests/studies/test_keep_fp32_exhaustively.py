@@ -15,6 +15,7 @@ from ampbench.worker.divergence import References
 from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 from tests.planted_faults import Scaled, SharpSoftmax, SixteensSummed, TinyVariance
+from tests.studies.working import at_work
 
 MakeCase = Callable[..., Case]
 Errors = list[float | None]
@@ -82,7 +83,7 @@ def test_a_search_finds_a_set_as_small_as_the_smallest_of_all(
         weights = torch.randn_like(module(inputs))
     workload = Workload(module=module, inputs=inputs, loss=lambda output: (output.float() * weights).sum())
     planned, references = case(precision, phase), References()
-    space = search_space(workload, planned, Cpu(), Limits(max_error=1.0))
+    space = search_space(at_work(workload, planned), Limits(max_error=1.0))
     assert len(space.units) == units
 
     @cache

@@ -22,6 +22,7 @@ from ampbench.worker.step import Step
 from ampbench.worker.timing import FEWEST_PAIRS, PAIRS
 from ampbench.workload import Workload
 from tests.planted_faults import SharpSoftmax, small_conv_net, small_encoder
+from tests.studies.working import at_work
 
 MakeCase = Callable[..., Case]
 FAULTLESS = 1e-2
@@ -36,7 +37,7 @@ class Quick(Cpu):
 
 
 def search_space(workload: Workload, planned: Case, device: Cpu) -> SearchSpace:
-    return measure.search_space(workload, planned, device, Limits(max_error=FAULTLESS))
+    return measure.search_space(at_work(workload, planned, device), Limits(max_error=FAULTLESS))
 
 
 def told(space: SearchSpace) -> list[list[str]]:

@@ -25,6 +25,7 @@ from ampbench.studies.headroom import (
     FLUSHING,
     OVERFLOW,
     Headroom,
+    RangesAsked,
     conclusions,
     predicted_and_seen,
     predicted_gradients,
@@ -33,10 +34,10 @@ from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.trace.keep_fp32 import keep_fp32
 from ampbench.worker import distances
 from ampbench.worker.distances import MEANT, UNKNOWN
-from ampbench.worker.machine import Cpu
 from ampbench.worker.step import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.planted_faults import SMALL, Function, Scaled, small_conv_net, small_encoder
+from tests.studies.working import at_work
 
 MakeCase = Callable[..., Case]
 
@@ -46,7 +47,7 @@ def mean_square(output: Any) -> torch.Tensor:
 
 
 def measure(workload: Workload, case: Case, *precisions: str, steps: int = 1) -> RangePass:
-    found = measure_ranges(workload, case, Cpu(), steps, precisions)
+    found = measure_ranges(at_work(workload, case), RangesAsked(steps=steps, precisions=[*precisions]))
     assert msgspec.json.decode(msgspec.json.encode(found), type=RangePass) == found
     return found
 

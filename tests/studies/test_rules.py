@@ -7,14 +7,13 @@ from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleProbe
 from ampbench.studies.rules import (
     DISAGREEMENTS,
     RulesCode,
-    Torch,
     alike,
     compare_rules,
     conclusions,
     find_disagreements,
-    torches,
     unobserved,
 )
+from ampbench.studies.study import Torch, torches
 from tests.report.traced_runs import probed
 from tests.rule_probes import call, observation, probe, trial
 
@@ -127,11 +126,6 @@ def test_what_only_one_probe_could_observe_is_no_change():
     assert compare_rules(probe(unseen), probe(observation(observed="float32"))) == []
 
 
-def test_probes_of_two_devices_are_not_compared():
-    with pytest.raises(ValueError, match="probes of cpu and of xpu"):
-        compare_rules(probe(device="cpu"), probe(device="xpu"))
-
-
 def test_an_op_that_goes_alters_what_autocast_does_and_one_that_comes_does_not():
     without, with_op = probe(), probe(observation(observed="float32"))
     (gone,), (new,) = compare_rules(with_op, without), compare_rules(without, with_op)
@@ -208,7 +202,9 @@ def test_a_device_that_could_not_be_probed_says_why():
 
 def test_of_several_probes_of_a_torch_and_a_device_the_last_counts():
     runs = [probed("unlisted"), probed("float32"), probed("banned", "2.11.0")]
-    assert [(each.name, each.probes[0].observations[0].observed) for each in torches(runs)] == [
+    assert [
+        (each.name, each.results[0].observations[0].observed) for each in torches(runs, lambda run: run.of(RuleProbe))
+    ] == [
         ("torch 2.15.0", "float32"),
         ("torch 2.11.0", "banned"),
     ]

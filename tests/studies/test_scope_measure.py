@@ -21,6 +21,7 @@ from ampbench.studies.scope import (
     UNCACHED_LOOP,
     WHOLE_LOOP,
     WITH_BACKWARD,
+    ScopeAsked,
     ScopePass,
     ScopeRun,
 )
@@ -29,6 +30,7 @@ from ampbench.worker.machine import Cpu
 from ampbench.worker.step import NO_DROPOUT
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
+from tests.studies.working import at_work
 
 STEPS = 4
 
@@ -45,7 +47,7 @@ def case(precision: str = "bf16_autocast", **changes: Any) -> Case:
 
 
 def measure(workload: Workload, planned: Case | None = None, steps: int = STEPS) -> ScopePass:
-    found = measure_scopes(workload, planned or case(), Quick(), steps, 0.02)
+    found = measure_scopes(at_work(workload, planned or case(), Quick()), ScopeAsked(steps=steps, seconds=0.02))
     assert msgspec.json.decode(msgspec.json.encode(found), type=ScopePass) == found
     assert [run.scope for run in found.scopes] == list(SCOPES)
     return found

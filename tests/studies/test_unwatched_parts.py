@@ -9,11 +9,13 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from ampbench.records.case import Case
+from ampbench.studies.headroom import RangesAsked
 from ampbench.studies.headroom_measure import UNREAD, UNSEEN, measure_ranges
 from ampbench.worker.machine import Cpu
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.step import COMPILED
 from ampbench.workload import Workload
+from tests.studies.working import at_work
 from tests.trace.test_higher_order import Attending, Branching, Looping
 
 MakeCase = Callable[..., Case]
@@ -82,7 +84,7 @@ def test_it_goes_through_origin_and_headroom(part: str, case: MakeCase) -> None:
     assert all(row.own_rel_l2 and (row.kept_rel_l2 or row.note) for row in rows.values())
     assert rows.keys() == {"0", "1._orig_mod" if part == "compiled" else "1", "2"}
     assert origin.output_rel_l2
-    headroom = measure_ranges(with_part(part), case("fp32", phase), Cpu(), 0, ["bf16_autocast"])
+    headroom = measure_ranges(at_work(with_part(part), case("fp32", phase)), RangesAsked(precisions=["bf16_autocast"]))
     (low,) = headroom.low_runs
     assert [row.module for row in low.modules] == list(rows)
     assert low.error == ""

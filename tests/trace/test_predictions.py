@@ -9,6 +9,7 @@ from ampbench.studies.headroom import (
     FLUSHES,
     FLUSHING,
     OVERFLOW,
+    RangesAsked,
     by_running_module,
     predict,
     predicted_and_seen,
@@ -16,9 +17,9 @@ from ampbench.studies.headroom import (
 from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.trace.errors import watch_errors
 from ampbench.trace.ranges import watch_ranges
-from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
+from tests.studies.working import at_work
 
 NAMES = [
     *("resnet18", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
@@ -111,11 +112,8 @@ def test_predictions_of_passes_in_training_and_inference_are_precise_and_complet
         )
         for phase in ("training", "inference"):
             passed = measure_ranges(
-                workload,
-                make_case(workload="net", family="vision", phase=phase, batch_size=2),
-                Cpu(),
-                0,
-                ["fp16_autocast", "fp16_pure"],
+                at_work(workload, make_case(workload="net", family="vision", phase=phase, batch_size=2)),
+                RangesAsked(precisions=["fp16_autocast", "fp16_pure"]),
             )
             for low in passed.low_runs:
                 for row in predicted_and_seen(passed, low):
