@@ -8,7 +8,7 @@ hardware runs whole are decomposed, with casts in between (`casts_inside`).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -16,7 +16,6 @@ import msgspec
 from msgspec import structs
 
 from ampbench.records import Builds, Count, Positive, Seconds, one_of
-from ampbench.records.labels import few
 from ampbench.records.measured import Fitness
 
 INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = "input", "weight", "buffer", "activation", "gradient", "state"
@@ -266,9 +265,9 @@ STORE, KEEP, ONCE, STAY = "store", "keep", "once", "stay"
 """Ways to save casts: store the value in the low dtype, keep a weight's copy, cast once, stay in the low dtype."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Saving:
-    """Casts (their ops) that one change would make unnecessary: `kind` is a key above, `advice` the change.
+    """Casts (their ops) to `to_dtype` that one change would make unnecessary: `kind` is a key above.
 
     `names` are the tensors: all inputs, weights or buffers of one change of one kind, or one activation. `bytes_moved`
     and `seconds` are the cost of the casts.
@@ -280,7 +279,7 @@ class Saving:
     casts: tuple[int, ...]
     bytes_moved: int
     seconds: float | None
-    advice: str
+    to_dtype: str
 
 
 def bytes_moved(conversions: Iterable[Cast | Promotion]) -> int:
@@ -322,9 +321,9 @@ def savings(trace: CastTrace) -> list[Saving]:
             casts=tuple(cast.index for cast in casts),
             bytes_moved=bytes_moved(casts),
             seconds=sum(cast.seconds or 0.0 for cast in casts) if trace.timed else None,
-            advice=_advice(kind, casts),
+            to_dtype=to_dtype,
         )
-        for (kind, subject, _, _), casts in groups.items()
+        for (kind, subject, to_dtype, _), casts in groups.items()
     ]
     return sorted(possible, key=lambda saving: (-(saving.seconds or 0.0), -saving.bytes_moved, saving.casts))
 
@@ -345,33 +344,6 @@ def _kind(cast: Cast, known: set[tuple[int, str]], by_index: Mapping[int, Cast],
 
 def _lowers(cast: Cast) -> bool:
     return cast.bytes_written < cast.bytes_read
-
-
-def _advice(kind: str, casts: Sequence[Cast]) -> str:
-    cast = casts[0]
-    named = _named(casts)
-    if kind == STORE:
-        them = "it" if len({cast.name for cast in casts}) == 1 else "them"
-        return f"store {named} in {cast.to_dtype}: no op reads {them} uncast"
-    if kind == KEEP:
-        return (
-            f"keep the copy of {named}, which autocast's cache does not hold: it holds fp32 leaves that require grad, "
-            "outside inference mode"
-        )
-    if kind == ONCE:
-        return f"cast {named} to {cast.to_dtype} once and pass the copy on: it is cast more than once"
-    return f"{named} goes from {cast.to_dtype} to {cast.from_dtype} and back: one of its ops could stay"
-
-
-def _named(casts: Sequence[Cast]) -> str:
-    """Return "weight fc.weight" or "10 weights (conv1.weight, fc.weight and 8 more)"."""
-    subject = casts[0].what
-    names = list(dict.fromkeys(cast.name for cast in casts))
-    if names in ([""], [subject]):
-        return f"the {subject}{'' if names[0] else ' without a name'}"
-    if len(names) == 1:
-        return f"{subject} {names[0]}"
-    return f"{len(names)} {subject}s ({few(names)})"
 
 
 def cast_users(trace: CastTrace) -> list[Operation | None]:

@@ -73,6 +73,10 @@ def document(
     kind, known, subjects = KINDS[study.kind], found_of(study, stored), subjects_of(study, stored, case_ids)
     key, header, first = study.key or kind.found.line, stored.header, study.tables[0]
     of_cases = {subject.case.case_id: subject for subject in subjects if subject.case}
+
+    def as_data(found: Any) -> Any:
+        return list(map(record_data, found)) if isinstance(found, list) else record_data(found)
+
     outcomes = list(_outcomes(stored, case_ids, known))
 
     def data() -> dict[str, Any]:
@@ -86,12 +90,13 @@ def document(
                     "outcome": outcome,
                     "reason": reason or None,
                     **(_concluded(study, of_cases[case_id]) if case_id in of_cases else {}),
-                    **({key: _as_data(known[case_id])} if case_id in known else {}),
+                    **({key: as_data(known[case_id])} if case_id in known else {}),
                 }
                 for case_id, outcome, reason in outcomes
             ]
         else:
-            whole[key] = [row for record in known.values() for row in _listed(_as_data(record))]
+            held = map(as_data, known.values())
+            whole[key] = [row for data in held for row in (data if isinstance(data, list) else [data])]
         plain: dict[str, Any] = finite(whole if study.subjects is None else whole | _by_name(study, subjects))
         return plain
 
@@ -170,19 +175,11 @@ def _tables(study: "Study[Any, Any]", subjects: Iterable[Subject[Any]]) -> dict[
     }
 
 
-def _listed(data: Any) -> list[Any]:
-    return data if isinstance(data, list) else [data]
-
-
 def _codes(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> Iterator[Code]:
     """Yield the code to paste of each case with code."""
     for subject in subjects:
         if subject.case and (text := study.code(subject.case, subject.found)):
             yield Code("To paste" if len(subjects) == 1 else f"To paste for {subject.name}", text)
-
-
-def _as_data(record: Any) -> Any:
-    return [_as_data(item) for item in record] if isinstance(record, list) else record_data(record)
 
 
 def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Section:
@@ -210,14 +207,20 @@ def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -
     room -= len(wrapped(whole.title, WIDTH)) + 2
     if sum(len(block.rows) for block in whole.blocks) < room and sum(map(_lines, whole.blocks)) <= room:
         return _unfolded(whole)
-    blocks = []
+    blocks, hidden = [], 0
     for block in whole.blocks:
         most = bisect_right(range(1, min(len(block.rows), ROWS) + 1), room, key=lambda rows: _lines(cut(block, rows)))
         fits = most >= min(FEWEST, len(block.rows)) if block.rows else _lines(block) <= room
         if fits and not block.folded:
             blocks.append(cut(block, most) if block.rows else block)
             room -= _lines(blocks[-1])
-    return Section(whole.title, [*blocks, Block(as_sentence(REST))])
+            hidden += len(block.rows) - len(blocks[-1].rows)
+    return Section(whole.title, [*blocks, _rest(hidden)])
+
+
+def _rest(hidden: int) -> Block:
+    """Return the last line of a screen that leaves out some rows of its tables."""
+    return Block(as_sentence(REST + (f": {counted(hidden, 'more row')}" if hidden else "")))
 
 
 def _unfolded(whole: Section) -> Section:
@@ -247,7 +250,7 @@ def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: i
         listed = Block("", listed.headers, [[name, answer] for name, _, answer in rows])
     most = bisect_right(range(1, len(rows) + 1), room - 3, key=lambda length: _lines(cut(listed, length)))
     title = " · ".join(filter(None, [counted(len(subjects), study.subject), *traits]))
-    return Section(title, [cut(listed, most), Block(as_sentence(REST))])
+    return Section(title, [cut(listed, most), _rest(len(rows) - most)])
 
 
 def _sentences(statements: Sequence[Statement]) -> list[str]:
@@ -469,6 +472,7 @@ TEMPLATES: Mapping[str, str] = {
         "{one:else|every seed gave the same weights and batches: do not seed in the function that makes the workload}"
     ),
     "training-no-ratio": "no comparison: fp32's loss ends at 0, does not fall, or its training broke off",
+    "training-seen": "judged on the batches it trained on: the workload has no held-out data",
     "training-inexact": "differs from fp32 at the end{control:only|, so that no verdict is possible}",
 }
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from ampbench.core.precisions import PRECISIONS
-from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.statement import Statement
 from ampbench.core.units import UNDEFINED
 from ampbench.records import casts as terms
 from ampbench.records.case import Case
@@ -48,9 +48,11 @@ from ampbench.studies.study import (
     Study,
     Table,
     Timing,
+    advise,
     asks,
     busy,
     grouped,
+    info,
     step_seconds,
 )
 
@@ -64,6 +66,8 @@ TASK = Task(CASTS, Tracing, CastPass, "ampbench.studies.casts_measure:measure_ca
 GRAPHS = (terms.COMPILED, terms.TRACED)
 SLOWEST = 3.0
 """Above this ratio of traced to untraced time, the share of casts does not hold for the untraced step."""
+CHANGES = {terms.STORE: "store in", terms.KEEP: "keep a copy in", terms.ONCE: "cast once to", terms.STAY: "stay in"}
+"""What to do to the values of a saving, before the dtype."""
 STORED = "only stored"
 """The name in place of an op where no op uses the copy."""
 MOVES = terms.VIEWS | terms.CASTS | {"copy", "clone"}
@@ -97,33 +101,29 @@ def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
     """Yield the number and cost of casts, possible savings, and gaps in the trace."""
     trace, step = record.trace, step_seconds(record.step_samples)
     if not trace.casts and case.precision in PRECISIONS and PRECISIONS[case.precision].autocast is None:
-        yield _info(Casts.NONE, precision=case.precision)
+        yield info(Casts.NONE, precision=case.precision)
     else:
         halfway = record.how == FAKE and not trace.inference and all(op.phase == "forward" for op in trace.ops)
-        yield _info(
+        yield info(
             Casts.MADE, casts=len(trace.casts), bytes=bytes_moved(trace.casts), forward=halfway or None,
             fake=record.how == FAKE or None, **_cost(trace, step),
         )  # fmt: skip
     if saved := sum(len(saving.casts) for saving in savings(trace)):
-        yield state(Casts.SAVED, "", Severity.ADVICE, casts=saved)
+        yield advise(Casts.SAVED, casts=saved)
     if inside := trace.promotions:
         ops = len({promotion.operation for promotion in inside})
-        yield _info(Casts.PROMOTED, ops=ops, inputs=len(inside), bytes=bytes_moved(inside))
+        yield info(Casts.PROMOTED, ops=ops, inputs=len(inside), bytes=bytes_moved(inside))
     if step is not None:
-        yield _info(Casts.STEP, seconds=step, builds=len(record.step_samples))
+        yield info(Casts.STEP, seconds=step, builds=len(record.step_samples))
     elif record.step_samples:
-        yield state(Timing.NOISY, "", Severity.ADVICE, widest=WIDEST)
+        yield advise(Timing.NOISY, widest=WIDEST)
     yield from filter(None, [busy(record.fitness)])
     if trace.weights and trace.casts:
         uses = Counter(use.status for use in trace.weights)
         counts = {"cast": uses[terms.CAST], "reused": uses[terms.REUSED], "idle": uses[terms.NOT_NEEDED]}
-        yield _info(Casts.WEIGHTS, uses=len(trace.weights), cache=cache_bytes(trace) or None, **counts)
+        yield info(Casts.WEIGHTS, uses=len(trace.weights), cache=cache_bytes(trace) or None, **counts)
     yield from _of_graphs(record)
     yield from _unseen(record)
-
-
-def _info(code: Casts, subject: str = "", /, **facts: float | str | None) -> Statement:
-    return state(code, subject, Severity.INFO, **facts)
 
 
 def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
@@ -139,22 +139,22 @@ def _of_graphs(record: CastPass) -> Iterator[Statement]:
     """Yield the casts of traced and compiled graphs."""
     for graph in record.graphs:
         if graph.error:
-            yield state(Casts.NO_GRAPH, graph.graph, Severity.ADVICE, error=graph.error)
+            yield advise(Casts.NO_GRAPH, graph.graph, error=graph.error)
         elif graph.graph != terms.AUTOGRAD:
             fates, eager = Counter(cast.fate for cast in graph.casts), len(_model_casts(record.trace, graph))
             counts = {fate: fates[fate] for fate in (terms.KEPT, terms.FUSED, terms.FOLDED) if fates[fate]}
-            yield _info(Casts.GRAPH, graph.graph, casts=len(graph.casts), eager=eager, **counts)
+            yield info(Casts.GRAPH, graph.graph, casts=len(graph.casts), eager=eager, **counts)
 
 
 def _unseen(record: CastPass) -> Iterator[Statement]:
     """Yield ops that cast or may cast invisibly."""
     for (name, sources, results), count in casts_inside(record.trace).items():
-        yield _info(Casts.INSIDE, op=name, given=" and ".join(sources), made=" and ".join(results), count=count)
+        yield info(Casts.INSIDE, op=name, given=" and ".join(sources), made=" and ".join(results), count=count)
     names = Counter(op.name for op in record.trace.ops)
     others = [name for name in names if name.partition(".")[0] not in SEEN_INSIDE]
     if others:
         short = [name.removeprefix("higher_order.") for name in others]
-        yield _info(Casts.UNSEEN, names=few(short), ops=sum(names[name] for name in others))
+        yield info(Casts.UNSEEN, names=few(short), ops=sum(names[name] for name in others))
 
 
 class CastRow(NamedTuple):
@@ -366,10 +366,6 @@ def _of_autograd(record: CastPass) -> list[Row]:
     return [structs.asdict(cast) | {"dtypes": _ways(cast)} for cast in casts]
 
 
-def _savings(record: CastPass) -> list[Row]:
-    return [dataclasses.asdict(saving) | {"casts": len(saving.casts)} for saving in savings(record.trace)]
-
-
 def _op(name: str) -> str:
     return name.removeprefix("aten.")
 
@@ -428,8 +424,9 @@ WEIGHTS = _columns(
     ("cast_bytes", "moved", "B"), ("cache_bytes", "cached", "B"), ("name", "weight"),
 )  # fmt: skip
 SAVINGS = _columns(
-    ("kind",), ("what",), ("names",), ("casts", "casts", "whole"), ("bytes_moved", "moved", "B"),
-    ("seconds", "traced", "s"), ("advice", "change"),
+    ("kind",), ("what", "what"), ("names", "names", "", lambda row: few(filter(None, row["names"]))),
+    ("casts", "casts", "whole"), ("bytes_moved", "moved", "B"), ("seconds", "traced", "s"),
+    ("to_dtype", "change", "", lambda row: f"{CHANGES[row['kind']]} {row['to_dtype']}"),
 )  # fmt: skip
 OTHERWISE = _columns(
     ("graph", "graph"), ("kind", "kind"), ("module", "module", "", _modules), ("phase", "phase"), ("what", "what"),
@@ -481,7 +478,12 @@ Examples:
     tables=(
         Table("casts", ALL, all_casts),
         Table("origins", ORIGINS, by_origin, "Where they come from"),
-        Table("savings", SAVINGS, _savings, "What could be saved"),
+        Table(
+            "savings", SAVINGS,
+            lambda record: [vars(row) | {"casts": len(row.casts)} for row in savings(record.trace)],
+            "What could be saved",
+            "store: no op reads the value uncast; keep: autocast's cache does not hold it; stay: it is cast and back",
+        ),
         Table("ops", OPS, by_op, "Casts per op"),
         Table("promotions", INSIDE, by_promoting_op, "Inputs that ops convert inside", "in no count of casts"),
         Table("modules", MODULES, by_module, "Dtypes in and out of modules", folded=True),

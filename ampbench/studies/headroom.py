@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -37,7 +37,7 @@ from ampbench.records.ranges import (
 )
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import Selects, Session, Study, Table, asks
+from ampbench.studies.study import Selects, Session, Study, Table, advise, asks, grouped, info
 from ampbench.workloads.index import LIBRARIES
 
 if TYPE_CHECKING:
@@ -161,8 +161,7 @@ def predict(
     at least `FLUSHES` of its outputs round to zero, or become zero in a normalisation because its inputs do. An
     overflow inside a module is not predicted.
     """
-    form = find_format(dtype)
-    kind = values[0].kind if values else ""
+    form, kind = find_format(dtype), values[0].kind if values else ""
 
     def lowered(row: Magnitudes) -> bool:
         if row.what == WEIGHT:
@@ -170,9 +169,21 @@ def predict(
         return computes_low and row.what in (ACTIVATION, INPUT)
 
     used = [row for row in values if lowered(row)]
+    overflowing = [
+        row.what
+        for row in used
+        if (row.largest or 0.0) >= form.overflow
+        and not (row.what == INPUT and kind in _TAMES_INFINITY)
+        and not row.name.endswith("running_var")
+    ]
     mean_low = lowered_weights is None and any(part in kind for part in _STORES_MEAN)
-    zeros = _flushing(used, values, kind, form, mean_low=mean_low)
-    return {OVERFLOW: Event(_overflowing(used, kind, form)), FLUSHING: Event(zeros)}
+    inputs = [row for row in used if row.what == INPUT and any(part in kind for part in _NORMALISES)]
+    flushing = ""
+    if any(row.what == ACTIVATION and _share(row, form) >= FLUSHES for row in used):
+        flushing = ACTIVATION
+    elif any(_normalised_to_zero(row, values, form, mean_low) >= FLUSHES for row in inputs):
+        flushing = INPUT
+    return {OVERFLOW: Event(overflowing[0] if overflowing else ""), FLUSHING: Event(flushing)}
 
 
 def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes]]:
@@ -181,9 +192,7 @@ def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes
     The parameters and buffers of a part that did not run itself are put to the nearest module around it that did, as an
     attention's are that uses its projection's: they are left out where no such module ran.
     """
-    every: dict[str, list[Magnitudes]] = {}
-    for row in values:
-        every.setdefault(row.module, []).append(row)
+    every = grouped(values, attrgetter("module"))
     ran = {name: list(rows) for name, rows in every.items() if any(row.what in (INPUT, ACTIVATION) for row in rows)}
     for name in [name for name in every if name not in ran]:
         around = name
@@ -192,26 +201,6 @@ def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes
         if around in ran:
             ran[around] += [row for row in every[name] if row.what == WEIGHT]
     return ran
-
-
-def _overflowing(used: Sequence[Magnitudes], kind: str, form: Format) -> str:
-    """Return the kind of a module's values that the format cannot hold; "": none."""
-    for row in used:
-        spared = (row.what == INPUT and kind in _TAMES_INFINITY) or row.name.endswith("running_var")
-        if row.largest is not None and row.largest >= form.overflow and not spared:
-            return row.what
-    return ""
-
-
-def _flushing(
-    used: Sequence[Magnitudes], values: Sequence[Magnitudes], kind: str, form: Format, *, mean_low: bool
-) -> str:
-    """Return the kind of values that makes a module flush; "": none."""
-    outputs = next((row for row in used if row.what == ACTIVATION and row.largest is not None), None)
-    if outputs and _share(outputs, form) >= FLUSHES:
-        return ACTIVATION
-    inputs = [row for row in used if row.what == INPUT and any(part in kind for part in _NORMALISES)]
-    return INPUT if any(_normalised_to_zero(row, values, form, mean_low) >= FLUSHES for row in inputs) else ""
 
 
 def _share(values: Magnitudes, form: Format) -> float:
@@ -486,28 +475,26 @@ def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype:
         facts = {"worst": worst.module or ROOT, "values": values_phrase(worst), "reach": fit(worst, dtype).reach}
         yield state(Headroom.OVERFLOWS, dtype, count=len(overflowing), modules=len(modules), dtype=dtype, **facts)
     else:
-        yield state(Headroom.FITS, dtype, Severity.INFO, modules=len(modules), flush=int(not flushing))
+        yield info(Headroom.FITS, dtype, modules=len(modules), flush=int(not flushing))
     if flushing:
-        yield state(Headroom.FLUSHES, dtype, Severity.ADVICE, count=len(flushing), names=few(flushing))
+        yield advise(Headroom.FLUSHES, dtype, count=len(flushing), names=few(flushing))
     least = find_format(dtype).overflow / MARGIN
     if close := [
         name or ROOT for name, row in known.items() if (row.largest or 0.0) >= least and name not in overflowing
     ]:
-        yield state(Headroom.NEAR, dtype, Severity.ADVICE, count=len(close), margin=MARGIN, names=few(close))
+        yield advise(Headroom.NEAR, dtype, count=len(close), margin=MARGIN, names=few(close))
     scales = usable_scales(record.magnitudes, dtype)
     if scales is not None and scales.needed:
         highest = format_scale(scales.highest) if scales.highest != scales.lowest else None
         without = scales.unscaled if scales.unscaled != scales.flushed else None
         facts = {"flushed": scales.flushed or None, "limiting": scales.limiting or ROOT, "unscaled": without}
-        lowest = format_scale(scales.lowest)
-        yield state(Headroom.SCALE, dtype, Severity.ADVICE, lowest=lowest, highest=highest, **facts)
+        yield advise(Headroom.SCALE, dtype, lowest=format_scale(scales.lowest), highest=highest, **facts)
     elif scales is not None:
         severity = Severity.ADVICE if scales.flushed else Severity.INFO
         yield state(Headroom.UNSCALED, dtype, severity, flushed=scales.flushed or None)
     rows = [row for row in record.swallowed if row.dtype == dtype]
     if lost := sum(row.swallowed for row in rows):
-        share = lost / sum(row.moved for row in rows)
-        yield state(Headroom.SWALLOWED, dtype, Severity.ADVICE, dtype=dtype, share=share)
+        yield advise(Headroom.SWALLOWED, dtype, dtype=dtype, share=lost / sum(row.moved for row in rows))
 
 
 def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
@@ -519,16 +506,14 @@ def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
         known = [row[event] for row in events if row[event].seen is not None]
         predicted, happened = sum(bool(row.predicted) for row in known), sum(bool(row.seen) for row in known)
         if predicted or happened:
-            yield state(Headroom.SEEN, name, Severity.ADVICE, event=event, predicted=predicted, seen=happened)
+            yield advise(Headroom.SEEN, name, event=event, predicted=predicted, seen=happened)
     gradients = predicted_gradients(record, low)
     if gradients and not forward_overflows(low):
         scale = format_scale(low.scaler_scale) if low.scaler_scale is not None else None
         predicted_share, flushed = flushed_together(gradients)
         nonfinite = sum(row.nonfinite > 0 for row in gradients)
         facts = {"nonfinite": nonfinite, "parameters": len(gradients)} if nonfinite else {}
-        yield state(
-            Headroom.GRADIENTS, name, Severity.INFO, scale=scale, predicted=predicted_share, seen=flushed, **facts
-        )
+        yield info(Headroom.GRADIENTS, name, scale=scale, predicted=predicted_share, seen=flushed, **facts)
 
 
 def _whole_step(low: LowRun) -> Statement:
@@ -544,7 +529,7 @@ def _whole_step(low: LowRun) -> Statement:
         return state(Headroom.FIRST, name, first=str(first))
     if step is not None:
         return state(Headroom.NONFINITE, name, step=step)
-    return state(Headroom.FINITE if whole_step_seen(low) else Headroom.UNSEEN, name, Severity.INFO)
+    return info(Headroom.FINITE if whole_step_seen(low) else Headroom.UNSEEN, name)
 
 
 def forward_overflows(low: LowRun) -> bool:
@@ -593,11 +578,13 @@ def modules(record: RangePass) -> list[Module]:
             outputs = next((fit(row, "fp16") for row in values if row.what == ACTIVATION), Fit())
             predictions = {dtype: predict(values, dtype) for dtype in FORMATS}
             rows.append(Module(name, values[0].kind, worst, outputs, predictions))
-
-    def harmless(row: Module) -> tuple[bool | float, ...]:
-        return *(not event.predicted for event in row.predictions["fp16"].values()), -(row.values.largest or 0.0)
-
-    return sorted(rows, key=harmless)
+    return sorted(
+        rows,
+        key=lambda row: (
+            [not event.predicted for event in row.predictions["fp16"].values()],
+            -(row.values.largest or 0.0),
+        ),
+    )
 
 
 def _would(dtype: str) -> Callable[[Module], str]:

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from ampbench.core.budget import LEAST_KEPT, Budget
 from ampbench.core.precisions import LOW, PRECISIONS
-from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.statement import Statement, state
 from ampbench.core.units import UNDEFINED, format_error
 from ampbench.errors import UsageError
 from ampbench.records import Count, ErrorSize, KeptShare, Share, StepSeconds
@@ -27,7 +27,6 @@ from ampbench.records.case import Case
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.labels import few
 from ampbench.records.measured import OUT_OF_MEMORY, Failure, Fitness, Skip
-from ampbench.records.ranges import ROOT
 from ampbench.records.run import Entry, Selection
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
@@ -37,8 +36,10 @@ from ampbench.studies.study import (
     Session,
     Study,
     Table,
+    advise,
     asks,
     busy,
+    info,
     ratio_of,
     short_ratio,
     step_seconds,
@@ -316,19 +317,6 @@ SETS: Sequence[Column[KeptSet]] = (
     Column("reason", lambda row: row.trial.error or None),
 )  # fmt: skip
 """Columns of a tried set: its modules, separated by blanks, and its errors on the first batch."""
-KEPT: Sequence[Column[Unit]] = (
-    Column("module", lambda unit: " ".join(unit.modules), "module",
-           said=lambda unit: few(path or ROOT for path in unit.modules)),
-    Column("kind", lambda unit: unit.kind, "kind"),
-    Column("own_rel_l2", lambda unit: unit.own_rel_l2, "own error", "error"),
-    Column("overflows", lambda unit: unit.overflows or None, "overflows", "share", rare=True),
-)  # fmt: skip
-
-
-def kept_units(record: Searched) -> list[Unit]:
-    """Return the units that are kept, in the order of running."""
-    kept = record.ended.kept if record.ended else None
-    return [record.space.units[index] for index in sorted(units_of(record.space, kept or []))]
 
 
 class Keep(StrEnum):
@@ -358,7 +346,7 @@ def conclusions(_: Case, record: Searched) -> Iterator[Statement]:
     """Yield the modules to keep, their error, whether the set is minimal and holds on other batches, and its cost."""
     sets = {tuple(row.trial.kept): row for row in kept_sets(record)}
     kept = record.ended.kept if record.ended else None
-    facts = {"units": len(kept_units(record)), "modules": len(record.space.units), "trials": len(sets)}
+    facts = {"units": len(units_of(record.space, kept or [])), "modules": len(record.space.units), "trials": len(sets)}
     if record.ended is None:
         best = next((row for row in sets.values() if row.meets), None)
         facts["units"], names = (best.units, kept_names(best.trial.kept)) if best else (0, None)
@@ -367,22 +355,18 @@ def conclusions(_: Case, record: Searched) -> Iterator[Statement]:
         yield state(Keep.MISSED, untried=tuple(WHOLE) not in sets or None, **facts)
         yield from _closest(record)
     elif not kept:
-        yield _info(Keep.NOTHING, **facts)
+        yield info(Keep.NOTHING, **facts)
         yield from _errors(record, sets[()].trial)
         yield from _elsewhere(record, record.ended)
     else:
         answer, none = sets[tuple(kept)], sets[()]
         yield state(Keep.WHOLE if kept == WHOLE else Keep.FOUND, names=few(kept, NAMED), **facts)
         yield from _errors(record, answer.trial, none.trial)
-        yield _info(Keep.MINIMAL if record.ended.minimal else Keep.SPENT, **facts)
+        yield info(Keep.MINIMAL if record.ended.minimal else Keep.SPENT, **facts)
         yield from _elsewhere(record, record.ended)
         yield from _cost(record.ended, answer, none, sets[tuple(WHOLE)])
     references = {trial.reference_error for trial in record.trials if trial.reference_error}
     yield from (state(Keep.REFERENCE, why=why) for why in references)
-
-
-def _info(code: Keep, **facts: float | str | None) -> Statement:
-    return state(code, "", Severity.INFO, **facts)
 
 
 def _errors(record: Searched, trial: Trial, before: Trial | None = None) -> Iterator[Statement]:
@@ -394,12 +378,12 @@ def _errors(record: Searched, trial: Trial, before: Trial | None = None) -> Iter
     ):
         if limit is not None:
             low = getattr(before, name, None)
-            yield _info(
+            yield info(
                 Keep.ERROR, what=part, reference=trial.reference_dtype, error=getattr(trial, name), before=low,
                 limit=limit, nonfinite=before.nonfinite or None if before and low is None else None,
             )  # fmt: skip
     if limits.min_update_kept is not None:
-        yield _info(
+        yield info(
             Keep.UPDATE, share=trial.update_kept, before=before.update_kept if before else None,
             limit=limits.min_update_kept, nonfinite=trial.update_nonfinite or None, why=trial.update_undefined or None,
         )  # fmt: skip
@@ -411,7 +395,7 @@ def _closest(record: Searched) -> Iterator[Statement]:
     worst = worst_trials(limits, record.trials).values()
     best = min(worst, key=lambda trial: (share_of(limits, trial), trial.output_rel_l2 or 0.0))
     undefined = next((trial.error for trial in record.trials if trial.error), "")
-    yield _info(Keep.CLOSEST, names=kept_names(best.kept), why=undefined or None)
+    yield info(Keep.CLOSEST, names=kept_names(best.kept), why=undefined or None)
     yield from _errors(record, best)
 
 
@@ -421,9 +405,9 @@ def _elsewhere(record: Searched, ended: KeepSearch) -> Iterator[Statement]:
     if others:
         gradient = max((trial.grad_rel_l2 for trial in others if trial.grad_rel_l2 is not None), default=None)
         error = max(trial.output_rel_l2 or 0.0 for trial in others)
-        yield _info(Keep.CONFIRMED, batches=len(others), error=error, gradient=gradient)
+        yield info(Keep.CONFIRMED, batches=len(others), error=error, gradient=gradient)
     if ended.unconfirmed:
-        yield _info(Keep.UNCONFIRMED, why=ended.unconfirmed, more=bool(others) or None)
+        yield info(Keep.UNCONFIRMED, why=ended.unconfirmed, more=bool(others) or None)
 
 
 def _cost(ended: KeepSearch, answer: KeptSet, none: KeptSet, whole: KeptSet) -> Iterator[Statement]:
@@ -432,21 +416,16 @@ def _cost(ended: KeepSearch, answer: KeptSet, none: KeptSet, whole: KeptSet) -> 
     if spoilt is not None:
         yield spoilt
     elif answer.ratio:
-        yield _info(Keep.TIME, **_ratio_facts(answer.ratio))
+        yield info(Keep.TIME, **answer.ratio.facts)
         if whole is not answer and whole.timed.samples:
             ratio = ratio_of(answer.timed.samples, whole.timed.samples)
             slower = ratio.low is not None and ratio.low > 1
-            code, severity = (Keep.SLOWER, Severity.ADVICE) if slower else (Keep.FASTER, Severity.INFO)
-            yield state(code, "", severity, **_ratio_facts(ratio))
+            yield advise(Keep.SLOWER, **ratio.facts) if slower else info(Keep.FASTER, **ratio.facts)
     if not whole.timed.samples:
-        yield state(Keep.UNTIMED, "", Severity.ADVICE, why=ended.untimed or None)
+        yield advise(Keep.UNTIMED, why=ended.untimed or None)
     peaks = {"kept": answer.timed.peak_bytes, "none": none.timed.peak_bytes, "all": whole.timed.peak_bytes}
     if peaks["kept"] is not None:
-        yield _info(Keep.PEAK, **peaks)
-
-
-def _ratio_facts(ratio: Ratio) -> dict[str, float | None]:
-    return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+        yield info(Keep.PEAK, **peaks)
 
 
 WIDTH = 88
@@ -454,25 +433,23 @@ WIDTH = 88
 
 
 def code(case: Case, record: Searched) -> str:
-    """Return Python code that keeps the chosen modules in fp32; "" where none or all are kept."""
+    """Return Python code that keeps the chosen modules in fp32; "" where none or all are kept.
+
+    Names that `keep_fp32` would take for patterns are escaped.
+    """
     kept = record.ended.kept if record.ended else None
     if not kept or kept == WHOLE:
         return ""
-    row = PRECISIONS[case.precision]
+    row, names = PRECISIONS[case.precision], [json.dumps(escape(name), ensure_ascii=False) for name in kept]
     if row.autocast is not None:
-        return "\n".join(["import ampbench", "", *_call(kept, cast_back=False), ""])
-    moved = f"model = model.to(torch.{row.storage})  # after keep_fp32: what is kept stays fp32"
-    return "\n".join(["import torch", "", "import ampbench", "", *_call(kept, cast_back=True), moved, ""])
-
-
-def _call(kept: list[str], *, cast_back: bool) -> list[str]:
-    """Return the call of `keep_fp32`; names that it would take for patterns are escaped."""
-    names = [json.dumps(escape(name), ensure_ascii=False) for name in kept]
-    arguments = ["model", *names, *(["cast_back=True"] if cast_back else [])]
-    line = f"ampbench.keep_fp32({', '.join(arguments)})"
-    if len(line) <= WIDTH:
-        return [line]
-    return ["ampbench.keep_fp32(", *(f"    {argument}," for argument in arguments), ")"]
+        first, arguments, last = [], ["model", *names], []
+    else:
+        first, arguments = ["import torch", ""], ["model", *names, "cast_back=True"]
+        last = [f"model = model.to(torch.{row.storage})  # after keep_fp32: what is kept stays fp32"]
+    call = [f"ampbench.keep_fp32({', '.join(arguments)})"]
+    if len(call[0]) > WIDTH:
+        call = ["ampbench.keep_fp32(", *(f"    {argument}," for argument in arguments), ")"]
+    return "\n".join([*first, "import ampbench", "", *call, *last, ""])
 
 
 def _refined(selection: Selection, asked: KeepAsked) -> Selection:
@@ -745,7 +722,6 @@ Examples:
             "", SETS, kept_sets, "Other sets that were tried", keys=PRICED, only=lambda row: not _is_priced(row),
             folded=True,
         ),
-        Table("kept", KEPT, kept_units, "Kept in fp32", "own error: on exact inputs, against fp32"),
     ),
     conclusions=conclusions,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ampbench.core.precisions import LOW
-from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.statement import Statement, state
 from ampbench.core.units import counted, format_share
 from ampbench.records.case import Case
 from ampbench.records.kinds import ORIGIN
@@ -16,7 +16,7 @@ from ampbench.records.labels import few
 from ampbench.records.ranges import FLUSHES, ROOT, ModuleError, OriginPass, ranked
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import Selects, Study, Table, asks
+from ampbench.studies.study import Selects, Study, Table, advise, asks, info
 
 _MATTERS = 0.05
 """The share of the output's error from which one module matters: roundings that change by chance move it by less."""
@@ -51,7 +51,7 @@ def conclusions(_: Case, record: OriginPass) -> Iterator[Statement]:
         return
     compared = [row for row in record.modules if row.elements]
     if record.output_rel_l2 is not None:
-        yield state(Origin.OUTPUT, "", Severity.INFO, error=record.output_rel_l2, reference=record.reference)
+        yield info(Origin.OUTPUT, error=record.output_rel_l2, reference=record.reference)
     else:
         strange = record.first_nonfinite is not None or any(row.overflowed for row in compared)
         yield state(Origin.UNDEFINED, strange=int(strange))
@@ -61,14 +61,14 @@ def conclusions(_: Case, record: OriginPass) -> Iterator[Statement]:
     worst = sorted((row for row in compared if row.own_rel_l2), key=lambda row: -(row.own_rel_l2 or 0.0))
     if worst and not record.ablations:
         names = ", ".join(row.module or ROOT for row in worst[:3])
-        yield state(Origin.WORST, "", Severity.ADVICE, names=names, error=worst[0].own_rel_l2)
+        yield advise(Origin.WORST, names=names, error=worst[0].own_rel_l2)
     elif compared and not worst and not events:
-        yield state(Origin.EXACT, "", Severity.INFO)
+        yield info(Origin.EXACT)
     if record.first_nonfinite is not None:
         yield state(Origin.FIRST, first=str(record.first_nonfinite))
     if left := [row.note or "no reason given" for row in record.modules if not row.elements]:
         reasons = few(f"{reason} ({count:,})" for reason, count in Counter(left).most_common())
-        yield state(Origin.LEFT_OUT, "", Severity.INFO, count=len(left), modules=len(record.modules), reasons=reasons)
+        yield info(Origin.LEFT_OUT, count=len(left), modules=len(record.modules), reasons=reasons)
 
 
 def _kept(record: OriginPass) -> Iterator[Statement]:
@@ -79,10 +79,10 @@ def _kept(record: OriginPass) -> Iterator[Statement]:
     module, error = best[0]
     share = None if record.output_rel_l2 is None else 1 - error / record.output_rel_l2
     if share is not None and share < _MATTERS:
-        yield state(Origin.SPREAD, "", Severity.INFO, module=module, share=max(share, 0.0))
+        yield info(Origin.SPREAD, module=module, share=max(share, 0.0))
     else:
         then = ", ".join(name for name, _ in best[1:3]) or None
-        yield state(Origin.KEPT, "", Severity.ADVICE, module=module, error=error, share=share, then=then)
+        yield advise(Origin.KEPT, module=module, error=error, share=share, then=then)
 
 
 def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:

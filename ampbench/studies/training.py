@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -38,7 +39,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.rows import place_of, run_name
-from ampbench.studies.study import Selects, Session, Study, Table, asks, chosen, grouped
+from ampbench.studies.study import Selects, Session, Study, Table, advise, asks, chosen, grouped, info
 
 if TYPE_CHECKING:
     from ampbench.drive.servers import Channel
@@ -383,6 +384,7 @@ class Learns(StrEnum):
     ONE_START = "training-one-start"
     NO_RATIO = "training-no-ratio"
     INEXACT = "training-inexact"
+    SEEN = "training-seen"
 
 
 class Trouble(StrEnum):
@@ -564,23 +566,19 @@ def _reasoned(metric: Metric, ending: Ending, alike: int) -> tuple[ChangeStatus,
     The training loss is no worse where the one-sided bound at 5% is within the margin (non-inferiority).
     """
     if alike:
-        return ChangeStatus.INCONCLUSIVE, [_why(Learns.ONE_START, one=int(alike == 1))]
+        return ChangeStatus.INCONCLUSIVE, [info(Learns.ONE_START, one=int(alike == 1))]
     if ending.verdict is None or ending.difference is None or not metric.learns:
-        return ChangeStatus.INCONCLUSIVE, [_why(Learns.NO_RATIO)]
+        return ChangeStatus.INCONCLUSIVE, [info(Learns.NO_RATIO)]
     unit: dict[str, Any] = {"margin": 100 * metric.margin, "unit": metric.unit}
     undecided = ending.verdict is ChangeStatus.INCONCLUSIVE
     bounded = ending.high is not None and ending.high <= metric.margin
     if (undecided and metric.name == FIT and bounded) or ending.verdict is ChangeStatus.UNCHANGED:
-        return ChangeStatus.UNCHANGED, [_why(Learns.WITHIN, metric=metric.name, **unit)]
+        return ChangeStatus.UNCHANGED, [info(Learns.WITHIN, metric=metric.name, **unit)]
     low, high = (None if end is None else 100 * end for end in (ending.low, ending.high))
     apart = {"by": 100 * abs(ending.difference), "less": int(ending.difference < 0), "low": low, "high": high}
     seeds = unit if ending.seeds_needed is None else {"seeds": ending.seeds_needed}
-    why = [_why(Learns.APART, metric=metric.name, unit=metric.unit, **apart)]
-    return ending.verdict, [*why, _why(Learns.SEEDS, **seeds)] if undecided else why
-
-
-def _why(code: Learns, **facts: Any) -> Statement:
-    return state(code, "", Severity.INFO, **facts)
+    why = [info(Learns.APART, metric=metric.name, unit=metric.unit, **apart)]
+    return ending.verdict, [*why, info(Learns.SEEDS, **seeds)] if undecided else why
 
 
 def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
@@ -590,14 +588,14 @@ def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
         if not row.judged and (broke := _broke(row.trainings, metric, row.name)) is not None:
             yield broke
         if row.arm in ARMS and row.first.verdict in SHOWN:
-            yield state(Learns.INEXACT, row.name, Severity.ADVICE, control=int(row.arm == CONTROL))
+            yield advise(Learns.INEXACT, row.name, control=int(row.arm == CONTROL))
     if metric.learns is False or (metric.fall is not None and metric.fall < HARDLY):
         facts = {"before": metric.before, "value": metric.after, "learns": int(bool(metric.learns))}
-        yield state(Learns.FLAT, BASELINE, Severity.ADVICE, metric=metric.name, **facts)
+        yield advise(Learns.FLAT, BASELINE, metric=metric.name, **facts)
     trains = {row.arm: row.trains for row in learned.judged}
     serving = [arm for arm in (DEFAULT, *trains) if arm not in ("", UNSCALED) and trains.get(arm)]
     if trains.get(UNSCALED):
-        yield _why(Learns.NEEDLESS)
+        yield info(Learns.NEEDLESS)
     elif trains.get(UNSCALED) is False and serving:
         yield state(Learns.NEEDED, setting=serving[0])
     alike: dict[str, tuple[list[Statement], list[str]]] = {}
@@ -608,6 +606,8 @@ def conclusions(_: Any, learned: Learned) -> Iterator[Statement]:
     for statements, names in sorted(alike.values(), key=lambda pair: list(Learns).index(Learns(pair[0][0].code))):
         for statement in statements:
             yield replace(statement, subject=all_of(names), facts={**statement.facts, "count": len(names)})
+    if metric.name == FIT:
+        yield info(Learns.SEEN)
 
 
 def _of_row(row: Row) -> list[Statement]:
@@ -670,16 +670,16 @@ def _percent(value: float | None, unit: str = "") -> str:
     return UNDEFINED if value is None else f"{round(100 * value, 2) + 0.0:+.2f}{unit}"
 
 
-def _mean(row: Ended) -> str:
-    _, metric, ending = row
-    return UNDEFINED if ending.mean is None else f"{ending.mean:.{'2%' if metric.name == ACCURACY else '4g'}}"
-
-
 ENDINGS: Sequence[Column[Ended]] = (
     Column("precision", lambda ended: ended[0].name, "precision"),
     Column("case_id", lambda ended: ended[0].case_id),
     Column("metric", lambda ended: ended[1].name, "metric"),
-    Column("mean", lambda ended: ended[2].mean, "end", "loss", _mean),
+    Column(
+        "mean", lambda ended: ended[2].mean, "end", "loss",
+        lambda ended: (
+            UNDEFINED if ended[2].mean is None else f"{ended[2].mean:.{'2%' if ended[1].name == ACCURACY else '4g'}}"
+        ),
+    ),
     Column("sd", lambda ended: ended[2].sd),
     Column(
         "difference", lambda ended: ended[2].difference, "vs fp32", "share",
@@ -696,49 +696,39 @@ ENDINGS: Sequence[Column[Ended]] = (
 )  # fmt: skip
 
 
-def _looks(row: Row) -> list[GradientLook]:
-    return [look for training in row.trainings for look in training.looks]
+def gradients(learned: Learned) -> list[dict[str, Any]]:
+    """Return the loss scales and the gradients of rows that have some."""
+    rows = []
+    for row in learned.judged:
+        looks = [look for training in row.trainings for look in training.looks]
+        scaled = [training for training in row.trainings if training.scales]
+        if looks or scaled:
+            nonzero = sum(look.nonzero for look in looks)
+            steps = sum((Counter(training.nonfinite) for training in row.trainings), Counter())
+            rows.append(
+                {
+                    "precision": row.name,
+                    "case_id": row.case_id,
+                    "last_scale": row.trainings[0].scales[-1][1] if row.trainings[0].scales else None,
+                    "skipped_steps": sum(len(training.skipped) for training in scaled) if scaled else None,
+                    "flushed_share": sum(look.flushed for look in looks) / nonzero if nonzero else None,
+                    "grad_rel_l2": mean_of((look.rel_l2 for look in looks), statistics.median),
+                    "nonfinite_gradients": few(name for name, _ in steps.most_common()),
+                    "scales": [format_scale(scaled[0].scales[at][1]) for at in (0, -1)] if scaled else [UNDEFINED],
+                }
+            )
+    return rows
 
 
-def _flushed(row: Row) -> float | None:
-    nonzero = sum(look.nonzero for look in _looks(row))
-    return sum(look.flushed for look in _looks(row)) / nonzero if nonzero else None
-
-
-def _scales(row: Row) -> str:
-    """Return the first and the last loss scale of a row's first training, "2^16 → 2^14"."""
-    scales = next((training.scales for training in row.trainings if training.scales), None)
-    return UNDEFINED if not scales else " → ".join(dict.fromkeys(format_scale(scales[at][1]) for at in (0, -1)))
-
-
-def _nonfinite(row: Row) -> str:
-    """Return the parameters whose gradients were not finite in most steps, "fc.weight, fc.bias and 3 more"."""
-    steps = sum((Counter(training.nonfinite) for training in row.trainings), Counter())
-    return few(name for name, _ in steps.most_common())
-
-
-GRADIENTS: Sequence[Column[Row]] = (
-    Column("precision", lambda row: row.name, "precision"),
-    Column("case_id", lambda row: row.case_id),
-    Column(
-        "last_scale", lambda row: row.trainings[0].scales[-1][1] if row.trainings[0].scales else None, "scale",
-        said=_scales,
-    ),
-    Column(
-        "skipped_steps",
-        lambda row: mean_of((len(training.skipped) for training in row.trainings if training.scales), sum),
-        "skipped steps", "whole",
-    ),
-    Column("flushed_share", _flushed, "flushed", "share"),
-    Column(
-        "grad_rel_l2", lambda row: mean_of((look.rel_l2 for look in _looks(row)), statistics.median), "error", "error",
-    ),
-    Column("nonfinite_gradients", _nonfinite, "not finite", rare=True),
-)  # fmt: skip
-
-
-def _with_gradients(learned: Learned) -> list[Row]:
-    return [row for row in learned.judged if any(training.looks or training.scales for training in row.trainings)]
+GRADIENTS: Sequence[Column[Mapping[str, Any]]] = [
+    Column(key, itemgetter(key), *shown)
+    for key, *shown in (
+        ("precision", "precision"), ("case_id",),
+        ("last_scale", "scale", "", lambda row: " → ".join(dict.fromkeys(row["scales"]))),
+        ("skipped_steps", "skipped steps", "whole"), ("flushed_share", "flushed", "share"),
+        ("grad_rel_l2", "error", "error"), ("nonfinite_gradients", "not finite", "", None, True),
+    )
+]  # fmt: skip
 
 
 def _mean_losses(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
@@ -878,7 +868,7 @@ Examples:
     task=TASK,
     timeout="1800",
     selects=Selects(
-        precision="See ampbench list precisions. Default: all.",
+        precision="See ampbench list precisions. Default: all; on a CPU master weights by name (bf16_master).",
         workloads=("digits", "characters"),
         phases=("training",),
         own_precisions=True,
@@ -901,7 +891,7 @@ Examples:
             keys="precision metric mean difference low verdict",
         ),
         Table(
-            "gradients", GRADIENTS, _with_gradients, "Gradients and loss scale",
+            "gradients", GRADIENTS, gradients, "Gradients and loss scale",
             "flushed: share of fp32's gradients that are zero in the training; error: median; not finite: "
             "gradients of these parameters in some step",
             keys="precision last_scale skipped_steps flushed_share grad_rel_l2 nonfinite_gradients",

@@ -33,7 +33,7 @@ def test_an_input_that_every_op_casts_could_be_stored_low():
     (saving,) = savings(ledger.trace)
     assert (saving.kind, saving.names, saving.casts) == (STORE, ("input",), (2,))
     assert saving.bytes_moved == 4 * 16 * 6
-    assert saving.advice == "store the input in bf16: no op reads it uncast"
+    assert saving.to_dtype == "bf16"
     assert kinds(trace(lambda: lin(x.bfloat16()), lin)) == []
 
 
@@ -58,7 +58,6 @@ def test_a_frozen_weight_is_not_in_the_cache():
     ledger = trace(lambda: lin(lin(x)), lin)
     (saving,) = savings(ledger.trace)
     assert (saving.kind, saving.casts) == (KEEP, (ledger.casts[1].index,))
-    assert "autocast's cache does not hold" in saving.advice
 
 
 def test_a_value_cast_twice_could_be_cast_once_unless_it_changed():
@@ -81,7 +80,7 @@ def test_a_value_cast_there_and_back_could_stay():
     (saving,) = savings(ledger.trace)
     assert (saving.kind, saving.what) == (STAY, "activation")
     assert ledger.casts[-1].index in saving.casts
-    assert saving.advice.endswith("goes from bf16 to fp32 and back: one of its ops could stay")
+    assert saving.to_dtype == "bf16"
 
 
 def test_casts_inside_an_op_are_nobodys_to_save():
@@ -98,7 +97,6 @@ def test_weights_could_be_stored_low_in_inference_only(grad, stored):
         found = savings(trace(lambda: lin(x), lin).trace)
     assert [set(saving.names) for saving in found] == stored
     assert {(saving.kind, saving.what) for saving in found} <= {(STORE, "weight")}
-    assert all(saving.advice.startswith("store 2 weights (") for saving in found)
 
 
 def test_a_weight_that_an_op_reads_as_it_is_could_not_be_stored_low():
@@ -129,7 +127,6 @@ def test_a_buffer_could_be_stored_low_in_inference_only():
     with torch.inference_mode():
         (saving,) = savings(trace(lambda: net(x), net).trace)
     assert (saving.kind, saving.what, saving.names) == (STORE, "buffer", ("table",))
-    assert saving.advice == "store buffer table in bf16: no op reads it uncast"
     assert kinds(trace(lambda: net(x), net)) == []
 
 
@@ -139,4 +136,4 @@ def test_two_casts_are_left_of_three_once_the_input_is_stored_in_half():
     assert (len(before.casts), len(after.casts)) == (3, 2)
     (saving,) = savings(before.trace)
     assert [before.casts[2].index] == list(saving.casts)
-    assert "store the input in bf16" in saving.advice
+    assert (saving.kind, saving.what) == (STORE, "input")

@@ -16,17 +16,16 @@ from ampbench.records.changes import ChangeStatus, Evidence, Status
 from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Score
 from ampbench.records.ranges import FirstNonfinite
-from ampbench.show.document import records
 from ampbench.show.studies import lines
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.training import (
-    GRADIENTS,
     Learned,
     Learns,
     Trained,
     Training,
     Trouble,
     conclusions,
+    gradients,
     learned,
     metrics_of,
     trained_cases,
@@ -92,8 +91,8 @@ def test_each_precision_gets_its_verdict_in_the_order_of_every_table():
     assert row.first.high is not None
     assert row.first.low < -0.015 < row.first.high < 0
     assert one.metric.decisions == 800
-    row = records(GRADIENTS, one.rows)[3]
-    assert (row["precision"], row["skipped_steps"]) == ("fp16_autocast", 3)
+    row = next(row for row in gradients(one) if row["precision"] == "fp16_autocast")
+    assert row["skipped_steps"] == 3
 
 
 def test_what_to_do_is_said_first():
@@ -475,13 +474,14 @@ def test_a_scale_is_needed_where_only_trainings_with_one_end_as_fp32_does():
     assert codes(one)[0] == (Learns.NEEDED, "")
     assert facts(one, Learns.NEEDED) == {"setting": "default"}
     assert facts(one, Learns.APART, "no scaling")["by"] == pytest.approx(200, rel=0.01)
-    row = next(row for row in records(GRADIENTS, one.rows) if row["precision"] == "no scaling")
+    row = next(row for row in gradients(one) if row["precision"] == "no scaling")
     assert (row["flushed_share"], row["grad_rel_l2"]) == (pytest.approx(0.4), 1e-3)
 
 
 def test_no_scale_is_needed_where_training_without_one_ends_as_fp32_does():
     one = only(scaled({"fp32": 0.2, "no scaling": 0.2, "default": 0.2}))
     assert codes(one)[0] == (Learns.NEEDLESS, "")
+    assert (one.metric.name, codes(one)[-1]) == ("training loss", (Learns.SEEN, ""))
 
 
 def test_where_a_training_breaks_it_is_told_what_made_the_first_value_that_is_not_finite():
