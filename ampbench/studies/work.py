@@ -30,7 +30,7 @@ from ampbench.drive.session import (
     require_work,
 )
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
-from ampbench.records.case import DEVICES, Environment, WorkloadSource
+from ampbench.records.case import DEVICES, WorkloadSource
 from ampbench.records.kinds import LINES, line_of, stage_of, verb_of
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Header, Selection, Settings
@@ -141,18 +141,6 @@ def filled(channel: Channel, study: Study[A, Any], settings: Settings, asked: A,
     return on.unanswered(blank, answer) if isinstance(answer, Failure) else answer  # type: ignore[return-value]
 
 
-def _work_of(study: Study[A, Any], session: Session[A]) -> Work:
-    settings, asked, task = session.prepared.settings, session.asked, study.task
-    if study.work is not None:
-        return study.work(session)
-    if study.on_devices is not None:
-        return lambda channel, piece: filled(channel, study, settings, asked, piece.part)
-    assert task is not None
-    return lambda channel, piece: ask_worker(
-        channel, piece.planned, settings, task, study.request(session, piece.planned)
-    )
-
-
 def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, writer: RunWriter, watch: Watch) -> str:
     """Do each piece of work by `work`, with every entry to `writer` at once; return the kind of end.
 
@@ -172,7 +160,9 @@ def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, wr
                     entry = work(pool, piece)
                     writer.check(entry)
                 except CannotBeError as error:
-                    entry = _failure_of(piece, error)
+                    if isinstance(piece.of, str) or error.line not in LINES:
+                        raise
+                    entry = error.failure(piece.key, stage_of(error.line))
                 watch(piece, entry)
                 writer.append(entry)
                 if isinstance(entry, Failure | Skip):
@@ -183,13 +173,6 @@ def do_pieces(open_channel: OpenChannel, pieces: Iterable[Piece], work: Work, wr
     finally:
         writer.append(Footer(ended=ended, finished_at=now()))
     return ended
-
-
-def _failure_of(piece: Piece, error: CannotBeError) -> Failure:
-    """Return the failure of a piece's case whose entry cannot be stored; raises `error` for a piece without a case."""
-    if isinstance(piece.of, str) or error.line not in LINES:
-        raise error
-    return error.failure(piece.key, stage_of(error.line))
 
 
 @contextmanager
@@ -276,10 +259,18 @@ def _planned(study: Study[A, Any], selection: Selection, settings: Settings, fir
     asked, describe = structs.replace(selection, precisions=[*tried], paths=[]), describer(first.channel, settings)
     how = {"absent_devices": selects.absent, "emulated": selects.emulated}
     plan = make_plan(asked, first.environment, describe, **how)
-    if tried is AUTOCAST:
-        plan = [planned for planned in plan if _is_default(planned, first.environment)]
-    if not selects.own_precisions:
-        refuse_own(selection)
+    if tried is AUTOCAST:  # to each device's default dtype
+        plan = [
+            planned
+            for planned in plan
+            if (device := first.environment.device(planned.case.device)) is None
+            or planned.case.precision == default_autocast(device.autocast_dtype)
+        ]
+    for row in () if selects.own_precisions else map(find_precision, selection.precisions):
+        if row.name not in BUILT_IN:
+            raise UsageError(
+                f"{row.name} is your own precision: measure it with `ampbench run`; this verb takes ampbench's own"
+            )
     if selection.phases:
         return plan
     return in_one_phase(plan) if selects.one_phase else [entry for entry in plan if entry.skip not in WITHOUT_LOSS]
@@ -293,9 +284,20 @@ def worked(study: Study[A, Any], session: Session[A], pieces: Sequence[Piece], w
         watch(piece, entry)
         writer.append(entry)
 
-    at_work = dataclasses.replace(session, keep=keep)
+    work = _work_of(study, dataclasses.replace(session, keep=keep))
+    return do_pieces(session.prepared.open_channel, pieces, work, writer, watch)
 
-    return do_pieces(session.prepared.open_channel, pieces, _work_of(study, at_work), writer, watch)
+
+def _work_of(study: Study[Any, Any], session: Session[A]) -> Work:
+    settings, asked, task = session.prepared.settings, session.asked, study.task
+    if study.work is not None:
+        return study.work(session)
+    if study.on_devices is not None:
+        return lambda channel, piece: filled(channel, study, settings, asked, piece.part)
+    assert task is not None
+    return lambda channel, piece: ask_worker(
+        channel, piece.planned, settings, task, study.request(session, piece.planned)
+    )
 
 
 Watching = Callable[[Sequence[Piece]], AbstractContextManager[Watch]]
@@ -392,7 +394,7 @@ def work_through(
 def require_among(selection: Selection, allowed: Sequence[str], verb: str) -> None:
     """Raise `UsageError` unless all precisions selected are `allowed` for a verb.
 
-    Possible precisions of a user are skipped here and below: `refuse_own` knows them.
+    Possible precisions of a user are skipped: they are known once the plan is made.
     """
     for row in built_in_rows(selection):
         if row.same_ops in allowed:
@@ -411,18 +413,3 @@ def built_in_rows(selection: Selection) -> list[Precision]:
         with suppress(UnknownNameError):
             rows.append(find_precision(name))
     return [row for row in rows if row.name in BUILT_IN]
-
-
-def refuse_own(selection: Selection) -> None:
-    """Raise `UsageError` for a user's own or an unknown precision, now that all of them are known."""
-    for row in map(find_precision, selection.precisions):
-        if row.name not in BUILT_IN:
-            raise UsageError(
-                f"{row.name} is your own precision: measure it with `ampbench run`; this verb takes ampbench's own"
-            )
-
-
-def _is_default(planned: PlannedCase, environment: Environment) -> bool:
-    """Return whether autocast, unless told otherwise, uses the dtype of this case on its device."""
-    device = environment.device(planned.case.device)
-    return device is None or planned.case.precision == default_autocast(device.autocast_dtype)
