@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ampbench.cli.options import (
     A_RUN,
@@ -18,10 +18,6 @@ from ampbench.cli.options import (
 from ampbench.cli.printing import check_writable, print_note, print_text, write_files
 from ampbench.core.units import counted
 from ampbench.errors import StoreError, UnknownNameError, UsageError
-
-if TYPE_CHECKING:
-    from ampbench.store import StoredRun
-
 
 PARQUET = "parquet"
 """The format of one file for all runs."""
@@ -49,7 +45,6 @@ def command(
     output: Annotated[
         Path | None, Option("-o", "--output", metavar="FILE", help="Write this file. Default: print.")
     ] = None,
-    baseline: Annotated[str, Option(metavar="RUN", help="Write the comparison with this run (junit).")] = "",
     results: Results = DEFAULT_RESULTS,
 ) -> int:
     """Convert stored runs to another program's format, or its results to runs; docs/convert.md lists the fields kept.
@@ -57,7 +52,6 @@ def command(
     \b
     Examples:
       ampbench convert latest --to junit -o ampbench.xml
-      ampbench convert latest --baseline main.jsonl --to junit
       ampbench convert latest --to github-smaller -o smaller.json
       ampbench convert results --to parquet -o runs.parquet
       ampbench convert results/asv .benchmarks --to native
@@ -66,8 +60,6 @@ def command(
 
     if to not in (known := [*FORMATS, PARQUET, NATIVE]):
         raise UnknownNameError("format", to, known)
-    if baseline and to != "junit":
-        raise UsageError(f"--to {to} does not take --baseline: junit does")
     if to == NATIVE:
         if output is not None:
             raise UsageError(f"--to {NATIVE} does not take -o: it writes into the folder of --results")
@@ -79,7 +71,7 @@ def command(
         raise UsageError(f"--to {to} takes one run, not {len(runs)}: convert them one by one, or use parquet")
     if output is not None:
         check_writable(output)
-    text = _parquet(runs, results) if to == PARQUET else _text(runs[0], to, baseline, results)
+    text = _parquet(runs, results) if to == PARQUET else _text(runs[0], to, results)
     if output is not None:
         write_files({output: text})
         print_note(f"wrote {output}")
@@ -88,30 +80,19 @@ def command(
     return 0
 
 
-def _text(run: str, to: str, baseline: str, results: Path) -> str:
-    """Return a run, or its comparison with a `baseline`, in the format `to`; note the cases left out."""
-    stored = _read(run, results)
-    if baseline:
-        from ampbench.comparison import Comparison
-        from ampbench.convert import junit_of_comparison
-
-        return junit_of_comparison(Comparison(_read(baseline, results), stored).compared)
+def _text(run: str, to: str, results: Path) -> str:
+    """Return a run in the format `to`; note the cases left out."""
+    from ampbench import store
     from ampbench.convert import written
 
+    stored = store.read_run(store.find_run(run, results, print_note))
+    if stored.cut:
+        print_note(f"{stored.path} {store.CUT}")
     text, lost = written(stored, to)
     if lost:
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(lost.items()))
         print_note(f"{to} has no place for {counts}: left out")
     return text
-
-
-def _read(run: str, results: Path) -> "StoredRun":
-    from ampbench import store
-
-    stored = store.read_run(store.find_run(run, results, print_note))
-    if stored.cut:
-        print_note(f"{stored.path} {store.CUT}")
-    return stored
 
 
 def _parquet(runs: Sequence[str], results: Path) -> bytes:

@@ -7,9 +7,8 @@ https://bencher.dev/docs/reference/bencher-metric-format with its JSON schema ht
 benchmark-action/github-action-benchmark, "Using Custom Benchmarks", and `extractCustomBenchmarkResult` of its
 src/extract.ts. Its alarms are ratios of two values, hence only metrics that comparisons judge.
 
-*JUnit XML*: a test case per case of a run, or per change of a comparison. Elements and attributes are those of
-junit-10.xsd of Jenkins' xunit plug-in, which GitLab, GitHub's reporters and Jenkins read. XML has no control
-characters: they are written as backslash escapes.
+*JUnit XML*: a test case per case. Elements and attributes are those of junit-10.xsd of Jenkins' xunit plug-in, which
+GitLab, GitHub's reporters and Jenkins read. XML has no control characters: they are written as backslash escapes.
 
 *Parquet*: the frame of `ampbench.load` with columns of the runs; each column has one type.
 
@@ -33,10 +32,8 @@ import msgspec
 from ampbench.core.metrics import COLUMNS, GATED, METRICS, Column
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame
-from ampbench.records.changes import OUTCOME, Change, ChangeStatus, Comparison
 from ampbench.records.labels import few
 from ampbench.records.run import Header
-from ampbench.show.comparison import control_line, notes, reason, remarks
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun, new_run_id, read_header, write_whole
 
@@ -89,36 +86,6 @@ _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """XML 1.0, 2.2 Characters; the carriage return is one, but parsers read it as a newline."""
 
 
-def _suite(name: str, properties: Mapping[str, str], **attributes: str) -> ElementTree.Element:
-    """Return the element of a suite, with the `properties` that are not empty."""
-    suite = ElementTree.Element("testsuite", {"name": _printable(name), **attributes})
-    parent = _add(suite, "properties")
-    for key, value in properties.items():
-        if value:
-            _add(parent, "property", name=key, value=value)
-    return suite
-
-
-def _add_test(
-    suite: ElementTree.Element,
-    names: tuple[str, str],
-    lines: Iterable[str],
-    kind: str = "",
-    why: tuple[str, str] = ("", ""),
-    **attributes: str,
-) -> None:
-    """Add a test case of a workload; `kind` is "error", "failure" or "skipped" with its type and message, or "".
-
-    The `lines` are the text of an error or a failure, else the output.
-    """
-    test = _add(suite, "testcase", classname=f"ampbench.{names[0]}", name=names[1], **attributes)
-    text = "\n".join(lines)
-    if kind:
-        _add(test, kind, "" if kind == "skipped" else text, type=why[0], message=why[1])
-    if text and kind in ("", "skipped"):
-        _add(test, "system-out", text)
-
-
 def _add(parent: ElementTree.Element, tag: str, text: str = "", /, **attributes: str) -> ElementTree.Element:
     element = ElementTree.SubElement(parent, tag, {name: _printable(value) for name, value in attributes.items()})
     element.text = _printable(text) or None
@@ -130,94 +97,43 @@ def _printable(text: str) -> str:
     return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def _document(suite: ElementTree.Element) -> str:
-    """Return the file of a suite, with the numbers of its test cases."""
-    kinds = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error"}
-    counts = {name: str(len(suite.findall(path))) for name, path in kinds.items()}
-    suite.attrib |= counts | {"skipped": str(len(suite.findall("testcase/skipped")))}
-    root = ElementTree.Element("testsuites", {"name": "ampbench", **counts})
-    root.append(suite)
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
-
-
 def junit(stored: StoredRun, rows: Sequence[Row]) -> str:
     """Return a run: a failed case is an error, a skipped case skipped, `time` the seconds of its rounds."""
     header, environment = stored.header, stored.header.environment
     seconds = Counter[str]()
     for timing in stored.rounds:
         seconds[timing.case_id] += timing.seconds  # type: ignore[assignment]
-    properties = {
-        "label": header.label,
-        "commit": header.commit or "",
-        "torch_version": environment.torch_version,
-        "cpu": environment.cpu,
-    }
-    suite = _suite(
-        header.run,
-        properties,
+    outcomes = Counter(row["outcome"] for row in rows)
+    counts = {"tests": f"{len(rows)}", "failures": "0", "errors": f"{outcomes['failed']}"}
+    root = ElementTree.Element("testsuites", {"name": "ampbench", **counts})
+    suite = _add(
+        root,
+        "testsuite",
+        name=header.run,
         timestamp=header.started_at,
         hostname=environment.host,
         time=f"{sum(seconds.values()):.3f}",
+        skipped=f"{outcomes['skipped']}",
+        **counts,
     )
+    known = {"label": header.label, "commit": header.commit, "torch_version": environment.torch_version}
+    properties = _add(suite, "properties")
+    for name, value in (known | {"cpu": environment.cpu}).items():
+        if value:
+            _add(properties, "property", name=name, value=value)
     for row in rows:
         case_id, failure = row["case_id"], stored.failures.get(row["case_id"])
-        _add_test(
-            suite,
-            (row["workload"], case_id),
-            failure.frames
-            if failure
-            else [f"{column.name}: {value!r} {column.unit}" for column, value in defined(row, METRICS.values())],
-            {"failed": "error", "skipped": "skipped"}.get(row["outcome"], ""),
-            (failure.cause if failure else row["outcome"], row["reason"] or ""),
-            **({"time": f"{seconds[case_id]:.3f}"} if case_id in seconds else {}),
-        )
-    return _document(suite)
-
-
-def junit_of_comparison(comparison: Comparison) -> str:
-    """Return a comparison, a test case per case and metric.
-
-    A regression is a failure, a case that fails now an error; inconclusive and incomparable changes, and cases of one
-    side only, are skipped with the reason.
-    """
-    baseline, candidate = comparison.baseline, comparison.candidate
-    properties = {
-        "baseline": baseline.run,
-        "candidate": candidate.run,
-        "interleaved": "yes" if comparison.interleaved else "no",
-        **{differs.name: f"{differs.baseline} -> {differs.candidate}" for differs in comparison.differences},
-    }
-    suite = _suite(f"{candidate.run} against {baseline.run}", properties)
-    for change in comparison.findings:
-        _add_change(suite, change)
-    for side, case_ids in (("baseline", comparison.only_baseline), ("candidate", comparison.only_candidate)):
-        for case_id in case_ids:
-            why = ("one side", f"only the {side} has this case")
-            _add_test(suite, (f"{side} only", case_id), [], "skipped", why)
-    _add(suite, "system-out", "\n".join(filter(None, [control_line(comparison.control), *notes(comparison)])))
-    return _document(suite)
-
-
-def _add_change(suite: ElementTree.Element, change: Change) -> None:
-    """Add the test case of a change, with its numbers and remarks, without undefined ones."""
-    unit = METRICS[change.metric].unit if change.metric in METRICS else ""
-    sides = {"baseline": change.baseline, "candidate": change.candidate}
-    lines = [f"{name}: {value!r} {unit}".rstrip() for name, value in sides.items() if value is not None]
-    if change.change is not None:
-        known = change.low is not None and change.high is not None
-        interval = f" ({change.low:+.2%} to {change.high:+.2%})" if known else ""
-        lines.append(f"change: {change.change:+.2%}{interval}, threshold {change.threshold:.2%}")
-    lines += remarks(change)
-    text, kind = f"{change.status}: {reason(change)}", ""
-    if change.status is ChangeStatus.REGRESSED:
-        text, kind = reason(change), "error" if change.kind == OUTCOME else "failure"
-    elif change.status in (ChangeStatus.INCONCLUSIVE, ChangeStatus.INCOMPARABLE):
-        kind = "skipped"
-    else:
-        lines = [text, *lines]
-    names = (change.case.workload, f"{change.case.case_id} {change.metric}")
-    _add_test(suite, names, lines, kind, (change.code, text))
+        time = {"time": f"{seconds[case_id]:.3f}"} if case_id in seconds else {}
+        test = _add(suite, "testcase", classname=f"ampbench.{row['workload']}", name=case_id, **time)
+        text = [f"{column.name}: {value!r} {column.unit}" for column, value in defined(row, METRICS.values())]
+        if failure:
+            _add(test, "error", "\n".join(failure.frames), type=failure.cause, message=row["reason"] or "")
+        elif row["outcome"] == "skipped":
+            _add(test, "skipped", type="skipped", message=row["reason"] or "")
+        if text and not failure:
+            _add(test, "system-out", "\n".join(text))
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
 RUN_COLUMNS = (

@@ -59,7 +59,6 @@ def test_a_run_without_any_number_is_refused_by_formats_of_numbers_alone(tmp_pat
     [
         (["latest", "--to", "junitt"], "unknown format 'junitt': did you mean junit?"),
         (["latest", "latest", "--to", "bencher"], "--to bencher takes one run, not 2"),
-        (["latest", "--to", "bencher", "--baseline", "latest"], "--to bencher does not take --baseline"),
         (["nothing", "--to", "junit"], "unknown run 'nothing'"),
         (["latest"], "--to"),
     ],
@@ -103,21 +102,6 @@ def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:
     said = ampbench("convert", "latest", "--to", "junit", "--results", results)
     assert said.code == 0
     assert "ends in a cut line, which was left out" in said.err
-
-
-def test_junit_of_a_comparison_has_a_test_case_per_case_and_metric(tmp_path: Path, ampbench: Run) -> None:
-    write(tmp_path / "results", "before", 1e-3, CASE, BF16)
-    write(tmp_path / "results", "after", 2e-3, CASE)
-    said = ampbench("convert", "after", "--baseline", "before", "--to", "junit")
-    assert said.code == 0  # verdicts are for `ampbench gate`
-    (suite,) = ElementTree.fromstring(said.out)
-    assert suite.attrib["name"] == "after against before"
-    outcomes = {
-        test.attrib["name"]: next((child.tag for child in test if child.tag != "system-out"), "passed")
-        for test in suite.findall("testcase")
-    }
-    assert outcomes[f"{CASE.case_id} peak_memory_bytes"] == "failure"
-    assert outcomes[BF16.case_id] == "skipped"
 
 
 @pytest.fixture
@@ -209,7 +193,6 @@ def test_a_run_goes_out_and_comes_back_with_the_same_rows(results: Path, tmp_pat
     ("arguments", "message"),
     [
         (["asv", "--to", "native", "-o", "run.jsonl"], "--to native does not take -o: it writes into"),
-        (["asv", "--to", "native", "--baseline", "latest"], "does not take --baseline"),
         (["latest", "--to", "native"], "there is no file or folder latest with results of asv or"),
         (["asv", "--to", "natve"], "did you mean native?"),
     ],

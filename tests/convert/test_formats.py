@@ -1,4 +1,4 @@
-"""What other programs read of runs and comparisons, each format against its documented shape or its schema.
+"""What other programs read of runs, each format against its documented shape or its schema.
 
 Bencher Metric Format (benchmark, measure, a value and optional bounds), github-action-benchmark's custom tools (name,
 unit, value, range?, extra?) and JUnit XML; and which cases of a run are converted, and which of their numbers.
@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -18,25 +17,10 @@ import xmlschema
 from converted_runs import BF16, CASE, FAILED, HOSTILE, SKIPPED, TEXT, mixed_run, named_run, stored_run
 from hypothesis import given
 
-from ampbench import convert
 from ampbench.cli.main import main
 from ampbench.convert import FORMATS, defined, written
 from ampbench.core.metrics import METRICS
-from ampbench.core.statement import state
 from ampbench.judge.frame import run_rows
-from ampbench.records.changes import (
-    Caveat,
-    Change,
-    ChangeCode,
-    ChangeStatus,
-    Comparison,
-    ControlCode,
-    ControlVerdict,
-    Difference,
-    Remark,
-    Side,
-)
-from ampbench.show.comparison import caveat_lines, control_line, reason
 from ampbench.store import StoredRun
 
 
@@ -134,37 +118,6 @@ def suite_of(text: str) -> tuple[ElementTree.Element, Tests]:
     return suite, tests
 
 
-def finding(metric: str = "seconds_median", verdict: ChangeStatus = ChangeStatus.REGRESSED, **changes: Any) -> Change:
-    fields: dict[str, Any] = {
-        "case": CASE,
-        "metric": metric,
-        "kind": "time",
-        "status": verdict,
-        "code": ChangeCode.BEYOND_THRESHOLD,
-        "facts": {"of": "blocks", "cause": "because"},
-        "blocks": 16,
-        "baseline": 1e-3,
-        "candidate": 1.12e-3,
-        "change": 0.12,
-        "low": 0.11,
-        "high": 0.13,
-        "threshold": 0.02,
-    }
-    return Change(**fields | changes)
-
-
-def comparison(*findings: Change, **changes: Any) -> Comparison:
-    fields: dict[str, Any] = {
-        "baseline": Side(run="before", path="before.jsonl"),
-        "candidate": Side(run="after", path="after.jsonl"),
-        "interleaved": False,
-        "differences": [Difference(name="torch", baseline="2.14.0", candidate="2.15.0")],
-        "control": ControlVerdict(cells=1, fired=False, code=ControlCode.NONE),
-        "findings": findings,
-    }
-    return Comparison(**fields | changes)
-
-
 def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
     suite, tests = suite_of(written(mixed_run(), "junit")[0])
     assert list(tests) == [CASE.case_id, BF16.case_id, FAILED.case_id, SKIPPED.case_id]
@@ -206,69 +159,6 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
     assert "time" not in tests[SKIPPED.case_id].attrib
 
 
-@pytest.mark.parametrize(
-    ("verdict", "kind", "element"),
-    [
-        (ChangeStatus.REGRESSED, "time", "failure"),
-        (ChangeStatus.REGRESSED, "outcome", "error"),
-        (ChangeStatus.INCONCLUSIVE, "time", "skipped"),
-        (ChangeStatus.INCOMPARABLE, "memory", "skipped"),
-        (ChangeStatus.UNCHANGED, "time", None),
-        (ChangeStatus.IMPROVED, "accuracy", None),
-    ],
-)
-def test_a_verdict_becomes_an_outcome(verdict: ChangeStatus, kind: str, element: str | None) -> None:
-    one = finding(status=verdict, kind=kind, code=ChangeCode.CONTROL_FIRED)
-    suite, tests = suite_of(convert.junit_of_comparison(comparison(one)))
-    test = tests[f"{CASE.case_id} seconds_median"]
-    found = [child for child in test if child.tag != "system-out"]
-    assert [child.tag for child in found] == ([element] if element else [])
-    assert all(reason(one) in child.attrib["message"] for child in found)
-    assert suite.attrib["failures"] == str(int(element == "failure"))
-    assert suite.attrib["errors"] == str(int(element == "error"))
-    assert suite.attrib["skipped"] == str(int(element == "skipped"))
-
-
-def test_a_failure_holds_the_evidence() -> None:
-    one = finding(remarks=[state(Remark.OTHER_NUMBERS, other="weights")])
-    _, tests = suite_of(convert.junit_of_comparison(comparison(one)))
-    failure = tests[f"{CASE.case_id} seconds_median"].find("failure")
-    assert failure is not None
-    assert failure.attrib["type"] == "beyond-threshold"
-    assert (failure.text or "").splitlines() == [
-        "baseline: 0.001 s",
-        "candidate: 0.00112 s",
-        "change: +12.00% (+11.00% to +13.00%), threshold 2.00%",
-        "other weights: the time may differ",
-    ]
-
-
-def test_a_comparison_tells_of_both_runs_their_differences_and_the_control() -> None:
-    suite, _ = suite_of(convert.junit_of_comparison(comparison(finding(), caveats=[state(Caveat.SAME_RUN)])))
-    assert suite.attrib["name"] == "after against before"
-    properties = {one.attrib["name"]: one.attrib["value"] for one in suite.iter("property")}
-    assert properties == {
-        "baseline": "before",
-        "candidate": "after",
-        "interleaved": "no",
-        "torch": "2.14.0 -> 2.15.0",
-    }
-    output = suite.find("system-out")
-    assert output is not None
-    control = control_line(ControlVerdict(cells=1, fired=False, code=ControlCode.NONE))
-    assert (output.text or "").splitlines() == [control, *caveat_lines([state(Caveat.SAME_RUN)], {})]
-
-
-def test_a_case_of_one_side_is_skipped_and_says_whose_it_is() -> None:
-    both = comparison(finding(), only_baseline=[BF16.case_id], only_candidate=[SKIPPED.case_id])
-    _, tests = suite_of(convert.junit_of_comparison(both))
-    said = {name: test.find("skipped") for name, test in tests.items()}
-    for case_id, side in ((BF16.case_id, "baseline"), (SKIPPED.case_id, "candidate")):
-        skipped = said[case_id]
-        assert skipped is not None
-        assert skipped.attrib["message"] == f"only the {side} has this case"
-
-
 @given(TEXT)
 def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
     _, tests = suite_of(written(named_run(name), "junit")[0])
@@ -282,17 +172,6 @@ def test_control_characters_are_written_as_escapes() -> None:
     _, tests = suite_of(written(named_run(HOSTILE), "junit")[0])
     (found,) = tests
     assert found.startswith("<&>\"' \t\n\\x00\\x1b\x7f\x85\u2028\\ufffe\U0001f600,;|[]{}#%$\\é[")
-    assert "\\r\\ud800" in convert.junit_of_comparison(
-        comparison(finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": "a\r\ud800"}))
-    )
-
-
-def test_a_hostile_reason_gives_a_valid_comparison() -> None:
-    hostile = state(Remark.OTHER_NUMBERS, other=f"{HOSTILE}]]>")
-    one = finding(code=ChangeCode.UNFIT_MACHINE, facts={"cause": HOSTILE}, remarks=[hostile])
-    suite_of(
-        convert.junit_of_comparison(comparison(one, caveats=[state(Caveat.OTHER_CODE, side="baseline", why=HOSTILE)]))
-    )
 
 
 def test_undefined_numbers_are_left_out_and_zeros_are_not() -> None:

@@ -55,7 +55,6 @@ def test_a_column_has_one_type_whatever_its_values(results, tmp_path):
     ("arguments", "said"),
     [
         ([], "not text: name a file"),
-        (["-o", "x.parquet", "--baseline", "latest"], "--to parquet does not take --baseline"),
         (["-o", "no/folder/x.parquet"], "cannot write"),
     ],
 )
