@@ -13,7 +13,6 @@ from pathlib import Path
 from ampbench.core.budget import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge.compare import compare
-from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.changes import Comparison
 from ampbench.records.kinds import deed_of
 from ampbench.records.run import LATEST, Header
@@ -23,7 +22,7 @@ from ampbench.show.rows import Row, grouped, run_name
 from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
 from ampbench.trend import Trend, make_trend, moment, place_of, public_version
-from ampbench.trend.values import Tracked, read_runs, tracked
+from ampbench.trend.values import read_runs, tracked
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,21 +293,16 @@ def _by_age(runs: Iterable[StoredRun]) -> list[StoredRun]:
 
 def find_trends(sources: Sequence[str], results: Path) -> tuple[list[Trend], list[str]]:
     """Return the trends over the runs of `sources`, if there are several, and notes on files left out."""
-    metrics = tracked()
     try:
         read = read_runs(sources, results)
     except NothingToRunError:  # nothing was measured, as the page says of each case
         return [], []
     if len(read.runs) < 2:
         return [], []
-    moving = [trend for axis in AXES for trend in _trend(read.runs, axis, metrics)]
-    return moving or list(_trend(read.runs, "date", metrics)), list(read.notes)
-
-
-def _trend(runs: Sequence[MeasuredRun], axis: str, metrics: Sequence[Tracked]) -> list[Trend]:
-    """Return the trend over `axis`; none where no run has a place on it, or nothing was measured at two places."""
-    try:
-        trend = make_trend(runs, axis, metrics)
-    except NothingToRunError:
-        return []
-    return [trend] if any(len(series.measured) > 1 for series in trend.series) else []
+    moving = list[Trend]()
+    for axis in (*AXES, "date"):
+        if axis in AXES or not moving:
+            with suppress(NothingToRunError):  # no run has a place on the axis
+                trend = make_trend(read.runs, axis, tracked())
+                moving += [trend] if any(len(series.measured) > 1 for series in trend.series) else []
+    return moving, list(read.notes)

@@ -25,7 +25,6 @@ from ampbench.core.units import counted
 from ampbench.errors import StoreError
 from ampbench.report.material import Material, assigned, find_sources, find_trends, material_of
 from ampbench.report.views import (
-    LISTED,
     Part,
     View,
     cases,
@@ -197,7 +196,6 @@ def render(views: Sequence[View], title: str, home: str = "") -> str:
             title=title,
             home=home,
             views=views,
-            listed=LISTED,
             early=Markup(EARLY),
             script=Markup(script),
             style=Markup(f"{style}\n{colour_rules()}"),

@@ -7,13 +7,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from ampbench.core.precisions import BASELINE, PRECISIONS, ordered
+from ampbench.core import metrics
+from ampbench.core.precisions import BASELINE
 from ampbench.core.units import all_of, counted, format_percent, format_quantity
 from ampbench.judge import frame, notes
 from ampbench.judge.machines import networks as on_machines
@@ -39,13 +40,14 @@ from ampbench.show.charts import (
     Rows,
     drawn,
     label_expression,
+    quantity,
     speed_layers,
     speed_points,
     tooltip,
 )
 from ampbench.show.comparison import comparison_section, verdict
 from ampbench.show.comparison import warnings as doubts
-from ampbench.show.document import Block, Code, Column, Section, as_sentence, cut, table
+from ampbench.show.document import Block, Code, Column, as_sentence, cut, table
 from ampbench.show.networks import (
     brought,
     heading,
@@ -59,9 +61,9 @@ from ampbench.show.studies import Subject
 from ampbench.show.wording import answer, lines, words
 from ampbench.store import CUT, StoredRun
 from ampbench.studies.study import study_of
-from ampbench.trend import Point, Series, Trend, moment
+from ampbench.trend import Series, Trend, moment
 from ampbench.trend.show import LONGEST_LIST, series_names, size, summary, trend_document, what, where
-from ampbench.trend.values import TIME
+from ampbench.trend.values import TRACKED
 
 AT_ONCE = 25
 """The number of rows of a table of networks that are not folded."""
@@ -96,8 +98,7 @@ class Detail:
 class Part:
     """A part of a section, `id` is unique: findings in sentences (`said`), charts, `blocks`, and `details` of cases.
 
-    `lacking` are lines on the cases without a result. `left_out` counts the cases that are not listed. `finding` is the
-    most important conclusion on all cases, in a line; "": none.
+    `finding` is the most important conclusion on all cases, in a line; "": none.
     """
 
     id: str
@@ -106,8 +107,6 @@ class Part:
     charts: Sequence[Chart] = ()
     blocks: Sequence[Block] = ()
     details: Sequence[Detail] = ()
-    lacking: Sequence[str] = ()
-    left_out: int = 0
     finding: str = ""
 
 
@@ -205,21 +204,17 @@ def networks(material: Material) -> View | None:
         blocks = [block for section in document.sections() for block in section.blocks]
     else:
         blocks = tables(measured)
-    blocks = [part for block in blocks for part in _folding(block)]
-    if (means := brought(measured)).rows:
-        blocks.append(means)
+    folding = list[Block]()
+    for block in blocks:
+        hidden = cut(replace(block, rows=block.rows[AT_ONCE:]), MOST)
+        more = [replace(hidden, title=f"{len(block.rows) - AT_ONCE:,} more", folded=True)] if hidden.rows else []
+        folding += [replace(block, rows=block.rows[:AT_ONCE]), *more]
+    blocks = [*folding, *([means] if (means := brought(measured)).rows else [])]
     if len(measured) <= AT_ONCE:
         takes = [(f"{network.name} {network.rows[0]['phase']}", network.take) for network in material.networks]
         why = [(name, "; ".join([answer(take.statement), *map(words, take.hints)])) for name, take in takes]
         blocks.append(Block("why, in sentences", ["network", "why"], why, folded=True))
     return View(id="networks", title="Networks", parts=[Part(id="table", title="", blocks=blocks)])
-
-
-def _folding(block: Block) -> list[Block]:
-    """Return a table as its first rows and, folded away, the others as far as a page has room."""
-    first, hidden = block.rows[:AT_ONCE], cut(replace(block, rows=block.rows[AT_ONCE:]), MOST)
-    more = [replace(hidden, title=f"{len(block.rows) - AT_ONCE:,} more", folded=True)] if hidden.rows else []
-    return [replace(block, rows=first), *more]
 
 
 def explanation(material: Material) -> View | None:
@@ -276,12 +271,8 @@ def environment(material: Material) -> View | None:
     runs = [*([material.baseline] if material.baseline else []), *material.runs]
     if not runs:
         return None
-    known = {name: precision.summary for name, precision in PRECISIONS.items()}
-    known |= {precision.name: precision.summary for run in runs for precision in run.header.precisions}
-    present = [(name, known[name]) for name in ordered(row["precision"] for row in material.rows) if known.get(name)]
     blocks = [
         runs_block([{"run": run_name(run), **run_facts(run)} for run in runs]),
-        *([Block("what the precisions are", ["precision", "summary"], present, folded=True)] if present else []),
         *(
             Block(
                 f"all that is recorded of {run_name(run)}",
@@ -338,54 +329,40 @@ def _study_part(material: Material, kind: Kind) -> Part | None:
     ]
     if study.subjects is not None:
         subjects = [Subject(found.name, found) for found in study.subjects(material.runs, None)]
-    lacking = _lacking(material, kind)
-    if not (subjects or lacking):
-        return None
-    subjects.sort(key=lambda subject: -studies.problems(study.conclusions(subject.case, subject.found)))
-    sections = [studies.section(study, subject.case, subject.found) for subject in subjects]
-    details = [_detail(subject.name, section) for subject, section in zip(subjects, sections, strict=True)]
-    codes = [study.code(subject.case, subject.found) for subject in subjects[:DETAILED]]
-    charts, cut_short = drawn(subjects, [detail.said for detail in details], *study.charts)
-    measured = {place_of(run.stored) for run in material.shown}
-    places = dict.fromkeys(place_of(run) for run, _, _ in passes) if measured else {}
-    elsewhere = "; ".join(f"torch {torch} on {host}" for host, torch in places if (host, torch) not in measured)
-    return Part(
-        id=study.kind,
-        title=study.title,
-        said=[*([f"Run with {elsewhere}, which measured nothing on this page."] if elsewhere else []), *cut_short],
-        charts=charts,
-        details=[
-            *(
-                replace(detail, code=Code("To paste", code) if code else None)
-                for detail, code in zip(details, codes, strict=False)
-            ),
-            *(replace(detail, blocks=()) for detail in details[DETAILED:LISTED]),
-        ],
-        lacking=lacking,
-        left_out=sum(max(len(listed) - LISTED, 0) for listed in (details, lacking)),
-        finding=next((f"{detail.name}: {detail.said}" for detail in details), ""),
-    )
-
-
-def _detail(name: str, section: Section) -> Detail:
-    """Return the details of a case: its first line behind the name, other lines, and its tables cut."""
-    first, *further = [block for block in section.blocks if not block.headers] or [Block(section.title)]
-    return Detail(
-        name=name, said=first.title, blocks=[*further, *(cut(block) for block in section.blocks if block.headers)]
-    )
-
-
-def _lacking(material: Material, kind: Kind) -> list[str]:
-    """Return a line on each case that runs of a kind failed to explain, skipped or did not finish."""
-    known = {case_id for run in material.runs for case_id in studies.found_of(study_of(kind.name), run)}
-    left: dict[str, str] = {}
+    known = {case_id for run in material.runs for case_id in studies.found_of(study, run)}
+    left: dict[str, list[str]] = {}
     for run in material.explanations:
         labels = case_labels(run.cases.values()) if run.header.explains == kind.name else {}
         for case_id in [case_id for case_id in labels if case_id not in known]:
             skip, failure = run.skips.get(case_id), run.failures.get(case_id)
-            reason = skip.reason if skip else failure.said if failure else NOT_REACHED
-            left[case_id] = f"{labels[case_id]}: {reason}"
-    return list(left.values())
+            left[case_id] = [labels[case_id], skip.reason if skip else failure.said if failure else NOT_REACHED]
+    if not (subjects or left):
+        return None
+    subjects.sort(key=lambda subject: -studies.problems(study.conclusions(subject.case, subject.found)))
+    details = list[Detail]()
+    for place, subject in enumerate(subjects):
+        section = studies.section(study, subject.case, subject.found)
+        first, *further = [block for block in section.blocks if not block.headers] or [Block(section.title)]
+        blocks = [*further, *(cut(block) for block in section.blocks if block.headers)] if place < DETAILED else []
+        code = study.code(subject.case, subject.found) if place < DETAILED else ""
+        pasted = Code("To paste", code) if code else None
+        details.append(Detail(name=subject.name, said=first.title, blocks=blocks, code=pasted))
+    charts, notes = drawn(subjects, [detail.said for detail in details], *study.charts)
+    if len(details) > LISTED:
+        notes.append(f"{LISTED} of {len(details):,} cases are listed.")
+    measured = {place_of(run.stored) for run in material.shown}
+    places = dict.fromkeys(place_of(run) for run, _, _ in passes) if measured else {}
+    elsewhere = "; ".join(f"torch {torch} on {host}" for host, torch in places if (host, torch) not in measured)
+    lacking = cut(Block("without a result", ["case", "reason"], list(left.values())), LISTED)
+    return Part(
+        id=study.kind,
+        title=study.title,
+        said=[*([f"Run with {elsewhere}, which measured nothing on this page."] if elsewhere else []), *notes],
+        charts=charts,
+        blocks=[lacking] if left else [],
+        details=details[:LISTED],
+        finding=next((f"{detail.name}: {detail.said}" for detail in details), ""),
+    )
 
 
 def contents(material: Material) -> list[str]:
@@ -410,187 +387,100 @@ def _passes(material: Material, kind: Kind) -> list[tuple[StoredRun, str, Any]]:
     return list(newest.values())
 
 
-LONGEST_CAUSE = 200
-"""The most characters of a cause under the pointer of a chart, which has many of them."""
 FOLDED = 60
 """A table of more rows is folded away until it is asked for."""
-LEAST_SPAN = math.log(1.1)
-"""The smallest range of a chart, as a logarithm: noise of a hundredth must not fill it."""
-
-_KINDS = {
-    "value": ("circle", "var(--link)"),
-    "regressed": ("triangle-up", "var(--regressed)"),
-    "improved": ("triangle-down", "var(--improved)"),
-}
-"""The shape and colour of a point by its kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A series of a trend under its `name`."""
-
-    name: str
-    series: Series
 
 
 def trends(material: Material) -> View | None:
     """Return the changes over each axis; None without trends."""
-    if not material.trends:
-        return None
-    return View(id="trends", title="Trends", parts=[_trend_part(trend) for trend in material.trends])
+    parts = [_trend_part(trend) for trend in material.trends]
+    return View(id="trends", title="Trends", parts=parts) if parts else None
 
 
 def _trend_part(trend: Trend) -> Part:
-    names = series_names(trend)
-    by_metric: dict[str, list[Curve]] = {}
+    names, axis = series_names(trend), trend.axis.replace("_", " ")
+    by_metric: dict[str, list[Subject[Series]]] = {}
     for series in sorted(trend.series, key=lambda series: not series.changes):
         if len(series.points) > 1:
-            curve = Curve(names[series.key] + where(trend, series.place), series)
-            by_metric.setdefault(series.metric.name, []).append(curve)
-    changed = [curves for curves in by_metric.values() if curves[0].series.changes]
-    of_time = [curves for curves in by_metric.values() if curves[0].series.metric.column.name == TIME]
-    drawings = [drawn(curves, [*map(_trend_changes, curves)], _drawing(trend, curves)) for curves in changed or of_time]
+            subject = Subject(names[series.key] + where(trend, series.place), series)
+            by_metric.setdefault(series.metric.name, []).append(subject)
+    changed = [subjects for subjects in by_metric.values() if subjects[0].found.changes]
+    charts, notes = list[Chart](), dict[str, None]()
+    for subjects in changed or [by_metric[name] for name in by_metric if TRACKED[name].noisy]:
+        column, many = subjects[0].found.metric.column, sum(bool(subject.found.changes) for subject in subjects)
+        drawing = Drawing(
+            name=f"trends-{trend.axis}-{subjects[0].found.metric.name}",
+            title=f"{column.label} over {axis}",
+            alt=f"{many:,} of {len(subjects):,} series changed.",
+            rows=lambda subject: {"": _trend_rows(subject.found)},
+            spec=partial(_trend_spec, axis, column),
+        )
+        pictures, cut_short = drawn(subjects, [_trend_changes(subject.found) for subject in subjects], drawing)
+        charts += pictures
+        notes |= dict.fromkeys(cut_short)
     document = trend_document(trend, show_all=True)
-    return Part(
-        id=trend.axis,
-        title=f"Over {_axis(trend)}s",
-        said=[
-            f"{summary(trend)}.",
-            *(f"Broken in the end: {failure}." for failure in document.missing),
-            *dict.fromkeys(line for _, cut_short in drawings for line in cut_short),
-        ],
-        charts=[chart for charts, _ in drawings for chart in charts],
-        blocks=[block for section in document.sections() for block in _trend_blocks(section)],
-    )
+    failures = [f"Broken in the end: {failure}." for failure in document.missing]
+    blocks = list[Block]()
+    for section in document.sections():
+        first, *others = section.blocks
+        titled = [Block(section.title), first] if first.title else [replace(first, title=section.title)]
+        blocks += [replace(block, folded=len(block.rows) > FOLDED) for block in (*titled, *others)]
+    said = [f"{summary(trend)}.", *failures, *notes]
+    return Part(id=trend.axis, title=f"Over {axis}s", said=said, charts=charts, blocks=blocks)
 
 
-def _trend_blocks(section: Section) -> list[Block]:
-    """Return a section as blocks of the page: its title is a sentence, or the title of an untitled first table."""
-    titled = bool(section.blocks) and not section.blocks[0].title
-    blocks = [replace(section.blocks[0], title=section.title), *section.blocks[1:]] if titled else section.blocks
-    listed = [*([] if titled else [Block(section.title)]), *blocks]
-    return [replace(block, folded=len(block.rows) > FOLDED) for block in listed]
-
-
-def _trend_changes(curve: Curve) -> str:
-    changes = curve.series.changes[:LONGEST_LIST]
-    parts = [f"{change.direction} at {change.x.label}, {size(change)}" for change in changes]
+def _trend_changes(series: Series) -> str:
+    parts = [f"{change.direction} at {change.x.label}, {size(change)}" for change in series.changes[:LONGEST_LIST]]
     return as_sentence("; ".join(parts) or "no change")
 
 
-def _drawing(trend: Trend, curves: Sequence[Curve]) -> Drawing[Curve]:
-    """Return the chart of a metric, a series at a time; changed series come first."""
-    column = curves[0].series.metric.column
-
-    def spec(rows: Rows) -> Mapping[str, Any]:
-        return _trend_spec(_axis(trend), column.label, column.unit, rows)
-
-    return Drawing(
-        name=f"trends-{trend.axis}-{curves[0].series.metric.name}",
-        title=f"{column.label} over {_axis(trend)}",
-        alt=f"{sum(bool(curve.series.changes) for curve in curves):,} of {len(curves):,} series changed.",
-        rows=lambda curve: {"": _trend_rows(curve.series)},
-        spec=spec,
-    )
-
-
 def _trend_rows(series: Series) -> list[dict[str, Any]]:
-    """Return a row for each point of a series, with the ends of its interval or of its runs."""
+    """Return a row for each point of a series, with the ends of its interval or, of several runs, of their values."""
     changes = {change.x: change for change in series.changes}
-    ends = [_ends(point) for point in series.points]
     labels: Counter[str] = Counter()
-    rows = []
-    for point, (low, high) in zip(series.points, ends, strict=True):
+    rows, unit = [], series.metric.column.unit
+    for point in series.points:
         labels[point.x.label] += 1
         again = labels[point.x.label]  # others of the label are numbered
+        several = len(point.each) > 1
+        ends = [end for run in point.each for end in ([run.value] if several else [run.value, run.low, run.high])]
+        known = [end for end in ends if point.value is not None and end is not None and math.isfinite(end)]
+        low, high = min(known, default=None), max(known, default=None)
+        between = "" if low == high else f" ({format_quantity(low, unit)} to {format_quantity(high, unit)})"
+        text = f"{format_quantity(point.value, unit)}{between}, {counted(len(point.each), 'run')}"
         change = changes.get(point.x)
-        value = point.value if point.value is not None and math.isfinite(point.value) else None
         rows.append(
             {
                 "x": f"{point.x.label} ({again})" if again > 1 else point.x.label,
-                "value": value,
+                "value": point.value,
                 "low": low,
                 "high": high,
-                "kind": change.direction if change else "value",
-                "text": _text(series, point, low, high),
-                "change": f"{size(change)}: {what(change)[:LONGEST_CAUSE]}" if change else "",
+                "text": "no value" if point.value is None else text,
+                "change": f"{change.direction} {size(change)}: {what(change)}" if change else "",
             }
         )
     return rows
 
 
-def _ends(point: Point) -> tuple[float | None, float | None]:
-    """Return the ends of a point's interval: of several runs the least and the largest value."""
-    if point.value is None:
-        return None, None
-    ends = [
-        end for run in point.each for end in ([run.value] if len(point.each) > 1 else [run.value, run.low, run.high])
-    ]
-    finite = [value for value in ends if value is not None and math.isfinite(value)]
-    return (min(finite), max(finite)) if finite else (None, None)
-
-
-def _text(series: Series, point: Point, low: float | None, high: float | None) -> str:
-    """Return the value of a point with its interval, and the number of its runs."""
-    unit = series.metric.column.unit
-    if point.value is None:
-        return "no value"
-    between = "" if low == high else f" ({format_quantity(low, unit)} to {format_quantity(high, unit)})"
-    return f"{format_quantity(point.value, unit)}{between}, {counted(len(point.each), 'run')}"
-
-
-def _range(values: Sequence[float | None]) -> tuple[float, float]:
-    """Return the ends of a series' chart: its values and intervals, with a margin."""
-    known = [value for value in values if value is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
-    if low > 0:
-        half = max(math.log(high / low), LEAST_SPAN) * 0.55
-        middle = (math.log(high) + math.log(low)) / 2
-        return math.exp(middle - half), math.exp(middle + half)
-    half = max(high - low, 0.1 * high) * 0.55 or 1.0
-    return min(low, max(0.0, (low + high) / 2 - half)), (low + high) / 2 + half
-
-
-def _trend_spec(axis: str, title: str, unit: str, rows: Rows) -> Mapping[str, Any]:
+def _trend_spec(axis: str, column: metrics.Column, rows: Rows) -> Mapping[str, Any]:
     """Return the line of one series: intervals, points, a rule at each change; a point without a value breaks it."""
-    bottom, top = _range([row[end] for row in rows for end in ("low", "high")])
-    scale = {"nice": False, "domain": [bottom, top], **({"type": "log"} if bottom > 0 else {})}
-    kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
-    looks = {"field": "kind", "type": "nominal", "legend": {"title": None}}
-    shapes, colours = ([_KINDS[kind][place] for kind in kinds] for place in (0, 1))
 
     def y(field: str) -> dict[str, Any]:
-        labels = {"labelExpr": label_expression(unit), "tickCount": 5}
-        return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labels}
+        return quantity(field, column.label, {}, {"labelExpr": label_expression(column.unit), "tickCount": 5})
 
     labels, xs = {"labelAngle": -30, "labelLimit": 120}, [row["x"] for row in rows]
+    layers: list[tuple[Mapping[str, Any], dict[str, Any]]] = [
+        ({"type": "rule", "strokeWidth": 5, "opacity": 0.3}, {"y": y("low"), "y2": {"field": "high"}}),
+        ({"type": "line", "invalid": "break-paths-show-domains"}, {"y": y("value")}),
+        ({"type": "point", "opacity": 1, "size": 80}, {"y": y("value")}),
+    ]
     return {
         "encoding": {
             "x": {"field": "x", "type": "ordinal", "title": axis, "axis": labels, "scale": {"domain": xs}},
-            "tooltip": tooltip(x=axis, text=title, change="change"),
+            "tooltip": tooltip(x=axis, text=column.label, change="change"),
         },
         "layer": [
-            {"transform": [{"filter": "datum.kind !== 'value'"}], "mark": dict(DASHED)},
-            {
-                "mark": {"type": "rule", "strokeWidth": 5, "opacity": 0.3, "color": "var(--link)"},
-                "encoding": {"y": y("low"), "y2": {"field": "high"}},
-            },
-            {
-                "mark": {"type": "line", "invalid": "break-paths-show-domains", "color": "var(--link)"},
-                "encoding": {"y": y("value")},
-            },
-            {
-                "mark": {"type": "point", "opacity": 1, "size": 80},
-                "encoding": {
-                    "y": y("value"),
-                    "shape": {**looks, "scale": {"domain": kinds, "range": shapes}},
-                    "color": {**looks, "scale": {"domain": kinds, "range": colours}},
-                },
-            },
+            {"transform": [{"filter": "datum.change"}], "mark": dict(DASHED)},
+            *({"mark": {**mark, "color": "var(--link)"}, "encoding": at} for mark, at in layers),
         ],
     }
-
-
-def _axis(trend: Trend) -> str:
-    """Return the name of a trend's axis."""
-    return trend.axis.replace("_", " ")

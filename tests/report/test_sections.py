@@ -415,9 +415,9 @@ def test_a_case_without_a_result_has_its_reason() -> None:
     run.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="round", cause="OutOfMemoryError", message="<b>")
     view = explanation(only(run, training_run(cases=(FP16_PURE,))))
     assert view is not None
-    assert [line for part in view.parts for line in part.lacking] == [
-        "digits fp16_pure: not reached before the run ended",
-        "digits fp16_autocast: OutOfMemoryError: <b>",
+    assert [row for part in view.parts for block in part.blocks for row in block.rows] == [
+        ["digits fp16_pure", "not reached before the run ended"],
+        ["digits fp16_autocast", "OutOfMemoryError: <b>"],
     ]
     failed = scope_run()
     failed.failures[FP16.case_id] = Failure(case_id=FP16.case_id, stage="round", cause="killed", message="")
@@ -484,7 +484,7 @@ def test_very_many_cases_and_a_step_of_100_000_ops_stay_small() -> None:
     many = [make_case("bf16_autocast", workload=f"net_{number}", phase="training") for number in range(LISTED + 5)]
     (part,) = explanation(only(scope_run(*(scoped(case, steps=200) for case in many), cases=many))).parts
     assert (len(part.details), sum(bool(detail.blocks) for detail in part.details)) == (LISTED, DETAILED)
-    assert part.left_out == 5
+    assert part.said[-1] == f"{LISTED} of {LISTED + 5} cases are listed."
     ops = [
         Operation(index=index, name="aten.mm", module=f"layer.{index // 100}", inputs=("bf16",), outputs=("bf16",))
         for index in range(100_000)

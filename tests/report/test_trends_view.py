@@ -4,8 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ampbench.judge.rounds import MeasuredRun
 from ampbench.report.material import Material
 from ampbench.report.views import View, trends
@@ -65,12 +63,6 @@ def rows_of(chart: Chart) -> list[dict[str, Any]]:
     return [dict(row) for row in chart.pictures[0].rows]
 
 
-def domain_of(chart: Chart) -> list[float]:
-    """Return the ends of the axis of values in the first picture of a chart."""
-    domain: list[float] = chart.pictures[0].spec["layer"][1]["encoding"]["y"]["scale"]["domain"]
-    return domain
-
-
 def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Material) -> None:
     view = made(history)
     page = section_of(view)
@@ -98,11 +90,10 @@ def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_th
     assert len(chart.pictures) == PICTURED
     rows = rows_of(chart)
     assert [row["x"] for row in rows] == ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
-    assert [row["kind"] for row in rows] == ["value", "regressed", "value", "improved", "value"]
+    assert [row["change"].partition(" ")[0] for row in rows] == ["", "regressed", "", "improved", ""]
     assert rows[1]["text"].startswith("1.37 ms (")
     assert rows[1]["text"].endswith(", 2 runs")
-    bottom, top = domain_of(chart)
-    assert all(bottom < row["low"] < row["value"] < row["high"] < top for row in rows)
+    assert all(row["low"] < row["value"] < row["high"] for row in rows)
     assert chart.pictures[0].alt.startswith("roi_head fp32 inference. Regressed at 2.12.1, +17%")
     assert chart.alt == "3 of 55 series changed."
 
@@ -122,26 +113,10 @@ def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
     given = material(one)
     view = made(given)
     last = rows_of(view.charts[0])[-1]
-    assert (last["kind"], last["change"].partition(":")[0]) == ("regressed", "not finite")
+    assert last["change"].partition(":")[0] == "regressed not finite"
     text = section_of(view).find(id="trends").get_text(" ", strip=True)
     assert "floor of net" in text
     assert view.charts[0].title == "×floor over commit"
-
-
-def test_a_zero_makes_the_scale_linear_and_positive_values_a_logarithmic_one() -> None:
-    changed = {"changes": [change(1)]}
-    view = made(material(series([0.0, 1e-3], "gradients", **changed), series([1e-3, 2e-3], **changed)))
-    scales = {
-        chart.id: chart.pictures[0].spec["layer"][1]["encoding"]["y"]["scale"].get("type") for chart in view.charts
-    }
-    assert scales == {"trends-commit-gradients": None, "trends-commit-time": "log"}
-
-
-@pytest.mark.parametrize("values", [[5.0, 5.0], [5.0, 5.01]])
-def test_noise_does_not_fill_a_chart(values: list[float | None]) -> None:
-    view = made(material(series(values)))
-    bottom, top = domain_of(view.charts[0])
-    assert top / bottom >= 1.1
 
 
 def test_series_at_a_single_x_have_no_chart() -> None:
