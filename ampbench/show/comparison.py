@@ -1,6 +1,5 @@
 """The document of two compared runs: changes, causes, the gate's findings and controls."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import msgspec
 
 from ampbench.core.metrics import COLUMNS, COMPARED, DRIFT
 from ampbench.core.precisions import SHORT_DTYPES
-from ampbench.core.statement import Statement, state
+from ampbench.core.statement import state
 from ampbench.core.units import (
     UNDEFINED,
     all_of,
@@ -47,7 +46,7 @@ from ampbench.records.changes import (
 from ampbench.records.labels import case_labels, few, gathered
 from ampbench.records.rules import DTYPES, NOT_THERE, RuleChange, short_name, worded
 from ampbench.records.run import short_commit
-from ampbench.show.document import REST, Block, Column, Document, Section, cut, finite, picked, records, table
+from ampbench.show.document import REST, Block, Column, Document, Section, cut, picked, records, table
 from ampbench.show.wording import spelled, words
 
 LARGEST = 10.0
@@ -155,7 +154,10 @@ def _facts(change: Change) -> dict[str, Any]:
         clocks = " → ".join(f"{facts[name]:.2f} GHz" for name in ("clock_before", "clock_after"))
         known["cause"] = f"the accelerator's clock under load went {clocks}: measure both in turns (ampbench ab)"
     sides = [side for side in ("baseline", "candidate") if {side, f"{side}_why"} & facts.keys()]
-    needed, fresh = details.get("blocks_needed"), facts.get("fresh")
+    needed, fresh, mean = details.get("blocks_needed"), facts.get("fresh"), "nothing bounds it"
+    if "mean_change" in details and "mean_low" in details:
+        between = format_percent_range(details["mean_low"], min(details["mean_high"], LARGEST), sign=True)
+        mean = f"{format_percent(details['mean_change'], sign=True)} (95%: {between})"
     return known | {
         "drift": drift_said(facts),
         "allowed": format_limit(change.threshold) if change.status is ChangeStatus.UNCHANGED else "",
@@ -163,21 +165,13 @@ def _facts(change: Change) -> dict[str, Any]:
         "failed": "; ".join(f"fp64 failed in the {side}: {facts.get(f'{side}_why')}" for side in sides),
         "differences": "; ".join(f"{name} {values}" for name, values in facts.items()),
         "programs": " and ".join(f"the {side} from {facts.get(side)}" for side in sides),
-        "mean": _mean(change.details),
+        "mean": mean,
         "limit": limit_text(change),
         "many": counted(change.blocks, str(known["of"]).removesuffix("s")),
         "confirmed": f", confirmed by {fresh} fresh ones" if fresh else "",
         "needed": f"{needed} {known['of']}" if needed else "",
         "disturbed": known.get("cause", ""),
     }
-
-
-def _mean(details: Mapping[str, float]) -> str:
-    """Return the change of the mean over all samples, with its interval."""
-    if "mean_change" not in details or "mean_low" not in details:
-        return "nothing bounds it"
-    low, high = details["mean_low"], min(details["mean_high"], LARGEST)
-    return f"{format_percent(details['mean_change'], sign=True)} (95%: {format_percent_range(low, high, sign=True)})"
 
 
 def metric_label(metric: str) -> str:
@@ -222,17 +216,6 @@ def control_line(control: ControlVerdict) -> str:
     """Return the result of a comparison's controls in a line."""
     of_mean = " in the mean of all samples" if "of_mean" in control.facts else ""
     return spelled(CONTROLS[control.code], {**control.facts, "cells": control.cells, "of_mean": of_mean})
-
-
-def caveat_lines(caveats: Iterable[Statement], names: Mapping[str, str]) -> list[str]:
-    """Return a line for each caveat; equal caveats of several cases share a line. Cases go by `names`."""
-    texts = []
-    for caveat in caveats:
-        texts.append((caveat.subject, spelled(CAVEATS[caveat.code], caveat.facts)))
-    return [
-        *(text for case_id, text in texts if not case_id),
-        *gathered((names.get(case_id, case_id), text) for case_id, text in texts if case_id),
-    ]
 
 
 def other_said(facts: Facts) -> str:
@@ -376,8 +359,13 @@ def difference_line(difference: Difference) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """Return the notes on how the runs were measured."""
-    caveats = caveat_lines(comparison.caveats, case_names(comparison))
-    return [*([NOT_IN_TURNS] if comparison.apart else []), *caveats]
+    names = case_names(comparison)
+    texts = [(caveat.subject, spelled(CAVEATS[caveat.code], caveat.facts)) for caveat in comparison.caveats]
+    return [
+        *([NOT_IN_TURNS] if comparison.apart else []),
+        *(text for case_id, text in texts if not case_id),
+        *gathered((names.get(case_id, case_id), text) for case_id, text in texts if case_id),
+    ]
 
 
 def conditions(comparison: Comparison) -> list[str]:
@@ -387,19 +375,17 @@ def conditions(comparison: Comparison) -> list[str]:
     lines += [] if comparison.control.code is ControlCode.NO_TIMES else [control_line(comparison.control)]
     skipped = Counter(comparison.skipped.values())
     lines += [f"skipped on both sides: {counted(count, 'case')} ({why})" for why, count in skipped.items()]
-    lines += _alone("candidate", comparison.only_candidate)
-    return lines
-
-
-def _alone(side: str, case_ids: Sequence[str]) -> list[str]:
-    return [f"only in the {side}: {few(case_ids, LISTED)}"] if case_ids else []
+    alone = comparison.only_candidate
+    return [*lines, *([f"only in the candidate: {few(alone, LISTED)}"] if alone else [])]
 
 
 def warnings(comparison: Comparison) -> list[str]:
     """Return the warnings on a comparison: a fired control, notes, differences that matter, missing cases."""
     fired = [control_line(comparison.control)] if comparison.control.fired else []
     differences = [difference_line(difference) for difference in comparison.differences if difference.matters]
-    return [*fired, *notes(comparison), *differences, *_alone("baseline", comparison.only_baseline)]
+    alone = comparison.only_baseline
+    missing = [f"only in the baseline: {few(alone, LISTED)}"] if alone else []
+    return [*fired, *notes(comparison), *differences, *missing]
 
 
 def explanation_lines(comparison: Comparison, case_id: str) -> list[str]:
@@ -464,7 +450,12 @@ def comparison_section(comparison: Comparison, *, everything: bool = False, gate
     reasons = _reasons(findings, names, () if everything else changed)
     lines = gate_lines(comparison, gate) if gate else _first(reasons, None if everything else REASONS)
     blocks = [table("changed", picked(columns, *heads), changed, most=SHOWN_OF_GATE if gate else SHOWN)]
-    traces = _traces(comparison, names)
+    moved = dict.fromkeys(change.case.case_id for change in findings if change.status in CHANGED)
+    ordered = sorted(comparison.explained, key=[*moved, *comparison.explained].index)
+    rows = [
+        (names.get(case_id, case_id), line) for case_id in ordered for line in explanation_lines(comparison, case_id)
+    ]
+    traces = Block("what differs in the traces", ["case", "difference"], rows, whole=["case"])
     first = traces if everything else cut(traces, DIFFERING, REST)
     blocks = [*([] if everything else blocks), *map(Block, lines), first]
     blocks += _lists(comparison, rules=everything or gate is None, most=None if everything else RULES_LISTED)
@@ -500,16 +491,6 @@ def _first(lines: Sequence[str], most: int | None) -> list[str]:
     return [*lines[:most], *([f"and {more:,} more, -v lists them"] if more > 0 else [])]
 
 
-def _traces(comparison: Comparison, names: Mapping[str, str]) -> Block:
-    """Return the differences between the traces of cases, the case that changed most first."""
-    changed = dict.fromkeys(change.case.case_id for change in comparison.findings if change.status in CHANGED)
-    ordered = sorted(comparison.explained, key=[*changed, *comparison.explained].index)
-    rows = [
-        (names.get(case_id, case_id), line) for case_id in ordered for line in explanation_lines(comparison, case_id)
-    ]
-    return Block("what differs in the traces", ["case", "difference"], rows, whole=["case"])
-
-
 def _lists(comparison: Comparison, *, rules: bool, most: int | None) -> Iterator[Block]:
     """Yield changed `rules`, where they are wanted, and defects that came or went, a line each."""
     changed = rule_lines(comparison.rule_changes) if rules else []
@@ -528,27 +509,20 @@ def comparison_document(
 ) -> Document:
     """Return a comparison with the verdict of a `gate`; `everything`: every finding and trace.
 
-    Machines have each finding; in CSV remarks are joined by "; ", and details are a JSON object.
+    Machines have each finding; CSV has no nested facts, remarks and details.
     """
-    columns = finding_columns({})
+    flat = [column for column in finding_columns({}) if column.key not in ("facts", "remarks", "details")]
 
     def section() -> Section:
         compared = replace(comparison, only_baseline=()) if gate else comparison  # a note of the gate
         whole = comparison_section(compared, everything=everything, gate=gate)
         return Section(whole.title, [*map(Block, warnings(compared)), *whole.blocks])
 
-    def rows() -> list[dict[str, Any]]:
-        findings = records(columns, comparison.findings)
-        for row in findings:
-            row["remarks"] = "; ".join(row["remarks"])
-            row |= {name: json.dumps(finite(row[name])) for name in ("facts", "details")}
-        return findings
-
     return Document(
         sections=lambda: [section()],
         data=lambda: comparison_data(comparison, gate),
-        columns=[column.key for column in columns],
-        rows=rows,
+        columns=[column.key for column in flat],
+        rows=lambda: records(flat, comparison.findings),
         answer=gate_verdict(gate) if gate else verdict(comparison),
         good=gate.passed if gate else None,
     )
@@ -556,13 +530,25 @@ def comparison_document(
 
 def comparison_data(comparison: Comparison, gate: GateResult | None = None) -> dict[str, Any]:
     """Return a comparison as JSON has it, with the verdict of a gate as "gate"."""
-    plain = ["baseline", "candidate", "interleaved", "only_baseline", "only_candidate", "skipped", "differences"]
-    plain += ["control", "rule_changes", "rule_devices", "defects"]
-    data = {name: msgspec.to_builtins(getattr(comparison, name), enc_hook=dict) for name in plain}
+    names, judged = case_names(comparison), {}
+    point_columns = (
+        *(Column(name, attrgetter(name)) for name in ("code", "kind")),
+        Column("count", lambda point: len(point.changes or point.names or point.rules)),
+        Column("text", lambda point: point_line(point, names)),
+    )
+
+    def plain(record: Comparison | GateResult, fields: str) -> dict[str, Any]:
+        return {name: msgspec.to_builtins(getattr(record, name), enc_hook=dict) for name in fields.split()}
+
+    if gate:
+        judged = plain(gate, "status passed exit_code decided missing failed rule_devices policy rule_changes")
+        judged |= {name: records(point_columns, points) for name, points in (("why", gate.why), ("notes", gate.notes))}
+        judged["ignored"] = records(IGNORED, gate.ignored)
+    sides = "baseline candidate interleaved only_baseline only_candidate skipped differences control"
     return {
-        **({"gate": _gate_data(comparison, gate)} if gate else {}),
+        **({"gate": judged} if gate else {}),
         "summary": verdict(comparison),
-        **data,
+        **plain(comparison, f"{sides} rule_changes rule_devices defects"),
         "notes": notes(comparison),
         "findings": records(finding_columns({}), comparison.findings),
         "explained": {case_id: explanation_lines(comparison, case_id) for case_id in comparison.explained},
@@ -652,25 +638,6 @@ def gate_verdict(result: GateResult) -> str:
     word = result.status.upper() + ("" if result.passed else f" with exit code {result.exit_code}")
     path = result.policy["path"]
     return f"{word}{f' under {path}' if path else ''}: {', '.join(counts) or 'nothing was compared'}"
-
-
-def _gate_data(comparison: Comparison, result: GateResult) -> dict[str, Any]:
-    """Return the verdict of a gate as JSON has it: its points with their codes, and counts."""
-    names = case_names(comparison)
-    plain = ["status", "passed", "exit_code", "decided", "missing", "failed", "rule_devices", "policy", "rule_changes"]
-    return {
-        **{name: msgspec.to_builtins(getattr(result, name), enc_hook=dict) for name in plain},
-        **{name: records(_points(names), points) for name, points in (("why", result.why), ("notes", result.notes))},
-        "ignored": records(IGNORED, result.ignored),
-    }
-
-
-def _points(names: Mapping[str, str]) -> Sequence[Column[GatePoint]]:
-    return (
-        *(Column(name, attrgetter(name)) for name in ("code", "kind")),
-        Column("count", lambda point: len(point.changes or point.names or point.rules)),
-        Column("text", lambda point: point_line(point, names)),
-    )
 
 
 IGNORED: Sequence[Column[Ignored]] = (

@@ -261,16 +261,6 @@ def _fact(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """A table so far: its run, its entries and rounds, and its rows (None: out of date)."""
-
-    run: StoredRun
-    entries: list[Entry] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
-    rows: list[Row] | None = None
-
-
 class LiveTable:
     """The tables of a run during its measurement, from the entries of `begun` and the ones that `add` adds.
 
@@ -280,31 +270,27 @@ class LiveTable:
     def __init__(self, begun: StoredRun, rows_of: Callable[[StoredRun], list[dict[str, Any]]]):
         begun = begun.narrowed(begun.cases.keys() - begun.skips.keys())
         settings = begun.header.settings
-        self._header, self._rows_of = begun.header, rows_of
+        self._rows_of = rows_of
         self._of_rounds = f" of {settings.rounds}" if settings.budget_seconds is None else ""
         self._table_of = {case_id: table_of(case) for case_id, case in begun.cases.items()}
-        ids: dict[Table, list[str]] = {}
-        for case_id, table in self._table_of.items():
-            ids.setdefault(table, []).append(case_id)
-        self._tables = {table: _Seen(begun.narrowed(members)) for table, members in ids.items()}
-        for timing in begun.rounds:
-            if timing.case_id in self._table_of:
-                self._tables[self._table_of[timing.case_id]].rounds.append(timing)
-        self._latest = [table for table, content in self._tables.items() if content.rounds]
+        self._runs: dict[Table, StoredRun] = {}
+        for table in dict.fromkeys(self._table_of.values()):
+            ids = {case_id for case_id, other in self._table_of.items() if other == table}
+            rounds = [timing for timing in begun.rounds if timing.case_id in ids]
+            self._runs[table] = replace(begun.narrowed(ids), rounds=rounds)
+        self._rows: dict[Table, list[Row]] = {}
+        self._latest = [table for table, run in self._runs.items() if run.rounds]
 
     def add(self, entry: Entry) -> None:
         """Add an entry that was just measured."""
         table = self._table_of.get(getattr(entry, "case_id", ""))
         if table is None:
             return
-        content = self._tables[table]
-        if isinstance(entry, Round):
-            content.rounds.append(entry)
-        else:
-            content.entries.append(entry)
-        content.rows = None
+        run = self._runs[table]
+        self._runs[table] = gathered(run.path, run.header, [entry], run)
+        self._rows.pop(table, None)
         if isinstance(entry, Round | Failure | Skip):
-            self._latest = [*(other_table for other_table in self._latest if other_table != table), table]
+            self._latest = [*(other for other in self._latest if other != table), table]
 
     def lines(self, width: int, height: int) -> list[Text]:
         """Return the tables that have a round, in at most `height` lines: where room is short, the latest."""
@@ -312,34 +298,27 @@ class LiveTable:
         visible: list[Table] = []
         left = height - 1  # what is left out needs a line
         for table in reversed(self._latest):
-            if visible and len(blocks[table]) > left:
-                break
-            visible.append(table)
-            left -= len(blocks[table])
-        lines = [line for table in self._tables if table in visible for line in blocks[table]]
-        hidden = sum(len(self._rows(table)) for table in self._latest if table not in visible)
-        if len(lines) >= height:
-            hidden += len(lines) - max(height - 1, 0)
+            if not visible or len(blocks[table]) <= left:
+                visible.append(table)
+                left -= len(blocks[table])
+        lines = [line for table in self._runs if table in visible for line in blocks[table]]
+        hidden = sum(len(self._rows[table]) for table in self._latest if table not in visible)
+        if left < 0:
+            hidden -= left
             lines = lines[: max(height - 1, 0)]
         return [*lines, *([Text(f"and {counted(hidden, 'case')} more", style="dim")] if hidden else [])]
 
-    def _rows(self, table: Table) -> list[Row]:
-        content = self._tables[table]
-        if content.rows is None:
-            run = gathered(content.run.path, content.run.header, content.entries, content.run)
-            (content.rows,) = grouped(self._rows_of(replace(run, rounds=content.rounds))).values()
-        return content.rows
-
     def _block(self, table: Table, width: int) -> list[Text]:
         """Return a table: a blank line, its title, its headers, a line for each row with the rounds so far."""
-        rows = self._rows(table)
-        screen = Screen(header=self._header, cases=self._tables[table].run.cases, rows=rows)
-        title = " · ".join(heading(group_of(rows[0]), rows, screen))
-        block = document.table("", [*COLUMNS[:-1], Column("rounds", self._rounds, "rounds")], rows)
+        run = self._runs[table]
+        rows = self._rows[table] = self._rows.get(table) or next(iter(grouped(self._rows_of(run)).values()))
+        title = " · ".join(heading(group_of(rows[0]), rows, Screen(header=run.header, cases=run.cases, rows=rows)))
+
+        def rounds(row: Row) -> str:
+            return f"{row['rounds']}{self._of_rounds}" if row["outcome"] == "ok" else row_words(row)
+
+        block = document.table("", [*COLUMNS[:-1], Column("rounds", rounds, "rounds")], rows)
         lines = [Text(), Text(title, style="dim"), *block_lines(block, width, 0)]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return lines
-
-    def _rounds(self, row: Row) -> str:
-        return f"{row['rounds']}{self._of_rounds}" if row["outcome"] == "ok" else row_words(row)
