@@ -170,7 +170,8 @@ def _table_lines(block: Block, widths: Mapping[int, int], gap: int, room: int) -
             sized = (part or Text(" " * size) for part, size in zip(parts, widths.values(), strict=True))
             lines.append(Text(" " * gap).join(sized))
             lines[-1].rstrip()
-        lines += [Text("  ").append_text(line) for line in wrapped(row[place], room - 2, style)] if below else []
+        for text in row[place].splitlines() if below else ():
+            lines += [Text("  ").append_text(line) for line in wrapped(text.strip(), room - 2, style)]
     return lines
 
 
@@ -191,10 +192,14 @@ def _widths(block: Block, room: int) -> tuple[dict[int, int], int]:
     """
     from rich.cells import cell_len
 
-    natural = [max(map(cell_len, column)) for column in zip(block.headers, *block.rows, strict=True)]
+    columns = list(zip(block.headers, *block.rows, strict=True))
+    natural = [max(map(cell_len, column)) for column in columns]
+    unbroken = [max(map(cell_len, " ".join(column).split()), default=0) for column in columns]  # the longest word
     numbers = [place for place, name in enumerate(block.headers) if name in block.numbers]
     last = _last_folds(block)
     short = last and room - sum(natural[:-1]) - GAP * len(natural[1:]) < min(natural[-1], LEAST_ROOM)
+    whole = sum(unbroken[place] if _folds(block, name) else natural[place] for place, name in enumerate(block.headers))
+    short |= room - GAP * len(natural[1:]) < whole <= room - len(natural[1:])
     gap, least = GAP - short, LEAST_LAST if last else MIN_WIDTH
     hidden: set[int] = set()
     while True:
@@ -205,8 +210,11 @@ def _widths(block: Block, room: int) -> tuple[dict[int, int], int]:
             break
         hidden.add(numbers[-1 - len(hidden)])
     widths = {place: natural[place] for place in visible}
-    for rank, place in enumerate(sorted(folding, key=lambda place: natural[place])):
-        widths[place] = min(natural[place], max(left // (len(folding) - rank), least))
+    fits = sum(unbroken[place] for place in folding) <= left
+    for rank, place in enumerate(ordered := sorted(folding, key=lambda place: natural[place])):
+        kept = sum(unbroken[other] for other in ordered[rank + 1 :]) if fits else 0
+        least = unbroken[place] if fits else least
+        widths[place] = min(natural[place], max(min(left // (len(folding) - rank), left - kept), least))
         left -= widths[place]
     return widths, gap
 
