@@ -7,7 +7,6 @@ meaning of the numbers.
 
 import atexit
 import contextlib
-import functools
 import gc
 import importlib
 import math
@@ -83,7 +82,15 @@ def suite(workload: str | Callable[..., Any]) -> type:
         _located(workload, variables) if isinstance(workload, str) else f"{workload.__module__}:{workload.__qualname__}"
     )
     _preload(name)
-    plan = functools.partial(_plan, name)
+
+    def plan(phase: str, precision: str) -> PlannedCase:
+        """Return the case; raise `NotImplementedError`, which asv takes for skipped, where it cannot run here."""
+        devices = [DEVICE] if DEVICE else []
+        selection = Selection(workloads=[name], phases=[phase], precisions=[precision], devices=devices)
+        [planned] = cells.plan_cells(selection)
+        if planned.skip:
+            raise NotImplementedError(planned.skip)
+        return planned
 
     def setup(phase: str, precision: str) -> None:
         """Open the case once in a process; asv calls this before every sample."""
@@ -193,17 +200,6 @@ def _preload(workload: str) -> None:
     gc.collect()
     gc.freeze()  # else each forked process walks, and so copies, all that torch left behind
     atexit.register(gc.unfreeze)
-
-
-def _plan(workload: str, phase: str, precision: str) -> PlannedCase:
-    """Return the case; raise `NotImplementedError`, which asv takes for skipped, where it cannot run here."""
-    selection = Selection(
-        workloads=[workload], phases=[phase], precisions=[precision], devices=[DEVICE] if DEVICE else []
-    )
-    [planned] = cells.plan_cells(selection)
-    if planned.skip:
-        raise NotImplementedError(planned.skip)
-    return planned
 
 
 def _check_finite(count: int, noun: str, why: str) -> None:

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,33 +51,6 @@ class Plot:
         except ImportError:
             return bundle
         return {**bundle, "image/svg+xml": vl_convert.vegalite_to_svg(dict(self.spec))}
-
-
-def speed_against_error(rows: Sequence[Row], tables: Sequence[str], limit: float) -> Plot:
-    """Return the chart of each precision's speed, with its interval, against its error; a cross marks cases not ok.
-
-    `rows`, with their verdicts, and `tables`, the name of each row's table, go together; `limit` is the largest error.
-    The colours are a page's, without CSS variables, which a notebook lacks.
-    """
-    points = speed_points(zip(tables, rows, strict=True))
-    header = {"labelOrient": "top", "labelAnchor": "start"}
-    spec = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "data": {"values": points},
-        "facet": {"row": {"field": "table", "title": None, "header": header}},
-        "spec": {"width": 420, "height": 220, "layer": speed_layers(points, limit) if points else []},
-        "background": "white",
-    }
-    colours = _colours()
-    text = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], json.dumps(spec))
-    return Plot(json.loads(text))
-
-
-@cache
-def _colours() -> dict[str, str]:
-    """Return a page's colours on white by the names of their variables, which come first in the style sheets."""
-    sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
-    return dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,9 +173,24 @@ class Result(Shown):
         return plain
 
     def plot(self) -> Plot:
-        """Return a chart of each precision's speed, with its interval, against its error, which a notebook shows."""
+        """Return a chart of each precision's speed, with its interval, against its error, which a notebook shows.
+
+        A cross marks a case that is not ok. The colours are a page's, without CSS variables, which a notebook lacks.
+        """
         tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
-        return speed_against_error(self.rows, tables, self.budget.output_rel_l2)
+        points = speed_points(zip(tables, self.rows, strict=True))
+        header = {"labelOrient": "top", "labelAnchor": "start"}
+        layers = speed_layers(points, self.budget.output_rel_l2) if points else []
+        spec = {
+            "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+            "data": {"values": points},
+            "facet": {"row": {"field": "table", "title": None, "header": header}},
+            "spec": {"width": 420, "height": 220, "layer": layers},
+            "background": "white",
+        }
+        sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
+        colours = dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))  # the first ones are a light page's
+        return Plot(json.loads(re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], json.dumps(spec))))
 
     @cached_property
     def _trainings(self) -> list[StoredRun]:

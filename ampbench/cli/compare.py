@@ -275,10 +275,10 @@ def ab(
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
     settings = replace(settings, rounds=count)
 
+    from ampbench import store
     from ampbench.cli.progress import progress_line
-    from ampbench.store import require_writable
 
-    require_writable(results)
+    store.require_writable(results)
     ours = ab.parse_arm("--baseline", baseline or [])
     theirs = ab.parse_arm("--candidate", candidate or [])
     kinds = ("time",) if itself else rules.kinds
@@ -298,39 +298,23 @@ def ab(
             watch,
             print_note,
         )
-    runs = f"{files[0].stem} {files[1].stem}"
-    again = f"ampbench {'gate' if gate else 'compare'} {runs}{results_words(results)}{judging.words}"
-    return _reported(files, rules, itself, gate, verbose, format, again)
-
-
-def _reported(
-    files: "tuple[Path, Path, str]",
-    policy: "Policy",
-    itself: bool,
-    gate: bool,
-    verbose: bool,
-    format: OutputFormat,
-    again: str,
-) -> int:
-    """Print the verdicts of the session and the command `again` that shows them; return the exit code.
-
-    Running out of time before any comparison is an error.
-    """
     from ampbench.comparison import Comparison
     from ampbench.judge.compare import judge_self
     from ampbench.judge.rounds import MeasuredRun
     from ampbench.show.comparison import control_document
-    from ampbench.store import read_run
 
+    runs = f"{files[0].stem} {files[1].stem}"
+    again = f"ampbench {'gate' if gate else 'compare'} {runs}{results_words(results)}{judging.words}"
     with stored_already(again):
-        baseline, candidate, ended = read_run(files[0]), read_run(files[1]), files[2]
-        comparison = Comparison(baseline, candidate, policy)
+        base, new, ended = store.read_run(files[0]), store.read_run(files[1]), files[2]
+        comparison = Comparison(base, new, rules)
         whole = comparison.whole
+        # running out of time before any comparison is an error
         nothing = ended == "out of time" and all(change.code is ChangeCode.NOT_RUN for change in whole.findings)
-        failed = whole.failed or (itself and MeasuredRun.of(baseline).failed)
+        failed = whole.failed or (itself and MeasuredRun.of(base).failed)
         code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
         if itself:
-            print_document(control_document(judge_self(whole, baseline.rounds)), format)
+            print_document(control_document(judge_self(whole, base.rounds)), format)
         elif gate:
             code = print_comparison(comparison, format, verbose, comparison.gate())
         else:

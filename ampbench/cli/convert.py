@@ -15,7 +15,7 @@ from ampbench.cli.options import (
     Results,
     run_words,
 )
-from ampbench.cli.printing import check_writable, print_note, print_text, write_files
+from ampbench.cli.printing import print_note, print_text, write_file
 from ampbench.core.units import counted
 from ampbench.errors import StoreError, UnknownNameError, UsageError
 
@@ -69,11 +69,9 @@ def command(
         raise UsageError(f"--to {PARQUET} is not text: name a file, as in -o runs.parquet")
     if to != PARQUET and len(runs) > 1:
         raise UsageError(f"--to {to} takes one run, not {len(runs)}: convert them one by one, or use parquet")
-    if output is not None:
-        check_writable(output)
     text = _parquet(runs, results) if to == PARQUET else _text(runs[0], to, results)
     if output is not None:
-        write_files({output: text})
+        write_file(output, text)
         print_note(f"wrote {output}")
     else:
         print_text(str(text))

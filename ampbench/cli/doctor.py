@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ampbench import __version__
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Option
-from ampbench.cli.printing import OutputFormat, print_document, print_note, write_files
+from ampbench.cli.printing import OutputFormat, print_document, print_note, write_file
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
 from ampbench.records.kinds import CHECK
 from ampbench.show.document import Block, Document, Section, as_sentence, json_document, record_data
@@ -114,7 +114,7 @@ def _prove(results: Path, format: OutputFormat) -> int:
     print_document(Document(sections=lambda: sections, data=lambda: data, columns=(), rows=list), format)
     path = results / "device" / f"{re.sub('[^a-z0-9]+', '-', (device.name or device.type).lower()).strip('-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_files({path: json_document(data)})
+    write_file(path, json_document(data))
     print_note(f"stored in {path}")
     outcomes = {proof["outcome"] for proof in proofs}
     return 0 if OK in outcomes and FAILED not in outcomes else 1

@@ -187,7 +187,7 @@ def _run(path: Path) -> dict[str, Any]:
     from ampbench import store
 
     known = (
-        "run", "label", "date", "started", "torch", "device", "workloads", "explains", "cases", "outcome", "path",
+        "run", "label", "started", "torch", "device", "workloads", "explains", "cases", "outcome", "path",
     )  # fmt: skip
     row: dict[str, Any] = dict.fromkeys(known) | {"run": store.run_id(path), "path": str(path)}
     try:
@@ -208,7 +208,6 @@ def _run(path: Path) -> dict[str, Any]:
     devices = dict.fromkeys([*(case.device for case in cases), *of_devices])
     return row | {
         "label": stored.header.label,
-        "date": stored.header.started_at[:16].replace("T", " "),
         "started": stored.header.started_at,
         "torch": stored.header.environment.torch_version,
         "device": " ".join(devices),
@@ -235,5 +234,5 @@ LISTINGS: Mapping[str, Listing] = {
         lambda row: {"summary": f"{row['summary']}\n  {_assigned(row['settings'])}"},
     ),
     "checks": Listing(checks, ("check", "area", "title")),
-    "runs": Listing(runs, ("run", "date", "label", "torch", "device", "outcome"), _of_run),
+    "runs": Listing(runs, ("run", "label", "torch", "device", "outcome"), _of_run),
 }

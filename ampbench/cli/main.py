@@ -102,14 +102,13 @@ Exit codes:
 """
 """The end of the first help; docs/gate.md has the order of a gate's exit codes."""
 
-_LONGEST_NAME = 60
-"""The most characters shown of a file's name."""
-_GIVEN_ANYWHERE = ("--debug", "--version")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process' own) and return the exit code; errors never escape."""
-    words, flags = _take_out(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    flags = {word for word in words[:end] if word in ("--debug", "--version")}  # they may stand anywhere before --
+    words = [word for place, word in enumerate(words) if place >= end or word not in flags]
     _open_streams()
     try:
         with _ended_by_signals():
@@ -246,23 +245,10 @@ def _dispatch(words: list[str], version: bool) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
-        raise UsageError(plain_message(error)) from error
+        message = " ".join(error.format_message().split()).rstrip(".")
+        hint = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
+        raise UsageError(f"{message[:1].lower()}{message[1:]}{hint}") from error
     return code if isinstance(code, int) else 0
-
-
-def plain_message(error: click.UsageError) -> str:
-    """Return click's message in ampbench's form, with the command that shows help."""
-    message = " ".join(error.format_message().split()).rstrip(".")
-    message = message[:1].lower() + message[1:]
-    return message if error.ctx is None else f"{message}; see {error.ctx.command_path} --help"
-
-
-def _take_out(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Split the arguments into click's and the flags that may stand anywhere before `--`."""
-    words = list(arguments)
-    end = words.index("--") if "--" in words else len(words)
-    flags = {word for word in words[:end] if word in _GIVEN_ANYWHERE}
-    return [word for place, word in enumerate(words) if place >= end or word not in flags], flags
 
 
 def _interrupted() -> int:
@@ -286,7 +272,7 @@ def _failed(error: Exception, debug: bool) -> int:
             traceback.print_exception(error)
     if isinstance(error, OSError) and error.errno is not None:
         # an error without a name is a failed write of the output
-        name = "" if error.filename is None else bounded(os.fsdecode(error.filename), _LONGEST_NAME)
+        name = "" if error.filename is None else bounded(os.fsdecode(error.filename), 60)
         error = UsageError(f"cannot {f'use {name}' if name else 'write the output'}: {error.strerror}")
     if isinstance(error, AmpbenchError):
         print_note(f"ampbench: error: {error}")

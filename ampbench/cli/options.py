@@ -403,15 +403,10 @@ def stored_already(command: str) -> Iterator[None]:
         raise SystemExit(INTERRUPTED) from None
 
 
-def is_typed(context: click.Context, name: str) -> bool:
-    """Return whether the command line gives the parameter `name`."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
 def refuse_beside_resume(context: click.Context, allowed: Collection[str]) -> None:
     """Raise `UsageError` for a typed option that is not `allowed` with `--resume`."""
     for parameter in context.command.params:
-        if parameter.name not in allowed and is_typed(context, str(parameter.name)):
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
             typed = next((flag for flag in parameter.opts if flag.startswith("--")), "workloads")
             raise UsageError(f"--resume takes the selection and the settings from the run: leave {typed} out")

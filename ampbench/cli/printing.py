@@ -1,9 +1,5 @@
-"""The output of verbs: text for people and machines on stdout, notes on stderr, and files.
+"""The output of verbs: text for people and machines on stdout, notes on stderr, and files, each whole."""
 
-Of requested files, all are written or none, and each whole.
-"""
-
-import errno
 import os
 import shutil
 import sys
@@ -92,54 +88,32 @@ def written(value: Any) -> str:
     return str(value)
 
 
-def check_writable(path: Path) -> None:
-    """Raise `StoreError` where a file at `path` cannot be written, before the work for it."""
-    folder = path.resolve().parent
-    if path.is_dir():
-        problem = os.strerror(errno.EISDIR)
-    elif not folder.is_dir():
-        problem = os.strerror(errno.ENOENT)
-    elif not os.access(path if path.exists() and not path.is_file() else folder, os.W_OK):
-        problem = os.strerror(errno.EACCES)
-    else:
-        return
-    raise StoreError(f"cannot write {path}: {problem}; choose another -o")
-
-
-def write_files(
-    files: Mapping[Path, str | bytes], hint: str = "nothing was written, choose another -o", *, links: bool = True
+def write_file(
+    path: Path, content: str | bytes, hint: str = "nothing was written, choose another -o", *, links: bool = True
 ) -> None:
-    """Write all files or none: each under another name first, then renamed.
+    """Write a whole file or none: under another name first, then renamed.
 
     Without `links` a link is refused, for file names that nobody typed; else its target is written.
-    Raises `StoreError` where a file cannot be written; `hint` ends its message.
+    Raises `StoreError` where the file cannot be written; `hint` ends its message.
     """
-    written: list[tuple[Path, Path]] = []
-    path = Path()
+    target = path.resolve()  # renaming onto a link would replace the link
+    temporary = target.with_name(f".{target.name}.part")
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     try:
-        for path, content in files.items():
-            data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            if path.exists() and not path.is_file():
-                path.write_bytes(data)  # a pipe or a device, which renaming would replace
-                continue
-            if path.is_symlink() and not links:
-                leads = os.readlink(path)  # noqa: PTH115 - as it is written, not resolved
-                raise StoreError(f"cannot write {path}: it is a link to {leads}; remove it, or {hint}")
-            target = path.resolve()  # renaming onto a link would replace the link
-            temporary = target.with_name(f".{target.name}.part")
-            temporary.unlink(missing_ok=True)  # of a writer that was killed
-            written.append((temporary, target))
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for temporary, target in written:
-            temporary.replace(target)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)  # a pipe or a device, which renaming would replace
+            return
+        if path.is_symlink() and not links:
+            leads = os.readlink(path)  # noqa: PTH115 - as it is written, not resolved
+            raise StoreError(f"cannot write {path}: it is a link to {leads}; remove it, or {hint}")
+        temporary.unlink(missing_ok=True)  # of a writer that was killed
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}; {hint}") from None
     finally:
-        for temporary, _ in written:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -157,21 +157,15 @@ def _failed(failure: Failure) -> str:
 def piece_progress(
     doing: str, pieces: "Sequence[Piece]", further: "Callable[[Entry], str]"
 ) -> "Iterator[Callable[[Piece, Entry | None], None]]":
-    """Yield a watcher that shows on a terminal which of `pieces` is under way, by `doing` ("tracing"), and time left.
+    """Yield a watcher that shows which of `pieces` is under way, by `doing` ("tracing").
 
     `further` returns how far a piece is by its record.
     """
-    from rich.markup import escape
-    from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn()
-    with Bar(*columns, console=make_console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        shown = bar.add_task(doing, total=len(pieces))
+    with progress_line(live=sys.stderr.isatty()) as show:
 
         def watch(piece: "Piece", record: "Entry | None") -> None:
             text = "" if record is None else further(record)
-            done = pieces.index(piece) + (record is not None)
-            bar.update(shown, description=escape(f"{doing} {piece.named}{f': {text}' if text else ''}"), completed=done)
+            place = f"{pieces.index(piece) + 1} of {len(pieces)}"
+            show(f"{place}: {doing} {piece.named}{f': {text}' if text else ''}", None)
 
         yield watch

@@ -17,7 +17,7 @@ from ampbench.cli.options import (
     Verbose,
     run_words,
 )
-from ampbench.cli.printing import OutputFormat, print_document, print_note, print_text, write_files
+from ampbench.cli.printing import OutputFormat, print_document, print_note, print_text, write_file
 from ampbench.core.budget import Budget
 from ampbench.errors import CASE_FAILED, NothingToRunError, StoreError, UsageError
 from ampbench.records.kinds import KINDS, verb_of
@@ -152,16 +152,23 @@ def report(
 
     if not runs:
         store.check_runs(results)
-    if site is not None:
-        return _write_site(site, runs or [], results, baseline, budget)
     from ampbench.report.material import gather
-    from ampbench.report.page import make_page
+    from ampbench.report.page import make_page, make_site
 
+    if site is not None:  # pages one by one, the index last; earlier pages stay, unless their run has a new one
+        path, problems = site, list[str]()
+        for name, text in make_site(runs or [], results, baseline, budget, problems.append):
+            path = _folder(site) / name
+            write_file(path, text, "choose another --site", links=False)
+        for problem in problems:
+            print_note(problem)
+        print_text(str(path))
+        return CASE_FAILED if problems else 0
     with no_garbage_collection():
         material = gather(runs or [], results, baseline, budget)
         page = make_page(material)
     path = output or _folder(results / REPORTS) / _name(material)
-    write_files({path: page}, links=output is not None)
+    write_file(path, page, links=output is not None)
     for remark in material.remarks:
         print_note(remark)
     print_text(str(path))
@@ -178,23 +185,6 @@ def _name(material: "Material") -> str:
     more = f"-and-{others}-more" if others else ""
     against = f"-against-{material.baseline.path.stem}" if material.baseline else ""
     return f"{runs[-1].path.stem}{more}{against}.html"
-
-
-def _write_site(folder: Path, runs: list[str], results: Path, baseline: str, budget: Budget) -> int:
-    """Write the pages one by one, the index last, and print its path; return 3 where a file was damaged.
-
-    Earlier pages stay, unless their run has a new one.
-    """
-    from ampbench.report.page import make_site
-
-    path, problems = folder, list[str]()
-    for name, text in make_site(runs, results, baseline, budget, problems.append):
-        path = _folder(folder) / name
-        write_files({path: text}, "choose another --site", links=False)
-    for problem in problems:
-        print_note(problem)
-    print_text(str(path))
-    return CASE_FAILED if problems else 0
 
 
 def _folder(folder: Path) -> Path:

@@ -45,7 +45,7 @@ from ampbench.records.run import LATEST
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
     from ampbench.studies import study as studies
-    from ampbench.studies.study import Selects, Study
+    from ampbench.studies.study import Study
     from ampbench.studies.work import Watching, Worked
 
 
@@ -63,11 +63,19 @@ def command(kind: str) -> Callable[..., int | None]:
 
 def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
     """Return the parameters of a study's verb, in their order."""
-    from ampbench.studies.study import options_of
+    from ampbench.studies.study import PHASE_HELP, options_of
 
-    selects, limits = study.selects, parameters_of(make_settings)
+    selects, limits, selecting = study.selects, parameters_of(make_settings), parameters_of(make_selection)
     options = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
-    parameters = _selecting(selects) if selects is not None else [parameters_of(make_selection)["device"]]
+    parameters = [selecting["device"]]
+    if selects is not None:
+        phase = "" if selects.phases else PHASE_HELP[selects.one_phase]
+        path = f"{one_of(selects.paths)}: this graph as well as eager mode." if selects.paths else ""
+        helped = {"precision": selects.precision, "phase": phase, "path": path, "sweep": ""}
+        for name, text in helped.items():
+            annotation = Annotated[list[str] | None, many_names(f"--{name}", text)]
+            selecting |= {name: selecting[name].replace(annotation=annotation)}
+        parameters = [parameter for name, parameter in selecting.items() if helped.get(name, name)]
     if study.on_devices and study.on_devices.help:
         texts = many_names("--device", study.on_devices.help)
         parameters = [parameter.replace(annotation=Annotated[list[str] | None, texts]) for parameter in parameters]
@@ -79,43 +87,17 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
     return [*parameters, *parameters_of(chosen_format).values()]
 
 
-def _selecting(selects: "Selects") -> list[Parameter]:
-    """Return the parameters that select cases for a study, with its help texts."""
-    from ampbench.studies.study import PHASE_HELP
-
-    parameters = parameters_of(make_selection)
-    del parameters["sweep"]
-    phase = "" if selects.phases else PHASE_HELP[selects.one_phase]
-    path = f"{one_of(selects.paths)}: this graph as well as eager mode." if selects.paths else ""
-    texts = {"precision": selects.precision, "phase": phase, "path": path}
-    types = {name: Annotated[list[str] | None, many_names(f"--{name}", text)] for name, text in texts.items()}
-    lacking = [name for name, text in texts.items() if not text]
-    return [
-        parameter.replace(annotation=types.get(name, parameter.annotation))
-        for name, parameter in parameters.items()
-        if name not in lacking
-    ]
-
-
 def _annotation(option: "studies.Option") -> Any:
     """Return an option's annotation for `cli.options.Verb`."""
     flag = f"--{option.name.replace('_', '-')}"
     if option.argument:
-        info: Option = Argument(metavar=option.metavar, help=option.help)
-        return Annotated[list[str] | None, info]
+        return Annotated[list[str] | None, Argument(metavar=option.metavar, help=option.help)]
     if option.names:
         return Annotated[list[str] | None, many_names(flag, option.help)]
     if option.seconds:
-        info = Option(flag, metavar="SECONDS", help=f"{option.help}, {DURATION}.")
-        return Annotated[str, info]
-    info = Option(
-        flag,
-        metavar=option.metavar or None,
-        min=option.least,
-        max=option.most,
-        help=option.help,
-    )
-    return Annotated[type(option.default), info]
+        return Annotated[str, Option(flag, metavar="SECONDS", help=f"{option.help}, {DURATION}.")]
+    bounded = Option(flag, metavar=option.metavar or None, min=option.least, max=option.most, help=option.help)
+    return Annotated[type(option.default), bounded]
 
 
 def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, Any]) -> int:

@@ -33,7 +33,6 @@ from ampbench.core.metrics import COLUMNS, GATED, METRICS, Column
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame
 from ampbench.records.labels import few
-from ampbench.records.run import Header
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun, new_run_id, read_header, write_whole
 
@@ -154,7 +153,12 @@ def cases_of(files: Sequence[Path]) -> tuple["pd.DataFrame", list[Path]]:
 
     tables, cut = [], []
     for file, cases in frame.judged(files):
-        tables.append(cases.to_pandas().assign(**run_values(read_header(file))))
+        header = read_header(file)
+        program = header.imported.program if header.imported else "ampbench"
+        values: dict[str, Any] = {"program": program, "seed": header.settings.seed}
+        values |= {name: getattr(header, name) for name in RUN_COLUMNS if hasattr(header, name)}
+        values |= {name: getattr(header.environment, name) or None for name in RUN_COLUMNS if name not in values}
+        tables.append(cases.to_pandas().assign(**{name: values[name] for name in RUN_COLUMNS}))
         cut += [file] if cases.stored.cut else []
     table = pd.concat(tables, ignore_index=True)
     types = {str(name): "string" for name in table if table[name].dtype == object}
@@ -162,13 +166,6 @@ def cases_of(files: Sequence[Path]) -> tuple["pd.DataFrame", list[Path]]:
     if table.empty:
         raise NothingToRunError("there is no case")
     return table.astype(types), cut
-
-
-def run_values(header: Header) -> dict[str, Any]:
-    """Return the value of each of `RUN_COLUMNS` for a run."""
-    values = {"program": header.imported.program if header.imported else "ampbench", "seed": header.settings.seed}
-    values |= {name: getattr(header, name) for name in RUN_COLUMNS if hasattr(header, name)}
-    return {name: values[name] if name in values else getattr(header.environment, name) or None for name in RUN_COLUMNS}
 
 
 def parquet(table: "pd.DataFrame") -> bytes:

@@ -134,7 +134,10 @@ def run_of(path: Path, data: bytes, document: Any, remarks: Counter[str]) -> Sto
                     if limit and 0 < limit < math.inf:
                         readings.setdefault(column, {})[case_id] = limit
     known = set(failures).union(*readings.values())
-    torch = _required(results, "torch") or _torch_version(recorded.get(TORCH_VERSION))
+    torch = _required(results, "torch")
+    if not torch and TORCH_VERSION in recorded:  # as the suite itself recorded it
+        major, lower = divmod(int(recorded[TORCH_VERSION]), 1_000_000)
+        torch = f"{major}.{lower // 1000}.{lower % 1000}"
     started = min((row.started_at for row in suite.values() if row.started_at is not None), default=None)
     header = _header(path, data, results, machine, torch, started)
     return StoredRun(
@@ -260,14 +263,6 @@ def _required(results: Results, package: str) -> str:
         if name.rpartition("+")[2] == package and version and version[0].isdigit():
             return version
     return ""
-
-
-def _torch_version(recorded: float | None) -> str:
-    """Return the version of torch that the suite itself recorded, "" where it did not."""
-    if recorded is None:
-        return ""
-    major, lower = divmod(int(recorded), 1_000_000)
-    return f"{major}.{lower // 1000}.{lower % 1000}"
 
 
 @functools.lru_cache(maxsize=65_536)

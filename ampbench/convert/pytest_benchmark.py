@@ -24,7 +24,6 @@ from ampbench.core import stats
 from ampbench.core.metrics import METRICS
 from ampbench.errors import StoreError, UsageError
 from ampbench.records.case import Case
-from ampbench.records.measured import Round
 from ampbench.records.run import DIRTY, Entry, Footer, Header, Imported
 from ampbench.show.document import finite
 from ampbench.show.rows import Row
@@ -112,9 +111,29 @@ def _records(benchmark: _Benchmark) -> list[Any]:
 def run_json(stored: StoredRun, rows: Sequence[Row]) -> str:
     """Return a run's timed cases with full statistics; the other metrics are in each one's `extra_info`."""
     header, commit = stored.header, stored.header.commit or UNVERSIONED
-    rounds: dict[str, list[Round]] = {}
-    for timing in stored.rounds:
-        rounds.setdefault(timing.case_id, []).append(timing)
+    names = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
+    benchmarks = []
+    for row in rows:
+        case = stored.cases[row["case_id"]]
+        rounds = [timing for timing in stored.rounds if timing.case_id == case.case_id]
+        measured = (timing for timing in rounds if not timing.control)
+        records = [*rounds, stored.memory.get(case.case_id), stored.divergence.get(case.case_id)]
+        metrics = {column.name: value for column, value in defined(row, METRICS.values())}
+        benchmarks.append(
+            {
+                # the precisions of one table in one group, which is what `compare` shows together
+                "group": "/".join((case.group, case.device, case.phase, case.path)),
+                "name": case.case_id,
+                "fullname": case.case_id,
+                "params": {**case.parameters, **{name: row[name] for name in names}},
+                "param": case.precision,
+                "extra_info": case_info(header, case, records, notes=[], metrics=metrics),
+                "options": {},
+                "stats": _statistics(
+                    [stats.round_value(timing.samples, timing.cpu_samples, timing.windows) for timing in measured]
+                ),
+            }
+        )
     document = {
         "machine_info": {"node": header.environment.host, "cpu": {"brand_raw": header.environment.cpu}},
         # "unversioned" and "(unknown)" are its words for none
@@ -126,7 +145,7 @@ def run_json(stored: StoredRun, rows: Sequence[Row]) -> str:
             "project": None,
             "branch": "(unknown)",
         },
-        "benchmarks": [_benchmark(stored, row, rounds[row["case_id"]]) for row in rows],
+        "benchmarks": benchmarks,
         "datetime": header.started_at,
         "version": FORMAT_VERSION,
     }
@@ -143,28 +162,3 @@ def case_info(
     entries = [header, case, *(record for record in records if record is not None)]
     kept = {"lines": [json.loads(run_file.encode(entry)) for entry in entries], "notes": list(notes)}
     return {**finite(dict(metrics)), KEY: kept}
-
-
-def _benchmark(stored: StoredRun, row: Row, rounds: Sequence[Round]) -> dict[str, Any]:
-    case = stored.cases[row["case_id"]]
-    names = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
-    measured = [timing for timing in rounds if not timing.control]
-    return {
-        # the precisions of one table in one group, which is what `compare` shows together
-        "group": "/".join((case.group, case.device, case.phase, case.path)),
-        "name": case.case_id,
-        "fullname": case.case_id,
-        "params": {**case.parameters, **{name: row[name] for name in names}},
-        "param": case.precision,
-        "extra_info": case_info(
-            stored.header,
-            case,
-            [*rounds, stored.memory.get(case.case_id), stored.divergence.get(case.case_id)],
-            notes=[],
-            metrics={column.name: value for column, value in defined(row, METRICS.values())},
-        ),
-        "options": {},
-        "stats": _statistics(
-            [stats.round_value(timing.samples, timing.cpu_samples, timing.windows) for timing in measured]
-        ),
-    }

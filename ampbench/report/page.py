@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -278,32 +279,29 @@ def _index(
     entries: Mapping[str, tuple[StoredRun, Material]], baseline: StoredRun | None, remarks: Sequence[str]
 ) -> View:
     """Return the index: the newest run first, and remarks on files that could not be read."""
-    ordered = sorted(entries.items(), key=lambda entry: moment(entry[1][0].header.started_at), reverse=True)
-    rows = [_entry(name, *entry, baseline) for name, entry in ordered]
+    rows = []
+    for name, (stored, material) in entries.items():
+        header, against = stored.header, ""
+        if baseline is not None:
+            against = "the baseline" if header.run == baseline.header.run else "not comparable"
+        for comparison in material.comparisons:
+            fired = f"; {control_line(comparison.control)}" if comparison.control.fired else ""
+            against = f"{verdict(comparison)}{fired}"
+        row = {
+            "run": Markup('<a href="{}">{}</a>').format(quote(name), header.run),
+            "label": header.label,
+            **run_facts(stored),
+            "advice": heading(material.networks) if material.networks else ", ".join(contents(material)),
+            "against the baseline": against,
+        }
+        rows.append((moment(header.started_at), row))
+    rows.sort(key=itemgetter(0), reverse=True)
     comparisons = [comparison for _, material in entries.values() for comparison in material.comparisons]
     return View(
         id="runs",
         title="Runs",
         heading=counted(len(entries), "run"),
         warnings=list(dict.fromkeys(as_sentence(note) for comparison in comparisons for note in notes(comparison))),
-        parts=[Part(id="table", title="", blocks=[runs_block(rows), *map(Block, remarks)])],
+        parts=[Part(id="table", title="", blocks=[runs_block([row for _, row in rows]), *map(Block, remarks)])],
         sortable="runs",
     )
-
-
-def _entry(name: str, stored: StoredRun, material: Material, baseline: StoredRun | None) -> dict[str, str]:
-    """Return a run's line in the index."""
-    header = stored.header
-    against = ""
-    for comparison in material.comparisons:
-        fired = f"; {control_line(comparison.control)}" if comparison.control.fired else ""
-        against = f"{verdict(comparison)}{fired}"
-    if baseline is not None and not against:
-        against = "the baseline" if header.run == baseline.header.run else "not comparable"
-    return {
-        "run": Markup('<a href="{}">{}</a>').format(quote(name), header.run),
-        "label": header.label,
-        **run_facts(stored),
-        "advice": heading(material.networks) if material.networks else ", ".join(contents(material)),
-        "against the baseline": against,
-    }

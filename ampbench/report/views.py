@@ -408,7 +408,7 @@ def _trend_part(trend: Trend) -> Part:
     charts, notes = list[Chart](), dict[str, None]()
     for subjects in changed or [by_metric[name] for name in by_metric if TRACKED[name].noisy]:
         column, many = subjects[0].found.metric.column, sum(bool(subject.found.changes) for subject in subjects)
-        drawing = Drawing(
+        drawing: Drawing[Subject[Series]] = Drawing(
             name=f"trends-{trend.axis}-{subjects[0].found.metric.name}",
             title=f"{column.label} over {axis}",
             alt=f"{many:,} of {len(subjects):,} series changed.",

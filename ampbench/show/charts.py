@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ampbench.core.precisions import ordered
 from ampbench.core.units import FORMATS, format_error, times
 from ampbench.show.rows import Row, is_wrong, judged_error, number
 from ampbench.show.wording import verdict_words
 
-T = TypeVar("T")
+N = TypeVar("N")
+"""A case with a `name` on the page."""
 
 PICTURED = 4
 """The number of cases drawn of a chart that shows one at a time, the first cases."""
@@ -180,6 +181,14 @@ def speed_layers(points: Rows, limit: float) -> list[dict[str, Any]]:
     x = quantity("speed", "speed, times fp32 (faster →)", log | {"clamp": True, "domain": domain}, {"format": "~g"})
     y = quantity("error", "output error (↓ more exact)", log, {"format": ".0e", "tickCount": 5})
     at = {"x": x, "y": y}
+    budget = {"values": [{"limit": limit, "text": f"error budget {limit:g}"}]}
+    across = {"y": {**y, "field": "limit"}}
+    name = {"type": "text", "fontSize": 11, "align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
+    named = {**across, "x": {"value": 0}, "text": {"field": "text"}}
+    limits: list[dict[str, Any]] = [
+        {"data": budget, "mark": dict(DASHED), "encoding": across},
+        {"data": budget, "mark": name, "encoding": named},
+    ]
     looks = looks_encoded("precision", ordered({point["precision"] for point in points}))
     tips = tooltip(table="table", precision="precision", verdict="verdict", speed_text="speed", error_text="error")
     ends = {**at, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": looks["color"]}
@@ -190,18 +199,7 @@ def speed_layers(points: Rows, limit: float) -> list[dict[str, Any]]:
         *([interval] if len(points) <= SPANNED else []),
         {"mark": point, "encoding": {**at, **looks, "tooltip": tips}},
         {"mark": cross, "transform": [{"filter": "datum.wrong"}], "encoding": at},
-        *(_budget_layers(y, limit) if 0 < limit < math.inf else []),
-    ]
-
-
-def _budget_layers(y: Mapping[str, Any], limit: float) -> list[dict[str, Any]]:
-    """Return the layers of a dashed line across `y` at the error budget, with its name above at the left."""
-    data = {"values": [{"limit": limit, "text": f"error budget {limit:g}"}]}
-    at = {"y": {**y, "field": "limit"}}
-    text = {"type": "text", "fontSize": 11, "align": "left", "baseline": "bottom", "dx": 3, "dy": -2}
-    return [
-        {"data": data, "mark": dict(DASHED), "encoding": at},
-        {"data": data, "mark": text, "encoding": {**at, "x": {"value": 0}, "text": {"field": "text"}}},
+        *(limits if 0 < limit < math.inf else []),
     ]
 
 
@@ -242,7 +240,7 @@ def curves(
     title: str,
     axis: str,
     legend: str,
-    series: "Callable[[Any], Iterable[tuple[str, Sequence[float | None]]]]",
+    series: Callable[[Any], Iterable[tuple[str, Sequence[float | None]]]],
     *,
     alt: str,
     unit: str = "loss",
@@ -284,17 +282,6 @@ def curves(
     return Drawing(name=name, title=title, alt=alt, rows=rows, spec=spec)
 
 
-class Named(Protocol):
-    """A case with a name on the page."""
-
-    @property
-    def name(self) -> str:
-        """The short name."""
-
-
-N = TypeVar("N", bound=Named)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing(Generic[N]):
     """A chart before it has data: `name` is its id, other fields are as in `Chart`.
@@ -311,7 +298,7 @@ class Drawing(Generic[N]):
     height: int = 260
 
 
-def drawn(cases: Sequence[N], first_lines: Sequence[str], *drawings: Drawing[N]) -> tuple[list[Chart], list[str]]:
+def drawn(cases: Sequence[Any], first_lines: Sequence[str], *drawings: Drawing[Any]) -> tuple[list[Chart], list[str]]:
     """Return the charts of cases, and a note where only the first cases are drawn.
 
     Each picture of a case has its line of `first_lines`.

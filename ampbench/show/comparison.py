@@ -308,7 +308,7 @@ def verdict(*comparisons: Comparison) -> str:
     """Return how many findings have each status, in one line; of traces alone, their counts."""
     findings = [change for comparison in comparisons for change in comparison.findings]
     if not findings:
-        return "; ".join(filter(None, map(_explained, comparisons))) or "nothing to compare"
+        return "; ".join(text for comparison in comparisons for text in _explained(comparison)) or "nothing to compare"
     drifted = sum(change.metric == DRIFT and change.status is ChangeStatus.REGRESSED for change in findings)
     parts = [f"{counted(drifted, 'case computes', 'cases compute')} something else"] if drifted else []
     for status in WORST_FIRST:
@@ -322,32 +322,19 @@ def verdict(*comparisons: Comparison) -> str:
     return ", ".join(parts)
 
 
-def _explained(comparison: Comparison) -> str:
-    """Return the counts of traces, rules and defects of two runs that only explain."""
-    parts = []
+def _explained(comparison: Comparison) -> Iterator[str]:
+    """Yield the counts of traces, rules and defects of two runs that only explain."""
     if comparison.explained:
         counts = Counter(case.traces for case in comparison.explained.values())
         listed = ", ".join(f"{counts[traces]:,} {traces}" for traces in Traces if counts[traces])
-        parts.append(f"{counted(len(comparison.explained), 'case')} explained: {listed}")
+        yield f"{counted(len(comparison.explained), 'case')} explained: {listed}"
     if comparison.rule_devices:
         many = counted(len(rule_lines(comparison.rule_changes)), "change")
-        parts.append(f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}")
+        yield f"{many} of autocast's rules on {', '.join(comparison.rule_devices)}"
     if comparison.checks:
         came = sum(defect.came for defect in comparison.defects)
         checked = f"of {counted(comparison.checks, 'check')} in both runs"
-        parts.append(f"{checked} {counted(came, 'defect')} came, {len(comparison.defects) - came} went")
-    return "; ".join(parts)
-
-
-def sides_line(comparison: Comparison) -> str:
-    """Return the two sides: "before → after · torch 2.15.0 · commit 6d8b9ee → 4e1ca65"."""
-    before, after = comparison.baseline, comparison.candidate
-    names = ((" ".join(side.arm), side.label, side.run) for side in (before, after))
-    known = [pair for pair in zip(*names, strict=True) if all(pair) and pair[0] != pair[1]]
-    pairs = {"": known[0] if known else (before.run, after.run), "torch": (before.torch_version, after.torch_version)}
-    if before.commit or after.commit:
-        pairs["commit"] = (short_commit(before.commit or "none"), short_commit(after.commit or "none"))
-    return " · ".join(f"{name} {' → '.join(dict.fromkeys(pair))}".strip() for name, pair in pairs.items())
+        yield f"{checked} {counted(came, 'defect')} came, {len(comparison.defects) - came} went"
 
 
 def difference_line(difference: Difference) -> str:
@@ -433,7 +420,7 @@ def finding_columns(names: Mapping[str, str]) -> list[Column[Change]]:
 
 
 def comparison_section(comparison: Comparison, *, everything: bool = False, gate: GateResult | None = None) -> Section:
-    """Return the changes and why other findings are undecided; folded: every finding, other traces, conditions.
+    """Return both sides, the changes and why findings are undecided; folded: every finding, other traces, conditions.
 
     Of a `gate` its points take the place of the reasons. With `everything` the table of every finding takes the place
     of the changes, with a line for all of one code, and nothing is folded or left out.
@@ -466,7 +453,14 @@ def comparison_section(comparison: Comparison, *, everything: bool = False, gate
     whole = [replace(traces, title="every difference")] if first is not traces else []
     details = [*whole, every, conditioned]
     blocks += details if everything else [replace(cut(block, ROWS), folded=True) for block in details]
-    return Section(sides_line(comparison), [block for block in blocks if block.rows or not block.headers])
+    before, after = comparison.baseline, comparison.candidate
+    called = ((" ".join(side.arm), side.label, side.run) for side in (before, after))
+    apart = [pair for pair in zip(*called, strict=True) if all(pair) and pair[0] != pair[1]]
+    pairs = {"": apart[0] if apart else (before.run, after.run), "torch": (before.torch_version, after.torch_version)}
+    if before.commit or after.commit:
+        pairs["commit"] = (short_commit(before.commit or "none"), short_commit(after.commit or "none"))
+    title = " · ".join(f"{name} {' → '.join(dict.fromkeys(pair))}".strip() for name, pair in pairs.items())
+    return Section(title, [block for block in blocks if block.rows or not block.headers])
 
 
 def _reasons(findings: Iterable[Change], names: Mapping[str, str], listed: Container[Change]) -> list[str]:

@@ -206,11 +206,6 @@ def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], left: 
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *cells))
 
 
-def folded(title: str, text: str) -> str:
-    """Return `text` behind a line that unfolds it."""
-    return f"<details><summary>{escape(title)}</summary>\n\n{text}\n\n</details>"
-
-
 def markdown(
     sections: Iterable[Section],
     level: int = 2,
@@ -219,25 +214,26 @@ def markdown(
     code: Iterable[Code] = (),
     answer: str = "",
 ) -> str:
-    """Return `answer`, `sections` with titles from `level` on, `missing` and `code` as Markdown."""
+    """Return `answer`, `sections` with titles from `level` on, `missing` and `code` as Markdown.
+
+    A block is its table under a heading, or behind it where it is `folded`; without rows its sentence.
+    """
     parts = [f"**{escaped(answer)}**"] if answer else []
     for section in sections:
         parts.append(_heading(section.title, level))
-        parts += [block_text(block, level + 1) for block in section.blocks]
+        for block in section.blocks:
+            note = escaped(f"{block.note[:1].upper()}{block.note[1:]}.") if block.note else ""
+            if not block.rows:
+                parts += [escaped(block.title), note]
+                continue
+            left = [name for name in block.headers if name not in block.numbers]
+            text = "\n\n".join(filter(None, [note, markdown_table(block.headers, block.rows, left)]))
+            if block.folded:
+                parts.append(f"<details><summary>{escape(block.title)}</summary>\n\n{text}\n\n</details>")
+            else:
+                parts += [_heading(block.title, level + 1), text]
     pasted = "".join(f"\n{block.title}:\n\n```python\n{block.text}```\n" for block in code)
     return "\n\n".join(filter(None, [*parts, *map(escaped, missing)])) + "\n" + pasted
-
-
-def block_text(block: Block, level: int) -> str:
-    """Return a block: its table under a heading of `level`, or behind it; without rows its sentence."""
-    note = escaped(f"{block.note[:1].upper()}{block.note[1:]}.") if block.note else ""
-    if not block.rows:
-        return "\n\n".join(filter(None, [escaped(block.title), note]))
-    left = [name for name in block.headers if name not in block.numbers]
-    text = "\n\n".join(filter(None, [note, markdown_table(block.headers, block.rows, left)]))
-    if block.folded:
-        return folded(block.title, text)
-    return "\n\n".join(filter(None, [_heading(block.title, level), text]))
 
 
 def _heading(title: str, level: int) -> str:

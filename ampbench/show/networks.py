@@ -238,31 +238,22 @@ def brought(networks: Sequence[Network]) -> Block:
     for row in (row for network in networks for row in network.rows):
         if row["outcome"] == "ok" and row["precision"] != BASELINE:
             groups.setdefault((rank(row["precision"]), precision_label(row)), []).append(row)
-    headers = ["precision", "taken", "ok", "speed", "memory", "largest error"]
-    return Block(
-        "what each precision brought",
-        headers,
-        [(label, *_brought(groups[place, label])) for place, label in sorted(groups)],
-        "geometric means over networks, with their 95% interval",
-        numbers=headers[1:],
-    )
 
-
-def _brought(rows: Sequence[Row]) -> tuple[str, ...]:
-    def mean(column: str) -> str:
+    def mean(rows: Sequence[Row], column: str) -> str:
         values = [value for row in rows if (value := number(row[column])) is not None and 0 < value < math.inf]
         low, high = (stats.log_t_interval(values) if values else None) or (None, None)
         return ratio(geometric_mean(values), low, high) if values else ""
 
-    errors = [error for row in rows if (error := judged_error(row)) is not None]
-    right = sum(row["verdict"] == Status.OK for row in rows)
-    return (
-        f"{sum(bool(row['taken']) for row in rows):,}",
-        f"{right:,} of {len(rows):,}",
-        mean("speedup_vs_fp32"),
-        mean("memory_ratio_vs_fp32"),
-        format_error(max(errors)) if errors else "",
-    )
+    cells = []
+    for (_, label), rows in sorted(groups.items(), key=itemgetter(0)):
+        errors = [error for row in rows if (error := judged_error(row)) is not None]
+        taken, right = sum(bool(row["taken"]) for row in rows), sum(row["verdict"] == Status.OK for row in rows)
+        means = mean(rows, "speedup_vs_fp32"), mean(rows, "memory_ratio_vs_fp32")
+        worst = format_error(max(errors)) if errors else ""
+        cells.append((label, f"{taken:,}", f"{right:,} of {len(rows):,}", *means, worst))
+    headers = ["precision", "taken", "ok", "speed", "memory", "largest error"]
+    note = "geometric means over networks, with their 95% interval"
+    return Block("what each precision brought", headers, cells, note, numbers=headers[1:])
 
 
 def missing(rows: Iterable[Row]) -> Block:
@@ -275,7 +266,10 @@ def missing(rows: Iterable[Row]) -> Block:
     several = len({row["phase"] for row in every}) > 1
     for row in every:
         if row["outcome"] in ("failed", "skipped"):
-            reasons.setdefault((row["outcome"], _general(str(row["reason"]), row["workload"])), []).append(row)
+            general, workload = str(row["reason"]), row["workload"]
+            for name in sorted({workload, workload.rpartition(":")[2]}, key=len, reverse=True):
+                general = general.replace(name, "…")
+            reasons.setdefault((row["outcome"], _NUMBER.sub("#", general)), []).append(row)
     ordered = sorted(reasons.items(), key=lambda pair: (pair[0][0], -len(pair[1])))
     cells = [
         (
@@ -289,13 +283,6 @@ def missing(rows: Iterable[Row]) -> Block:
     ]
     headers = ["outcome", "reason", "cases", "precisions", "networks"]
     return Block("without a result", headers, cells, numbers=["cases"], whole=["outcome"])
-
-
-def _general(reason: str, workload: str) -> str:
-    """Return a reason without the network's names and numbers."""
-    for name in sorted({workload, workload.rpartition(":")[2]}, key=len, reverse=True):
-        reason = reason.replace(name, "…")
-    return _NUMBER.sub("#", reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from ampbench.core.statement import Note, Refusal, Severity, Statement
 from ampbench.core.stats import round_value
 from ampbench.core.units import counted, format_error, format_quantity, format_seconds, times
 from ampbench.records.case import Case, Table, table_of
-from ampbench.records.changes import VERDICT_COLUMNS, Evidence, Verdict
+from ampbench.records.changes import VERDICT_COLUMNS, Evidence
 from ampbench.records.labels import NONE_NAMED
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.run import Entry, Header
@@ -139,9 +139,18 @@ def sections(screen: Screen, *, verbose: bool = False) -> list[Section]:
 
 
 def _table(group: Group, rows: Sequence[Row], screen: Screen, verbose: bool) -> list[Block]:
+    """Return a table with its advice; if `verbose`, each metric of any of `rows` as well."""
     title = " · ".join(heading(group, rows, screen, verbose=verbose))
     texts = [Block(text) for text in _below(rows, screen.takes.get(group), screen, verbose=verbose)]
-    return [document.table(title, COLUMNS, rows), *texts, *(_every_metric(rows) if verbose else ())]
+    blocks = [document.table(title, COLUMNS, rows), *texts]
+    measured = [row for row in rows if verbose and row["outcome"] == "ok"]
+    defined = [name for name in METRICS if any(number(row[name]) is not None for row in measured)]
+    for start in range(0, len(measured), TOGETHER):
+        part = measured[start : start + TOGETHER]
+        labels = [precision_label(row) for row in part]
+        cells = [[METRICS[name].label, *(written(row, name) for row in part)] for name in defined]
+        blocks.append(Block("", ["metric", *labels], cells, numbers=labels))
+    return blocks
 
 
 def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
@@ -184,19 +193,16 @@ def _below(rows: Sequence[Row], take: Take | None, screen: Screen, *, verbose: b
     rounds = max((int(number(row["rounds"]) or 0) for row in rows), default=0)
     quiet = all(note.code not in (Note.UNQUIET, Note.UNSTEADY) for note in screen.notes)
     judged = [verdict for verdict in take.verdicts if verdict.evidence]
-    evidence = next((_evidence(verdict) for kind in EVIDENCE for verdict in judged if verdict.evidence == kind), "")
+    evidence = ""
+    if best := next((verdict for kind in EVIDENCE for verdict in judged if verdict.evidence == kind), None):
+        few = "one batch" if best.batches == 1 else counted(best.batches, "batch", "batches")
+        trained = best.subject if best.evidence is Evidence.TRAINED else ""
+        evidence = trained or spelled(EVIDENCE[best.evidence], {"steps": best.steps, "few": few})
     measured = f"{counted(rounds, 'round')}, machine {'quiet' if quiet else 'not quiet'}. " if rounds else ""
     yield f"  {measured}Evidence: {evidence}."
     for hint in take.hints:
         if verbose or hint.severity is not Severity.INFO:
             yield f"  {words(hint)}"
-
-
-def _evidence(verdict: Verdict) -> str:
-    if verdict.evidence is Evidence.TRAINED and verdict.subject:
-        return verdict.subject
-    few = "one batch" if verdict.batches == 1 else counted(verdict.batches, "batch", "batches")
-    return spelled(EVIDENCE[verdict.evidence], {"steps": verdict.steps, "few": few})
 
 
 def _next(take: Take, header: Header) -> Iterator[str]:
@@ -214,17 +220,6 @@ def _next(take: Take, header: Header) -> Iterator[str]:
         parts += [f"--optimizer {recipe.replace(',', ':', 1)}"] if named else phase
         parts += [f"{limit} {passed.limit:g}"] if limit and passed.limit and passed.limit != default else []
         yield " ".join(parts)
-
-
-def _every_metric(rows: Sequence[Row]) -> Iterator[Block]:
-    """Yield the metrics that any of `rows` has, a line each, in tables of `TOGETHER` precisions."""
-    measured = [row for row in rows if row["outcome"] == "ok"]
-    defined = [name for name in METRICS if any(number(row[name]) is not None for row in measured)]
-    for start in range(0, len(measured), TOGETHER):
-        part = measured[start : start + TOGETHER]
-        labels = [precision_label(row) for row in part]
-        cells = [[METRICS[name].label, *(written(row, name) for row in part)] for name in defined]
-        yield Block("", ["metric", *labels], cells, numbers=labels)
 
 
 def case_section(row: Row, rounds: Iterable[Round], records: Iterable[msgspec.Struct | None]) -> Section:
@@ -254,11 +249,8 @@ def dotted(name: str, value: Any) -> Iterator[tuple[str, str]]:
         for place, item in enumerate(value):
             yield from dotted(f"{name}[{place}]", item)
     elif value not in (None, [], (), ""):
-        yield name, ", ".join(map(_fact, value)) if isinstance(value, list) else _fact(value)
-
-
-def _fact(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        items = value if isinstance(value, list) else [value]
+        yield name, ", ".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in items)
 
 
 class LiveTable:

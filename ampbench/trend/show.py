@@ -169,19 +169,9 @@ def notes(trend: Trend) -> list[str]:
     causes = Counter(point.disturbed for series in trend.series for point in series.points if point.disturbed)
     if causes:
         values = counted(causes.total(), "value of a time is", "values of times are")
-        lines.append(f"{values} not judged (--all shows them): {causes.most_common(1)[0][0]}")
+        lines.append(f"{values} not judged (-v shows them): {causes.most_common(1)[0][0]}")
     lacks = "a commit" if trend.axis == "commit" else "a readable version of torch"
     return lines + ([f"left out {counted(trend.left_out, 'run')} without {lacks}"] if trend.left_out else [])
-
-
-def _shared_shifts(trend: Trend) -> list[str]:
-    """Return the common changes of all times of a run, which no single case explains."""
-    return [
-        f"at {shift.x.label}{where(trend, shift.place)} the times of the whole run changed by {relative(shift.ratio)} "
-        f"from {shift.last.label} (median of {shift.cases} cases, {shift.alike} moved that way): perhaps the machine, "
-        "so cases are judged by the rest"
-        for shift in trend.shifts
-    ]
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -207,7 +197,14 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     cases = len({series.case.case_id for series in trend.series})
     counts = f"{counted(len(trend.series), 'series', 'series')} of {counted(cases, 'case')}"
     common = common_traits(series.case for series in trend.series)
-    blocks = [*map(Block, _shared_shifts(trend))]
+    blocks = [
+        Block(
+            f"at {shift.x.label}{where(trend, shift.place)} the times of the whole run changed by "
+            f"{relative(shift.ratio)} from {shift.last.label} (median of {shift.cases} cases, {shift.alike} moved that "
+            "way): perhaps the machine, so cases are judged by the rest"
+        )
+        for shift in trend.shifts
+    ]
 
     def at(row: tuple[Series, Change]) -> str:
         return f"{row[1].x.label}{where(trend, row[0].place)}"
@@ -221,11 +218,11 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     blocks += [table(summary(trend), columns, listed) if listed else Block(summary(trend))]
     blocks += map(Block, dict.fromkeys(f"{at(row)}: {what(row[1])}" for row in listed))
     more = len(changes) - len(listed)
-    blocks += [Block(f"{counted(more, 'more change')} (--all lists them)")] if more else []
+    blocks += [Block(f"{counted(more, 'more change')} (-v lists them)")] if more else []
     if any(series.metric.noisy for series, _ in changes):
         blocks.append(Block(NOT_IN_TURNS))
     still = Counter(series.metric.name for series in trend.series if series.rule in JUDGED and not series.changes)
-    blocks += [Block(f"without a change: {_listed(still)} (--all lists them)")] if still and not show_all else []
+    blocks += [Block(f"without a change: {_listed(still)} (-v lists them)")] if still and not show_all else []
     blocks += map(Block, notes(trend))
     ends = [(group[0].points[0].x.label, group[0].points[-1].x.label) for group in trend.places.values()]
     span = few((" → ".join(dict.fromkeys(pair)) for pair in ends), LONGEST_LIST)
@@ -238,23 +235,22 @@ def _sections(trend: Trend, show_all: bool) -> list[Section]:
     return sections
 
 
-def _value_at(place: int, series: Series) -> str:
-    """Return the value at a point or, in one word, why there is none."""
-    point = series.points[place]
-    if point.value is not None:
-        return format_quantity(point.value, series.metric.column.unit)
-    return point.gap.lack if point.gap and point.gap.why else UNDEFINED
-
-
 def _series_table(group: Sequence[Series], names: Names) -> Block:
     """Return a table of the series of one place: their values at few x, of many the first and the last."""
     xs = [point.x for point in group[0].points]
+
+    def value(place: int, series: Series) -> str:
+        point = series.points[place]
+        if point.value is not None:
+            return format_quantity(point.value, series.metric.column.unit)
+        return point.gap.lack if point.gap and point.gap.why else UNDEFINED
+
     chosen = range(len(xs)) if len(xs) <= COLUMNS_FOR_X else (0, len(xs) - 1)
     columns: list[Column[Series]] = [
         Column("", lambda series: names[series.key], "case"),
         Column("", lambda series: series.metric.name, "metric", whole=True),
     ]
-    columns += [Column("", partial(_value_at, place), xs[place].label, whole=True) for place in chosen]
+    columns += [Column("", partial(value, place), xs[place].label, whole=True) for place in chosen]
     return table("", columns, group)
 
 

@@ -113,9 +113,9 @@ def values_of(stored: StoredRun) -> list[tuple[Case, Tracked, Measured]]:
     limits = (frame["seconds_low"].tolist(), frame["seconds_high"].tolist())
     ends = [[limit if math.isfinite(limit) else None for limit in column] for column in limits]
     values = []
-    for (case_id, case), low, high, *numbers in zip(stored.cases.items(), *ends, *columns, strict=True):
+    for (case_id, case), low, high, *known in zip(stored.cases.items(), *ends, *columns, strict=True):
         outcome = run.outcome(case_id)
-        for metric, number in zip(TRACKED.values(), numbers, strict=True):
+        for metric, number in zip(TRACKED.values(), known, strict=True):
             value, gap = number, None
             if outcome.name != OK:
                 value, gap = None, Gap(Lack(outcome.name), outcome.reason)
@@ -126,20 +126,16 @@ def values_of(stored: StoredRun) -> list[tuple[Case, Tracked, Measured]]:
                 value, gap = math.inf, Gap(Lack.UNDEFINED, _undefined(stored.divergence.get(case_id), metric))
                 if not gap.why:
                     continue
-            measured = Measured(run=run, value=value, gap=gap, numbers=_numbers_of(stored, case_id, metric))
+            numbers, memory, divergence = "", stored.memory.get(case_id), stored.divergence.get(case_id)
+            if metric.gate.kind == "memory" and memory:
+                numbers = memory.source
+            elif metric.gate.kind == "accuracy" and divergence:
+                numbers = f"{divergence.weights_digest}/{divergence.inputs_digest}"
+            measured = Measured(run=run, value=value, gap=gap, numbers=numbers)
             if metric.noisy:
                 measured = replace(measured, low=low, high=high, disturbed=disturbed.get(case_id, ""))
             values.append((case, metric, measured))
     return values
-
-
-def _numbers_of(stored: StoredRun, case_id: str, metric: Tracked) -> str:
-    """Return the key of comparable values of a case (`Measured.numbers`)."""
-    if metric.gate.kind == "memory" and (memory := stored.memory.get(case_id)):
-        return memory.source
-    if metric.gate.kind == "accuracy" and (divergence := stored.divergence.get(case_id)):
-        return f"{divergence.weights_digest}/{divergence.inputs_digest}"
-    return ""
 
 
 def _undefined(divergence: Divergence | None, metric: Tracked) -> str:

@@ -75,7 +75,7 @@ def test_changes_come_in_one_table_then_their_causes_and_the_rest_is_counted(amp
         assert f"{after}: torch {before} → {after}" in text
     assert "not measured in turns" in text
     assert "signal 11" in text
-    assert "without a change: time 3, memory 3, floor 3 (--all lists them)" in text
+    assert "without a change: time 3, memory 3, floor 3 (-v lists them)" in text
 
 
 def test_all_lists_every_series_and_says_where_one_has_gaps(ampbench: Callable, folder: Path) -> None:

@@ -383,7 +383,7 @@ def test_a_run_on_a_disturbed_machine_is_shown_and_not_judged(folder: Folder) ->
     assert [bool(point.disturbed) for point in only(trend).points] == [False, True, False]
     assert list(only(trend).changes) == []
     assert notes(trend) == [
-        "1 value of a time is not judged (--all shows them): other processes used 60% of the CPU in 4 of 4 rounds"
+        "1 value of a time is not judged (-v shows them): other processes used 60% of the CPU in 4 of 4 rounds"
     ]
     folder.run(torch="2.14.0")  # beside a run that was not, a disturbed one is left out
     assert only(folder.trend()).points[1].value == pytest.approx(1e-3)

@@ -43,15 +43,16 @@ def test_a_stored_run_is_shown_with_sentences_and_a_table(stored: Path, ampbench
     assert "Every size" in everything
 
 
-def test_a_terminal_is_told_what_is_measured_and_how_long_the_rest_takes(
+def test_a_terminal_shows_what_is_measured_and_how_much_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, description, completed: told.append(description))
+    monkeypatch.setattr("ampbench.cli.progress.LIVE_SECONDS", 0.0)
+    monkeypatch.setattr("rich.status.Status.update", lambda _, text: told.append(text))
     pieces = [Piece(f"matmul {dtype} cpu") for dtype in ("fp32", "bf16")]
     with piece_progress("measuring", pieces, lambda found: "") as watch:
         for piece in pieces:
             watch(piece, None)
             watch(piece, FOUND[0])
-    assert told[::2] == ["measuring matmul fp32 cpu", "measuring matmul bf16 cpu"]
+    assert told[::2] == ["1 of 2: measuring matmul fp32 cpu", "2 of 2: measuring matmul bf16 cpu"]
