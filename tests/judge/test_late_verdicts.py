@@ -39,20 +39,10 @@ def test_every_column_that_judges_a_training_exists_late() -> None:
     assert {name for look in looks for name in (look.column, look.subject)} - same <= {*LATE}
 
 
-@pytest.mark.parametrize(
-    ("batches", "evidence", "words"),
-    [
-        (1, Evidence.BATCHES, "20 steps on one batch"),
-        (7, Evidence.BATCHES, "20 steps on 7 batches"),
-        (8, Evidence.RECIPE, "20 steps of your recipe"),
-    ],
-)
-def test_evidence_names_the_steps_and_batches_before_the_late_place(
-    batches: int, evidence: Evidence, words: str
-) -> None:
+@pytest.mark.parametrize(("batches", "evidence"), [(1, Evidence.BATCHES), (7, Evidence.BATCHES), (8, Evidence.RECIPE)])
+def test_evidence_has_the_steps_and_batches_before_the_late_place(batches: int, evidence: Evidence) -> None:
     verdict = judged(late_row("bf16_autocast"), late_of(batches))
     assert (verdict.status, verdict.evidence, verdict.steps, verdict.batches) == (Status.OK, evidence, 20, batches)
-    assert results._evidence(verdict) == words
 
 
 def test_a_late_place_outweighs_the_first_weights_where_numbers_are_finite() -> None:
