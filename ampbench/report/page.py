@@ -51,7 +51,7 @@ LONGEST = 2000
 """The most characters of a text, with the note on their number."""
 
 _TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
-_JOINT = re.compile(r"[_/\[,](?=\w)|:(?=[^\W\d])")  # not within a time
+_JOINT = re.compile(r"[_/\[](?=\w)|[:,](?=[^\W\d])")  # not within a time or a number
 
 
 def fit(text: str) -> str:

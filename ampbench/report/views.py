@@ -62,7 +62,7 @@ from ampbench.show.wording import answer, lines, words
 from ampbench.store import CUT, StoredRun
 from ampbench.studies.study import study_of
 from ampbench.trend import Series, Trend, moment
-from ampbench.trend.show import LONGEST_LIST, series_names, size, summary, trend_document, what, where
+from ampbench.trend.show import LONGEST_LIST, series_names, size, trend_document, what, where
 from ampbench.trend.values import TRACKED
 
 AT_ONCE = 25
@@ -425,8 +425,7 @@ def _trend_part(trend: Trend) -> Part:
         first, *others = section.blocks
         titled = [Block(section.title), first] if first.title else [replace(first, title=section.title)]
         blocks += [replace(block, folded=len(block.rows) > FOLDED) for block in (*titled, *others)]
-    said = [f"{summary(trend)}.", *failures, *notes]
-    return Part(id=trend.axis, title=f"Over {axis}s", said=said, charts=charts, blocks=blocks)
+    return Part(id=trend.axis, title=f"Over {axis}s", said=[*failures, *notes], charts=charts, blocks=blocks)
 
 
 def _trend_changes(series: Series) -> str:
