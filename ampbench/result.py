@@ -18,19 +18,18 @@ from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, ve
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
 from ampbench.show import results
-from ampbench.show.charts import colour_variables, speed_layers, speed_points
 from ampbench.show.document import Document, Section, finite
 from ampbench.show.networks import networks_of
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
-from ampbench.show.studies import Subject, document, lines, rows_of, subjects_of
 from ampbench.show.terminal import Printed
 from ampbench.store import StoredRun, find_run, read_run
 from ampbench.store.run_file import write_whole
-from ampbench.studies import check
-from ampbench.studies.study import Study, study_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ampbench.show.studies import Subject
+    from ampbench.studies.study import Study
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +136,12 @@ class Result(Shown):
             ]
             rounds = [timing for timing in stored.rounds if timing.case_id == case_id]
             return [results.case_section(rows[0], rounds, records)]
-        whole = [row for row in self.rows if group_of(row) in groups]
+        whole, pointers = [row for row in self.rows if group_of(row) in groups], list[str]()
+        if verbose:
+            from ampbench.show import studies
+            from ampbench.studies import check
+
+            pointers = studies.lines(check.pointers(stored))
         screen = results.Screen(
             header=stored.header,
             cases=stored.cases,
@@ -145,7 +149,7 @@ class Result(Shown):
             takes=self.takes,
             networks=networks_of(whole, self.takes, stored.cases),
             notes=self.notes(rows),
-            pointers=lines(check.pointers(stored)),
+            pointers=pointers,
             again=again,
         )
         return results.sections(screen, verbose=verbose)
@@ -177,6 +181,8 @@ class Result(Shown):
 
         A cross marks a case that is not ok. The colours are a page's, without CSS variables, which a notebook lacks.
         """
+        from ampbench.show.charts import colour_variables, speed_layers, speed_points
+
         tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
         points = speed_points(zip(tables, self.rows, strict=True))
         header = {"labelOrient": "top", "labelAnchor": "start"}
@@ -209,8 +215,10 @@ class Findings(Shown):
     """
 
     @property
-    def study(self) -> Study[Any, Any]:
+    def study(self) -> "Study[Any, Any]":
         """The study of this run."""
+        from ampbench.studies.study import study_of
+
         return study_of(self.stored.header.explains)
 
     @cached_property
@@ -225,6 +233,8 @@ class Findings(Shown):
         """The tables by the names that they have in JSON: rows of all cases, the case's id first."""
         import pandas as pd
 
+        from ampbench.show.studies import rows_of
+
         return {
             table.key: pd.DataFrame(row for subject in self._subjects for row in rows_of(table, subject))
             for table in self.study.tables
@@ -238,10 +248,14 @@ class Findings(Shown):
 
     def document(self) -> Document:
         """Return the statements and tables, as the verb prints them."""
+        from ampbench.show.studies import document
+
         return document(self.study, self.stored, list(self.stored.cases))
 
     @cached_property
-    def _subjects(self) -> list[Subject[Any]]:
+    def _subjects(self) -> "list[Subject[Any]]":
+        from ampbench.show.studies import subjects_of
+
         return subjects_of(self.study, self.stored)
 
 
