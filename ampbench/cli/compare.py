@@ -117,7 +117,10 @@ def gate(
     """
     from ampbench.records.case import matches
 
-    comparison = _compared(baseline, candidate, results, judging.read(), keyword, _refuse)
+    doubts = list[str]()
+    comparison = _compared(baseline, candidate, results, judging.read(), keyword, doubts.append)
+    if doubts:
+        raise UsageError(f"{doubts[0]}; name the run that is meant")
     cases = {*comparison.base.cases, *comparison.candidate.cases}
     if keyword and not any(matches(keyword, case_id) for case_id in cases):
         raise NothingToRunError(f"neither run has a case that matches -k {keyword!r}")
@@ -134,11 +137,6 @@ def _compared(
     from ampbench.comparison import Comparison
 
     return Comparison(base, new, policy, keyword)
-
-
-def _refuse(doubt: str) -> None:
-    """Raise `UsageError` where it is unclear which run is the latest."""
-    raise UsageError(f"{doubt}; name the run that is meant")
 
 
 def print_comparison(
@@ -169,8 +167,7 @@ def trend(
         list[str] | None,
         Argument(
             metavar="SOURCE",
-            help=f"A run ({A_RUN}), a folder of runs, a results folder, asv's results, pytest-benchmark's JSON. "
-            "Default: all of --results.",
+            help=f"A run ({A_RUN}), a folder of runs, a results folder, asv's results. Default: all of --results.",
         ),
     ] = None,
     x: Annotated[str, Option("--x", metavar="AXIS", help="torch_version, commit or date.")] = AXES[0],
@@ -189,7 +186,7 @@ def trend(
     Examples:
       ampbench trend
       ampbench trend --x commit -k "resnet and training" --metric time
-      ampbench trend results .benchmarks/0001_ours.json --x date --all
+      ampbench trend results nightly --x date -v
     """
     if x not in AXES:
         raise UnknownNameError("--x axis", x, AXES)

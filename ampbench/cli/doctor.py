@@ -21,7 +21,6 @@ from ampbench.records.kinds import CHECK
 from ampbench.show.document import Block, Document, Section, as_sentence, json_document, record_data
 
 if TYPE_CHECKING:
-    from ampbench.drive.fitness import Spoiler
     from ampbench.records.case import DeviceDescription, Environment
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
@@ -79,7 +78,16 @@ def command(
         "Installation": _installation(environment, problem),
         "Devices": _devices(environment.devices) if environment else [Block("unknown: only torch can tell")],
         "Known defects": map(as_sentence, known),
-        "Fitness to measure": _fitness(findings),
+        "Fitness to measure": [
+            line
+            for finding in findings
+            for line in (
+                f"{'!' if finding.grave else '·'} {finding.what}",
+                f"  why: {finding.why}",
+                f"  do:  {finding.remedy}",
+            )
+        ]
+        or ["no cause of bad measurements found"],
     }
     if results is not None:
         whole = f"{len(checked()) - len(damaged)} of {len(checked())} are whole"
@@ -280,16 +288,6 @@ def _known(results: Path, environment: "Environment") -> list[str]:
 
     runs = runs_with(list_runs(results), lambda header: header.explains == CHECK)
     return studies.lines(diagnosis(list(runs), environment))
-
-
-def _fitness(findings: "Sequence[Spoiler]") -> Iterator[str]:
-    """Yield each cause of bad measurements, why, and its remedy."""
-    for finding in findings:
-        yield f"{'!' if finding.grave else '·'} {finding.what}"
-        yield f"  why: {finding.why}"
-        yield f"  do:  {finding.remedy}"
-    if not findings:
-        yield "no cause of bad measurements found"
 
 
 def _installation(environment: "Environment | None", problem: str) -> list[str]:

@@ -137,9 +137,16 @@ def command(
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else DEFAULTS.min_run_seconds
     settings = replace(settings, min_run_seconds=seconds, isolation=not no_isolation)
     shared_by = "--shard" if shard else "--ray" if ray else ""
-    settings = _in_rounds(settings, rounds, "" if rounds else budget, shared_by)
+    if budget and shared_by and not rounds:
+        raise UsageError(f"{shared_by} and --budget contradict each other: give --rounds")
     from ampbench import store
-    from ampbench.drive.rounds import parse_shard
+    from ampbench.drive.rounds import MOST_ROUNDS, parse_shard
+
+    if rounds or shared_by:  # machines that share a run measure equal rounds
+        settings = replace(settings, rounds=rounds or DEFAULTS.rounds)
+    else:
+        limit = typed_seconds("--budget", budget) if budget else 0.0
+        settings = replace(settings, rounds=MOST_ROUNDS, budget_seconds=limit)
 
     part = parse_shard(shard) if shard else None
     fleet = new_fleet(ray, on)
@@ -164,21 +171,6 @@ def new_fleet(ray: str, on: str) -> Fleet | None:
     if ray and find_spec("ray") is None:
         raise UsageError(NO_RAY)
     return Fleet(id=secrets.token_hex(3), lane="", on=on or EACH) if ray else None
-
-
-def _in_rounds(settings: Settings, rounds: int | None, budget: str, shared_by: str) -> Settings:
-    """Return `settings` with the requested rounds or, without any, a budget for each network.
-
-    A run that machines share (`shared_by` an option) has equal rounds on each.
-    """
-    from ampbench.drive.rounds import MOST_ROUNDS
-
-    seconds = typed_seconds("--budget", budget) if budget else 0.0
-    if budget and shared_by:
-        raise UsageError(f"{shared_by} and --budget contradict each other: give --rounds")
-    if rounds or shared_by:
-        return replace(settings, rounds=rounds or DEFAULTS.rounds)
-    return replace(settings, rounds=MOST_ROUNDS, budget_seconds=seconds)
 
 
 def _run(

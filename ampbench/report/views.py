@@ -415,7 +415,12 @@ def _trend_part(trend: Trend) -> Part:
             rows=lambda subject: {"": _trend_rows(subject.found)},
             spec=partial(_trend_spec, axis, column),
         )
-        pictures, cut_short = drawn(subjects, [_trend_changes(subject.found) for subject in subjects], drawing)
+        texts = []
+        for subject in subjects:
+            changes = subject.found.changes[:LONGEST_LIST]
+            parts = [f"{change.direction} at {change.x.label}, {size(change)}" for change in changes]
+            texts.append(as_sentence("; ".join(parts) or "no change"))
+        pictures, cut_short = drawn(subjects, texts, drawing)
         charts += pictures
         notes |= dict.fromkeys(cut_short)
     document = trend_document(trend, show_all=True)
@@ -426,11 +431,6 @@ def _trend_part(trend: Trend) -> Part:
         titled = [Block(section.title), first] if first.title else [replace(first, title=section.title)]
         blocks += [replace(block, folded=len(block.rows) > FOLDED) for block in (*titled, *others)]
     return Part(id=trend.axis, title=f"Over {axis}s", said=[*failures, *notes], charts=charts, blocks=blocks)
-
-
-def _trend_changes(series: Series) -> str:
-    parts = [f"{change.direction} at {change.x.label}, {size(change)}" for change in series.changes[:LONGEST_LIST]]
-    return as_sentence("; ".join(parts) or "no change")
 
 
 def _trend_rows(series: Series) -> list[dict[str, Any]]:
