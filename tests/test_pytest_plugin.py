@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
@@ -18,7 +17,7 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import find_workloads
 from ampbench.pytest_plugin.measuring import present
 from ampbench.records.case import DEVICES
-from ampbench.store import run_file
+from ampbench.store import StoredRun, read_run
 from ampbench.worker.environment import read_environment
 
 pytest_plugins = ["pytester"]
@@ -177,6 +176,12 @@ def extra(pytester: pytest.Pytester, file: str = "out.json") -> tuple[dict[str, 
     return document, {each["name"]: each for each in document["benchmarks"]}
 
 
+def saved(pytester: pytest.Pytester) -> StoredRun:
+    """Return the run that a session stored in `saved`."""
+    (path,) = pytester.path.glob("saved/runs/*.jsonl")
+    return read_run(path)
+
+
 ONLY_HERE = """
 import sys
 
@@ -205,31 +210,27 @@ def test_built_in(amp_benchmark):
         "--amp-precision=fp32",
         "--amp-precision=bf16_autocast",
         "--benchmark-json=out.json",
+        "--amp-save=saved",
     )
     result.assert_outcomes(passed=7)
     document, found = extra(pytester)
     (elsewhere,) = (each for each in document["benchmarks"] if each["fullname"].startswith("test_only_here.py"))
     said = "memory was not measured: workload test_only_here.py:net cannot be imported: RuntimeError: only"
-    assert [*map(list, elsewhere["extra_info"]["ampbench"]["lines"])] == [
-        ["header"],
-        ["case"],
-        ["round"],
-        ["divergence"],
-    ]
-    assert elsewhere["extra_info"]["ampbench"]["notes"][0].startswith(said)
+    assert elsewhere["extra_info"]["notes"][0].startswith(said)
     one = found["test_net[cpu-training-bf16_autocast]"]
     assert one["group"] == "test_mine.py:net[width=8]/b2/cpu/training"
     assert one["stats"]["iterations"] == 1
-    own = one["extra_info"]["ampbench"]
-    header, case, timed, memory, divergence = (run_file.decode(msgspec.json.encode(line))[1] for line in own["lines"])
-    assert header.environment.torch_version == torch.__version__
-    assert case.case_id == "test_mine.py:net[width=8]/b2/bf16_autocast/cpu/training/eager/in-fp32"
+    stored = saved(pytester)
+    assert stored.header.environment.torch_version == torch.__version__
+    assert (len(stored.cases), stored.complete) == (7, True)
+    case_id = "test_mine.py:net[width=8]/b2/bf16_autocast/cpu/training/eager/in-fp32"
+    memory, divergence = stored.memory[case_id], stored.divergence[case_id]
+    (timed,) = (timed for timed in stored.rounds if timed.case_id == case_id)
     assert memory.peak_bytes > memory.parameter_bytes > 0
     assert divergence.output.rel_l2 is not None
     assert (timed.samples, timed.items_per_step) == ([one["stats"]["data"]], 2.0)
     assert timed.weights_digest == divergence.weights_digest
-    assert own["notes"] == []
-    flat = {name: value for name, value in one["extra_info"].items() if name != "ampbench"}
+    flat = one["extra_info"]
     assert flat.keys() <= METRICS.keys()
     assert flat["peak_memory_bytes"] == memory.peak_bytes
     assert flat["output_rel_l2"] == divergence.output.rel_l2
@@ -256,16 +257,16 @@ def test_net(amp_benchmark, width):
     amp_benchmark(lambda: (torch.nn.Linear(width, 1), torch.ones(2, width)))
 """,
         "--benchmark-json=out.json",
+        "--amp-save=saved",
         "-rs",
     )
     result.assert_outcomes(passed=2, skipped=2)
     result.stdout.fnmatch_lines(["SKIPPED*2*no loss given: *(module, inputs, loss)"])
     _, found = extra(pytester)
-    own = found["test_net[3-cpu-inference-fp32]"]["extra_info"]["ampbench"]
-    _, case, _, divergence = own["lines"]
-    assert case["case"]["workload"] == "test_mine.py::test_net[3]:lambda"
+    assert {case.workload for case in saved(pytester).cases.values()} == {"test_mine.py::test_net[3]:lambda"}
+    own = found["test_net[3-cpu-inference-fp32]"]["extra_info"]
     assert "memory was not measured" in own["notes"][0]
-    assert divergence["divergence"]["output"]["rel_l2"] is not None
+    assert own["output_rel_l2"] is not None
     assert not [name for name in sys.modules if name.startswith("ampbench_given_")]
 
 
@@ -300,10 +301,9 @@ def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_
     for folder in ("a", "b"):
         pytester.mkpydir(folder)
         pytester.makepyfile(**{f"{folder}/test_mine": NETS + NETS_OF_ONE_NAME})
-    result = pytester.runpytest_inprocess("--amp-device=cpu", *QUICK, "--benchmark-json=out.json")
+    result = pytester.runpytest_inprocess("--amp-device=cpu", *QUICK, "--amp-save=saved")
     result.assert_outcomes(passed=8)
-    document, _ = extra(pytester)
-    assert [each["extra_info"]["ampbench"]["lines"][1]["case"]["workload"] for each in document["benchmarks"]] == [
+    assert [case.workload for case in saved(pytester).cases.values()] == [
         f"{folder}/test_mine.py::{test}"
         for folder in ("a", "b")
         for test in (
@@ -480,9 +480,7 @@ def test_benchmark_disable_times_nothing_skip_runs_no_step_and_only_no_other_tes
 def test_saved_benchmarks_are_compared_on_the_same_machine_and_grouped_by_precision(pytester: pytest.Pytester) -> None:
     run(pytester, STEPS, "--benchmark-autosave", "-k", "net")
     (saved,) = pytester.path.glob(".benchmarks/*/0001_*.json")
-    [benchmark] = json.loads(saved.read_text())["benchmarks"]
-    header = benchmark["extra_info"]["ampbench"]["lines"][0]["header"]
-    assert header["environment"]["torch_version"] == torch.__version__
+    assert len(json.loads(saved.read_text())["benchmarks"]) == 1
     second = run(pytester, STEPS, "--benchmark-compare", "--benchmark-group-by=param:amp_precision", "-k", "net")
     second.assert_outcomes(passed=1, deselected=1)
     second.stdout.fnmatch_lines(["*benchmark 'amp_precision=fp32': 2 tests*"])
@@ -616,12 +614,13 @@ def test_a_session_fails_where_memory_or_an_error_is_worse_than_in_a_file(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COARSE", "0")
-    assert run(pytester, CHANGING, "--benchmark-json=before.json").ret == 0
-    same = run(pytester, CHANGING, "--amp-compare=before.json")
+    assert run(pytester, CHANGING, "--amp-save=saved").ret == 0
+    before = saved(pytester).path
+    same = run(pytester, CHANGING, f"--amp-compare={before}")
     assert same.ret == 0
     same.stdout.fnmatch_lines(["*ampbench: memory and errors compared*", "nothing changed: *"])
     monkeypatch.setenv("COARSE", "9")
-    worse = run(pytester, CHANGING, "--amp-compare=before.json", "--benchmark-quiet")
+    worse = run(pytester, CHANGING, f"--amp-compare={before}", "--benchmark-quiet")
     assert "side by side" not in "\n".join(worse.outlines)
     assert worse.ret == pytest.ExitCode.TESTS_FAILED
     worse.assert_outcomes(passed=1)
@@ -633,17 +632,17 @@ def test_a_file_to_compare_with_that_cannot_be_read_or_has_none_of_the_cases_is_
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COARSE", "0")
-    missing = run(pytester, CHANGING, "--amp-compare=none.json")
+    missing = run(pytester, CHANGING, "--amp-compare=none.jsonl")
     assert missing.ret == pytest.ExitCode.USAGE_ERROR
-    missing.stderr.fnmatch_lines(["*: there is no file or folder none.json with results of *"])
-    assert run(pytester, CHANGING, "--benchmark-json=before.json").ret == 0
-    other = run(pytester, CHANGING.replace("bf16_autocast", "bf16_pure"), "--amp-compare=before.json")
+    missing.stderr.fnmatch_lines(["*none.jsonl*"])
+    assert run(pytester, CHANGING, "--amp-save=saved").ret == 0
+    before = saved(pytester).path
+    other = run(pytester, CHANGING.replace("bf16_autocast", "bf16_pure"), f"--amp-compare={before}")
     assert other.ret == pytest.ExitCode.TESTS_FAILED
-    other.stdout.fnmatch_lines(["--amp-compare before.json: *"])
-    before = pytester.path / "before.json"
-    text = re.sub(r'"(weights_digest|inputs_digest)": "[^"]*"', r'"\1": "0"', before.read_text())
-    before.write_text(text.replace('"source": "profiler"', '"source": "allocator"'))
-    incomparable = run(pytester, CHANGING, "--amp-compare=before.json")
+    other.stdout.fnmatch_lines([f"--amp-compare {before}: *"])
+    text = re.sub(r'"(weights_digest|inputs_digest)":"[^"]*"', r'"\1":"0"', before.read_text())
+    before.write_text(text.replace('"source":"profiler"', '"source":"allocator"'))
+    incomparable = run(pytester, CHANGING, f"--amp-compare={before}")
     assert incomparable.ret == pytest.ExitCode.TESTS_FAILED
 
 

@@ -31,7 +31,7 @@ def command(
         Argument(
             metavar="RUN",
             help=f"A run: {A_RUN}; several, or a folder of runs, for parquet. For native: files or folders of "
-            "asv's results or of pytest-benchmark's JSON.",
+            "asv's results.",
         ),
     ],
     to: Annotated[
@@ -39,7 +39,7 @@ def command(
         Option(
             "--to",
             metavar="FORMAT",
-            help="junit, github-smaller, bencher, pytest-benchmark or parquet; or native.",
+            help="junit, bencher, pytest-benchmark or parquet; or native.",
         ),
     ],
     output: Annotated[
@@ -52,9 +52,8 @@ def command(
     \b
     Examples:
       ampbench convert latest --to junit -o ampbench.xml
-      ampbench convert latest --to github-smaller -o smaller.json
       ampbench convert results --to parquet -o runs.parquet
-      ampbench convert results/asv .benchmarks --to native
+      ampbench convert results/asv --to native
     """
     from ampbench.convert import FORMATS
 
@@ -116,7 +115,7 @@ def _import(sources: Sequence[str], results: Path) -> None:
         remarks = Counter[str]()
         runs = list(read_source(Path(source).expanduser(), remarks))
         if not runs:
-            raise StoreError(f"{source} holds no results of asv or pytest-benchmark")
+            raise StoreError(f"{source} holds no results of asv")
         for remark, files in remarks.items():
             print_note(f"{source}: {remark}{f' (in {files:,} files)' if files > 1 else ''}")
         new, known = write_runs(runs, results)

@@ -3,25 +3,24 @@
 *Bencher Metric Format*: benchmark, then measure, then a value and its bounds, if known. Source:
 https://bencher.dev/docs/reference/bencher-metric-format with its JSON schema https://bencher.dev/bmf.json.
 
-*github-action-benchmark*: a JSON list of numbers that should fall. Source: the README of
-benchmark-action/github-action-benchmark, "Using Custom Benchmarks", and `extractCustomBenchmarkResult` of its
-src/extract.ts. Its alarms are ratios of two values, hence only metrics that comparisons judge.
-
 *JUnit XML*: a test case per case. Elements and attributes are those of junit-10.xsd of Jenkins' xunit plug-in, which
 GitLab, GitHub's reporters and Jenkins read. XML has no control characters: they are written as backslash escapes.
+
+*pytest-benchmark*'s JSON, version 5.3 (`plugin.pytest_benchmark_generate_json`, `stats.Stats`, `stats.Metadata`,
+`utils.get_commit_info`), read by `pytest-benchmark compare` and github-action-benchmark's tool `pytest`: one of its
+rounds is one of ampbench's, and `data` holds the values of the rounds in seconds per step, so `iterations` is 1.
 
 *Parquet*: the frame of `ampbench.load` with columns of the runs; each column has one type.
 
 docs/convert.md lists the fields that each format keeps.
 """
 
-import hashlib
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,20 +28,19 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from ampbench.core.metrics import COLUMNS, GATED, METRICS, Column
+from ampbench.core import stats
+from ampbench.core.metrics import COLUMNS, METRICS, Column
 from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame
-from ampbench.records.labels import few
+from ampbench.records.run import DIRTY
 from ampbench.show.rows import Row
-from ampbench.store import StoredRun, new_run_id, read_header, write_whole
+from ampbench.store import StoredRun, read_header, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MEASURES = [column for column in METRICS.values() if column.better is not None]
 """The metrics of `bencher`."""
-SMALLER = [METRICS[name] for name in GATED if name in METRICS and METRICS[name].better == "lower"]
-"""The metrics of `github-smaller`."""
 
 
 def defined(row: Row, columns: Iterable[Column]) -> Iterator[tuple[Column, float]]:
@@ -63,22 +61,6 @@ def bencher(_: StoredRun, rows: Sequence[Row]) -> str:
         if measures:
             benchmarks[row["case_id"]] = measures
     return json.dumps(benchmarks, indent=1, allow_nan=False)
-
-
-def github_smaller(stored: StoredRun, rows: Sequence[Row]) -> str:
-    """Return the metrics that should fall, for the tool `customSmallerIsBetter`."""
-    header, environment = stored.header, stored.header.environment
-    extra = f"run: {header.run}\ntorch: {environment.torch_version}\nhost: {environment.host} ({environment.cpu})"
-    entries = []
-    for row in rows:
-        rounds = "" if row["rounds"] is None else f"rounds: {row['rounds']}\n"
-        for column, value in defined(row, SMALLER):
-            entry = {"name": f"{row['case_id']} {column.name}", "unit": column.unit, "value": value}
-            if column.name == "seconds_median" and row["seconds_low"] is not None:
-                # the action reads a number behind the sign
-                entry["range"] = f"± {(row['seconds_high'] - row['seconds_low']) / 2:.3g}"
-            entries.append(entry | {"extra": rounds + extra})
-    return json.dumps(entries, indent=1, allow_nan=False)
 
 
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -177,15 +159,58 @@ def parquet(table: "pd.DataFrame") -> bytes:
     return written
 
 
-def _pytest_benchmark(stored: StoredRun, rows: Sequence[Row]) -> str:
-    """Return a run as pytest-benchmark's JSON."""
-    from ampbench.convert.pytest_benchmark import run_json
+def pytest_benchmark(stored: StoredRun, rows: Sequence[Row]) -> str:
+    """Return a run's timed cases with full statistics; all metrics are in each one's `extra_info`.
 
-    return run_json(stored, rows)
+    Raises `UsageError` where pytest-benchmark, which computes the statistics, is missing.
+    """
+    try:
+        module = import_module("pytest_benchmark.stats")
+    except ImportError:
+        raise UsageError('--to pytest-benchmark needs pytest-benchmark: pip install "ampbench[pytest]"') from None
+    header, commit = stored.header, stored.header.commit or "unversioned"
+    names = ("workload", "precision", "device", "phase", "path", "batch_size", "input_dtype", "memory_format")
+    benchmarks = []
+    for row in rows:
+        case = stored.cases[row["case_id"]]
+        rounds = (timing for timing in stored.rounds if timing.case_id == case.case_id and not timing.control)
+        values = [stats.round_value(timing.samples, timing.cpu_samples, timing.windows) for timing in rounds]
+        theirs = module.Stats()
+        for value in values:
+            theirs.update(value)
+        benchmarks.append(
+            {
+                # the precisions of one table in one group, which is what `compare` shows together
+                "group": "/".join((case.group, case.device, case.phase, case.path)),
+                "name": case.case_id,
+                "fullname": case.case_id,
+                "params": {**case.parameters, **{name: row[name] for name in names}},
+                "param": case.precision,
+                "extra_info": {column.name: value for column, value in defined(row, METRICS.values())},
+                "options": {},
+                "stats": {**theirs.as_dict(), "data": values, "iterations": 1},
+            }
+        )
+    document = {
+        "machine_info": {"node": header.environment.host, "cpu": {"brand_raw": header.environment.cpu}},
+        # "unversioned" and "(unknown)" are its words for none
+        "commit_info": {
+            "id": commit.removesuffix(DIRTY),
+            "time": header.committed_at,
+            "author_time": None,
+            "dirty": commit.endswith(DIRTY),
+            "project": None,
+            "branch": "(unknown)",
+        },
+        "benchmarks": benchmarks,
+        "datetime": header.started_at,
+        "version": "5.3.1",
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
 
 
 FORMATS: Mapping[str, Callable[[StoredRun, Sequence[Row]], str]] = MappingProxyType(
-    {"junit": junit, "github-smaller": github_smaller, "bencher": bencher, "pytest-benchmark": _pytest_benchmark}
+    {"junit": junit, "bencher": bencher, "pytest-benchmark": pytest_benchmark}
 )
 """The functions that write the formats of one run by name."""
 
@@ -212,12 +237,8 @@ def written(stored: StoredRun, to: str) -> tuple[str, Counter[str]]:
     return FORMATS[to](stored, kept), lost
 
 
-SOURCES = "asv or pytest-benchmark"
-"""The programs whose results can be read."""
-
-
 def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
-    """Yield the runs in the results of asv or of pytest-benchmark at `source`, a file or a folder.
+    """Yield the runs in the results of asv at `source`, a file or a folder.
 
     `remarks` counts the files per remark on an omission or an assumption. A run's id is made from the time, the machine
     and the file's contents, so that it is the same whenever the same file is read.
@@ -225,37 +246,24 @@ def read_source(source: Path, remarks: Counter[str]) -> Iterator[StoredRun]:
     Raises `UsageError` where there is no such file or folder, `StoreError` for the first file that cannot be read, is
     of another format or holds nothing of ampbench.
     """
-    from ampbench.convert import asv, pytest_benchmark
+    from ampbench.convert import asv
 
     if not source.exists():
-        raise UsageError(f"there is no file or folder {source} with results of {SOURCES}")
+        raise UsageError(f"there is no file or folder {source} with results of asv")
     for path in sorted(source.rglob("*.json")) if source.is_dir() else [source]:
         try:
             data = path.read_bytes()
-            document = json.loads(data)  # msgspec refuses NaN, which these programs write
-            keys = document.keys() if isinstance(document, dict) else ()
-            if "result_columns" in keys:
+            document = json.loads(data)  # msgspec refuses NaN, which asv writes
+            if isinstance(document, dict) and "result_columns" in document:
                 yield asv.run_of(path, data, document, remarks)
-            elif "machine_info" in keys:
-                yield pytest_benchmark.run_of(path, data, document, remarks)
             elif path.name not in (asv.MACHINE_FILE, asv.BENCHMARKS_FILE):
-                raise StoreError(f"neither results of {SOURCES.replace(' or ', ' nor of ')}")
+                raise StoreError("no results of asv")
         except OSError as error:
             raise StoreError(f"cannot read {error.filename}: {error.strerror}") from None
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from None
         except (msgspec.ValidationError, ValueError, RecursionError) as error:
             raise StoreError(f"{path}: damaged, or of a format that this ampbench does not read: {error}") from None
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return at most eight names; "none" without any."""
-    return few(names, 8) or "none"
-
-
-def imported_id(host: str, started: datetime, data: bytes) -> str:
-    """Return the id of the run of a foreign file: of its time, machine and contents."""
-    return f"{new_run_id(host, started).rpartition('-')[0]}-{hashlib.sha256(data).hexdigest()[:8]}"
 
 
 def write_runs(runs: Iterable[StoredRun], results: Path) -> tuple[list[Path], int]:

@@ -9,12 +9,13 @@ machine.json), `machine.Machine`. Importing asv would take longer than reading h
 """
 
 import functools
+import hashlib
 import itertools
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,14 +23,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from ampbench.convert import imported_id, listed
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import default_preset
 from ampbench.errors import StoreError
 from ampbench.records.case import DEVICES, PHASES, Case, Environment
+from ampbench.records.labels import few
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import SCHEMA, Footer, Header, Imported, Selection, Settings
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, new_run_id
 from ampbench.workloads.index import WORKLOADS, class_name, resolve_parameters
 
 PROGRAM = "asv"
@@ -177,9 +178,9 @@ def _benchmarks(results: Results, remarks: Counter[str]) -> tuple[dict[str, Benc
         benchmark.values, benchmark.low, benchmark.high = (values or [None] * count for values in lists)
         suite[name] = benchmark
     if not suite:
-        raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {listed(results.results)}")
+        raise StoreError(f"holds no benchmark of ampbench's suite: its benchmarks are {_listed(results.results)}")
     if others:
-        remarks[f"left out {len(others)} of another suite: {listed(others)}"] += 1
+        remarks[f"left out {len(others)} of another suite: {_listed(others)}"] += 1
     return suite, recorded
 
 
@@ -188,7 +189,7 @@ def _traits(name: str, benchmark: Benchmark) -> list[tuple[str, ...]]:
     texts = [[text.strip("'") for text in values] for values in benchmark.parameters]
     for (kind, known), values in zip(PARAMETERS.items(), texts, strict=True):
         if unknown := [f"{kind} {text}" for text in values if text not in known]:
-            raise StoreError(f"unknown {listed(unknown)} in {name}: upgrade ampbench")
+            raise StoreError(f"unknown {_listed(unknown)} in {name}: upgrade ampbench")
     return list(itertools.product(*texts))
 
 
@@ -205,6 +206,15 @@ def _device(results: Results, recorded: float | None, remarks: Counter[str]) -> 
     if recorded not in range(len(DEVICES)):
         raise StoreError(f"{DEVICE[1:]} is {recorded:g}, and this ampbench knows {len(DEVICES)} devices: upgrade it")
     return DEVICES[int(recorded)]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return few(names, 8) or "none"
+
+
+def _imported_id(host: str, started: datetime, data: bytes) -> str:
+    """Return the id of the run of a foreign file: of its time, machine and contents."""
+    return f"{new_run_id(host, started).rpartition('-')[0]}-{hashlib.sha256(data).hexdigest()[:8]}"
 
 
 @functools.cache
@@ -230,7 +240,7 @@ def _header(path: Path, data: bytes, results: Results, machine: Machine, torch: 
     committed = None if results.date is None else datetime.fromtimestamp(results.date / 1000, UTC)
     return Header(
         schema=SCHEMA,
-        run=imported_id(machine.machine, began, data),
+        run=_imported_id(machine.machine, began, data),
         ampbench_version="",
         started_at=began.isoformat(timespec="milliseconds"),
         label=f"{PROGRAM} {results.env_name.partition('-')[0]}",

@@ -31,7 +31,8 @@ OPTIONS = {
     "phase": "Measure only inference or training.",
     "preset": "The size of built-in workloads: tiny, small or large.",
     "max-error": "Fail tests whose output has a larger relative L2 error against fp64, or an undefined one.",
-    "compare": "Fail the session where memory or an error is worse than in this file of --benchmark-json, or this run.",
+    "save": "Store the session as a run in this results folder.",
+    "compare": "Fail the session where memory or an error is worse than in this stored run.",
 }
 
 
@@ -109,11 +110,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Compare the measured cases with the file of --amp-compare; a session that is worse fails."""
-    measured, file = session.config.stash.get(MEASURED, None), session.config.getoption("amp_compare")
-    if measured is None or not measured.entries or file is None:
+    """Store the measured cases, and compare them with the run of --amp-compare; a session that is worse fails."""
+    measured, run = session.config.stash.get(MEASURED, None), session.config.getoption("amp_compare")
+    if measured is None or not measured.entries:
         return
-    if not measured.compare(file) and session.exitstatus == pytest.ExitCode.OK:
+    same = run is None or measured.compare(run)
+    if folder := session.config.getoption("amp_save"):
+        measured.save(folder)
+    if not same and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

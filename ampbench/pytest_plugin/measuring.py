@@ -10,7 +10,6 @@ import dataclasses
 import math
 import time
 import traceback
-from collections import Counter
 from collections.abc import Mapping
 from importlib.util import find_spec
 from io import StringIO
@@ -23,8 +22,7 @@ from rich.text import Text
 
 from ampbench.cli.options import DEFAULT_RESULTS
 from ampbench.comparison import Comparison
-from ampbench.convert import defined, read_source
-from ampbench.convert import pytest_benchmark as pytest_json
+from ampbench.convert import defined
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS, find_precision
 from ampbench.drive.planning import PlannedCase, default_device, find_workloads
@@ -36,14 +34,14 @@ from ampbench.judge.gate import Policy
 from ampbench.records.case import DEVICES, PHASES, DeviceDescription, WorkloadSource
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import MemoryPass, Round
-from ampbench.records.run import Entry, Selection, Settings
+from ampbench.records.run import Entry, Footer, Selection, Settings
 from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
 from ampbench.show.comparison import comparison_document
 from ampbench.show.results import Screen, sections
 from ampbench.show.rows import judged_error
 from ampbench.show.terminal import document_lines, make_console, print_lines, section_lines
-from ampbench.store import StoredRun, find_run, gathered, read_run
+from ampbench.store import StoredRun, find_run, gathered, read_run, require_writable, write_whole
 from ampbench.workloads.index import PRESETS
 
 if TYPE_CHECKING:
@@ -60,7 +58,10 @@ def meant(kind: str, value: Any) -> Any:
     if kind == "precision":
         return find_precision(str(value)).name
     if kind == "compare":
-        return read_baseline(value) and value
+        return read_run(find_run(value, DEFAULT_RESULTS)).path
+    if kind == "save":
+        require_writable(value)
+        return Path(value)
     if kind == "max_error":
         with contextlib.suppress(ValueError):
             if not isinstance(value, bool) and 0 <= float(value) < math.inf:
@@ -169,13 +170,18 @@ class Measured:
             Path(), self.header, [entry for name in case_ids or self.entries for entry in self.entries[name]]
         )
 
-    def compare(self, file: str) -> bool:
+    def save(self, folder: Path) -> None:
+        """Store the session's cases as a run in a results folder."""
+        ended = Footer(ended="complete", finished_at=now())
+        write_whole([dataclasses.replace(self.run(), footers=[ended])], folder)
+
+    def compare(self, file: Path) -> bool:
         """Compare memory and errors with the run in `file`; return whether some compare and none is worse.
 
         Times are not compared: within one process that is no more certain than pytest-benchmark's own comparison.
         """
         try:
-            self.compared = Comparison(read_baseline(file), self.run(), Policy(only=("memory", "accuracy")))
+            self.compared = Comparison(read_run(file), self.run(), Policy(only=("memory", "accuracy")))
         except AmpbenchError as error:
             self.compared = f"--amp-compare {file}: {error}"
             return False
@@ -204,17 +210,6 @@ def table_lines(run: StoredRun, width: int) -> list[Text]:
     """Return the table of a run for a terminal of `width` columns."""
     screen = Screen(header=run.header, cases=run.cases, rows=Result(run).rows)
     return list(section_lines(sections(screen), width))
-
-
-def read_baseline(file: str) -> StoredRun:
-    """Return the run in a file of pytest-benchmark's JSON, or the run file or stored run of that name.
-
-    Raises an `AmpbenchError` where there is none.
-    """
-    if file.endswith(".json"):
-        [run] = read_source(Path(file), Counter())
-        return run
-    return read_run(find_run(file, DEFAULT_RESULTS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,9 +332,7 @@ class AmpBenchmark:
         self.measured.entries[case.case_id] = [case, *records]
         result = Result(self.measured.run(case.case_id))
         numbers = {column.name: value for column, value in defined(result.rows[0], METRICS.values())}
-        benchmark.extra_info.update(
-            pytest_json.case_info(self.measured.header, case, records, notes=notes, metrics=numbers)
-        )
+        benchmark.extra_info.update(numbers, **({"notes": notes} if notes else {}))
         return result
 
     def _memory(self, planned: PlannedCase, source: WorkloadSource | None, notes: list[str]) -> MemoryPass | None:

@@ -175,9 +175,9 @@ def read_runs(names: Sequence[str], results: Path) -> RunsRead:
     """Return the runs of the sources `names`.
 
     A source is a run file, a run's id, a prefix of one or `latest` (in the folder `results`), a folder of run files, a
-    results folder (its runs/ and its asv/), a folder of asv's results, or a file of pytest-benchmark. Default: all of
-    `results`. A run that is named twice, or also present in its own format, counts once; of a file of asv's that grew
-    since its import, the newest state counts.
+    results folder (its runs/ and its asv/), or a folder or file of asv's results. Default: all of `results`. A run that
+    is named twice, or also present in its own format, counts once; of a file of asv's that grew since its import, the
+    newest state counts.
 
     Raises `NothingToRunError` where no run measured, `StoreError` for a damaged or foreign file, `UsageError` for an
     unknown name.

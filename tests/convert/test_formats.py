@@ -1,13 +1,11 @@
 """What other programs read of runs, each format against its documented shape or its schema.
 
-Bencher Metric Format (benchmark, measure, a value and optional bounds), github-action-benchmark's custom tools (name,
-unit, value, range?, extra?) and JUnit XML; and which cases of a run are converted, and which of their numbers.
+Bencher Metric Format (benchmark, measure, a value and optional bounds) and JUnit XML; and which cases of a run are
+converted, and which of their numbers.
 """
 
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -64,45 +62,6 @@ def test_a_time_without_interval_has_no_bounds_and_a_missing_number_no_measure()
 @given(TEXT)
 def test_any_name_comes_back(name: str) -> None:
     assert next(iter(read(named_run(name)))).startswith(f"{name}[")
-
-
-class Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """An entry as the action's README documents it, and strictly no more."""
-
-    name: str
-    unit: str
-    value: float
-    range: str | None = None
-    extra: str | None = None
-
-
-def entries_of(text: str) -> dict[str, Entry]:
-    entries = msgspec.json.decode(text, type=list[Entry])
-    assert len({entry.name for entry in entries}) == len(entries)
-    return {entry.name: entry for entry in entries}
-
-
-def test_what_should_fall_has_values_in_base_units() -> None:
-    found = entries_of(written(mixed_run(), "github-smaller")[0])
-    time, memory = found[f"{CASE.case_id} seconds_median"], found[f"{BF16.case_id} peak_memory_bytes"]
-    assert (time.value, time.unit) == (1.1e-3, "s")
-    assert (memory.value, memory.unit) == (4096, "B")
-    assert time.extra == "rounds: 3\nrun: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
-
-
-def test_the_range_is_half_the_interval_in_a_form_the_action_reads_as_a_number() -> None:
-    stored = mixed_run()
-    row = run_rows(stored)[0]
-    entry = entries_of(written(stored, "github-smaller")[0])[f"{CASE.case_id} seconds_median"]
-    found = re.fullmatch(r"± (\d.+)", entry.range or "")  # src/extractRangeInfo.ts: a sign, then what Number() reads
-    assert found
-    assert float(found[1]) == pytest.approx((row["seconds_high"] - row["seconds_low"]) / 2, rel=0.01)
-
-
-def test_how_many_rounds_an_imported_run_had_is_not_said() -> None:
-    stored = replace(stored_run([(CASE, [])]), readings={"seconds_median": {CASE.case_id: 1e-3}})
-    time = entries_of(written(stored, "github-smaller")[0])[f"{CASE.case_id} seconds_median"]
-    assert time.extra == "run: 20260131T120000Z-bench-1f9a3c\ntorch: 2.15.0\nhost: bench (AMD EPYC)"
 
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))

@@ -177,9 +177,6 @@ def _store(made: Sandbox, clone: Path) -> None:
         (clone / name).parent.mkdir(exist_ok=True)
         shutil.copy(clone / f"results/runs/{BASE}.jsonl", clone / name)
     shutil.copy(clone / f"results/runs/{CANDIDATE}.jsonl", clone / "gpu.jsonl")
-    (clone / ".benchmarks").mkdir()
-    made.run(["convert", BASE, "--to", "pytest-benchmark", "-o", "run.json"], clone)
-    shutil.copy(clone / "run.json", clone / ".benchmarks/0001_ours.json")
     made.run(["convert", BASE, "--to", "parquet", "-o", "runs.parquet"], clone)
 
 

@@ -73,10 +73,9 @@ def check_tests(command: Command) -> None:
 
 
 def check_compared(command: Command) -> None:
-    """The command before it, on the same page, writes the file."""
-    before = command.words[-1].partition("=")[2] or command.words[-1]
+    """The command before it, on the same page, stores the run."""
     text = (ROOT / command.page).read_text()
-    assert f"pytest test_mine.py --benchmark-json {before}\n{command.text}\n" in text
+    assert f"pytest test_mine.py --amp-save results\n{command.text}\n" in text
 
 
 def check_ray(command: Command) -> None:
