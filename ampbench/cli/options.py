@@ -84,7 +84,7 @@ def _click_parameter(parameter: Parameter) -> click.Parameter:
     if isinstance(args["type"], click.ParamType):
         args["type"].name = "whole number" if kind is int else "number"
     if parameter.default is not Parameter.empty:
-        args["default"] = parameter.default
+        args["default"] = str(parameter.default) if choices else parameter.default  # click shows an enum by its name
     if isinstance(mark, Argument):
         return click.Argument([parameter.name], **args, nargs=-1 if several else 1, required="default" not in args)
     args |= {"type": bool, "is_flag": True} if kind is bool else {"multiple": several}

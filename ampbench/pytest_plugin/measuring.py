@@ -107,13 +107,18 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     """
     try:
         asked = wanted(metafunc.definition, metafunc.config)
+        devices, phases, precisions = (asked[f"{kind}s"] for kind in ("device", "phase", "precision"))
+        if devices is None:
+            devices = ["cpu"]
+            if find_spec("torch") is not None and may_have_accelerator():  # without a driver's node torch stays out
+                from ampbench.worker.environment import read_environment
+
+                devices = [default_device(read_environment())]
         cells = [
             (device, phase, precision)
-            for device in ([_default_device()] if asked["devices"] is None else asked["devices"])
-            for phase in (PHASES if asked["phases"] is None else asked["phases"])
-            for precision in (
-                _default_precisions(device, phase) if asked["precisions"] is None else asked["precisions"]
-            )
+            for device in devices
+            for phase in (PHASES if phases is None else phases)
+            for precision in (_default_precisions(device, phase) if precisions is None else precisions)
         ]
     except AmpbenchError as error:
         raise pytest.fail.Exception(f"{metafunc.definition.nodeid}: {error}", pytrace=False) from None
@@ -140,15 +145,6 @@ def _default_precisions(device: str, phase: str) -> list[str]:
         for row in PRECISIONS.values()
         if device in row.default_on and (has_tf32 or not row.tf32) and not (row.same_ops and phase == "inference")
     ]
-
-
-def _default_device() -> str:
-    """Return the accelerator of this machine, else the CPU; without importing torch where there is no driver's node."""
-    if find_spec("torch") is None or not may_have_accelerator():
-        return "cpu"
-    from ampbench.worker.environment import read_environment
-
-    return default_device(read_environment())
 
 
 class Measured:
