@@ -412,7 +412,7 @@ def _trend_part(trend: Trend) -> Part:
             name=f"trends-{trend.axis}-{subjects[0].found.metric.name}",
             title=f"{column.label} over {axis}",
             alt=f"{many:,} of {len(subjects):,} series changed.",
-            rows=lambda subject: {"": _trend_rows(subject.found)},
+            rows=lambda subject: _trend_rows(subject.found),
             spec=partial(_trend_spec, axis, column),
         )
         texts = []

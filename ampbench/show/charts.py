@@ -251,14 +251,14 @@ def curves(
     names the values, which are in `unit`, and `legend` the series.
     """
 
-    def rows(case: Any) -> dict[str, list[dict[str, Any]]]:
+    def rows(case: Any) -> list[dict[str, Any]]:
         points: list[dict[str, Any]] = [
             {"series": label, "step": step, "value": value, "text": FORMATS[unit](value), "mark": False}
             for label, values in series(case.found)
             for step, value in thinned_curve(values)
         ]
         marked(points)
-        return {"": points} if any(row["value"] is not None for row in points) else {}
+        return points if any(row["value"] is not None for row in points) else []
 
     def spec(points: Rows) -> dict[str, Any]:
         names = list(dict.fromkeys(row["series"] for row in points))
@@ -286,16 +286,14 @@ def curves(
 class Drawing(Generic[N]):
     """A chart before it has data: `name` is its id, other fields are as in `Chart`.
 
-    `rows` returns the rows of each picture of a case, by the suffix of its label ("": none); a case without rows is not
-    drawn. `spec` returns the specification for the rows of a picture.
+    `rows` returns the rows of a case's picture; a case without rows is not drawn. `spec` returns its specification.
     """
 
     name: str
     title: str
-    rows: Callable[[N], Mapping[str, list[dict[str, Any]]]]
+    rows: Callable[[N], list[dict[str, Any]]]
     spec: Callable[[Rows], Mapping[str, Any]]
     alt: str = ""
-    height: int = 260
 
 
 def drawn(cases: Sequence[Any], first_lines: Sequence[str], *drawings: Drawing[Any]) -> tuple[list[Chart], list[str]]:
@@ -305,14 +303,12 @@ def drawn(cases: Sequence[Any], first_lines: Sequence[str], *drawings: Drawing[A
     """
     charts: list[Chart] = []
     for drawing in drawings:
-        pictures: list[Picture] = []
-        for case, words in zip(cases[:PICTURED], first_lines, strict=False):
-            for suffix, rows in drawing.rows(case).items():
-                label = f"{case.name}: {suffix}" if suffix else case.name
-                if rows:
-                    pictures.append(Picture(spec=drawing.spec(rows), rows=rows, label=label, alt=f"{label}. {words}"))
-        title, alt = drawing.title, drawing.alt
-        chart = Chart(id=drawing.name, title=title, alt=alt, pictures=pictures, height=drawing.height)
-        charts += [chart] if pictures else []
+        pictures = [
+            Picture(spec=drawing.spec(rows), rows=rows, label=case.name, alt=f"{case.name}. {words}")
+            for case, words in zip(cases[:PICTURED], first_lines, strict=False)
+            if (rows := drawing.rows(case))
+        ]
+        if pictures:
+            charts.append(Chart(id=drawing.name, title=drawing.title, alt=drawing.alt, pictures=pictures, height=260))
     cut_short = [f"The charts have {PICTURED} of {len(cases):,}, the first ones."] if len(cases) > PICTURED else []
     return charts, cut_short if charts else []
