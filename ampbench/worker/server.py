@@ -49,6 +49,8 @@ OUTPUT_BYTES = 1 << 20
 """The size at which the file of a worker's output is cut."""
 LAST_BYTES = 4096
 LAST_LINES = 4
+FROM_OUTSIDE = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+"""Signals of a scheduler, a closed terminal, the kernel out of memory: the case is not to blame."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -222,7 +224,7 @@ class Server:
             how = "gave no reply: a process that the network started wrote to its connection"
         elif status is not None:
             how = way_ended(os.waitstatus_to_exitcode(status))
-            cause = KILLED if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else cause
+            cause = KILLED if os.WIFSIGNALED(status) and os.WTERMSIG(status) in FROM_OUTSIDE else cause
         return end_reply(request, cause, how, worker.last_lines())
 
 

@@ -19,6 +19,7 @@ import pickle
 import re
 import sys
 import warnings
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -351,7 +352,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             return load_file(file)
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except ModuleNotFoundError:
         raise WorkloadError(f'weights={file}: safetensors is missing: pip install "ampbench[transformers]"') from None
     except pickle.UnpicklingError:

@@ -263,11 +263,13 @@ def trained() -> Mapping[str, torch.Tensor]:
 class TestWeights:
     """`weights=PATH`."""
 
-    def test_are_those_of_the_file_and_nothing_is_done_to_them(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("zipped", [True, False])
+    def test_are_those_of_the_file_and_nothing_is_done_to_them(self, zipped: bool, tmp_path: Path) -> None:
         plain = {name: torch.zeros_like(tensor) for name, tensor in trained().items()}
         torch.save(
-            {"epoch": 3, "state_dict": {f"module.{name}": one for name, one in plain.items()}}, tmp_path / "w.pt"
-        )
+            {"epoch": 3, "state_dict": {f"module.{name}": one for name, one in plain.items()}}, tmp_path / "w.pt",
+            _use_new_zipfile_serialization=zipped,
+        )  # fmt: skip
         workload = built("torchvision:squeezenet1_1", weights=str(tmp_path / "w.pt"))
         assert not any(bool(one.any()) for one in workload.module.state_dict().values())
 
