@@ -433,7 +433,8 @@ def _variants(
         if spec is None:
             _check_batch_size(source, named)
         asked = () if library is None else (preset,)
-        settable = spec.sizes if spec else describe(source, named, *asked).parameters
+        usual = None if spec else describe(source, named, *asked)
+        settable = usual.parameters if usual else spec.sizes if spec else {}
         sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
         for values in itertools.product(*sweeps.values()):
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
@@ -449,7 +450,12 @@ def _variants(
                 yield _Variant(source, spec.phases if selection.workloads else spec.suite, built)
                 continue
             _check_batch_size(source, settings)
-            built = describe(source, settings, *asked)
+            try:
+                built = describe(source, settings, *asked)
+            except WorkloadError:  # its worker fails again, and the row names the sweep's value
+                if usual is None or not sweeps:
+                    raise
+                built = replace(usual, parameters={**usual.parameters, **settings})
             known = replace(source, elsewhere=built.elsewhere, switches=built.switches, loaded=built.loaded)
             yield _Variant(known, PHASES, built)
 

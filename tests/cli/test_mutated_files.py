@@ -130,6 +130,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     replaced(rb"[:\[,](-?\d[\d.e+-]*)(?=[,\]}])", NUMBERS, most=1),
     everywhere,
     replaced(rb'":"([^"\\]*)"', TEXTS),
+    replaced(rb'[{,]"([^"\\]*)":', TEXTS, most=1),
     replaced(rb'_at":"([^"\\]*)"', TIMES, most=1),
     foreign,
 )

@@ -281,6 +281,19 @@ def test_a_compile_mode_that_means_nothing_here_is_skipped_with_the_reason() -> 
     assert there == here | {(phase, "compiled-reduce-overhead"): "" for phase in ("inference", "training")}
 
 
+def test_a_value_of_a_sweep_that_cannot_be_built_is_a_case_and_without_a_sweep_an_error() -> None:
+    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
+        if parameters.get("width") == 5:
+            raise WorkloadError("ended by signal SIGABRT")
+        return replace(describe(source, parameters), parameters={"width": 4, "depth": 2, **parameters})
+
+    selected = Selection(workloads=["pkg.module:make"], precisions=["fp32"], phases=["inference"])
+    cases = make_plan(replace(selected, sweeps={"width": [4, 5]}), environment(), described)
+    assert [dict(row.case.parameters) for row in cases] == [{"width": 4, "depth": 2}, {"width": 5, "depth": 2}]
+    with pytest.raises(WorkloadError):
+        make_plan(replace(selected, overrides={"width": 5}), environment(), described)
+
+
 def test_a_sweep_measures_every_value_and_set_reaches_the_named_workload_alone() -> None:
     cases = plan(
         workloads=["mlp", "cross_entropy_head"],
