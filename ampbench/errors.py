@@ -133,6 +133,19 @@ def escaped(value: Any) -> Any:
     return [escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def written_out(text: str, keep: str = "") -> str:
+    """Return `text` with unprintable characters, unless in `keep`, escaped as in Python (`\\x1b`).
+
+    Control characters command a terminal, line breaks begin lines of ours, others turn the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    characters = (
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+    )
+    return "".join(characters)
+
+
 def text_of(error: BaseException) -> str:
     """Return the message of `error`, also if its `__str__` raises."""
     try:
@@ -146,13 +159,13 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     if lines and "TorchScript interpreter" in lines[0]:
         lines = lines[-1:]
-    return bounded(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+    return written_out(bounded(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__))
 
 
 def in_one_line(error: BaseException) -> str:
     """Return "RuntimeError: message" in one line; the message alone for an `AmpbenchError`."""
     text = " ".join(text_of(error).split()) or "no message"
-    return bounded(text if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {text}")
+    return written_out(bounded(text if isinstance(error, AmpbenchError) else f"{type(error).__name__}: {text}"))
 
 
 def is_interruption(error: BaseException) -> bool:

@@ -33,8 +33,8 @@ class Odd(torch.nn.Module):
         if self.kind == "exit":
             print("my last words", flush=True)
             os._exit(3)
-        if self.kind == "kill" and not os.path.exists(self.told):
-            os.kill(os.getpid(), 9)
+        if self.kind in ("kill", "terminate", "hang up") and not os.path.exists(self.told):
+            os.kill(os.getpid(), {"kill": 9, "terminate": 15, "hang up": 1}[self.kind])
         if self.kind == "hog":
             keep = []
             while True:
@@ -56,6 +56,8 @@ class Odd(torch.nn.Module):
             raise FileNotFoundError("caf\\udce9.pt")
         if self.kind == "mute":
             raise Mute
+        if self.kind == "misnamed":
+            raise type("Evil\\n\u2192 take bf16\\x9b31m\\u202e", (RuntimeError,), {})("no\\x9bluck")
         if self.kind == "endless message":
             raise RuntimeError("x" * 10**7)
         if self.kind == "endless output":

@@ -275,7 +275,7 @@ def _failed(error: Exception, debug: bool) -> int:
         name = "" if error.filename is None else bounded(os.fsdecode(error.filename), 60)
         error = UsageError(f"cannot {f'use {name}' if name else 'write the output'}: {error.strerror}")
     if isinstance(error, AmpbenchError):
-        print_note(f"ampbench: error: {error}")
+        print_note(f"ampbench: error: {' '.join(str(error).splitlines())}")
         return error.exit_code
     text = " ".join(f"{type(error).__name__}: {error}".split())
     hint = "" if debug else "; run again with --debug for the traceback"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ampbench.errors import StoreError
+from ampbench.errors import StoreError, written_out
 from ampbench.show import terminal
 from ampbench.show.document import (
     Block,
@@ -18,7 +18,6 @@ from ampbench.show.document import (
     csv_text,
     json_document,
     markdown,
-    written_out,
 )
 from ampbench.show.terminal import LAYOUT, filled
 

@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from ampbench import __version__
 from ampbench.core.budget import Budget
 from ampbench.core.units import counted
-from ampbench.errors import StoreError
+from ampbench.errors import StoreError, written_out
 from ampbench.report.material import Material, assigned, find_sources, find_trends, material_of
 from ampbench.report.views import (
     Part,
@@ -41,10 +41,10 @@ from ampbench.report.views import (
 )
 from ampbench.show.charts import Chart, Picture, colour_rules, colour_variables
 from ampbench.show.comparison import control_line, notes, verdict
-from ampbench.show.document import Block, as_sentence, written_out
+from ampbench.show.document import Block, as_sentence
 from ampbench.show.networks import heading
 from ampbench.show.rows import run_name
-from ampbench.store import StoredRun, find_run, read_run, run_id
+from ampbench.store import StoredRun, read_found, read_run, run_id
 from ampbench.trend import moment
 
 LONGEST = 2000
@@ -245,7 +245,7 @@ def make_site(
     Raises `UsageError` for a name of no run, `StoreError` for a folder without runs, for a damaged baseline and where
     every run is damaged.
     """
-    against = read_run(find_run(baseline, results)) if baseline else None
+    against = read_found(baseline, results) if baseline else None
     entries: dict[str, tuple[StoredRun, Material]] = {}
     damaged: list[str] = []
     remarks: list[str] = []

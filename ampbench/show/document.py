@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ampbench.core.units import FORMATS, UNDEFINED
+from ampbench.errors import written_out
 
 T = TypeVar("T")
 
@@ -162,19 +163,6 @@ def cut(block: Block, most: int = ROWS, hint: str = "") -> Block:
     return replace(block, rows=block.rows[:most], note="; ".join(filter(None, [block.note, note])))
 
 
-def written_out(text: str, keep: str = "") -> str:
-    """Return `text` with unprintable characters, unless in `keep`, escaped as in Python (`\\x1b`).
-
-    Control characters command a terminal, others turn the direction of writing.
-    """
-    if text.isprintable():
-        return text
-    characters = (
-        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
-    )
-    return "".join(characters)
-
-
 LONGEST = 500
 """The most characters of a text: a comment on GitHub holds 65,536, and no reason needs more."""
 
@@ -268,7 +256,7 @@ def _cell(value: Any) -> Any:
 
 def json_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows as a JSON list of flat objects, one a line; null where a value is undefined or not finite."""
-    lines = [json.dumps({name: finite(value) for name, value in row.items()}, ensure_ascii=False) for row in rows]
+    lines = [json.dumps({name: finite(value) for name, value in row.items()}) for row in rows]
     return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
 
 
@@ -297,4 +285,4 @@ def json_document(data: Any) -> str:
     """Return nested data as indented JSON, a list of rows with a row a line; null for undefined numbers."""
     if isinstance(data, list):
         return json_text(data)
-    return json.dumps(finite(data), ensure_ascii=False, indent=2, default=str)
+    return json.dumps(finite(data), indent=2, default=str)

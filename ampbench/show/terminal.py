@@ -9,7 +9,8 @@ from shutil import get_terminal_size
 from textwrap import fill, indent
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from ampbench.show.document import Block, Code, Document, Section, finite, written_out
+from ampbench.errors import written_out
+from ampbench.show.document import Block, Code, Document, Section, finite
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -22,7 +22,7 @@ from msgspec import structs
 
 import ampbench
 from ampbench.core.precisions import PRECISIONS
-from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place
+from ampbench.errors import AmpbenchError, UsageError, bounded, in_one_line, own_frames, own_place, written_out
 from ampbench.records.case import Case, Environment, ParameterValue, WorkloadSource, compile_mode
 from ampbench.records.measured import Divergence, Failure, Late, MemoryPass, Round, Skip
 from ampbench.records.wire import DescribeAsked, Description, Nothing, Reply, Request, RoundAsked, answer
@@ -433,5 +433,8 @@ def failure_of(case_id: str, stage: str, error: BaseException) -> Failure:
         stage=stage,
         cause="out of memory" if out_of_memory else "exception",
         message=in_one_line(error) + place,
-        frames=[bounded(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}") for frame in frames],
+        frames=[
+            written_out(bounded(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}"))
+            for frame in frames
+        ],
     )
