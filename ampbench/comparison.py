@@ -16,7 +16,7 @@ from ampbench.records.changes import Comparison as Compared
 from ampbench.show import comparison as show
 from ampbench.show.document import Document, records
 from ampbench.show.terminal import Printed
-from ampbench.store import StoredRun, find_run, read_run
+from ampbench.store import StoredRun, read_found
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +112,7 @@ def compare(
 
     def read(run: "str | Path | StoredRun | Result") -> StoredRun:
         if isinstance(run, str | Path):
-            return read_run(find_run(str(run), results))
+            return read_found(str(run), results)
         stored = getattr(run, "stored", run)
         if not isinstance(stored, StoredRun):
             raise UsageError(f"{type(run).__name__} is no run: compare results, or names or files of runs")

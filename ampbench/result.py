@@ -22,7 +22,7 @@ from ampbench.show.document import Document, Section, finite
 from ampbench.show.networks import networks_of
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
 from ampbench.show.terminal import Printed
-from ampbench.store import StoredRun, find_run, read_run
+from ampbench.store import StoredRun, read_found
 from ampbench.store.run_file import write_whole
 
 if TYPE_CHECKING:
@@ -265,5 +265,5 @@ def open(run: Path | str = LATEST, results: Path | str = "results") -> Result | 
     One that explains or studies is `Findings`. Raises `UnknownNameError` with the nearest ids, `StoreError` for a
     damaged file.
     """
-    stored = read_run(find_run(str(run), results))
+    stored = read_found(str(run), results)
     return Findings(stored) if stored.header.explains else Result(stored)

@@ -133,7 +133,7 @@ def _compared(
     """Return the comparison of two stored runs; `doubt` receives a line where it is unclear which run is meant."""
     from ampbench import store
 
-    base, new = [store.read_run(store.find_run(name, results, doubt)) for name in (baseline, candidate)]
+    base, new = [store.read_found(name, results, doubt) for name in (baseline, candidate)]
     from ampbench.comparison import Comparison
 
     return Comparison(base, new, policy, keyword)

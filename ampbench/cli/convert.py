@@ -82,7 +82,7 @@ def _text(run: str, to: str, results: Path) -> str:
     from ampbench import store
     from ampbench.convert import written
 
-    stored = store.read_run(store.find_run(run, results, print_note))
+    stored = store.read_found(run, results, print_note)
     if stored.cut:
         print_note(f"{stored.path} {store.CUT}")
     text, lost = written(stored, to)

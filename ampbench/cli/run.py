@@ -377,8 +377,7 @@ def _run_fleet(
     for lane in session.lanes:
         trouble = f"lost: {lane.why}; " if lane.why else ""
         print_note(f"{lane.name}: {trouble}{'nothing measured' if lane.writer is None else lane.writer.path}")
-    files_of_fleet = (path for path in store.list_runs(ending.results) if store.run_id(path).endswith(f"-{fleet.id}"))
-    runs = [store.read_run(path) for path in files_of_fleet]
+    runs = [store.read_run(path) for path in store.list_runs(ending.results) if store.run_id(path).endswith(fleet.id)]
     if any(run.rounds for run in runs):
         shows = f"ampbench show {fleet.id}{results_words(ending.results)}"
         with stored_already(shows):

@@ -34,7 +34,7 @@ from ampbench.errors import NothingToRunError, StoreError, UsageError
 from ampbench.judge import frame
 from ampbench.records.run import DIRTY
 from ampbench.show.rows import Row
-from ampbench.store import StoredRun, read_header, write_whole
+from ampbench.store import StoredRun, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,14 +134,14 @@ def cases_of(files: Sequence[Path]) -> tuple["pd.DataFrame", list[Path]]:
     import pandas as pd
 
     tables, cut = [], []
-    for file, cases in frame.judged(files):
-        header = read_header(file)
+    for cases in frame.judged(files):
+        header = cases.stored.header
         program = header.imported.program if header.imported else "ampbench"
         values: dict[str, Any] = {"program": program, "seed": header.settings.seed}
         values |= {name: getattr(header, name) for name in RUN_COLUMNS if hasattr(header, name)}
         values |= {name: getattr(header.environment, name) or None for name in RUN_COLUMNS if name not in values}
         tables.append(cases.to_pandas().assign(**{name: values[name] for name in RUN_COLUMNS}))
-        cut += [file] if cases.stored.cut else []
+        cut += [cases.stored.path] if cases.stored.cut else []
     table = pd.concat(tables, ignore_index=True)
     types = {str(name): "string" for name in table if table[name].dtype == object}
     types |= {name: "Int64" if name in _WHOLE else "string" for name in (*RUN_COLUMNS, *_WHOLE)}

@@ -4,13 +4,13 @@
 opened as machines appear, and take pieces of work until none is left.
 """
 
-import functools
+import itertools
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from ampbench.core.units import counted, format_duration
 from ampbench.drive import session
-from ampbench.drive.rounds import TurnKey, drive, make_schedule, passes
+from ampbench.drive.rounds import TurnKey, drive, make_schedule
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError
 from ampbench.records.case import Case, Table, kind_of, table_of
 from ampbench.records.measured import KILLED, Divergence, Failure, Late, MemoryPass, Round, Skip
 from ampbench.records.run import EACH, Entry, Fleet, Footer, Selection, Settings
 from ampbench.records.wire import DIVERGENCE, LATE, MEMORY, ROUND
-from ampbench.store import RunWriter, StoredRun, new_run_id
+from ampbench.store import RunWriter, StoredRun, new_run_id, read_run
 
 if TYPE_CHECKING:
     from ampbench.drive.on_ray import RayCluster
@@ -35,48 +35,45 @@ WAIT_SECONDS = 120.0
 """The time limit for a lane to become free, once all others are done."""
 ENDING_SECONDS = 5.0
 """The time that lanes have to end; those of a cluster that is gone may never."""
+NODE_GONE = "its node died or left the cluster"
 _TASKS: Mapping[type[Entry], str] = {task.gives: task.name for task in (MEMORY, DIVERGENCE, LATE, ROUND)}
 
 
 @dataclass(slots=True)
 class Share:
-    """The `cases` of all lanes of a kind (`spread`), or of one lane, and the finished turns of each.
+    """The `cases` of all lanes of a kind, or of one lane, and their `wanted` turns without the control's.
 
-    `left` are the tables that no lane has, as ids of their cases, `dealt` the tables of each lane. `ended` are cases
-    that need no more, `late` the ones with a late pass.
+    `left` are the tables that no lane has, as ids of their cases. `ended` are cases that need no more.
     """
 
     cases: Mapping[str, Case]
-    rounds: int
-    spread: bool
+    wanted: Mapping[str, Sequence[TurnKey]]
     left: list[list[str]] = field(default_factory=list)
-    dealt: dict[str, list[list[str]]] = field(default_factory=dict)
-    done: dict[str, set[TurnKey]] = field(default_factory=dict)
+    done: set[TurnKey] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
-    late: frozenset[str] = frozenset()
 
-    def begin(self) -> list[str]:
-        """Make the tables of the cases that lack a turn, and return their ids."""
+    def begin(self) -> int:
+        """Make the tables of the cases that lack a turn, and return the number of these turns."""
         tables: dict[Table, list[str]] = {}
-        wanted = [case_id for case_id in self.cases if self.missing(case_id)]
-        for case_id in wanted:
+        lacking = {case_id: len(turns) for case_id in self.cases if (turns := self.missing(case_id))}
+        for case_id in lacking:
             tables.setdefault(table_of(self.cases[case_id]), []).append(case_id)
         self.left = list(tables.values())
-        return wanted
+        return sum(lacking.values())
 
-    def take(self, lane: str, lanes: int) -> list[str]:
-        """Return the ids of the cases of the next piece of one of `lanes`: half of its equal part of the tables left.
+    def take(self, lanes: int) -> list[list[str]]:
+        """Return the next piece of one of `lanes`: its equal part of the tables left, with one more lane to join.
 
         Pieces become smaller, so that lanes of different speed end together (guided self-scheduling, Polychronopoulos &
-        Kuck 1987).
+        Kuck 1987); smaller ones take more time for starts of servers than they save. Without lanes: all tables.
         """
-        count = math.ceil(len(self.left) / (2 * lanes)) if self.spread else len(self.left)
-        self.dealt[lane], self.left = self.left[:count], self.left[count:]
-        return [case_id for table in self.dealt[lane] for case_id in table if case_id not in self.ended]
+        count = math.ceil(len(self.left) / (lanes + 1))
+        piece, self.left = self.left[:count], self.left[count:]
+        return piece
 
-    def give_back(self, lane: str) -> None:
-        """Return the unfinished tables of a lane to the front of `left`."""
-        self.left = [table for table in self.dealt.pop(lane, []) if any(map(self.missing, table))] + self.left
+    def give_back(self, piece: Sequence[list[str]]) -> None:
+        """Return the unfinished tables of a piece to the front of `left`."""
+        self.left = [table for table in piece if any(map(self.missing, table))] + self.left
 
     def add(self, entry: Entry) -> None:
         """Record a stored entry."""
@@ -84,16 +81,12 @@ class Share:
             self.ended.add(entry.case_id)
         elif isinstance(entry, MemoryPass | Divergence | Late | Round):
             key = _TASKS[type(entry)], entry.case_id, getattr(entry, "round", 0), getattr(entry, "control", False)
-            self.done.setdefault(entry.case_id, set()).add(key)
+            self.done.add(key)
 
-    def missing(self, case_id: str) -> list[str]:
-        """Return the tasks of the turns that a case lacks, in order, without the control's; [] where it has ended."""
-        if case_id in self.ended:
-            return []
-        untimed = MEMORY.name, DIVERGENCE.name, *([LATE.name] if case_id in self.late else [])
-        wanted = [*((task, 0) for task in untimed), *((ROUND.name, number) for number in range(self.rounds))]
-        done = self.done.get(case_id, set())
-        return [task for task, number in wanted if (task, case_id, number, False) not in done]
+    def missing(self, case_id: str) -> list[TurnKey]:
+        """Return the turns that a case lacks, in order; [] where it has ended."""
+        wanted = () if case_id in self.ended else self.wanted.get(case_id, ())
+        return [turn for turn in wanted if turn not in self.done]
 
 
 OPENING, IDLE, BUSY, LOST = "opening", "idle", "busy", "lost"
@@ -101,7 +94,7 @@ OPENING, IDLE, BUSY, LOST = "opening", "idle", "busy", "lost"
 
 @dataclass(slots=True)
 class Lane:
-    """A lane: its place, its state, the time of opening, the reason for a loss; its share and its run."""
+    """A lane: its place, its state, the time of opening, the reason for a loss; its share, its piece of it, its run."""
 
     place: str
     name: str
@@ -109,16 +102,14 @@ class Lane:
     state: str = OPENING
     why: str = ""
     share: Share | None = None
+    piece: Sequence[list[str]] = ()
     writer: RunWriter | None = None
-    listed: set[str] = field(default_factory=set)
     servers: int = 0
 
     def store(self, share: Share, *entries: Entry, of: Iterable[str] = ()) -> None:
         """Store entries in the lane's run, after the cases `of` these ids that it still lacks."""
         assert self.writer is not None
-        new = [case_id for case_id in of if case_id not in self.listed]
-        self.writer.append(*(share.cases[case_id] for case_id in new), *entries)
-        self.listed.update(new)
+        self.writer.append(*(share.cases[case_id] for case_id in of if case_id not in self.writer.cases), *entries)
 
 
 @dataclass(kw_only=True)
@@ -207,16 +198,20 @@ class FleetSession:
         places, at = self.cluster.places(), self.clock()
         for lane in self.lanes:
             if lane.place not in places:
-                self._lose(lane, "its node left the cluster")
+                self._lose(lane, NODE_GONE)
         for place, name in places.items():
-            if place not in self._lanes:
-                lane = self._lanes[place] = Lane(place, name, since=at)
+            if place not in self._lanes:  # nodes of one host and name are numbered
+                taken = {lane.name for lane in self.lanes if lane.state != LOST}
+                names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+                lane = Lane(place, next(name for name in names if name not in taken), since=at)
+                self._lanes[place] = lane
                 self._threads.append(threading.Thread(target=self._serve, args=[lane], daemon=True))
                 self._threads[-1].start()
-        busy = [lane for lane in self.lanes if lane.state == BUSY]
-        busy += [lane for lane in self.lanes if lane.state == IDLE and lane.share is not None and lane.share.left]
-        for lane in [] if busy else self.lanes:
-            if lane.state == OPENING and at - lane.since > WAIT_SECONDS:
+        busy = [
+            lane for lane in self.lanes if lane.state == BUSY or (lane.state == IDLE and lane.share and lane.share.left)
+        ]
+        for lane in self.lanes:
+            if not busy and lane.state == OPENING and at - lane.since > WAIT_SECONDS:
                 self._lose(lane, f"it did not become free within {WAIT_SECONDS:.0f} s")
         return self._problem is None and bool(busy or any(lane.state == OPENING for lane in self.lanes))
 
@@ -227,18 +222,16 @@ class FleetSession:
             settings = replace(settings, memory_limit_bytes=settings.memory_limit_bytes or memory_limit)
             with self._changed:
                 lane.state = lane.state if lane.state == LOST else BUSY
-            open_server = functools.partial(self.cluster.channel, lane.place)
+            open_server = partial(self.cluster.channel, lane.place)
             with session.prepare(self.selection, settings, open_server=open_server) as prepared:
                 session.require_work(prepared)
+                settings = prepared.settings
                 with self._changed:
                     share = lane.share = self._begin(lane, prepared)
                 while piece := self._next(lane, share):
                     plan = [planned for planned in prepared.plan if planned.case.case_id in piece]
-                    done = {turn for case_id in piece for turn in share.done.get(case_id, ())}
-                    drive(
-                        make_schedule(plan, prepared.settings, done), prepared.settings, prepared.open_channel,
-                        functools.partial(self._measured, lane, share), lambda _: None, first_server=lane.servers,
-                    )  # fmt: skip
+                    schedule, write = make_schedule(plan, settings, share.done), partial(self._measured, lane, share)
+                    drive(schedule, settings, prepared.open_channel, write, lambda _: None, first_server=lane.servers)
         except StoreError as error:
             self._problem = error
         except AmpbenchError as error:
@@ -249,16 +242,16 @@ class FleetSession:
         with self._changed:
             self._changed.notify_all()
 
-    def _begin(self, lane: Lane, prepared: session.Prepared) -> Share:
+    def _begin(self, lane: Lane, prepared: session.Scheduled) -> Share:
         """Begin, or continue, the run of a lane; return its share, with the skipped cases stored."""
         kind, alone = kind_of(prepared.environment), self.fleet.on == EACH
+        for lost in self.lanes:  # its node has come back
+            if lost.state == LOST and lost.name == lane.name and lost.writer is not None:
+                lost.writer.close()
+                self._earlier[lane.name], lost.writer = read_run(lost.writer.path), None
         before = self._earlier.get(lane.name)
-        same = (known for known in self.lanes if known.state == LOST and known.name == lane.name and known.writer)
-        if (lost := next(same, None)) is not None:  # it has come back
-            lane.writer, lane.listed, lane.servers, lost.writer = lost.writer, lost.listed, lost.servers, None
-        elif before is not None and kind_of(before.header.environment) == kind:
+        if before is not None and kind_of(before.header.environment) == kind:
             lane.writer, before = RunWriter.reopen(before.path)
-            lane.listed = set(before.cases)
             lane.servers = 1 + max((known.server for known in before.rounds), default=-1)
         else:
             header = session.new_header(
@@ -269,9 +262,11 @@ class FleetSession:
             lane.writer = RunWriter.create(self.results, replace(header, run=run, fleet=fleet))
         key = lane.name if alone else kind
         if (share := self._shares.get(key)) is None:  # the plans of a kind are equal
+            wanted: dict[str, list[TurnKey]] = {}
+            for turn in (turn for leg in prepared.schedule for turns in leg for turn in turns if not turn.control):
+                wanted.setdefault(turn.planned.case.case_id, []).append(turn.key)
             cases = {planned.case.case_id: planned.case for planned in prepared.plan}
-            late = frozenset(turn.planned.case.case_id for turn in passes(prepared.plan) if turn.task == LATE)
-            share = self._shares[key] = Share(cases, self.settings.rounds, spread=not alone, late=late)
+            share = self._shares[key] = Share(cases, wanted)
             for name, stored in self._earlier.items():
                 if kind_of(stored.header.environment) == kind and (name == lane.name or not alone):
                     for entry in stored.entries():
@@ -279,17 +274,17 @@ class FleetSession:
             skips = [skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in share.ended]
             lane.store(share, *skips, of=[skip.case_id for skip in skips])
             share.ended |= {skip.case_id for skip in skips}
-            self.total += sum(len(share.missing(case_id)) for case_id in share.begin())
+            self.total += share.begin()
         return share
 
     def _next(self, lane: Lane, share: Share) -> list[str]:
         """Return the next piece of a lane; without one, wait for tables of lost lanes; [] at the end of the fleet."""
         with self._changed:
-            share.dealt.pop(lane.place, None)
+            lane.piece = ()
             while not self._ended and lane.state != LOST:
-                piece: list[str] = []
-                while share.left and not piece:  # a table may have ended meanwhile
-                    piece = share.take(lane.place, sum(known.state != LOST for known in self.lanes))
+                lanes = sum(known.state != LOST for known in self.lanes) if self.fleet.on != EACH else 0
+                lane.piece = share.take(lanes)
+                piece = [case_id for table in lane.piece for case_id in table if case_id not in share.ended]
                 lane.state = BUSY if piece else IDLE
                 if piece:
                     lane.store(share, of=piece)
@@ -320,7 +315,7 @@ class FleetSession:
         lane.state, lane.why = LOST, why
         self.tell(f"{lane.name}: lost: {why}")
         if lane.share is not None:
-            lane.share.give_back(lane.place)
+            lane.share.give_back(lane.piece)
         self._changed.notify_all()
 
     def _store_lost(self) -> None:
@@ -332,20 +327,14 @@ class FleetSession:
             share = lane.share
             if share is None or lane.state != LOST or lane.writer is None:
                 continue
-            missing = {case_id: tasks for table in share.left for case_id in table if (tasks := share.missing(case_id))}
+            turns = [missing[0] for table in share.left for case_id in table if (missing := share.missing(case_id))]
             message, share.left = f"{lane.name} was lost: {lane.why}", []
-            failures = [
-                Failure(case_id=case_id, stage=tasks[0], cause=KILLED, message=message)
-                for case_id, tasks in missing.items()
-            ]
-            lane.store(share, *failures, of=missing)
+            failures = [Failure(case_id=of, stage=task, cause=KILLED, message=message) for task, of, *_ in turns]
+            lane.store(share, *failures, of=[failure.case_id for failure in failures])
 
     def _tell(self, entry: Entry) -> None:
-        """Give the watcher the numbers of lanes and turns, the time left at the pace so far, and the entry."""
-        states, left = Counter(lane.state for lane in self.lanes), ""
-        if self.done:
-            seconds = (self.clock() - self._began) * (self.total - self.done) / self.done
-            left = f", about {format_duration(seconds)} left"
-        lanes = [counted(states.total() - states[LOST], "lane")]
-        lanes += [f"{states[state]} {state}" for state in (OPENING, LOST) if states[state]]
-        self.watch(f"{', '.join(lanes)}; {self.done:,} of {self.total:,} turns{left}", entry)
+        """Give the watcher the number of lanes and turns, the time left at the pace so far, and the entry."""
+        lanes = counted(sum(lane.state != LOST for lane in self.lanes), "lane")
+        seconds = (self.clock() - self._began) * (self.total - self.done) / max(self.done, 1)
+        left = f", about {format_duration(seconds)} left" if self.done else ""
+        self.watch(f"{lanes}; {self.done:,} of {self.total:,} turns{left}", entry)

@@ -5,19 +5,25 @@ servers on its node, with the ampbench and the environment of the node.
 """
 
 import contextlib
+import functools
 import logging
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import ray
 from msgspec.structs import replace
 from ray import exceptions
+from ray._private import auto_init_hook
+from ray._private.services import canonicalize_bootstrap_address
 
-from ampbench.drive.servers import ServerChannel
+from ampbench.drive.fleet import NODE_GONE
+from ampbench.drive.servers import ENDING, ServerChannel
 from ampbench.drive.session import default_memory_limit
 from ampbench.errors import NothingToRunError, UsageError, bounded
 from ampbench.records.case import VISIBLE_DEVICES
@@ -25,17 +31,16 @@ from ampbench.records.wire import Reply, Request, read_reply, read_request, read
 
 NODE_ID = "ray.io/node-id"
 """Ray's label for a node's id."""
-SET_BY_RAY = ("OMP_NUM_THREADS",)
-"""Variables that Ray sets for an actor's CPUs, and that a local run would not have."""
-ANSWER_SECONDS = 10.0
-"""The time limit for an answer of a cluster's head."""
+SET_BY_RAY = ["OMP_NUM_THREADS", *VISIBLE_DEVICES]
+"""Variables that Ray sets for an actor's CPUs and devices, and that a local run would not have."""
+ANSWER_SECONDS = 20.0
+"""The time limit for an answer of a cluster's head; Ray alone tries for 14 minutes, deaf to Ctrl-C."""
+JOIN = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
+"""A program that joins the cluster at an address."""
 GONE_SECONDS = 40.0
 """The silence of a cluster's head that ends its fleet: after 60 s Ray ends this process in any case."""
 LEFT_BEHIND = (".git", ".venv", "results", "__pycache__")
 """Parts of the current folder that are not sent with a user's file."""
-
-
-OTHER_AMPBENCH = "it has another ampbench than the driver, whose versions must be the same"
 
 
 def _node_class() -> type:
@@ -73,57 +78,53 @@ def _node_class() -> type:
     return Node
 
 
-def _answer(reference: Any) -> Any:
-    """Return the answer of an actor; raise `NothingToRunError` with the reason where there is none."""
-    try:
-        return ray.get(reference)
-    except exceptions.RayError as error:
-        cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
-        raise NothingToRunError(bounded(" ".join(str(cause).split()), 500)) from None
-
-
 class NodeChannel:
-    """A server on a node; files of the current folder are those of the copy there."""
+    """A server on the node of a place; files of the current folder are those of the copy there."""
 
-    def __init__(self, node: Any, preload: list[str]):
-        self._node, self._number = node, _answer(node.open.remote(preload))
+    def __init__(self, cluster: "RayCluster", place: str, preload: list[str]):
+        self._ask = functools.partial(cluster.ask, place)
+        self._number = self._ask("open", preload)
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; raises `NothingToRunError` where the node is lost."""
         if (source := request.source) is not None and source.module.endswith(".py"):
             request = replace(request, source=replace(source, module=os.path.relpath(source.module)))
-        return read_reply(_answer(self._node.serve.remote(self._number, request_line(request))))
+        return read_reply(self._ask("serve", self._number, request_line(request)))
 
     def close(self) -> None:
         """End the server; a lost node has ended it."""
         with contextlib.suppress(NothingToRunError):
-            _answer(self._node.close.remote(self._number))
+            self._ask("close", self._number)
 
 
 class RayCluster:
     """A Ray cluster: its nodes, on which a fleet opens lanes.
 
     With `files`, the current folder is sent to the nodes, which import users' workloads from it. Raises
-    `NothingToRunError` where nobody answers at the address or no node has a CPU.
+    `NothingToRunError` where no head answers within `ANSWER_SECONDS`, or no node has a CPU.
     """
 
     def __init__(self, address: str, *, files: bool):
         self._actors: dict[str, Any] = {}
-        self._resources: dict[str, tuple[float, float]] = {}
+        self._resources: dict[str, dict[str, float]] = {}
         self._places: dict[str, str] = {}
         self._heard, self._gone = time.monotonic(), False
         environment = {"working_dir": str(Path.cwd()), "excludes": list(LEFT_BEHIND)} if files else {}
-        head = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+        auto_init_hook.enable_auto_connect = False  # a lane whose cluster is closed must not join another
+        dialled, handlers = address, {number: signal.getsignal(number) for number in ENDING}
         try:
-            if head != "auto":  # Ray itself would report only after minutes that nobody listens there
-                socket.create_connection(_host_and_port(head), timeout=ANSWER_SECONDS).close()
-            ray.init(
-                address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR,
-            )  # fmt: skip
+            if address != "auto":
+                _host_and_port(address)
+            dialled = canonicalize_bootstrap_address(address) or address
+            _require_head(address, dialled)
+            ray.init(address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
             why = bounded(" ".join(str(error).split()), 200)
+            head = address if dialled == address else f"{address}, which Ray dials as {dialled}"
             message = f"no Ray cluster at {head}: {why}; start one with ray start --head (docs/fleet.md)"
             raise NothingToRunError(message) from None
+        for number, handler in handlers.items():  # Ray sets its own, in Python and below it
+            signal.signal(number, handler)
         try:
             self._head = _host_and_port(ray.get_runtime_context().gcs_address)
             if not self.places():
@@ -137,63 +138,70 @@ class RayCluster:
 
         Raises `NothingToRunError` where the head has been silent for too long.
         """
-        if not self._answers():
+        try:  # Ray's own calls would wait for it
+            socket.create_connection(self._head, timeout=1.0).close()
+        except OSError as error:
+            if (silent := time.monotonic() - self._heard) >= GONE_SECONDS:
+                self._gone, head = True, "{}:{}".format(*self._head)
+                message = f"the head of the cluster, {head}, has not answered for {silent:.0f} s: {error}"
+                raise NothingToRunError(message) from None
             return self._places
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        hosts = Counter(node["NodeManagerHostname"] for node in nodes)
-        self._places = {}
-        for node in nodes:
-            name = node["NodeManagerHostname"]
-            if hosts[name] > 1:  # without --node-name, its NodeName is its address
-                name = f"{name}-{node['NodeName']}"
-            cpus, devices = (float(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU"))
-            if cpus:  # a head without CPUs stays free
-                self._resources[node["NodeID"]] = cpus, devices
-                self._places[node["NodeID"]] = name
-        return self._places
+        self._heard, places = time.monotonic(), {}
+        for node in ray.nodes():
+            if node["Alive"] and node["Resources"].get("CPU"):  # a head without CPUs stays free
+                given = [node["NodeName"]] if node["NodeName"] != node["NodeManagerAddress"] else []
+                places[node["NodeID"]] = "-".join([node["NodeManagerHostname"], *given])
+                self._resources[node["NodeID"]] = node["Resources"]
+        self._places = places
+        return places
 
     def open(self, place: str) -> int | None:
         """Wait until a place is free, and take all of it with an actor; return the memory limit of its workers.
 
         Raises `NothingToRunError` where the node cannot measure, is lost, or the cluster is closed.
         """
-        cpus, devices = self._resources[place]
+        cpus, devices = (self._resources[place].get(kind, 0) for kind in ("CPU", "GPU"))
         actor_class = ray.remote(_node_class()).options(
             num_cpus=cpus, num_gpus=devices, label_selector={NODE_ID: place}, max_restarts=0, max_task_retries=0
         )
-        self._actors[place] = actor_class.remote([*SET_BY_RAY, *VISIBLE_DEVICES])
-        ready, memory_limit = _answer(self._actors[place].ready.remote())
+        self._actors[place] = actor_class.remote(SET_BY_RAY)
+        ready, memory_limit = self.ask(place, "ready")
         if ready != ready_line():
-            raise NothingToRunError(OTHER_AMPBENCH)
+            raise NothingToRunError("it has another ampbench than the driver, whose versions must be the same")
         return int(memory_limit) if memory_limit else None
+
+    def ask(self, place: str, method: str, *arguments: Any) -> Any:
+        """Return the answer of a place's actor; raise `NothingToRunError` with the reason where there is none."""
+        try:
+            return ray.get(getattr(self._actors[place], method).remote(*arguments))
+        except exceptions.RayError as error:
+            cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
+            gone = isinstance(error, exceptions.RayActorError) and place not in self.places()
+            raise NothingToRunError(NODE_GONE if gone else bounded(" ".join(str(cause).split()), 500)) from None
 
     def channel(self, place: str, preload: list[str]) -> NodeChannel:
         """Return a new server on the node of a place."""
-        return NodeChannel(self._actors[place], preload)
+        return NodeChannel(self, place, preload)
 
     def close(self) -> None:
         """End all actors, and leave the cluster; without its head, they end by themselves."""
-        if self._gone:
-            return
-        for actor in list(self._actors.values()):
-            ray.kill(actor)
-        ray.shutdown()
+        if not self._gone:
+            for actor in list(self._actors.values()):
+                ray.kill(actor)
+            ray.shutdown()
 
-    def _answers(self) -> bool:
-        """Return whether the head can be reached; otherwise Ray's own calls would wait for it."""
-        try:
-            socket.create_connection(self._head, timeout=1.0).close()
-        except OSError as error:
-            silent = time.monotonic() - self._heard
-            if silent < GONE_SECONDS:
-                return False
-            self._gone = True
-            host, port = self._head
-            raise NothingToRunError(
-                f"the head of the cluster, {host}:{port}, has not answered for {silent:.0f} s: {error}"
-            ) from None
-        self._heard = time.monotonic()
-        return True
+
+def _require_head(address: str, dialled: str) -> None:
+    """Raise `OSError` unless a process can join the cluster at an address, which Ray dials as `dialled`."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    socket.create_connection(_host_and_port(dialled), timeout=ANSWER_SECONDS / 2).close()
+    join = [sys.executable, "-c", JOIN, address]
+    try:
+        joined = subprocess.run(join, capture_output=True, text=True, timeout=deadline - time.monotonic(), check=False)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"no answer within {ANSWER_SECONDS:.0f} s") from None
+    if joined.returncode:
+        raise ConnectionError((joined.stderr.strip().splitlines() or ["it ended"])[-1])
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

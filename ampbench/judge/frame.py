@@ -23,7 +23,7 @@ from ampbench.judge.rounds import OK, MeasuredRun, paired_interval
 from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.labels import NONE_NAMED, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
-from ampbench.store import StoredRun, measured_files, no_garbage_collection, not_measured, once, read_run
+from ampbench.store import StoredRun, measured_files, no_garbage_collection, not_measured, once, read_together
 from ampbench.studies.ceilings import Bounds, Ceiling
 
 if TYPE_CHECKING:
@@ -223,15 +223,15 @@ def load(path: Path | str) -> "pd.DataFrame":
 
     path = Path(path)
     frames = []
-    for file, run in judged(measured_files(path) if path.is_dir() else [path]):
+    for run in judged(measured_files(path) if path.is_dir() else [path]):
         if run.stored.cut:
             cut = "the last line is cut and was left out; the run was killed, or goes on"
-            warnings.warn(f"{file}: {cut}", stacklevel=2)
+            warnings.warn(f"{run.stored.path}: {cut}", stacklevel=2)
         frames.append(run.to_pandas())
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
-def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
+def judged(files: Iterable[Path]) -> Iterator[Frame]:
     """Yield the frame of each run with its verdicts by the default budget (`VERDICT_COLUMNS`); raises as `load` does.
 
     Studies of trainings in its folder count, as everywhere.
@@ -239,12 +239,11 @@ def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
     from ampbench.judge.verdict import trainings_beside, verdicts_of
 
     studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
-    for file in files:
+    for stored in read_together(files):
         with no_garbage_collection():  # until the records of a large run are reduced
-            stored = read_run(file)
             require_measured(stored)
             environment = stored.header.environment
-            place = file.parent, environment.host, environment.torch_version
+            place = stored.path.parent, environment.host, environment.torch_version
             if place not in studies:
                 studies[place] = trainings_beside(stored)
             verdicts = verdicts_of(stored, Budget(), studies[place]).values()
@@ -252,7 +251,7 @@ def judged(files: Iterable[Path]) -> Iterator[tuple[Path, Frame]]:
             frame = frame_of(stored)
             added = {name: np.array([row[name] for row in rows], dtype) for name, dtype in VERDICT_COLUMNS.items()}
             frame.columns = {**frame.columns, **added}
-        yield file, frame
+        yield frame
 
 
 def require_measured(stored: StoredRun) -> None:

@@ -19,7 +19,7 @@ from ampbench.records.run import LATEST, Header
 from ampbench.result import Result
 from ampbench.show.networks import Network, in_order, networks_of
 from ampbench.show.rows import Row, grouped, run_name
-from ampbench.store import CUT, StoredRun, find_run, find_runs, list_runs, measures, read_header, read_run, run_files
+from ampbench.store import CUT, StoredRun, find_runs, list_runs, measures, read_found, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
 from ampbench.trend import Trend, make_trend, moment, place_of, public_version
 from ampbench.trend.values import read_runs, tracked
@@ -199,7 +199,7 @@ def gather(
     Raises `StoreError` for a damaged file, `UsageError` for a name of no run and for a baseline that measured nothing,
     though runs shown did, `NothingComparableError` where no run shown has a case in common with the baseline.
     """
-    against = read_run(find_run(baseline, results)) if baseline else None
+    against = read_found(baseline, results) if baseline else None
     files = find_sources(sources, results)
     remarks = list(files.doubts)
     runs = _read(files.measured, files, remarks)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -26,6 +26,7 @@ from ampbench.store.run_file import (
     run_id,
 )
 
+R = TypeVar("R")
 Doubt = Callable[[str], object]
 """Receives sentences on runs that were left out of a search."""
 
@@ -251,18 +252,39 @@ def _no_holder(holder: Path) -> str:
     return f"cannot read {holder}: it is no folder" if holder.exists() and not holder.is_dir() else ""
 
 
-def lanes_together(runs: Sequence[StoredRun]) -> list[StoredRun]:
+def lanes_together(runs: Iterable[StoredRun]) -> list[StoredRun]:
     """Return runs, with lanes of one kind that shared a fleet's cases united, in the place of the first lane.
 
     A case of a lost lane may have rounds from two lanes. Cases are in the order of their workloads.
     """
-    together: dict[str, list[StoredRun]] = {}
-    for place, run in enumerate(runs):
-        fleet = run.header.fleet
-        shared = fleet is not None and fleet.on == SPREAD
-        key = f"{fleet.id} {kind_of(run.header.environment)}" if fleet and shared else str(place)
-        together.setdefault(key, []).append(run)
-    return [lanes[0] if len(lanes) == 1 else _united(lanes) for lanes in together.values()]
+    return [lanes[0] if len(lanes) == 1 else _united(lanes) for lanes in _by_share(runs, lambda run: run.header)]
+
+
+def read_together(files: Iterable[Path]) -> Iterator[StoredRun]:
+    """Yield the runs in files, one after the other, with lanes united as `lanes_together` does."""
+    for lanes in files_together(files):
+        yield from lanes_together(map(read_run, lanes))
+
+
+def files_together(files: Iterable[Path]) -> list[list[Path]]:
+    """Return files, those of runs that `lanes_together` unites in one list."""
+    return _by_share(files, _header_of)
+
+
+def read_found(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> StoredRun:
+    """Return the run called `name`, as `find_run` does, or the lanes of a fleet of one kind as one run."""
+    runs = list(read_together(find_runs(name, results, doubt)))
+    return runs[0] if len(runs) == 1 else read_run(find_run(name, results, doubt))
+
+
+def _by_share(items: Iterable[R], header_of: Callable[[R], Header | None]) -> list[list[R]]:
+    together: dict[str, list[R]] = {}
+    for place, item in enumerate(items):
+        header = header_of(item)
+        fleet = header and header.fleet
+        key = f"{fleet.id} {kind_of(header.environment)}" if header and fleet and fleet.on == SPREAD else str(place)
+        together.setdefault(key, []).append(item)
+    return list(together.values())
 
 
 def _united(lanes: Sequence[StoredRun]) -> StoredRun:

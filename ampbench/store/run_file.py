@@ -415,7 +415,7 @@ class RunWriter:
     """
 
     def __init__(self, path: Path, header: Header, descriptor: int, size: int = 0, cases: Iterable[str] = ()):
-        self.path, self._cases = path, set(cases)
+        self.path, self.cases = path, set(cases)
         self._header, self._descriptor, self._size = header, descriptor, size
 
     @classmethod
@@ -511,7 +511,7 @@ class RunWriter:
                 if record is self._header:
                     decode_header(line)
                 else:
-                    _admit(line, self._cases)
+                    _admit(line, self.cases)
             except LineError as error:
                 message = f"{self.path}: cannot store a {type(record).__name__}: {error}"
                 raise CannotBeError(message, str(error), line_of(type(record))) from None

@@ -16,7 +16,18 @@ from ampbench.judge.frame import Frame
 from ampbench.judge.rounds import OK, UNFIT_SHARE, MeasuredRun, Role, said_of, unfit_rounds
 from ampbench.records.case import Case
 from ampbench.records.measured import OTHER_SHARE, Divergence, GradientDivergence, OutputDivergence
-from ampbench.store import CUT, StoredRun, check_folder, find_runs, not_measured, once, read_header, read_run, run_files
+from ampbench.store import (
+    CUT,
+    StoredRun,
+    check_folder,
+    find_runs,
+    not_measured,
+    once,
+    read_header,
+    read_together,
+    run_files,
+)
+from ampbench.store.folder import files_together
 
 TIME = "seconds_median"
 
@@ -213,18 +224,19 @@ def read_runs(names: Sequence[str], results: Path) -> RunsRead:
             runs[of_import or header.run] = run
 
     damaged = []
-    for path, named in native.values():
+    named_files = {file for file, named in native.values() if named}
+    for lanes in files_together(file for file, _ in native.values()):
         try:
-            stored = read_run(path)
+            (stored,) = read_together(lanes)
         except StoreError as error:
-            if named:
+            if named_files & {*lanes}:
                 raise
             damaged.append(str(error))
             continue
         if stored.header.explains:
-            explaining.append(path)
+            explaining.append(stored.path)
             continue
-        notes += [f"{path} {CUT}"] if stored.cut else []
+        notes += [f"{stored.path} {CUT}"] if stored.cut else []
         keep(stored)
     remarks: Counter[str] = Counter()
     if foreign:

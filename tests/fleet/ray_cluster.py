@@ -1,7 +1,7 @@
 """Ray's own in-process cluster, in a process of its own: `python ray_cluster.py one=1 two=1`.
 
-Names nodes and how many CPUs they say they have. It writes the cluster's address, then obeys
-lines on stdin, each answered by one: `add NAME=CPUS`, `kill NAME`; it ends with stdin.
+Names nodes and how many CPUs they say they have; a name that ends in a digit is not given to Ray. It writes the
+cluster's address, then obeys lines on stdin, each answered by one: `add NAME=CPUS`, `kill NAME`; it ends with stdin.
 """
 
 import sys
@@ -14,9 +14,8 @@ def main() -> None:
 
     def add(text: str) -> None:
         name, _, cpus = text.partition("=")
-        nodes[name] = cluster.add_node(
-            num_cpus=int(cpus), node_name=name, node_ip_address="127.0.0.1", include_dashboard=False
-        )
+        named = {} if name[-1].isdigit() else {"node_name": name}
+        nodes[name] = cluster.add_node(num_cpus=int(cpus), include_dashboard=False, **named)
 
     for text in sys.argv[1:]:
         add(text)

@@ -1,5 +1,10 @@
 """Tables are dealt to lanes in pieces that shrink, and dealt anew where a lane is lost."""
 
+import heapq
+import itertools
+import random
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,10 +15,11 @@ from tests.stored_runs import make_case
 ROUNDS = 3
 
 
-def share_of(tables: int, *, spread: bool = True) -> Share:
+def share_of(tables: int) -> Share:
     cases = [make_case(name, workload=f"w{number}") for number in range(tables) for name in ("fp32", "bf16_pure")]
-    share = Share({case.case_id: case for case in cases}, ROUNDS, spread)
-    assert len(share.begin()) == 2 * tables
+    wanted = {case.case_id: [("round", case.case_id, number, False) for number in range(ROUNDS)] for case in cases}
+    share = Share({case.case_id: case for case in cases}, wanted)
+    assert share.begin() == 2 * tables * ROUNDS
     return share
 
 
@@ -21,46 +27,59 @@ def end(share: Share, case_id: str) -> None:
     share.add(Failure(case_id=case_id, stage="round", cause="exception", message="broken"))
 
 
-def test_a_lane_of_its_own_takes_everything_at_once() -> None:
-    share = share_of(12, spread=False)
-    assert len(share.take("a", 1)) == 24
-    assert not share.left
-
-
-def test_pieces_are_half_of_an_equal_part_and_keep_tables_whole() -> None:
+def test_pieces_are_equal_parts_of_what_is_left_and_keep_tables_whole() -> None:
     share = share_of(12)
-    assert [len(share.take(name, 3)) for name in ("a", "b", "c")] == [4, 4, 4]
-    dealt = [tuple(table) for tables in share.dealt.values() for table in tables]
-    assert len(dealt) == len(set(dealt)) == 6
+    pieces = [share.take(2) for _ in range(7)]
+    assert [len(piece) for piece in pieces] == [4, 3, 2, 1, 1, 1, 0]
+    assert all(len(table) == 2 for piece in pieces for table in piece)
 
 
 def test_unfinished_tables_of_a_lost_lane_come_first() -> None:
     share = share_of(8)
-    begun, others = share.take("a", 2), share.take("b", 2)
-    assert (len(begun), len(others)) == (4, 4)
-    for case_id in begun[:2]:
+    begun, others = share.take(1), share.take(1)
+    for case_id in begun[0]:
         end(share, case_id)
-    share.give_back("a")
-    assert share.take("c", 1)[:2] == begun[2:]
-    assert set(begun[2:]).isdisjoint(others)
+    share.give_back(begun)
+    assert share.take(0)[:3] == begun[1:]
+    assert not any(table in others for table in begun)
 
 
 @given(st.integers(1, 30), st.integers(1, 6), st.data())
 def test_every_case_is_measured_once_whatever_lanes_are_lost(tables: int, lanes: int, data: st.DataObject) -> None:
     share = share_of(tables)
+    dealt: dict[int, list[list[str]]] = {}
     measured: list[str] = []
     for turn in range(1000):
-        if not share.left and not share.dealt:
-            break
-        lane = f"lane{turn % lanes}"
-        if lane not in share.dealt:
-            share.take(lane, lanes)
+        lane = turn % lanes
+        if lane not in dealt:
+            dealt[lane] = share.take(lanes)
         elif data.draw(st.booleans()):
-            share.give_back(lane)
+            share.give_back(dealt.pop(lane))
         else:
-            for case_id in [one for table in share.dealt.pop(lane) for one in table]:
+            for case_id in [case_id for table in dealt.pop(lane) for case_id in table]:
                 measured.append(case_id)
                 end(share, case_id)
+        if not share.left and not any(dealt.values()):
+            assert set(measured) == share.cases.keys()
+            break
     assert len(measured) == len(set(measured))
-    if not share.left and not share.dealt:
-        assert set(measured) == share.cases.keys()
+
+
+def test_thirty_two_lanes_that_die_at_random_lose_nothing_repeat_nothing_and_are_busy() -> None:
+    draw, lanes, tables = random.Random(1), 32, 500
+    share, seconds = share_of(tables), [draw.uniform(20.0, 60.0) for _ in range(tables)]
+    free, at_work, lived, done = [(0.0, lane) for lane in range(lanes)], 0.0, 0.0, Counter[str]()
+    while free:
+        began, lane = heapq.heappop(free)
+        if not (piece := share.take(lanes)):
+            continue
+        measured = piece[: draw.randrange(len(piece))] if draw.random() < 0.05 else piece  # it dies, another appears
+        for case_id in itertools.chain.from_iterable(measured):
+            done[case_id] += 1
+            end(share, case_id)
+        share.give_back(piece)
+        taken = 12.0 + sum(seconds[int(share.cases[case_id].workload[1:])] for case_id, *_ in measured)
+        at_work, lived = at_work + taken, max(lived, began + taken)
+        heapq.heappush(free, (began + taken, lane))
+    assert done == dict.fromkeys(share.cases, 1)
+    assert at_work >= 0.9 * lanes * lived, at_work / (lanes * lived)

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+import ampbench
+from ampbench.convert import cases_of
 from ampbench.drive import fleet
 from ampbench.errors import NothingToRunError, StoreError
 from ampbench.records.case import Environment, kind_of
 from ampbench.records.measured import KILLED
 from ampbench.records.run import EACH, SPREAD
 from ampbench.store import StoredRun, list_runs, read_run
+from ampbench.trend.values import read_runs
 from tests.fleet.scripted_cluster import HERE, Machine, ScriptedCluster, fleet_session
 
 ROUNDS = 3
@@ -86,6 +89,12 @@ def test_every_lane_measures_every_case_and_is_a_run_of_its_own(tmp_path: Path, 
         assert run.path.stem.endswith(f"-{name}-abcdef")
         assert run.header.settings.memory_limit_bytes == 1 << 30
     assert cluster.closed
+
+
+def test_nodes_of_one_host_and_name_are_lanes_of_their_own(tmp_path: Path, ids: list[str]) -> None:
+    assert fleet_session(cluster_of(Machine("a", id="x"), Machine("a", id="y")), tmp_path, EACH).run() == "complete"
+    assert runs_of(tmp_path).keys() == {"a", "a-2"}
+    assert_whole(runs_of(tmp_path), ids, times=2)
 
 
 def test_lanes_of_a_kind_share_the_cases_and_each_turn_is_done_once(tmp_path: Path, ids: list[str]) -> None:
@@ -178,6 +187,21 @@ def test_an_interruption_keeps_all_measured_turns_and_a_resumed_fleet_measures_t
     found = runs_of(tmp_path)
     assert_whole(found, ids)
     assert {name: found[name].path for name in runs} == {name: run.path for name, run in runs.items()}
+
+
+def test_a_resumed_fleet_reads_as_one_run_everywhere(tmp_path: Path, ids: list[str]) -> None:
+    cluster = cluster_of(Machine("a", wait=in_turn("a", "b")), Machine("b", wait=in_turn("b", "a")))
+    fleet_session(cluster, tmp_path, SPREAD, Interruption(20)).run()
+    again = cluster_of(Machine("c"))
+    fleet_session(again, tmp_path, SPREAD, earlier=list(runs_of(tmp_path).values())).run()
+    assert len(runs_of(tmp_path)) == 3
+    loaded = ampbench.load(tmp_path)
+    assert [*loaded[loaded["outcome"] == "ok"]["case_id"]] == ids
+    assert loaded["case_id"].is_unique
+    rows = ampbench.open("abcdef", tmp_path).rows
+    assert {row["case_id"]: row["outcome"] for row in rows} == dict(loaded[["case_id", "outcome"]].values)
+    assert len(read_runs([], tmp_path).runs) == 1
+    assert len(cases_of(list_runs(tmp_path))[0]) == len(rows)
 
 
 def test_a_complete_fleet_that_is_resumed_measures_nothing(tmp_path: Path) -> None:

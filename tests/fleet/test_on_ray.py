@@ -1,8 +1,13 @@
-"""Fleets on Ray's own in-process cluster, on loopback alone: real nodes, real sessions, nothing simulated."""
+"""Fleets on Ray's own in-process cluster, started as users do: real nodes, real sessions, nothing simulated.
 
+Each cluster has a host of its own (a network namespace) with another address than loopback, where the kernel allows it.
+"""
+
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,15 +18,17 @@ import pytest
 
 from ampbench.cli.main import main
 from ampbench.cli.run import NO_RAY
+from ampbench.errors import INTERRUPTED, NothingToRunError
 from ampbench.records.measured import MemoryPass
 from ampbench.store import StoredRun, list_runs, read_run
 
 pytest.importorskip("ray")
 
 QUICK = ["--preset", "tiny", "--rounds", "2", "--min-run-time", "0.02"]
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-"""With the first of these Ray takes loopback for the address of its nodes, as it does on other systems. With the last,
-its workers do not wait for everything else on a busy machine."""
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""With the second of these Ray's workers do not wait for everything else on a busy machine."""
+ADDRESSES = "ip link set lo up && ip address add 10.9.9.1/24 dev lo && ip route add default dev lo src 10.9.9.1"
+HOST = ["unshare", "--map-root-user", "--net", "sh", "-c", f'{ADDRESSES} && exec "$@"', "sh"]
 MARK = f"AMPBENCH_TEST={os.getpid()}"
 """The variable of the processes of this test's clusters."""
 CLUSTER = Path(__file__).with_name("ray_cluster.py")
@@ -31,12 +38,27 @@ class Nodes:
     """A cluster in a process of its own."""
 
     def __init__(self, *nodes: str):
+        apart = subprocess.run([*HOST, "true"], capture_output=True, check=False).returncode == 0
         self._process = subprocess.Popen(
-            [sys.executable, str(CLUSTER), *nodes], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, env={**os.environ, **LOOPBACK, "AMPBENCH_TEST": str(os.getpid())},
-            start_new_session=True,
+            [*(HOST if apart else []), sys.executable, str(CLUSTER), *nodes], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, **QUIET, "AMPBENCH_TEST": str(os.getpid())}, start_new_session=True,
         )  # fmt: skip
-        self.address = self._line()
+        inside = ["nsenter", f"--target={self._process.pid}", "--user", "--net", "--preserve-credentials"]
+        self._inside = inside if apart else []
+        self.address = f"127.0.0.1:{self._line().rpartition(':')[2]}"
+
+    def begun(self, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+        """Return `ampbench`, begun on the cluster's host."""
+        return subprocess.Popen(
+            [*self._inside, sys.executable, "-m", "ampbench", *arguments], cwd=folder, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, **QUIET, "COLUMNS": "100"},
+        )  # fmt: skip
+
+    def run(self, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        process = self.begun(folder, *arguments)
+        out, err = process.communicate(timeout=400)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def do(self, command: str) -> None:
         assert self._process.stdin is not None
@@ -72,19 +94,6 @@ def cluster() -> Iterator[Callable[..., Nodes]]:
         one.close()
 
 
-def begun(folder: Path, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "ampbench", *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, **LOOPBACK, "COLUMNS": "100", **variables},
-    )  # fmt: skip
-
-
-def run(folder: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    process = begun(folder, *arguments, **variables)
-    out, err = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
-
-
 def runs_of(folder: Path) -> dict[str, StoredRun]:
     found = map(read_run, list_runs(folder / "results"))
     return {one.header.fleet.lane: one for one in found if one.header.fleet is not None}
@@ -115,15 +124,15 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
 def test_each_node_measures_what_a_local_run_does_and_its_environment_is_its_own(
     cluster: Callable[..., Nodes], tmp_path: Path
 ) -> None:
-    nodes = cluster("one=1", "two=1")
+    nodes = cluster("node1=1", "node2=1")
     selected = ["mlp", "--precision", "fp32", "--phase", "inference", *QUICK]
-    done = run(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
+    done = nodes.run(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
     assert done.returncode == 0, done.stderr
-    assert run(tmp_path, "run", *selected, "--results", "local").returncode == 0
+    assert nodes.run(tmp_path, "run", *selected, "--results", "local").returncode == 0
     local, runs = read_run(list_runs(tmp_path / "local")[0]), runs_of(tmp_path)
     assert len(runs) == 2
     for name, one in runs.items():
-        assert name.endswith(("-one", "-two"))
+        assert name in (local.header.environment.host, f"{local.header.environment.host}-2")
         assert one.complete
         assert one.cases == local.cases
         assert {key: bytes_of(each) for key, each in one.memory.items()} == {
@@ -138,7 +147,7 @@ def test_each_node_measures_what_a_local_run_does_and_its_environment_is_its_own
     fleet = next(iter(runs.values())).header.fleet
     assert fleet is not None
     assert f"fleet {fleet.id}: ampbench show {fleet.id} --all shows" in done.stderr
-    shown = run(tmp_path, "show", fleet.id)
+    shown = nodes.run(tmp_path, "show", fleet.id)
     assert shown.returncode == 0
     assert all(name in shown.stdout for name in runs)
 
@@ -149,13 +158,13 @@ def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
 ) -> None:
     nodes = cluster("head=0", "one=1", "two=1")
     selected = ["linear", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
-    process = begun(tmp_path, "run", *selected, "--ray", nodes.address, "--on", "spread")
+    process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address, "--on", "spread")
     wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 4)
     nodes.do("kill one")
     nodes.do("add late=1")
     _, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
-    local = run(tmp_path, "run", *selected, "--results", "local")
+    local = nodes.run(tmp_path, "run", *selected, "--results", "local")
     assert local.returncode == 0
     expected = read_run(list_runs(tmp_path / "local")[0])
     found = turns_of(runs_of(tmp_path))
@@ -164,18 +173,22 @@ def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_is_resumed_and_measures_what_is_missing(
-    cluster: Callable[..., Nodes], tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_driver_that_is_ended_from_outside_is_resumed_and_measures_what_is_missing(
+    cluster: Callable[..., Nodes], tmp_path: Path, number: signal.Signals
 ) -> None:
     nodes = cluster("one=1")
     selected = ["mlp", "softmax_head", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
-    process = begun(tmp_path, "run", *selected, "--ray", nodes.address)
+    process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address)
     wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
-    process.kill()
-    process.communicate()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=100)
     (before,) = runs_of(tmp_path).values()
     assert before.header.fleet is not None
-    done = run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", nodes.address)
+    if number != signal.SIGKILL:
+        assert (process.returncode, before.ended) == (INTERRUPTED, "interrupted"), err
+        assert f"--resume {before.header.fleet.id} --ray {nodes.address} goes on" in err
+    done = nodes.run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", nodes.address)
     assert done.returncode == 0, done.stderr
     found = turns_of(runs_of(tmp_path))
     assert len(found) == len(set(found))
@@ -189,11 +202,13 @@ def test_a_users_file_travels_and_its_servers_go_with_the_driver(cluster: Callab
     nodes = cluster("one=1")
     source = "import torch\ndef make():\n    return torch.nn.Linear(8, 8), torch.randn(4, 8)\n"
     (tmp_path / "model.py").write_text(source)
-    done = run(tmp_path, "run", "model.py:make", *QUICK, "--precision", "fp32", "--ray", nodes.address)
+    done = nodes.run(tmp_path, "run", "model.py:make", *QUICK, "--precision", "fp32", "--ray", nodes.address)
     assert done.returncode == 0, done.stderr
-    outside = run(tmp_path, "run", "../model.py:make", *QUICK, "--ray", nodes.address)
+    outside = nodes.run(tmp_path, "run", "../model.py:make", *QUICK, "--ray", nodes.address)
     assert outside.returncode == 2
-    process = begun(tmp_path, "run", "model.py:make", "--rounds", "500", "--precision", "fp32", "--ray", nodes.address)
+    process = nodes.begun(
+        tmp_path, "run", "model.py:make", "--rounds", "500", "--precision", "fp32", "--ray", nodes.address
+    )
     wait_for(lambda: bool(servers()))
     process.kill()
     process.communicate()
@@ -207,7 +222,7 @@ def test_where_the_head_is_gone_all_that_was_measured_is_there_and_another_clust
     nodes = cluster("head=0", "one=1")
     quick = [*QUICK, "--rounds", "30"]  # for longer than it is silent
     selected = ["mlp", "--precision", "bf16_pure", "--phase", "inference", *quick]
-    process = begun(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
+    process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
     wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
     nodes.do("kill head")
     out, err = process.communicate(timeout=200)
@@ -217,7 +232,7 @@ def test_where_the_head_is_gone_all_that_was_measured_is_there_and_another_clust
     (before,) = runs_of(tmp_path).values()
     assert before.header.fleet is not None
     again = cluster("head=0", "one=1")  # a host of two nodes has both names in its lane's
-    done = run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", again.address)
+    done = again.run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", again.address)
     assert done.returncode == 0, done.stderr
     found = turns_of(runs_of(tmp_path))
     assert len(found) == len(set(found))
@@ -273,3 +288,22 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(UsageError, match="ampbench run --ray needs Ray"):
         run.new_fleet("auto", "")
     assert "ampbench[ray]" in NO_RAY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("silent", "why"), [(0, "Connection refused"), (1, "no answer within 2 s"), (9, "timed out")])
+def test_where_no_head_answers_the_error_comes_in_time_and_names_the_dialled_address(
+    silent: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_ray = pytest.importorskip("ampbench.drive.on_ray")
+    monkeypatch.setattr(on_ray, "ANSWER_SECONDS", 2.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as waiting:
+        dialled = server.getsockname() if silent else ("127.0.0.2", 1)
+        for _ in range(silent - 1):  # with a full queue the kernel drops further ones, as a firewall does
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(dialled)
+        there = f"{dialled[0]}:{dialled[1]}"
+        monkeypatch.setattr(on_ray, "canonicalize_bootstrap_address", lambda _: there)
+        with pytest.raises(NothingToRunError, match=rf"at localhost:1, which Ray dials as {there}: .*{why}"):
+            on_ray.RayCluster("localhost:1", files=False)
