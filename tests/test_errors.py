@@ -1,28 +1,7 @@
 import pytest
 
 from ampbench import errors
-from ampbench.errors import AmpbenchError, NothingToRunError, UnknownNameError
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        ("UsageError", 2),
-        ("UnknownNameError", 2),
-        ("WorkloadError", 2),
-        ("StoreError", 2),
-        ("NothingComparableError", 4),
-        ("NothingToRunError", 5),
-    ],
-)
-def test_every_error_is_an_ampbench_error_with_the_exit_code_of_its_kind(error, code):
-    assert issubclass(getattr(errors, error), AmpbenchError)
-    assert getattr(errors, error).exit_code == code
-
-
-def test_an_error_of_no_known_kind_is_internal():
-    assert AmpbenchError("what").exit_code == 70
-    assert NothingToRunError.exit_code != AmpbenchError.exit_code
+from ampbench.errors import UnknownNameError
 
 
 @pytest.mark.parametrize(

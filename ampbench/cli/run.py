@@ -361,8 +361,6 @@ def _run_fleet(
     from ampbench.store.folder import lanes_together
 
     files = any(map(is_users, check_selection(selection)))
-    if files:
-        selection = replace(selection, workloads=[_below_here(name) for name in selection.workloads])
     with redirect_stdout(sys.stderr), progress_line(live=sys.stderr.isatty()) as watch:  # Ray writes there
         session = FleetSession(
             cluster=RayCluster(address, files=files), selection=selection, settings=settings, fleet=fleet,
@@ -374,9 +372,8 @@ def _run_fleet(
             ended = session.run()
         except (NothingToRunError, StoreError) as error:
             ended, problem = "interrupted", error
-    for lane in session.lanes:
-        trouble = f"lost: {lane.why}; " if lane.why else ""
-        print_note(f"{lane.name}: {trouble}{'nothing measured' if lane.writer is None else lane.writer.path}")
+    for lane in session.lanes.values():
+        print_note(f"{lane.name}: {'nothing measured' if lane.writer is None else lane.writer.path}")
     runs = [store.read_run(path) for path in store.list_runs(ending.results) if store.run_id(path).endswith(fleet.id)]
     if any(run.rounds for run in runs):
         shows = f"ampbench show {fleet.id}{results_words(ending.results)}"
@@ -390,20 +387,4 @@ def _run_fleet(
         raise problem
     if ended == "interrupted":
         return INTERRUPTED
-    if any(run.failures for run in lanes_together(runs)) or (ended == "complete" and session.left):
-        return CASE_FAILED
-    return 0
-
-
-def _below_here(name: str) -> str:
-    """Return a workload's name relative to the current folder, which nodes receive; `UsageError` for one outside."""
-    file, colon, function = name.rpartition(":")
-    if not file.endswith(".py"):
-        return name
-    try:
-        inside = Path(file).expanduser().resolve().relative_to(Path.cwd().resolve())
-    except ValueError:
-        raise UsageError(
-            f"{name} is outside the current folder, which travels to the nodes: change to its folder"
-        ) from None
-    return f"{inside}{colon}{function}"
+    return CASE_FAILED if session.left or any(run.failures for run in lanes_together(runs)) else 0

@@ -8,7 +8,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -117,7 +117,7 @@ class FleetSession:
     """Measures a selection on the lanes of a cluster, and stores a run for each lane.
 
     `watch` gets a line about the progress with each measured entry, `tell` a line about each lost lane. `earlier` are
-    the runs of a resumed fleet. `done` of `total` turns are measured.
+    the runs of a resumed fleet. `done` of `total` turns are measured, by the `lanes` of each place.
     """
 
     cluster: "RayCluster"
@@ -133,21 +133,16 @@ class FleetSession:
     clock: Callable[[], float] = time.monotonic
     done: int = 0
     total: int = 0
+    lanes: dict[str, Lane] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._earlier = {run.header.fleet.lane: run for run in self.earlier if run.header.fleet is not None}
-        self._lanes: dict[str, Lane] = {}
         self._threads: list[threading.Thread] = []
         self._shares: dict[str, Share] = {}
         self._changed = threading.Condition()
         self._ended = False
         self._problem: BaseException | None = None
-
-    @property
-    def lanes(self) -> Collection[Lane]:
-        """All lanes so far, in the order in which they appeared."""
-        return self._lanes.values()
 
     @property
     def left(self) -> int:
@@ -172,48 +167,42 @@ class FleetSession:
         except KeyboardInterrupt:
             ended = "interrupted"
         finally:
-            self._end(ended)
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+            if ended != "complete":
+                self.cluster.close()
+            deadline = time.monotonic() + ENDING_SECONDS
+            for thread in self._threads:
+                thread.join(max(deadline - time.monotonic(), 0.0))
+            if ended == "complete":
+                self.cluster.close()
+            with self._changed:
+                for writer in [lane.writer for lane in self.lanes.values() if lane.writer is not None]:
+                    with writer:
+                        if ended:
+                            writer.append(Footer(ended=ended, finished_at=session.now()))
         return ended
-
-    def _end(self, ended: str) -> None:
-        """End all lanes, and their runs with a footer if there is an end."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-        if ended != "complete":
-            self.cluster.close()
-        deadline = time.monotonic() + ENDING_SECONDS
-        for thread in self._threads:
-            thread.join(max(deadline - time.monotonic(), 0.0))
-        if ended == "complete":
-            self.cluster.close()
-        with self._changed:
-            for writer in [lane.writer for lane in self.lanes if lane.writer is not None]:
-                with writer:
-                    if ended:
-                        writer.append(Footer(ended=ended, finished_at=session.now()))
 
     def _goes_on(self) -> bool:
         """Open lanes on new places, lose those whose place is gone; return whether a lane is at work."""
         places, at = self.cluster.places(), self.clock()
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             if lane.place not in places:
                 self._lose(lane, NODE_GONE)
         for place, name in places.items():
-            if place not in self._lanes:  # nodes of one host and name are numbered
-                taken = {lane.name for lane in self.lanes if lane.state != LOST}
+            if place not in self.lanes:  # nodes of one host and name are numbered
+                taken = {lane.name for lane in self.lanes.values() if lane.state != LOST}
                 names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-                lane = Lane(place, next(name for name in names if name not in taken), since=at)
-                self._lanes[place] = lane
+                lane = self.lanes[place] = Lane(place, next(name for name in names if name not in taken), since=at)
                 self._threads.append(threading.Thread(target=self._serve, args=[lane], daemon=True))
                 self._threads[-1].start()
-        busy = [
-            lane for lane in self.lanes if lane.state == BUSY or (lane.state == IDLE and lane.share and lane.share.left)
-        ]
-        for lane in self.lanes:
+        lanes = self.lanes.values()
+        busy = any(lane.state == BUSY or (lane.state == IDLE and lane.share and lane.share.left) for lane in lanes)
+        for lane in lanes:
             if not busy and lane.state == OPENING and at - lane.since > WAIT_SECONDS:
                 self._lose(lane, f"it did not become free within {WAIT_SECONDS:.0f} s")
-        return self._problem is None and bool(busy or any(lane.state == OPENING for lane in self.lanes))
+        return self._problem is None and (busy or any(lane.state == OPENING for lane in lanes))
 
     def _serve(self, lane: Lane) -> None:
         """Measure on a lane until its share has nothing left; the thread of a lane."""
@@ -222,8 +211,9 @@ class FleetSession:
             settings = replace(settings, memory_limit_bytes=settings.memory_limit_bytes or memory_limit)
             with self._changed:
                 lane.state = lane.state if lane.state == LOST else BUSY
-            open_server = partial(self.cluster.channel, lane.place)
-            with session.prepare(self.selection, settings, open_server=open_server) as prepared:
+            with session.prepare(
+                self.selection, settings, open_server=partial(self.cluster.channel, lane.place)
+            ) as prepared:
                 session.require_work(prepared)
                 settings = prepared.settings
                 with self._changed:
@@ -232,20 +222,18 @@ class FleetSession:
                     plan = [planned for planned in prepared.plan if planned.case.case_id in piece]
                     schedule, write = make_schedule(plan, settings, share.done), partial(self._measured, lane, share)
                     drive(schedule, settings, prepared.open_channel, write, lambda _: None, first_server=lane.servers)
-        except StoreError as error:
-            self._problem = error
-        except AmpbenchError as error:
-            with self._changed:
-                self._lose(lane, str(error))
         except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
-            self._problem = error
-        with self._changed:
-            self._changed.notify_all()
+            with self._changed:
+                if isinstance(error, AmpbenchError) and not isinstance(error, StoreError):
+                    self._lose(lane, str(error))
+                else:
+                    self._problem = error
+                self._changed.notify_all()
 
     def _begin(self, lane: Lane, prepared: session.Scheduled) -> Share:
         """Begin, or continue, the run of a lane; return its share, with the skipped cases stored."""
         kind, alone = kind_of(prepared.environment), self.fleet.on == EACH
-        for lost in self.lanes:  # its node has come back
+        for lost in self.lanes.values():  # its node has come back
             if lost.state == LOST and lost.name == lane.name and lost.writer is not None:
                 lost.writer.close()
                 self._earlier[lane.name], lost.writer = read_run(lost.writer.path), None
@@ -258,8 +246,8 @@ class FleetSession:
                 self.selection, prepared.settings, prepared.environment, prepared.plan, self.label, self.command
             )
             run = f"{new_run_id(lane.name).rpartition('-')[0]}-{self.fleet.id}"
-            fleet = replace(self.fleet, lane=lane.name)
-            lane.writer = RunWriter.create(self.results, replace(header, run=run, fleet=fleet))
+            header = replace(header, run=run, fleet=replace(self.fleet, lane=lane.name))
+            lane.writer = RunWriter.create(self.results, header)
         key = lane.name if alone else kind
         if (share := self._shares.get(key)) is None:  # the plans of a kind are equal
             wanted: dict[str, list[TurnKey]] = {}
@@ -282,7 +270,7 @@ class FleetSession:
         with self._changed:
             lane.piece = ()
             while not self._ended and lane.state != LOST:
-                lanes = sum(known.state != LOST for known in self.lanes) if self.fleet.on != EACH else 0
+                lanes = sum(known.state != LOST for known in self.lanes.values()) if self.fleet.on != EACH else 0
                 lane.piece = share.take(lanes)
                 piece = [case_id for table in lane.piece for case_id in table if case_id not in share.ended]
                 lane.state = BUSY if piece else IDLE
@@ -304,9 +292,11 @@ class FleetSession:
             else:
                 self.done += not getattr(entry, "control", False)
             share.add(entry)
-            if isinstance(entry, Round):
-                lane.servers = max(lane.servers, entry.server + 1)
-            self._tell(entry)
+            lane.servers = max(lane.servers, 1 + getattr(entry, "server", -1))
+            lanes = counted(sum(lane.state != LOST for lane in self.lanes.values()), "lane")
+            seconds = (self.clock() - self._began) * (self.total - self.done) / max(self.done, 1)
+            left = f", about {format_duration(seconds)} left" if self.done else ""
+            self.watch(f"{lanes}; {self.done:,} of {self.total:,} turns{left}", entry)
 
     def _lose(self, lane: Lane, why: str) -> None:
         """Mark a lane as lost; idle lanes of its share continue with its tables."""
@@ -321,20 +311,12 @@ class FleetSession:
     def _store_lost(self) -> None:
         """Store a failure for each case that no lane can measure any more; `NothingToRunError` if none was opened."""
         if not self._shares:
-            reasons = "; ".join(f"{lane.name}: {lane.why}" for lane in self.lanes)
+            reasons = "; ".join(f"{lane.name}: {lane.why}" for lane in self.lanes.values())
             raise NothingToRunError(f"no machine of the cluster can measure: {reasons or 'there is none'}")
-        for lane in self.lanes:
-            share = lane.share
-            if share is None or lane.state != LOST or lane.writer is None:
+        for lane in self.lanes.values():
+            if (share := lane.share) is None or lane.state != LOST or lane.writer is None:
                 continue
             turns = [missing[0] for table in share.left for case_id in table if (missing := share.missing(case_id))]
             message, share.left = f"{lane.name} was lost: {lane.why}", []
             failures = [Failure(case_id=of, stage=task, cause=KILLED, message=message) for task, of, *_ in turns]
             lane.store(share, *failures, of=[failure.case_id for failure in failures])
-
-    def _tell(self, entry: Entry) -> None:
-        """Give the watcher the number of lanes and turns, the time left at the pace so far, and the entry."""
-        lanes = counted(sum(lane.state != LOST for lane in self.lanes), "lane")
-        seconds = (self.clock() - self._began) * (self.total - self.done) / max(self.done, 1)
-        left = f", about {format_duration(seconds)} left" if self.done else ""
-        self.watch(f"{lanes}; {self.done:,} of {self.total:,} turns{left}", entry)

@@ -25,7 +25,7 @@ from ray._private.services import canonicalize_bootstrap_address
 from ampbench.drive.fleet import NODE_GONE
 from ampbench.drive.servers import ENDING, ServerChannel
 from ampbench.drive.session import default_memory_limit
-from ampbench.errors import NothingToRunError, UsageError, bounded
+from ampbench.errors import NothingToRunError, UsageError, bounded, in_one_line
 from ampbench.records.case import VISIBLE_DEVICES
 from ampbench.records.wire import Reply, Request, read_reply, read_request, ready_line, reply_line, request_line
 
@@ -88,7 +88,9 @@ class NodeChannel:
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; raises `NothingToRunError` where the node is lost."""
         if (source := request.source) is not None and source.module.endswith(".py"):
-            request = replace(request, source=replace(source, module=os.path.relpath(source.module)))
+            if (file := os.path.relpath(source.module)).startswith(os.pardir):
+                raise NothingToRunError(f"{file} is outside the current folder, which travels to the nodes")
+            request = replace(request, source=replace(source, module=file))
         return read_reply(self._ask("serve", self._number, request_line(request)))
 
     def close(self) -> None:
@@ -119,19 +121,15 @@ class RayCluster:
             _require_head(address, dialled)
             ray.init(address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
-            why = bounded(" ".join(str(error).split()), 200)
             head = address if dialled == address else f"{address}, which Ray dials as {dialled}"
-            message = f"no Ray cluster at {head}: {why}; start one with ray start --head (docs/fleet.md)"
-            raise NothingToRunError(message) from None
+            how = "start one with ray start --head (docs/fleet.md)"
+            raise NothingToRunError(f"no Ray cluster at {head}: {bounded(in_one_line(error), 200)}; {how}") from None
         for number, handler in handlers.items():  # Ray sets its own, in Python and below it
             signal.signal(number, handler)
-        try:
-            self._head = _host_and_port(ray.get_runtime_context().gcs_address)
-            if not self.places():
-                raise NothingToRunError("no node has a CPU that Ray may give")
-        except BaseException:
+        self._head = _host_and_port(ray.get_runtime_context().gcs_address)
+        if not self.places():
             ray.shutdown()
-            raise
+            raise NothingToRunError("no node has a CPU that Ray may give")
 
     def places(self) -> dict[str, str]:
         """Return the nodes of the cluster, id and name; while the head is silent, the last known ones.

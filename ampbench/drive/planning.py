@@ -433,8 +433,7 @@ def _variants(
         if spec is None:
             _check_batch_size(source, named)
         asked = () if library is None else (preset,)
-        usual = None if spec else describe(source, named, *asked)
-        settable = usual.parameters if usual else spec.sizes if spec else {}
+        settable = spec.sizes if spec else (usual := describe(source, named, *asked)).parameters
         sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
         for values in itertools.product(*sweeps.values()):
             settings = {**overrides_of(source, selection, settable), **dict(zip(sweeps, values, strict=True))}
@@ -453,7 +452,7 @@ def _variants(
             try:
                 built = describe(source, settings, *asked)
             except WorkloadError:  # its worker fails again, and the row names the sweep's value
-                if usual is None or not sweeps:
+                if not sweeps:
                     raise
                 built = replace(usual, parameters={**usual.parameters, **settings})
             known = replace(source, elsewhere=built.elsewhere, switches=built.switches, loaded=built.loaded)

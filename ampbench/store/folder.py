@@ -26,7 +26,7 @@ from ampbench.store.run_file import (
     run_id,
 )
 
-R = TypeVar("R")
+R = TypeVar("R", Path, StoredRun)
 Doubt = Callable[[str], object]
 """Receives sentences on runs that were left out of a search."""
 
@@ -257,18 +257,13 @@ def lanes_together(runs: Iterable[StoredRun]) -> list[StoredRun]:
 
     A case of a lost lane may have rounds from two lanes. Cases are in the order of their workloads.
     """
-    return [lanes[0] if len(lanes) == 1 else _united(lanes) for lanes in _by_share(runs, lambda run: run.header)]
+    return [lanes[0] if len(lanes) == 1 else _united(lanes) for lanes in shared_lanes(runs)]
 
 
 def read_together(files: Iterable[Path]) -> Iterator[StoredRun]:
     """Yield the runs in files, one after the other, with lanes united as `lanes_together` does."""
-    for lanes in files_together(files):
+    for lanes in shared_lanes(files):
         yield from lanes_together(map(read_run, lanes))
-
-
-def files_together(files: Iterable[Path]) -> list[list[Path]]:
-    """Return files, those of runs that `lanes_together` unites in one list."""
-    return _by_share(files, _header_of)
 
 
 def read_found(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> StoredRun:
@@ -277,10 +272,11 @@ def read_found(name: str, results: Path | str, doubt: Doubt = lambda _: None) ->
     return runs[0] if len(runs) == 1 else read_run(find_run(name, results, doubt))
 
 
-def _by_share(items: Iterable[R], header_of: Callable[[R], Header | None]) -> list[list[R]]:
+def shared_lanes(items: Iterable[R]) -> list[list[R]]:
+    """Return files or runs, those of lanes of one kind that shared a fleet's cases in one list."""
     together: dict[str, list[R]] = {}
     for place, item in enumerate(items):
-        header = header_of(item)
+        header = item.header if isinstance(item, StoredRun) else _header_of(item)
         fleet = header and header.fleet
         key = f"{fleet.id} {kind_of(header.environment)}" if header and fleet and fleet.on == SPREAD else str(place)
         together.setdefault(key, []).append(item)

@@ -27,7 +27,7 @@ from ampbench.store import (
     read_together,
     run_files,
 )
-from ampbench.store.folder import files_together
+from ampbench.store.folder import shared_lanes
 
 TIME = "seconds_median"
 
@@ -225,7 +225,7 @@ def read_runs(names: Sequence[str], results: Path) -> RunsRead:
 
     damaged = []
     named_files = {file for file, named in native.values() if named}
-    for lanes in files_together(file for file, _ in native.values()):
+    for lanes in shared_lanes(file for file, _ in native.values()):
         try:
             (stored,) = read_together(lanes)
         except StoreError as error:

@@ -118,22 +118,6 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
     assert not Path("results").exists()
 
 
-def test_a_run_that_is_no_shard_is_not_merged(ampbench: Callable[..., Any], tmp_path: Path) -> None:
-    assert ampbench("run", "mlp", *QUICK, "--precision", "fp32", "--phase", "inference").code == 0
-    (path,) = list_runs("results")
-    done = ampbench("merge", path)
-    assert (done.code, done.out) == (2, "")
-    assert f"run {path.stem} is no shard: ampbench run --shard I/N measures one" in done.err
-
-
-def test_a_resumed_run_takes_its_shard_from_its_file(
-    ampbench: Callable[..., Any], two: list[Path], tmp_path: Path
-) -> None:
-    done = ampbench("run", "--resume", two[0], "--shard", "2/2")
-    assert done.code == 2
-    assert "leave --shard out" in done.err
-
-
 def test_a_dry_run_shows_the_plan_of_the_shard(ampbench: Callable[..., Any], tmp_path: Path) -> None:
     parts = [ampbench("run", *SELECTED, "--shard", f"{one}/2", "--dry-run").out.split() for one in (1, 2)]
     whole = ampbench("run", *SELECTED, "--dry-run").out.split()

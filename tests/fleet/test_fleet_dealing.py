@@ -5,9 +5,6 @@ import itertools
 import random
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from ampbench.drive.fleet import Share
 from ampbench.records.measured import Failure
 from tests.stored_runs import make_case
@@ -42,27 +39,6 @@ def test_unfinished_tables_of_a_lost_lane_come_first() -> None:
     share.give_back(begun)
     assert share.take(0)[:3] == begun[1:]
     assert not any(table in others for table in begun)
-
-
-@given(st.integers(1, 30), st.integers(1, 6), st.data())
-def test_every_case_is_measured_once_whatever_lanes_are_lost(tables: int, lanes: int, data: st.DataObject) -> None:
-    share = share_of(tables)
-    dealt: dict[int, list[list[str]]] = {}
-    measured: list[str] = []
-    for turn in range(1000):
-        lane = turn % lanes
-        if lane not in dealt:
-            dealt[lane] = share.take(lanes)
-        elif data.draw(st.booleans()):
-            share.give_back(dealt.pop(lane))
-        else:
-            for case_id in [case_id for table in dealt.pop(lane) for case_id in table]:
-                measured.append(case_id)
-                end(share, case_id)
-        if not share.left and not any(dealt.values()):
-            assert set(measured) == share.cases.keys()
-            break
-    assert len(measured) == len(set(measured))
 
 
 def test_thirty_two_lanes_that_die_at_random_lose_nothing_repeat_nothing_and_are_busy() -> None:

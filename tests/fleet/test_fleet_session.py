@@ -107,15 +107,6 @@ def test_lanes_of_a_kind_share_the_cases_and_each_turn_is_done_once(tmp_path: Pa
     assert len(skips) == len({*skips}) > 0
 
 
-def test_machines_of_another_kind_share_nothing(tmp_path: Path, ids: list[str]) -> None:
-    other = structs.replace(HERE, threads=2)
-    cluster = cluster_of(Machine("a"), Machine("b", other), Machine("c", other))
-    assert fleet_session(cluster, tmp_path, SPREAD).run() == "complete"
-    runs = runs_of(tmp_path)
-    assert {*ids} <= runs["a"].cases.keys()
-    assert_whole(runs, ids, times=2)
-
-
 def test_another_lane_goes_on_with_the_work_of_a_dead_one_and_repeats_nothing(tmp_path: Path, ids: list[str]) -> None:
     cluster = cluster_of(Machine("a", dies=9), Machine("b", free=others_begun("a")))
     session = fleet_session(cluster, tmp_path, SPREAD)
@@ -239,7 +230,9 @@ def test_a_machine_that_cannot_measure_is_left_out_with_the_reason(tmp_path: Pat
     cluster = cluster_of(Machine("a"), Machine("old", problem="it has another ampbench"))
     session = fleet_session(cluster, tmp_path, EACH)
     assert session.run() == "complete"
-    assert [(lane.name, lane.why) for lane in session.lanes if lane.why] == [("old", "it has another ampbench")]
+    assert [(lane.name, lane.why) for lane in session.lanes.values() if lane.why] == [
+        ("old", "it has another ampbench")
+    ]
     assert runs_of(tmp_path).keys() == {"a"}
 
 
@@ -258,7 +251,7 @@ def test_a_lane_that_never_becomes_free_is_waited_for_as_long_as_others_work_and
     all_turns = len(ids) * (2 + ROUNDS)
     session = fleet_session(cluster, tmp_path, EACH, clock=lambda: 1e6 if cluster.turns("a") >= all_turns else 0.0)
     assert session.run() == "complete"
-    (lost,) = (lane for lane in session.lanes if lane.why)
+    (lost,) = (lane for lane in session.lanes.values() if lane.why)
     assert lost.why == f"it did not become free within {fleet.WAIT_SECONDS:.0f} s"
     assert_whole(runs_of(tmp_path), ids)
 
@@ -285,27 +278,6 @@ def test_a_full_disk_ends_the_fleet_and_a_resumed_one_measures_the_rest(
     again = cluster_of(Machine("a"), Machine("b"))
     assert fleet_session(again, tmp_path, SPREAD, earlier=list(runs.values())).run() == "complete"
     assert_whole(runs_of(tmp_path), ids)
-
-
-def test_a_run_file_that_is_deleted_meanwhile_ends_the_fleet_and_the_other_lanes_keep_theirs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written, sync = itertools.count(), os.fsync
-
-    def deleting(descriptor: int) -> None:
-        sync(descriptor)
-        if next(written) == 40:
-            Path(f"/proc/self/fd/{descriptor}").readlink().unlink()
-
-    cluster = cluster_of(Machine("a", wait=in_turn("a", "b")), Machine("b", wait=in_turn("b", "a")))
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", deleting)
-        with pytest.raises(StoreError, match=r"was moved or deleted .* then measure anew$"):
-            fleet_session(cluster, tmp_path, EACH).run()
-    assert cluster.closed
-    (kept,) = runs_of(tmp_path).values()
-    assert kept.rounds
-    assert not kept.cut
 
 
 @pytest.mark.parametrize(

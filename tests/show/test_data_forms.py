@@ -14,4 +14,4 @@ def test_numbers_of_arrays_are_numbers_and_what_is_not_finite_is_null() -> None:
 
 def test_json_has_null_for_what_is_not_a_finite_number() -> None:
     rows = [{"a": float("nan"), "b": float("inf"), "c": 1.5, "d": None, "e": "µ"}]
-    assert json_text(rows) == '[\n{"a": null, "b": null, "c": 1.5, "d": null, "e": "µ"}\n]\n'
+    assert json_text(rows) == '[\n{"a": null, "b": null, "c": 1.5, "d": null, "e": "\\u00b5"}\n]\n'

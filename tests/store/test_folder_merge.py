@@ -151,14 +151,6 @@ def test_one_shard_twice_is_refused(tmp_path: Path) -> None:
         merged(parts, [])
 
 
-def test_a_shard_that_broke_off_is_to_be_resumed_first(tmp_path: Path) -> None:
-    one, two, three = shards(tmp_path)
-    with pytest.raises(
-        UsageError, match=r"shard 2 of 3 \(run \S+\) broke off: ampbench run --resume \S+ measures the rest"
-    ):
-        merged([one, replace(two, footers=[]), three], [])
-
-
 def test_a_network_that_has_other_weights_in_another_shard_is_refused(tmp_path: Path) -> None:
     same = [make_case(workload="a"), make_case(workload="a", phase="training")]
     parts = []
