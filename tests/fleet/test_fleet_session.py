@@ -266,7 +266,8 @@ def test_a_full_disk_ends_the_fleet_and_a_resumed_one_measures_the_rest(
             raise OSError(errno.ENOSPC, "No space left on device")
         sync(descriptor)
 
-    cluster = cluster_of(Machine("a"), Machine("b"))
+    both = lambda _: len(list_runs(tmp_path)) == 2  # noqa: E731
+    cluster = cluster_of(Machine("a", wait=both), Machine("b", wait=both))
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", filling)
         with pytest.raises(StoreError, match=r"No space left .* --resume \S+ --ray ADDRESS") as caught:
