@@ -208,24 +208,19 @@ def language_model(
     optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer] = adamw,
     rules: Mapping[str, Rule] | None = None,
 ) -> Workload:
-    """Return the workload of a decoder on the meta device that learns `next_tokens`; see `decoder_weights`."""
+    """Return the workload of a decoder on the meta device that learns each next token; see `decoder_weights`."""
     decoder_weights(generator, module, sizes, rules=rules)
-    inputs, targets = next_tokens(generator, sizes)
+    shape = (sizes["batch_size"], sizes["sequence_length"] + 1)
+    tokens = generator.integers("tokens", shape, sizes["vocabulary"])
+    inputs = tokens[:, :-1].contiguous()
     return Workload(
         module=module,
         inputs=inputs,
-        targets=targets,
+        targets=tokens[:, 1:].contiguous(),
         loss=class_loss,
         optimizer=optimizer,
         items_per_step=inputs.numel(),
     )
-
-
-def next_tokens(generator: Generator, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """Return tokens (batch_size, sequence_length) and their successors."""
-    shape = (sizes["batch_size"], sizes["sequence_length"] + 1)
-    tokens = generator.integers("tokens", shape, sizes["vocabulary"])
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def decoder_weights(

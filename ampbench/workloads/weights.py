@@ -29,11 +29,6 @@ def grid_targets(generator: Generator, shape: tuple[int, ...], name: str = "targ
     return generator.integers(name, shape, 64).to(torch.float32).sub_(32).div_(16)
 
 
-def regression_loss(output: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean squared error; `targets` are of `grid_targets`, so that casting them loses nothing."""
-    return F.mse_loss(output, targets.to(output.dtype))
-
-
 def class_loss(output: Tensor, targets: Tensor) -> Tensor:
     """Return the cross entropy of logits (batch, ..., classes) against class numbers (batch, ...)."""
     return F.cross_entropy(output.flatten(0, -2), targets.flatten())
