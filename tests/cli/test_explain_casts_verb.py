@@ -14,7 +14,7 @@ import ampbench as library
 from ampbench.errors import UsageError
 from ampbench.records.casts import COMPILED, CastPass, GraphTrace, Tracing
 from ampbench.records.measured import Failure, Skip
-from ampbench.store import list_runs, read_run
+from ampbench.store import list_runs
 from tests.stored_runs import COMPLETE, RUN, make_case, write_run
 from tests.traced_programs import trace
 
@@ -23,22 +23,8 @@ Run = Callable[..., Any]
 MODEL = """
 import torch
 
-class Twice(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(16, 16)
-
-    def forward(self, x):
-        return self.linear(self.linear(x))
-
 def make():
     return torch.nn.Linear(16, 16), torch.randn(4, 16)
-
-def twice():
-    return Twice(), torch.randn(4, 16), lambda output: output.float().sum()
-
-def softmax():
-    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Softmax(-1)), torch.randn(4, 16)
 
 def broken():
     return torch.nn.Linear(16, 16), torch.randn(4, 8)
@@ -148,45 +134,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "model.py"
     path.write_text(MODEL)
     return path
-
-
-def test_a_users_linear_makes_three_casts(model: Path, ampbench: Run) -> None:
-    said = ampbench("explain", "casts", f"{model}:make", "--format", "json")
-    (run,) = list_runs(model.parent / "results")
-    assert (said.code, said.err) == (0, f"run {run.stem}: results/runs/{run.name}\n")
-    (case,) = json.loads(said.out)["cases"]
-    assert [(cast["what"], cast["name"]) for cast in case["casts"]["trace"]["casts"]] == [
-        ("weight", "bias"), ("weight", "weight"), ("input", "input"),
-    ]  # fmt: skip
-    assert [op["name"] for op in case["casts"]["trace"]["ops"]][3:] == ["aten.t", "aten.addmm"]
-    assert sorted(saving["names"] for saving in case["tables"]["savings"]) == [["bias", "weight"], ["input"]]
-    assert read_run(run).header.explains == "casts"
-
-
-def test_the_module_table_and_the_cache_come_out_as_the_discussions_say(model: Path, ampbench: Run) -> None:
-    said = ampbench(
-        "explain", "casts", f"{model}:softmax", f"{model}:twice", "--phase", "inference", "--phase", "training",
-        "--device", "cpu", "--device", "cuda", "--json",
-    )  # fmt: skip
-    cases = {(case["case"]["workload"], case["case"]["device"], case["case"]["phase"]): case
-             for case in json.loads(said.out)["cases"]}  # fmt: skip
-    kinds = {
-        device: [(row["kind"], row["inputs"], row["outputs"])
-                 for row in cases["model.py:softmax", device, "inference"]["casts"]["trace"]["modules"]]
-        for device in ("cpu", "cuda")
-    }  # fmt: skip
-    # autocast's rule for softmax is the CPU's alone: it stays in the low dtype there
-    assert kinds["cpu"][1:] == [("Linear", ["fp32"], ["bf16"]), ("Softmax", ["bf16"], ["bf16"])]
-    if not torch.cuda.is_available():
-        assert cases["model.py:softmax", "cuda", "inference"]["casts"]["how"] == "fake tensors"
-    assert kinds["cuda"][1:] == [("Linear", ["fp32"], ["fp16"]), ("Softmax", ["fp16"], ["fp32"])]
-    uses = {
-        phase: [row["status"] for row in cases["model.py:twice", "cpu", phase]["casts"]["trace"]["weights"]]
-        for phase in ("inference", "training")
-    }
-    assert (uses["inference"], sorted(uses["training"])) == (["cast"] * 4, ["cast"] * 2 + ["reused"] * 2)
-    graphs = cases["model.py:twice", "cpu", "training"]["casts"]["graphs"]
-    assert [graph["graph"] for graph in graphs] == ["autograd"]
 
 
 def test_a_case_that_fails_is_a_line_an_entry_and_exit_3(model: Path, ampbench: Run) -> None:
