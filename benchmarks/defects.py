@@ -17,7 +17,7 @@ from ampbench.core.units import counted
 from ampbench.defects import AREAS, CHECKS, Check, program_of
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import DEVICE, FAKE
-from ampbench.show.document import escaped, folded, markdown_table
+from ampbench.show.document import escaped, markdown_table
 from ampbench.store import StoredRun
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN, Checked, digest_of, latest
 from benchmarks.rules import read_probes, version
@@ -141,7 +141,7 @@ def page(runs: Sequence[StoredRun]) -> str:
     parts += ["## Not seen with any of these versions", UNSEEN, _unseen(listed)]
     linked = re.sub(r"[\w-]+/[\w-]+#\d+", lambda thread: _link(thread[0]), WITHOUT_CHECK)
     parts += ["## Reported, without a check", linked]
-    parts += ["## The reports", folded("Threads", _threads())]
+    parts += ["## The reports", f"<details><summary>Threads</summary>\n\n{_threads()}\n\n</details>"]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
