@@ -193,7 +193,8 @@ def _of_forward(
     with step.mode(), _drawing(equal):
         output = step.run()
     taken = compared_outputs(workload, output)
-    numbers = StepNumbers(kept_outputs(taken, keep, copy=copy), names=_names(taken), notes=notes)
+    numbers = StepNumbers(kept_outputs(taken, keep, copy=copy), notes=notes)
+    numbers.names = [name for name, _ in named_outputs(taken)]
     numbers.drew = random_states(step.device) != before
     return numbers, output
 
@@ -223,7 +224,7 @@ def _of_backward(
     taken = compared_outputs(workload, output)
     numbers = StepNumbers(
         outputs=kept_outputs(taken, keep, copy=copy),
-        names=_names(taken),
+        names=[name for name, _ in named_outputs(taken)],
         half=[tensor.numel() for tensor in outputs_in(taken) if tensor.itemsize < 4],
         loss=float(step.loss.detach()),
         gradients=gradients,
@@ -274,10 +275,6 @@ def _note_decisions(numbers: StepNumbers, loss: LossTargets) -> None:
     numbers.decided = loss.decisions(numbers.outputs)
     if loss.seen and not numbers.decided:
         numbers.notes.append(NOT_DECIDED)
-
-
-def _names(output: Any) -> list[str]:
-    return [name for name, _ in named_outputs(output)]
 
 
 def reference_step(

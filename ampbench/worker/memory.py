@@ -275,20 +275,13 @@ def _recurrent_backward(args: _Arguments, _: Any) -> int:
     return (2 if args[-1][3] else 1) * _products(args[0], args[1])
 
 
-def _recurrent_layer(args: _Arguments, _: Any) -> int:
-    """Count one layer's products: (input, weights of inputs, weights of states, …)."""
-    return _products(args[0], args[1:3])
-
-
-def _self_attention(inputs: torch.Tensor) -> int:
-    """Return the FLOPs of comparing all positions with each other, and of weighing their values."""
-    batch, length, width = inputs.shape
-    return 2 * 2 * batch * length * length * width
-
-
 def _fast_path(args: _Arguments, _: Any, op: Any) -> int:
-    """Count the fast path of an encoder layer or attention, which requires query, key and value to be equal."""
-    return _products(args[0], [args[place] for place in _LOWERED[op]]) + _self_attention(args[0])
+    """Count the fast path of an encoder layer or attention, which requires query, key and value to be equal.
+
+    All positions are compared with each other, and their values weighed.
+    """
+    batch, length, width = args[0].shape
+    return _products(args[0], [args[place] for place in _LOWERED[op]]) + int(4 * batch * length * length * width)
 
 
 def _convolution_backward(args: _Arguments, out: Any) -> int:
@@ -300,25 +293,23 @@ def _convolution_backward(args: _Arguments, out: Any) -> int:
     return int(for_inputs + for_weights // groups)
 
 
-def _fused_attention(args: _Arguments, out: Any) -> int:
-    return int(flop_registry[_aten._scaled_dot_product_flash_attention](*args[:3], out_val=out))
+def _fused_attention(args: _Arguments, out: Any, name: str = "_scaled_dot_product_flash_attention") -> int:
+    """Count as torch does for the kernel `name`: of query, key and value, in a backward pass with a gradient before."""
+    return int(flop_registry[getattr(_aten, name)](*args[: 4 if name.endswith("_backward") else 3], out_val=out))
 
 
-def _fused_attention_backward(args: _Arguments, out: Any) -> int:
-    return int(flop_registry[_aten._scaled_dot_product_flash_attention_backward](*args[:4], out_val=out))
-
-
+_attention_backward = partial(_fused_attention, name="_scaled_dot_product_flash_attention_backward")
 _OURS: Mapping[Any, Callable[[_Arguments, Any], int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_attention_backward,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     _aten._scaled_dot_product_fused_attention_overrideable: _fused_attention,
-    _aten._scaled_dot_product_fused_attention_overrideable_backward: _fused_attention_backward,
+    _aten._scaled_dot_product_fused_attention_overrideable_backward: _attention_backward,
     _aten._cudnn_rnn: _recurrent,
     _aten._cudnn_rnn_backward: _recurrent_backward,
     _aten.miopen_rnn: _recurrent,
     _aten.miopen_rnn_backward: _recurrent_backward,
-    _aten.mkldnn_rnn_layer: _recurrent_layer,
-    _aten.mkldnn_rnn_layer_backward: lambda args, out: 2 * _recurrent_layer(args, out),
+    _aten.mkldnn_rnn_layer: lambda args, _: _products(args[0], args[1:3]),  # weights of inputs and of states
+    _aten.mkldnn_rnn_layer_backward: lambda args, _: 2 * _products(args[0], args[1:3]),
     _aten._transformer_encoder_layer_fwd: partial(_fast_path, op=_aten._transformer_encoder_layer_fwd),
     _aten._native_multi_head_attention: partial(_fast_path, op=_aten._native_multi_head_attention),
     _aten.convolution_backward: _convolution_backward,
@@ -429,7 +420,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         peak_bytes=recorded.peak,
         parameter_bytes=_storage_bytes(_weights(step)),
         buffer_bytes=_storage_bytes(step.module.buffers()),
-        input_bytes=_input_bytes(step),
+        input_bytes=_storage_bytes(_data_of(step)),
         gradient_bytes=_storage_bytes(gradients) if training else None,
         optimizer_bytes=_storage_bytes(_optimizer_tensors(step)) if training else None,
         flops=work.flops,
@@ -545,7 +536,7 @@ def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
         step.optimizer.zero_grad(set_to_none=True)
         step.loss = None
     tensors = [*_weights(step), *step.module.buffers(), *_optimizer_tensors(step)]
-    return _storage_bytes(tensors) + _input_bytes(step)
+    return _storage_bytes(tensors) + _storage_bytes(_data_of(step))
 
 
 def _weights(step: Step) -> list[torch.Tensor]:
@@ -557,10 +548,6 @@ def _weights(step: Step) -> list[torch.Tensor]:
 def _data_of(step: Step) -> list[torch.Tensor]:
     """Return a step's data: inputs, targets, and tensors of its loss."""
     return [*tensors_of([step.data.batches, step.data.targets]), *step.network.held]
-
-
-def _input_bytes(step: Step) -> int:
-    return _storage_bytes(_data_of(step))
 
 
 def _least_bytes(step: Step, work: StepWork) -> int | None:

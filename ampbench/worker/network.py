@@ -292,7 +292,8 @@ class SavedState:
                     live += plain_parts(value)
                 else:
                     self._values.append((state, key, copy.deepcopy(value)))
-        self._tensors = [(tensor, _saved(tensor.detach(), on_host=on_host)) for tensor in live]
+        place = "cpu" if on_host else None
+        self._tensors = [(tensor, tensor.detach().to(place or tensor.device, copy=True)) for tensor in live]
         self._scaler = scaler
         self._scaled: dict[str, Any] = {} if scaler is None else scaler.state_dict()
 
@@ -308,11 +309,6 @@ class SavedState:
         skipped = bool(self._scaler.get_scale() < self._scaled["scale"])
         self._scaler.load_state_dict(self._scaled)
         return skipped
-
-
-def _saved(tensor: torch.Tensor, *, on_host: bool) -> torch.Tensor:
-    """Return a copy on the device or the host, never the tensor itself."""
-    return tensor.to("cpu") if on_host and tensor.device.type != "cpu" else tensor.clone()
 
 
 def recipe_of(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Recipe:
@@ -531,7 +527,11 @@ class Network:
 
     def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
         """Run the forward pass and, in training, the loss on a copy of a batch."""
-        batch, targets = pytree.tree_map_only(torch.Tensor, _copied, (batch, targets))
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+        batch, targets = pytree.tree_map_only(torch.Tensor, copied, (batch, targets))
         return self._called(bound(self.forward, batch), targets)
 
     def forward_alone(self, batch: Any) -> Any:
@@ -749,7 +749,3 @@ def _refuse_moved(module: torch.nn.Module, names: Iterable[str], storage: torch.
             shared = [path for path, candidate in everywhere if candidate is parameter]
             if parameter.dtype is storage and len(shared) > 1:
                 raise UsageError(f"{name}: {' and '.join(shared)} are one parameter: keep the modules of all, or none")
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

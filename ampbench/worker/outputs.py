@@ -6,6 +6,7 @@ until the agreement with the reference is proven or refuted.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from time import perf_counter, process_time
@@ -204,9 +205,12 @@ class Compared:
             return None
         parts, gaps = [], [np.empty(0)]
         for decisions in self.decided:
-            targets, begin = self._classes_of(decisions), 0
+            begin, count = 0, math.prod(decisions.shape) // decisions.shape[decisions.dimension]
+            known = (target for target in self._targets if not target.is_floating_point() and target.numel() == count)
+            targets = next((target.reshape(-1) for target in known), None)
             for rows in _rows(values[decisions.place], self.references[decisions.place], decisions):
-                own, exact = (log_probabilities(side, self._kinds[decisions.place]) for side in rows)
+                to_log = self._kinds[decisions.place] == PROBABILITIES
+                own, exact = ((side.clamp_min(0).log() if to_log else side).log_softmax(-1) for side in rows)
                 parts.append(divergences(own, exact).cpu().numpy())
                 if targets is not None:
                     gaps.append(target_gaps(own, exact, targets[begin : begin + len(own)]).cpu().numpy())
@@ -220,14 +224,6 @@ class Compared:
             gap_mean=gap[0],
             gap_p99=gap[1],
         )
-
-    def _classes_of(self, decisions: Decisions) -> torch.Tensor | None:
-        """Return the target of each row of a classifier; None without integer targets."""
-        shape = decisions.shape
-        rows = math.prod(shape) // shape[decisions.dimension]
-        whole = (target for target in self._targets if not target.is_floating_point() and target.numel() == rows)
-        target = next(whole, None)
-        return None if target is None else target.reshape(-1)
 
     def near_ties(self, values: Sequence[torch.Tensor], rounding: torch.dtype) -> int:
         """Return the number of decisions that differ from the reference's at margins within rounding to a dtype."""
@@ -292,13 +288,6 @@ def row_kind(reference: torch.Tensor, decisions: Decisions) -> str:
     if bool((rows <= NORMALISED).all()) and bool((rows.logsumexp(decisions.dimension).abs() <= NORMALISED).all()):
         return LOG_PROBABILITIES
     return LOGITS
-
-
-def log_probabilities(rows: torch.Tensor, kind: str) -> torch.Tensor:
-    """Return the logarithms of the probabilities that rows of some `kind` stand for, normalised."""
-    if kind == PROBABILITIES:
-        rows = rows.clamp_min(0).log()
-    return rows.log_softmax(-1)
 
 
 def divergences(logs: torch.Tensor, reference_logs: torch.Tensor) -> torch.Tensor:
@@ -457,15 +446,8 @@ def state(agreeing: int, decisions: int) -> str:
 
 def needed(agreeing: int, decisions: int) -> int:
     """Return the number of decisions that prove the agreement if all further ones agree, `MOST_DECISIONS` at most."""
-    differing = decisions - agreeing
-    low, high = decisions, MOST_DECISIONS
-    while low < high:
-        middle = (low + high) // 2
-        if state(middle - differing, middle) == "proven":
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    differing, counts = decisions - agreeing, range(decisions, MOST_DECISIONS)
+    return decisions + bisect_left(counts, True, key=lambda count: state(count - differing, count) == "proven")
 
 
 def decided(output: torch.Tensor, decisions: Decisions) -> torch.Tensor:
