@@ -1,7 +1,6 @@
 """Every line within a function of ampbench that is special to XPU, and a test that reaches each without a card."""
 
 import ast
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from ampbench.cli import doctor
 from ampbench.core.precisions import PRECISIONS
 from ampbench.trace import rules as documented
 from ampbench.worker import environment, machine
-from ampbench.worker.machine import Accelerator, Cpu, Products, fp64_device, precision_flags
+from ampbench.worker.machine import Accelerator, Cpu, fp64_device, precision_flags
 from tests.stored_runs import make_header
 
 PACKAGE = Path(ampbench.__file__).parent
@@ -87,11 +86,6 @@ def test_tf32_on_xpu_is_onednns_and_put_back(xpu: list[bool]) -> None:
     del xpu[:]
     with precision_flags(PRECISIONS["fp32"]):
         assert xpu[-1] is False
-
-
-def test_an_xpus_own_switch_is_told_as_a_user_writes_it(xpu: list[bool]) -> None:
-    found = dataclasses.replace(Products.now(), onednn=True)
-    assert found.told()["torch.backends.mkldnn.allow_tf32"] == "True"
 
 
 def test_a_card_is_described_by_what_torch_says_of_it(xpu: list[bool]) -> None:

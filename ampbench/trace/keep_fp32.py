@@ -2,8 +2,6 @@
 
 import functools
 import gc
-import sys
-import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
@@ -84,7 +82,12 @@ def keep_fp32(target: Any = None, /, *names: str, cast_back: bool = False) -> An
         return _keep_class(target, cast_back)
     if not callable(target):
         raise UsageError(f"keep_fp32 takes a function, a module or a module class, not {_named(target)}")
-    return _Function(target, cast_back)
+
+    @functools.wraps(target)
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        return _run(target, cast_back, None, args, kwargs)
+
+    return kept
 
 
 def release_fp32(target: Any, /, *names: str) -> Any:
@@ -114,27 +117,6 @@ def release_fp32(target: Any, /, *names: str) -> Any:
 def is_kept(module: torch.nn.Module) -> bool:
     """Return whether `keep_fp32` has been called for this very module."""
     return isinstance(module.__dict__.get(_FORWARD), _Forward)
-
-
-class _Function:
-    """A function that runs in fp32; found again by its name, or made anew, when it is unpickled."""
-
-    def __init__(self, function: Callable[..., Any], cast_back: bool):
-        functools.update_wrapper(self, function)
-        self.function, self.cast_back = function, cast_back
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _run(self.function, self.cast_back, None, args, kwargs)
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __reduce__(self) -> Any:
-        name = self.function.__qualname__
-        resolved: Any = sys.modules.get(self.function.__module__)
-        for part in name.split("."):
-            resolved = getattr(resolved, part, None)
-        return name if resolved is self else (_Function, (self.function, self.cast_back))
 
 
 class _Forward:

@@ -193,23 +193,6 @@ class Products:
         for place, value in self.newer.items():
             torch._C._set_fp32_precision_setter(*place, value)
 
-    def told(self) -> dict[str, str]:
-        """Return the switches that differ from torch's defaults, by users' names."""
-        changed = {}
-        if self.matmul != "highest":
-            changed["torch.set_float32_matmul_precision"] = self.matmul
-        if not self.cudnn:
-            changed["torch.backends.cudnn.allow_tf32"] = "False"
-        if self.onednn:
-            changed["torch.backends.mkldnn.allow_tf32"] = "True"
-        implied: dict[Place, tuple[str, ...]] = dict.fromkeys(FP32_PRECISION, ("none",))
-        for backend, value in zip(("cuda", "mkldnn"), IMPLIED[self.matmul], strict=True):
-            implied[backend, "matmul"] = (value, "none") if value == "ieee" else (value,)
-        implied["cuda", "conv"] = implied["cuda", "rnn"] = ("tf32",) if self.cudnn else ("none", "ieee")
-        return changed | {
-            FP32_PRECISION[place]: value for place, value in self.newer.items() if value not in implied[place]
-        }
-
 
 def _products(kind: str) -> Products:
     """Return the switches of a precision with this kind of `fp32_products`.
@@ -265,15 +248,16 @@ SWITCHES = (
 
 
 def users_switches() -> list[str]:
-    """Return the switches that differ from torch's defaults, in the user's spelling."""
-    changed = Products.now().told()
-    for switch in SWITCHES:
-        value = switch.now()
-        if value not in (switch.ships, (switch.ships, True)):
-            changed[f"{switch.called}.{switch.name}"] = str(value)
-    plain = ("True", "False", "(")
-    texts = {name: value if value.startswith(plain) else f'"{value}"' for name, value in changed.items()}
-    return [f"{name}({text})" if name.startswith("torch.set_") else f"{name} = {text}" for name, text in texts.items()]
+    """Return all switches with their values, in the user's spelling; an older one sets newer ones."""
+    products = Products.now()
+    values = {
+        "torch.backends.cudnn.allow_tf32": products.cudnn,
+        "torch.backends.mkldnn.allow_tf32": products.onednn,
+        **{FP32_PRECISION[place]: f'"{value}"' for place, value in products.newer.items()},
+        **{f"{switch.called}.{switch.name}": switch.now() for switch in SWITCHES},
+    }
+    first = f'torch.set_float32_matmul_precision("{products.matmul}")'
+    return [first, *(f"{name} = {value}" for name, value in values.items())]
 
 
 @contextmanager

@@ -98,9 +98,8 @@ def test_outputs_go_back_to_the_dtype_around_where_asked(inside):
         assert back(a.half(), a.half()).dtype is torch.float16
 
 
-@pytest.mark.parametrize("function", [product, ampbench.keep_fp32(plain_product)])
-def test_kept_functions_are_pickled_by_name_or_made_anew(function):
-    again = pickle.loads(pickle.dumps(function))
+def test_kept_functions_are_pickled_by_name():
+    again = pickle.loads(pickle.dumps(product))
     with autocast():
         assert again(torch.randn(2, 2), torch.randn(2, 2)).dtype is torch.float32
 
