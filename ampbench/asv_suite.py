@@ -30,7 +30,8 @@ from ampbench.drive.session import preload_modules
 from ampbench.errors import AmpbenchError, UsageError
 from ampbench.records.case import DEVICES, PHASES
 from ampbench.records.measured import Divergence
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import Selection
+from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND
 from ampbench.worker.environment import read_environment
 from ampbench.workloads.index import WORKLOADS, class_name
 
@@ -116,7 +117,7 @@ def suite(workload: str | Callable[..., Any]) -> type:
         @_with(unit="bytes")
         def track_peak_memory(self, phase: str, precision: str) -> int:
             """What a step needs at its peak: the allocator's count on an accelerator, torch's record on a CPU."""
-            return cells.measure_memory(plan(phase, precision)).peak_bytes
+            return cells.measured(plan(phase, precision), MEMORY).peak_bytes
 
         @_with(unit="x floor", setup_cache=keep_passes)
         def track_output_error(self, phase: str, precision: str) -> float:
@@ -142,7 +143,7 @@ def suite(workload: str | Callable[..., Any]) -> type:
         @_with(unit="share of the CPU")
         def track_other_share(self, phase: str, precision: str) -> float:
             """The share of the CPU that other processes used during a round of ampbench's."""
-            return _rounded(cells.measure_round(plan(phase, precision), Settings()).fitness.other_share)
+            return _rounded(cells.measured(plan(phase, precision), ROUND).fitness.other_share)
 
     Suite.workload, Suite.variables = name, variables
     return Suite
@@ -169,7 +170,7 @@ def divergence(planned: PlannedCase) -> Divergence:
     """Return the divergence pass of a case, measured once for the benchmarks that share a folder."""
     kept = Path(re.sub("[^A-Za-z0-9_.-]", "_", planned.case.case_id) + ".json")
     if not kept.exists():
-        kept.write_bytes(msgspec.json.encode(cells.measure_divergence(planned)))
+        kept.write_bytes(msgspec.json.encode(cells.measured(planned, DIVERGENCE)))
     return msgspec.json.decode(kept.read_bytes(), type=Divergence)
 
 

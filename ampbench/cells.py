@@ -15,9 +15,9 @@ from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.rounds import Turn, request_of
 from ampbench.errors import AmpbenchError, UsageError
 from ampbench.records.case import Case
-from ampbench.records.measured import Divergence, Failure, MemoryPass, Round, Skip
+from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Selection, Settings
-from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND, Task
+from ampbench.records.wire import Task
 from ampbench.worker.data import weights_digest
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import Device, open_device, precision_flags, sdpa_fixed
@@ -28,10 +28,6 @@ from ampbench.worker.timing import Placement
 from ampbench.worker.worker import Worker, cannot_run
 
 R = TypeVar("R")
-
-
-class CellError(AmpbenchError):
-    """A case that could not be measured; the message says where it broke and what it said."""
 
 
 def plan_cells(selection: Selection) -> list[PlannedCase]:
@@ -115,22 +111,11 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
         device.release()
 
 
-def measure_memory(planned: PlannedCase) -> MemoryPass:
-    """Return the memory pass of a case; on a CPU it is exact only in a process that has made none before."""
-    return _serve(planned, MEMORY)
+def measured(planned: PlannedCase, task: Task[Any, R], settings: Settings | None = None) -> R:
+    """Return the memory pass, the divergence pass or a round of a case in this process.
 
-
-def measure_divergence(planned: PlannedCase) -> Divergence:
-    """Return the divergence pass of a case."""
-    return _serve(planned, DIVERGENCE)
-
-
-def measure_round(planned: PlannedCase, settings: Settings) -> Round:
-    """Return one round of a case in this process, of `settings.builds` builds."""
-    return _serve(planned, ROUND, settings)
-
-
-def _serve(planned: PlannedCase, task: Task[Any, R], settings: Settings | None = None) -> R:
+    On a CPU a memory pass is exact only in a process that has made none before.
+    """
     if planned.skip:
         raise UsageError(f"{planned.case.case_id} cannot run here: {planned.skip}")
     # processes that measure one case alone must not all put it at the same place
@@ -138,7 +123,7 @@ def _serve(planned: PlannedCase, task: Task[Any, R], settings: Settings | None =
     request = request_of(Turn(task, planned), settings or Settings(), server=0, placement_seed=place)
     found = task.outcome(_WORKER.serve(request), planned.case)
     if isinstance(found, Failure):
-        raise CellError(f"{planned.case.case_id}: {found.cause} ({found.stage}): {found.message}")
+        raise AmpbenchError(f"{planned.case.case_id}: {found.cause} ({found.stage}): {found.message}")
     if isinstance(found, Skip):
         raise UsageError(f"{planned.case.case_id} cannot run here: {found.reason}")
     return found

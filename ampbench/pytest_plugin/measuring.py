@@ -35,7 +35,7 @@ from ampbench.records.case import DEVICES, PHASES, DeviceDescription, WorkloadSo
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import MemoryPass, Round
 from ampbench.records.run import Entry, Footer, Selection, Settings
-from ampbench.records.wire import MAX_SAMPLES_PER_ROUND, MEMORY
+from ampbench.records.wire import DIVERGENCE, MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
 from ampbench.show.comparison import comparison_document
 from ampbench.show.results import Screen, sections
@@ -317,7 +317,7 @@ class AmpBenchmark:
                 records: list[Entry] = [time_cell(cell, benchmark, self._limits())]
             if not benchmark.disabled and (memory := self._memory(planned, source, notes)) is not None:
                 records.append(memory)
-            records.append(cells.measure_divergence(planned))
+            records.append(cells.measured(planned, DIVERGENCE))
         except Exception as error:
             self.measured.entries[case.case_id] = [case, failure_of(case.case_id, "round", error)]
             self._put_away()
@@ -341,7 +341,7 @@ class AmpBenchmark:
         from ampbench import cells
 
         if planned.case.device != "cpu":
-            return cells.measure_memory(planned)
+            return cells.measured(planned, MEMORY)
         if source is None:
             notes.append("memory was not measured: a CPU needs another process, which cannot import this workload")
             return None

@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -5,8 +6,9 @@ import torch
 
 from ampbench import cells
 from ampbench.drive.planning import PlannedCase
-from ampbench.errors import UsageError
+from ampbench.errors import AmpbenchError, UsageError
 from ampbench.records.run import Selection, Settings
+from ampbench.records.wire import DIVERGENCE, MEMORY, ROUND
 from ampbench.worker import machine
 
 BROKEN = """
@@ -80,9 +82,9 @@ def test_a_step_on_an_accelerator_ends_when_the_device_has_done_its_work(monkeyp
 
 def test_the_passes_of_a_cell_are_those_of_a_run() -> None:
     planned = plan("bf16_autocast", "training")
-    memory = cells.measure_memory(planned)
-    divergence = cells.measure_divergence(planned)
-    found = cells.measure_round(planned, Settings(builds=2, min_run_seconds=0.01))
+    memory = cells.measured(planned, MEMORY)
+    divergence = cells.measured(planned, DIVERGENCE)
+    found = cells.measured(planned, ROUND, Settings(builds=2, min_run_seconds=0.01))
     assert memory.case_id == divergence.case_id == found.case_id == planned.case.case_id
     assert memory.source == "profiler"
     assert memory.peak_bytes > memory.parameter_bytes > 0
@@ -92,9 +94,7 @@ def test_the_passes_of_a_cell_are_those_of_a_run() -> None:
     assert found.weights_digest == divergence.weights_digest
 
 
-@pytest.mark.parametrize(
-    "use", [cells.measure_memory, cells.measure_divergence, lambda one: cells.opened(one).__enter__()]
-)
+@pytest.mark.parametrize("use", [partial(cells.measured, task=MEMORY), lambda one: cells.opened(one).__enter__()])
 def test_a_case_to_skip_is_refused_with_the_reason(use: object) -> None:
     planned = plan("tf32")
     with pytest.raises(UsageError, match="cannot run here: cpu has no tf32"):
@@ -105,5 +105,5 @@ def test_a_workload_that_fails_in_its_first_step_says_so(tmp_path: Path) -> None
     path = tmp_path / "model.py"
     path.write_text(BROKEN)
     planned = plan(workload=f"{path}:broken")
-    with pytest.raises(cells.CellError, match=r"broken.*exception \(memory\): RuntimeError: no such luck"):
-        cells.measure_memory(planned)
+    with pytest.raises(AmpbenchError, match=r"broken.*exception \(memory\): RuntimeError: no such luck"):
+        cells.measured(planned, MEMORY)
