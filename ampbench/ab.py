@@ -42,13 +42,13 @@ from ampbench.judge.compare import compare, default_threshold
 from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.judge.exact import ThresholdOf
 from ampbench.judge.pairing import pair_cases
-from ampbench.records.case import OF_CASES, Environment, ParameterValue, WorkloadSource
+from ampbench.records.case import OF_CASES, Environment, WorkloadSource
 from ampbench.records.casts import CastPass, Tracing
 from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Arm, Entry, Footer, Selection, Settings
-from ampbench.records.wire import LATE, MAX_SAMPLES_PER_ROUND, REST, ROUND, Description, Nothing, Request, ask
+from ampbench.records.wire import LATE, MAX_SAMPLES_PER_ROUND, REST, ROUND, Nothing, Request, ask
 from ampbench.store import RunWriter, read_run
 from ampbench.studies import check, rules
 from ampbench.studies.casts import TASK
@@ -710,13 +710,9 @@ def _prepared_arm(
     with pool:
         environment = ask_environment(pool, settings.threads)
         describe = session.describer(pool, settings)
-
-        def describe_here(
-            source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = "", /
-        ) -> Description:
-            return describe(source_in(checkout, source), parameters, preset)
-
-        plan = make_plan(arm_selection, environment, describe_here)
+        plan = make_plan(
+            arm_selection, environment, lambda source, *given: describe(source_in(checkout, source), *given)
+        )
     return PreparedArm(
         request=request,
         checkout=checkout,

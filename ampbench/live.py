@@ -169,7 +169,9 @@ def selected(
 def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack) -> StoredRun:
     """Return the run of a selection, with as many rounds as time allows."""
     importlib.import_module("torch._dynamo")  # slow, so not within a step
-    stack.enter_context(_frozen())
+    if not gc.get_freeze_count():  # collections between builds skip the program's objects, which would take long
+        gc.freeze()
+        stack.callback(gc.unfreeze)
     settings = Settings(isolation=False, rounds=MOST_ROUNDS, budget_seconds=seconds)
     prepared = stack.enter_context(session.prepare(selection, settings))
     session.require_work(prepared)
@@ -424,19 +426,6 @@ def no_trace() -> Iterator[None]:
     finally:
         for write, value in before:
             write(value)
-
-
-@contextlib.contextmanager
-def _frozen() -> Iterator[None]:
-    """Exclude the program's objects from garbage collections between builds, which would take longer than steps."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -133,14 +133,18 @@ class ServerChannel:
         self.ready()
         self._asked += 1
         request = msgspec.structs.replace(request, number=self._asked)
+        reply = None
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(request_line(request))
             self._process.stdin.flush()
-            reply = self._reply(request)
+            while line := self._line(request.timeout_seconds + GRACE_SECONDS):
+                reply = read_reply(line)
+                if reply.number >= request.number:  # replies to abandoned requests are skipped
+                    break
         except (OSError, ValueError, msgspec.MsgspecError):  # its end of the pipe is closed, or ours
-            reply = None
-        if reply is not None:
+            pass
+        if reply is not None and reply.number == request.number:
             return reply
         message = f"the server {self._fate()}"
         self.close()
@@ -161,14 +165,6 @@ class ServerChannel:
         if self._process.returncode and not self._errors.closed:  # it left processes of its workers behind
             end_marked(self._mark)
         self._errors.close()
-
-    def _reply(self, request: Request) -> Reply | None:
-        """Return the reply to `request`; None where none comes in time. Replies to abandoned requests are skipped."""
-        while line := self._line(request.timeout_seconds + GRACE_SECONDS):
-            reply = read_reply(line)
-            if reply.number >= request.number:
-                return reply if reply.number == request.number else None
-        return None
 
     def _line(self, seconds: float) -> bytes:
         """Return the server's next line; b"" where none comes in time."""

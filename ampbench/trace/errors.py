@@ -20,15 +20,15 @@ from ampbench.trace.keep_fp32 import is_kept
 from ampbench.trace.modules import ModuleRun, floating_stored, learning, tensors_in, version, watch_runs
 
 
+@dataclass(slots=True)
 class Dtypes:
     """The dtypes that `watch_dtypes` has seen so far, by module: floating inputs and outputs of each call.
 
     `given[path]` has a tuple for each call, of the positional inputs in order and then of those by keyword.
     """
 
-    def __init__(self) -> None:
-        self.given: dict[str, list[tuple[torch.dtype, ...]]] = {}
-        self.returned: dict[str, set[torch.dtype]] = {}
+    given: dict[str, list[tuple[torch.dtype, ...]]] = field(default_factory=dict)
+    returned: dict[str, set[torch.dtype]] = field(default_factory=dict)
 
     def look(self, run: ModuleRun) -> None:
         """Note the dtypes of a call."""
@@ -78,11 +78,11 @@ class _Before:
     random: dict[str, torch.Tensor]
 
 
+@dataclass(slots=True)
 class Errors:
     """What `watch_errors` has seen so far: `modules`, in the order of running."""
 
-    def __init__(self) -> None:
-        self.sums: dict[str, _Sum] = {}
+    sums: dict[str, _Sum] = field(default_factory=dict)
 
     @property
     def modules(self) -> list[ModuleError]:

@@ -180,7 +180,14 @@ def _stored_casts(graph: Any, stored: list[_Stored]) -> list[GraphCast]:
     for node in _nodes(graph):
         if node.kind() not in _CASTS:
             continue
-        value = known.get(_attribute(next(node.inputs())))
+        maker = next(node.inputs()).node()
+        while is_view(maker.kind()):
+            maker = next(maker.inputs()).node()
+        path: list[str] = []
+        while maker.kind() == "prim::GetAttr":
+            path.insert(0, maker.s("name"))
+            maker = next(maker.inputs()).node()
+        value = known.get(".".join(path))
         dtype = node.output().type().dtype() if node.output().type().kind() == "TensorType" else None
         if value is not None and dtype is not None and dtype != value.tensor.dtype:
             casts.append(
@@ -195,18 +202,6 @@ def _stored_casts(graph: Any, stored: list[_Stored]) -> list[GraphCast]:
                 )
             )
     return casts
-
-
-def _attribute(value: Any) -> str:
-    """Return the dotted name of the attribute a value is, through views; "" if it is none."""
-    node = value.node()
-    while is_view(node.kind()):
-        node = next(node.inputs()).node()
-    names: list[str] = []
-    while node.kind() == "prim::GetAttr":
-        names.append(node.s("name"))
-        node = next(node.inputs()).node()
-    return ".".join(reversed(names))
 
 
 def _nodes(block: Any) -> Iterable[Any]:
@@ -232,7 +227,12 @@ def autograd_graph(output: torch.Tensor, model: torch.nn.Module) -> GraphTrace:
     root = output.grad_fn
     if root is None:
         return GraphTrace(graph=AUTOGRAD, error="the output needs no gradient, so autograd keeps no graph of it")
-    nodes = _in_order(root)
+    nodes, known = [root], {root}
+    for node in nodes:
+        new = [following for following, _ in node.next_functions if following is not None and following not in known]
+        known.update(new)
+        nodes += dict.fromkeys(new)
+    nodes.sort(key=lambda node: -node._sequence_nr())  # as autograd's engine: newest first
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     casts = []
     for node in nodes:
@@ -254,16 +254,6 @@ def autograd_graph(output: torch.Tensor, model: torch.nn.Module) -> GraphTrace:
     hidden = Counter(kind for node in nodes for kind in _HIDE if kind in node.name())
     notes = [f"{count} nodes {kind} hide a graph that is made only when they run" for kind, count in hidden.items()]
     return GraphTrace(graph=AUTOGRAD, casts=casts, notes=notes)
-
-
-def _in_order(root: Any) -> list[Any]:
-    """Return the nodes in the order of autograd's engine: newest first."""
-    nodes, known = [root], {root}
-    for node in nodes:
-        new = [following for following, _ in node.next_functions if following is not None and following not in known]
-        known.update(new)
-        nodes += dict.fromkeys(new)
-    return sorted(nodes, key=lambda node: -node._sequence_nr())
 
 
 def trace_frozen(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], region: Region) -> Any:

@@ -251,23 +251,18 @@ def _run(function: Callable[..., Any], cast_back: bool, moved_to: torch.dtype | 
     """Call `function` with autocast off and half inputs in fp32; `moved_to` is the half the model was moved to."""
     back = _dtype_around((args, kwargs), moved_to) if cast_back else None
     with _without_autocast():
-        args, kwargs = _all_up((args, kwargs))
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        raised: list[Any] = []
+        for place, leaf in enumerate(leaves):  # one that comes twice stays one, as attention to itself asks
+            first = next((earlier for earlier in range(place) if leaves[earlier] is leaf), place)
+            raised.append(_up(leaf) if first == place else raised[first])
+        args, kwargs = pytree.tree_unflatten(raised, spec)
         out = function(*args, **kwargs)
     if back is None:
         return out
     return pytree.tree_map(
         lambda leaf: leaf.to(back) if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf, out
     )
-
-
-def _all_up(inputs: Any) -> Any:
-    """Return `inputs` with half tensors in fp32; one that comes twice stays one, as attention to itself asks."""
-    leaves, spec = pytree.tree_flatten(inputs)
-    raised: list[Any] = []
-    for place, leaf in enumerate(leaves):
-        first = next((earlier for earlier in range(place) if leaves[earlier] is leaf), place)
-        raised.append(_up(leaf) if first == place else raised[first])
-    return pytree.tree_unflatten(raised, spec)
 
 
 def _up(leaf: Any) -> Any:

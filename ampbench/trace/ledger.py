@@ -587,7 +587,10 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the op and record it, or the ops of a tensor subclass."""
         kwargs = kwargs or {}
         kind = op_kind(func)
-        if any(map(_has_own_ops, types)):
+        if any(
+            cls is not torch.Tensor and not (cls.__name__ in _PLAIN and cls.__module__.startswith("torch."))
+            for cls in types
+        ):
             return self._hand_on(func, kind, args, kwargs)
         if func in _OF_CONSTANTS and not any(isinstance(arg, torch.Tensor) for arg in args):
             # TorchScript folds and compares the constants of a graph it optimizes; numbers reach a mode as such
@@ -626,8 +629,13 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         name = function.__name__
         with torch.inference_mode():  # where a composite op reaches a mode
-            if WHOLE[name].lowers:
-                args, kwargs = pytree.tree_map_only(torch.Tensor, self._lower, (args, kwargs))
+            if WHOLE[name].lowers:  # a low-dtype kernel, whose inputs autocast casts
+                on = {device: torch.get_autocast_dtype(device) for device in self.calls.autocast}
+                args, kwargs = pytree.tree_map_only(
+                    torch.Tensor,
+                    lambda tensor: tensor.to(on.get(tensor.device.type)) if tensor.dtype is torch.float32 else tensor,
+                    (args, kwargs),
+                )
             self._whole = whole = _Whole(f"aten.{name}")
             try:
                 out = function(*args, **kwargs)
@@ -711,12 +719,6 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._open(take_apart, func, *args, **kwargs)
         finally:
             self._lowered = before
-
-    def _lower(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Cast the inputs of a low-dtype kernel as autocast does."""
-        device = tensor.device.type
-        lowered = device in self.calls.autocast and tensor.dtype is torch.float32
-        return tensor.to(torch.get_autocast_dtype(device)) if lowered else tensor
 
     def _record(self, kind: Kind, args: Any, kwargs: Any, out: Any, seconds: float | None) -> None:
         if kind.silent:
@@ -896,11 +898,6 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.weights.append(WeightUse(name=name, operation=index, module=module, status=status, cast=cast))
 
 
-def _has_own_ops(kind: type) -> bool:
-    plain = kind is torch.Tensor or (kind.__name__ in _PLAIN and kind.__module__.startswith("torch."))
-    return not plain
-
-
 def _run_nested(func: Any, *args: Any, **kwargs: Any) -> Any:
     with resolving():
         return func(*args, **kwargs)
@@ -936,8 +933,7 @@ def recording(ledger: CastLedger) -> Iterator[None]:
         ledger.places.optimizing = False
 
     with ExitStack() as stack:
-        ledger.stack.hook()
-        stack.callback(ledger.stack.unhook)
+        stack.enter_context(ledger.stack.hooked())
         stack.callback(register_optimizer_step_pre_hook(starts).remove)
         stack.callback(register_optimizer_step_post_hook(ends).remove)
         stack.enter_context(ledger.calls)

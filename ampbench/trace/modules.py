@@ -60,20 +60,19 @@ class ModuleStack:
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, list[str]] = weakref.WeakKeyDictionary()
         self._roots: Counter[str] = Counter()
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[str | None, str]] = weakref.WeakKeyDictionary()
-        self._hooks = ExitStack()
         self._model = model
 
-    def hook(self) -> None:
-        """Start watching; names the tensors of the model, if one was given."""
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Watch within the context, however far the modules get; names the tensors of the model, if one was given."""
         if self._model is not None:
             self._learn(self._model, "")
-        self._hooks = hook_calls(self._before, self._after)
-
-    def unhook(self) -> None:
-        """Stop watching, however far the modules got."""
-        self._hooks.close()
-        while self._stack:
-            self._pop()
+        try:
+            with hook_calls(self._before, self._after):
+                yield
+        finally:
+            while self._stack:
+                self._pop()
 
     def dtypes(self) -> list[ModuleCalls]:
         """Return the dtypes of the calls so far, modules in the order of first running."""

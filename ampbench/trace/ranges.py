@@ -146,7 +146,10 @@ def _count(values: torch.Tensor, counts: Counts) -> None:
             counts.exponents.update((small.double().frexp().exponent + (smallest - 1)).tolist())
             single = small[(small & (small - 1)) == 0]
             counts.powers.update((single.double().frexp().exponent + (smallest - 1)).tolist())
-    if fields[1 : SMALL + layout.bias + 1].any() and _shows_power(values, layout):
+    sample = _magnitude_bits(values[:: -(-elements // _LOOK)], layout)
+    least, most = 1 << layout.mantissa, (SMALL + layout.bias) << layout.mantissa
+    powers = (sample & (least - 1) == 0) & (sample >= least) & (sample <= most)
+    if fields[1 : SMALL + layout.bias + 1].any() and powers.any():
         # One step below a power of two is the exponent below; below zero the bits of a NaN.
         torch.bitwise_and(values.view(layout.integer), torch.iinfo(layout.integer).max, out=bits)
         bits -= 1
@@ -163,13 +166,6 @@ def _fields(bits: torch.Tensor, layout: _Layout, spread: int) -> Any:
     """Return how many values have each exponent field, of bits that are it and `spread` more; a NumPy array."""
     fields = torch.bincount(bits, minlength=(2 * layout.bias + 2) << spread).cpu().numpy()
     return fields.reshape(-1, 1 << spread).sum(axis=1) if spread else fields
-
-
-def _shows_power(values: torch.Tensor, layout: _Layout) -> bool:
-    """Return whether an evenly spaced sample of the values has a small normal power of two."""
-    bits = _magnitude_bits(values[:: -(-len(values) // _LOOK)], layout)
-    least, most = 1 << layout.mantissa, (SMALL + layout.bias) << layout.mantissa
-    return bool(((bits & (least - 1) == 0) & (bits >= least) & (bits <= most)).any())
 
 
 def _magnitude_bits(values: torch.Tensor, layout: _Layout) -> torch.Tensor:

@@ -351,33 +351,10 @@ def kernel_text(path: str | Path) -> str:
 MINIMUM_TORCH = (2, 11)
 """The first torch with complete `torch.accelerator` and its memory statistics."""
 VARIABLE_PREFIXES = (
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "ONEDNN_",
-    "DNNL_",
-    "PYTORCH_",
-    "TORCH_",
-    "TORCHINDUCTOR_",
-    "CUDA_",
-    "CUBLAS_",
-    "NVIDIA_TF32",
-    "HIP_",
-    "ROCR_",
-    "MIOPEN_",
-    "HIPBLASLT_",
-    "SYCL_",
-    "ONEAPI_",
-    "ZE_",
-    "UR_",
-)
-VARIABLE_NAMES = (
-    "LD_PRELOAD",
-    "MALLOC_CONF",
-    "GLIBC_TUNABLES",
-    "THP_MEM_ALLOC_ENABLE",
-    "ATEN_CPU_CAPABILITY",
-)
+    "OMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "CUDA_", "CUBLAS_",
+    "NVIDIA_TF32", "HIP_", "ROCR_", "MIOPEN_", "HIPBLASLT_", "SYCL_", "ONEAPI_", "ZE_", "UR_",
+)  # fmt: skip
+VARIABLE_NAMES = ("LD_PRELOAD", "MALLOC_CONF", "GLIBC_TUNABLES", "THP_MEM_ALLOC_ENABLE", "ATEN_CPU_CAPABILITY")
 """Environment variables that change torch's computation or the placement of its memory."""
 DATA_PACKAGES = {
     "sklearn": 'not installed: pip install "ampbench[data]"',

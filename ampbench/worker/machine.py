@@ -264,14 +264,14 @@ def users_switches() -> list[str]:
 def precision_flags(precision: Precision) -> Iterator[None]:
     """Hold torch's switches at the values of `precision`, and restore them exactly, also after an error.
 
-    In fp64 torch chooses the kernel of attention, even if the case fixes one.
+    In fp64 torch chooses among all kernels of attention, even if the case fixes one, which may not support fp64.
     """
     products, before = Products.now(), [(switch, switch.now()) for switch in SWITCHES]
     try:
         _products(precision.fp32_products).set()
         for switch in SWITCHES:
             switch.set(switch.ships)
-        with sdpa_free() if precision is FP64 else contextlib.nullcontext():
+        with sdpa_kernel([*BACKENDS.values()]) if precision is FP64 else contextlib.nullcontext():
             yield
     finally:
         for switch, value in before:
@@ -350,8 +350,6 @@ _REFUSALS = ("No available kernel", "No viable backend", "Invalid backend")
 _ABOUT_OTHERS = re.compile(r"not used because:|disabled")
 _PLACE = re.compile(r"\s*\(Triggered internally.*", re.DOTALL)
 
-_fixed: list[bool] = [False]
-
 
 class NoKernelError(AmpbenchError):
     """The one allowed kernel does not take the inputs; the message is torch's reason."""
@@ -382,7 +380,7 @@ def kernels_in(threads: Iterable[Sequence[Any]]) -> dict[str, int]:
 
 @contextmanager
 def sdpa_fixed(case: Case) -> Iterator[None]:
-    """Let scaled_dot_product_attention run only the case's `sdpa`, if it has one; fp64 is free (`sdpa_free`).
+    """Let scaled_dot_product_attention run only the case's `sdpa`, if it has one; fp64 is free.
 
     torch.compile's disk caches are off, because they ignore the allowed kernel (torch 2.15). Raises `NoKernelError`
     where torch refuses the inputs.
@@ -401,7 +399,6 @@ def sdpa_fixed(case: Case) -> Iterator[None]:
 
         warnings.showwarning = record
         torch.compiler.config.force_disable_caches = True
-        _fixed[0] = True
         try:
             yield
         except RuntimeError as error:
@@ -411,18 +408,7 @@ def sdpa_fixed(case: Case) -> Iterator[None]:
             why = "; ".join(reasons) or str(error).partition(".")[0]
             raise NoKernelError(f"{case.device} has no {case.sdpa} attention for this: {why.rstrip('.')}") from error
         finally:
-            _fixed[0] = False
             torch.compiler.config.force_disable_caches = before
-
-
-@contextmanager
-def sdpa_free() -> Iterator[None]:
-    """Let torch choose among all kernels, as the reference does: a fixed kernel may not support fp64."""
-    if not _fixed[0]:
-        yield
-        return
-    with sdpa_kernel(list(BACKENDS.values())):
-        yield
 
 
 def unheeded(case: Case, attention: Mapping[str, int] | None) -> str:
@@ -437,6 +423,9 @@ def unheeded(case: Case, attention: Mapping[str, int] | None) -> str:
         return f"--set sdpa={case.sdpa} was not used: the network itself selects {ran} (torch.nn.attention)"
     if case.sdpa in attention:
         return ""
-    if attention:
-        return f"--set sdpa={case.sdpa} decides nothing: attention runs in torch's fast path of encoder layers"
-    return f"--set sdpa={case.sdpa} decides nothing: no step calls scaled_dot_product_attention"
+    why = (
+        "attention runs in torch's fast path of encoder layers"
+        if attention
+        else "no step calls scaled_dot_product_attention"
+    )
+    return f"--set sdpa={case.sdpa} decides nothing: {why}"

@@ -122,13 +122,20 @@ def describe_workload(
             raise WorkloadError(f"workload {source.name}: {expected}")
     settled = {**defaults, **parameters}
     workload = build_workload(source, settled, seed)
+    optimizer_settings: tuple[str, ...] = ()
+    if workload.optimizer is not None:
+        try:
+            groups = workload.optimizer(workload.module.parameters()).param_groups
+        except Exception as error:
+            raise _wrong(source.name, f"its optimizer cannot be made: {first_line(error)}") from error
+        optimizer_settings = tuple(key for key in groups[0] if key != "params")
     return Description(
         parameters=settled,
         has_loss=workload.loss is not None or workload.step is not None,
         own_step=workload.step is not None,
         items_per_step=items_per_step(workload),
         version=workload.version,
-        optimizer_settings=_optimizer_settings(source.name, workload),
+        optimizer_settings=optimizer_settings,
         channels_last=any(leaf.ndim == 4 and leaf.is_floating_point() for leaf in tensors_of(workload.inputs)),
         elsewhere=imported_elsewhere(Path.cwd()),
         precisions=precisions,
@@ -381,17 +388,6 @@ def _values(value: object) -> Iterable[object]:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _optimizer_settings(name: str, workload: Workload) -> tuple[str, ...]:
-    """Return the settings of a workload's own optimizer; `WorkloadError` where it cannot be made."""
-    if workload.optimizer is None:
-        return ()
-    try:
-        groups = workload.optimizer(workload.module.parameters()).param_groups
-    except Exception as error:
-        raise _wrong(name, f"its optimizer cannot be made: {first_line(error)}") from error
-    return tuple(key for key in groups[0] if key != "params")
 
 
 def _check_state(name: str, workload: Workload) -> None:

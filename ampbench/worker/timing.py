@@ -11,11 +11,11 @@ import random
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -332,25 +332,8 @@ PATIENCE = 4
 """The most time for an interval, as a multiple of the given seconds."""
 
 
-class Repeated(Protocol):
-    """An object timed in turns: a `Step`, or another whose `run` repeats after `restore`."""
-
-    @property
-    def run(self) -> Callable[[], Any]:
-        """The timed function."""
-
-    def restore(self) -> None:
-        """Restore the state."""
-
-    def changed(self) -> list[str]:
-        """Return the names of the inputs that a run changes in place."""
-
-    def mode(self) -> AbstractContextManager[Any]:
-        """Return the context around the runs."""
-
-
-Built = TypeVar("Built", bound=Repeated)
-
+Built = TypeVar("Built", bound=Any)
+"""A `Step`, or another object whose `run` repeats after `restore()`, with its `changed()` and `mode()`."""
 Settled = dict[str, Any] | None
 """GradScaler's settled state; None without one."""
 

@@ -920,9 +920,6 @@ def test_a_frozen_module_that_is_first_called_in_the_block_runs():
 
 def test_a_torch_without_that_list_of_hooks_is_traced(monkeypatch):
     hooks = modules.ModuleStack(None, lambda *_: None, CallMode(lambda *_: None, sources=False), lambda: None)
-    hooks.hook()
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, hooks.hooked():
         patch.setattr(modules, "module_hooks", object())
-        hooks.unhook()
     assert not module_hooks._global_forward_pre_hooks
-    hooks.unhook()  # this torch has the list, and now lacks the hook
