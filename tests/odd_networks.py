@@ -46,12 +46,6 @@ class Odd(torch.nn.Module):
         if self.kind == "ctrl-c":
             os.kill(os.getpid(), 2)
             time.sleep(10)
-        if self.kind == "swallows ctrl-c":
-            try:
-                os.kill(os.getpid(), 2)
-                time.sleep(10)
-            except KeyboardInterrupt:
-                raise RuntimeError("interrupted")
         if self.kind == "undecodable":
             raise FileNotFoundError("caf\\udce9.pt")
         if self.kind == "mute":

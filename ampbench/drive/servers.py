@@ -13,12 +13,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import IO, Protocol, Self
 
 import msgspec
@@ -216,7 +215,7 @@ class InProcess:
     """Serves requests in this process: no isolation, no limits, for debuggers.
 
     The one place where the driver's process imports torch, by name, because the user asked for it. Any exception of a
-    network is its failure, even KeyboardInterrupt, unless Ctrl-C raised it.
+    network is its failure, except KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -225,17 +224,13 @@ class InProcess:
             self._torch = importlib.import_module("torch")
         except ImportError as error:
             raise NothingToRunError(f"no network can run in this process: {error}") from error
-        self._interrupted = False
-        self._worker = worker.Worker(lambda: self._interrupted)
+        self._worker = worker.Worker(interruptible=True)
         self._threads = self._torch.get_num_threads()
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`, as another process would send it."""
         pid = os.getpid()
-        with self._noticing_interrupts():
-            reply = self._worker.serve(request)
-        if self._interrupted:  # the network caught it
-            raise KeyboardInterrupt
+        reply = self._worker.serve(request)
         if os.getpid() != pid:  # a child that the network forked, and that returned here
             os._exit(0)
         return read_reply(reply_line(reply, request))
@@ -243,24 +238,6 @@ class InProcess:
     def close(self) -> None:
         """Restore torch's number of threads in this process."""
         self._torch.set_num_threads(self._threads)
-
-    @contextlib.contextmanager
-    def _noticing_interrupts(self) -> Iterator[None]:
-        """Note Ctrl-C, or another signal that raises KeyboardInterrupt here."""
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            self._interrupted = True
-            signal.default_int_handler(number, frame)
-
-        ours = threading.current_thread() is threading.main_thread()
-        raising = [ending for ending in ENDING if ours and signal.getsignal(ending) is signal.default_int_handler]
-        for ending in raising:
-            signal.signal(ending, interrupt)
-        try:
-            yield
-        finally:
-            for ending in raising:
-                signal.signal(ending, signal.default_int_handler)
 
 
 ONLY = ""

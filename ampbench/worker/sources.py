@@ -144,12 +144,6 @@ def describe_workload(
     )
 
 
-def find_own(source: WorkloadSource, precision: str) -> None:
-    """Register a user's own precision by its name, from the file of `source`."""
-    if precision not in PRECISIONS:
-        meet_precisions(source)
-
-
 def meet_precisions(source: WorkloadSource) -> tuple[OwnPrecision, ...]:
     """Register the user's own precisions at the top of the file of `source`, and return them.
 

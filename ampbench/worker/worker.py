@@ -8,7 +8,7 @@ import contextlib
 import random
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -41,7 +41,7 @@ from ampbench.worker.machine import (
 )
 from ampbench.worker.memory import is_out_of_memory, keep_freed_memory, measure_memory
 from ampbench.worker.network import REFUSING, refuses
-from ampbench.worker.sources import build_workload, describe_workload, find_own, further_inputs, items_per_step
+from ampbench.worker.sources import build_workload, describe_workload, further_inputs, items_per_step, meet_precisions
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.worker.timing import FitnessWatch, Placement, Timing, time_build, time_sustained, warm_up
 from ampbench.workload import Workload
@@ -55,19 +55,19 @@ T = TypeVar("T")
 class Worker:
     """Serves requests one after the other, and keeps results of tasks for the next.
 
-    `interrupted` returns whether a person has pressed Ctrl-C, which ends a request; in a worker process nobody can.
+    It is `interruptible` where Ctrl-C reaches it, which ends a request; in a worker process nobody can press it.
     """
 
-    def __init__(self, interrupted: Callable[[], bool] = lambda: False) -> None:
-        self._interrupted = interrupted
+    def __init__(self, *, interruptible: bool = False) -> None:
+        self._interruptible = interruptible
         self.keeps: dict[type, Any] = {}
         self._built: tuple[str, Workload] | None = None
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; an error in the workload becomes a failure, one in building it a problem.
 
-        A network that refuses inference mode runs again without gradients. KeyboardInterrupt passes on if a person
-        caused it.
+        A network that refuses inference mode runs again without gradients. KeyboardInterrupt passes on where the
+        worker is `interruptible`.
         """
         if request.threads:
             torch.set_num_threads(request.threads)
@@ -81,7 +81,7 @@ class Worker:
                     raise
             return self._serve(request)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and self._interrupted():
+            if isinstance(error, KeyboardInterrupt) and self._interruptible:
                 raise
             if isinstance(error, NoKernelError) and request.case is not None:
                 return Reply(skip=Skip(case_id=request.case.case_id, reason=str(error)))
@@ -109,7 +109,8 @@ class Worker:
         do = _function(request)
         work, case = Work(self, request), request.case
         if case is not None:
-            find_own(work.source, case.precision)
+            if case.precision not in PRECISIONS:
+                meet_precisions(work.source)
             if not request.absent:
                 _ = work.device  # fail before anything is built
                 if reason := cannot_run(case):
@@ -363,6 +364,8 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
     timed.digest = timed.digest or weights_digest(workload)
     telemetry = None if sampler is None else sampler.telemetry([span for timing in timings for span in timing.spans])
     fitness = watch.seen(clocked=telemetry is not None and bool(telemetry.source))
+    windows = [timing.windows for timing in timings if timing.windows is not None]
+    steady = [timing.steady for timing in timings if timing.steady is not None]
     cpu_samples = [timing.cpu_samples for timing in timings if timing.cpu_samples is not None]
     return Round(
         case_id=case.case_id,
@@ -385,23 +388,12 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         fp32_products=fp32_products(case, device),
         fitness=fitness,
         telemetry=telemetry,
-        **_sustained(timings),
+        steady=all(steady) if steady else None,
+        windows=windows or None,
+        burst_seconds=min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
         seconds=time.perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
-
-
-def _sustained(timings: Sequence[Timing]) -> dict[str, Any]:
-    """Return an accelerator's fields of a `Round`: windows, the fastest sample, whether it was steady."""
-    windows = [timing.windows for timing in timings if timing.windows is not None]
-    if len(windows) != len(timings):
-        return {}
-    steady = [timing.steady for timing in timings if timing.steady is not None]
-    return {
-        "windows": windows,
-        "burst_seconds": min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
-        "steady": all(steady) if steady else None,
-    }
 
 
 def cannot_run(case: Case) -> str:
