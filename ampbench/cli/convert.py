@@ -55,7 +55,8 @@ def command(
       ampbench convert results --to parquet -o runs.parquet
       ampbench convert results/asv --to native
     """
-    from ampbench.convert import FORMATS
+    from ampbench import store
+    from ampbench.convert import FORMATS, cases_of, parquet, written
 
     if to not in (known := [*FORMATS, PARQUET, NATIVE]):
         raise UnknownNameError("format", to, known)
@@ -68,43 +69,29 @@ def command(
         raise UsageError(f"--to {PARQUET} is not text: name a file, as in -o runs.parquet")
     if to != PARQUET and len(runs) > 1:
         raise UsageError(f"--to {to} takes one run, not {len(runs)}: convert them one by one, or use parquet")
-    text = _parquet(runs, results) if to == PARQUET else _text(runs[0], to, results)
+    text: str | bytes
+    if to == PARQUET:
+        files = (
+            store.measured_files(Path(run)) if Path(run).is_dir() else store.find_runs(run, results, print_note)
+            for run in runs
+        )
+        table, cut = cases_of(list(dict.fromkeys(chain.from_iterable(files))))
+        text = parquet(table)
+    else:
+        stored = store.read_found(runs[0], results, print_note)
+        text, lost = written(stored, to)
+        cut = [stored.path] if stored.cut else []
+        if lost:
+            counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(lost.items()))
+            print_note(f"{to} has no place for {counts}: left out")
+    for path in cut:
+        print_note(f"{path} {store.CUT}")
     if output is not None:
         write_file(output, text)
         print_note(f"wrote {output}")
     else:
         print_text(str(text))
     return 0
-
-
-def _text(run: str, to: str, results: Path) -> str:
-    """Return a run in the format `to`; note the cases left out."""
-    from ampbench import store
-    from ampbench.convert import written
-
-    stored = store.read_found(run, results, print_note)
-    if stored.cut:
-        print_note(f"{stored.path} {store.CUT}")
-    text, lost = written(stored, to)
-    if lost:
-        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(lost.items()))
-        print_note(f"{to} has no place for {counts}: left out")
-    return text
-
-
-def _parquet(runs: Sequence[str], results: Path) -> bytes:
-    """Return the cases of all runs with the columns of `ampbench.load` and of their runs."""
-    from ampbench import store
-    from ampbench.convert import cases_of, parquet
-
-    files = (
-        store.measured_files(Path(run)) if Path(run).is_dir() else store.find_runs(run, results, print_note)
-        for run in runs
-    )
-    table, cut = cases_of(list(dict.fromkeys(chain.from_iterable(files))))
-    for path in cut:
-        print_note(f"{path} {store.CUT}")
-    return parquet(table)
 
 
 def _import(sources: Sequence[str], results: Path) -> None:

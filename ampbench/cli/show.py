@@ -17,15 +17,12 @@ from ampbench.cli.options import (
     Verbose,
     run_words,
 )
-from ampbench.cli.printing import OutputFormat, print_document, print_note, print_text, write_file
-from ampbench.core.budget import Budget
+from ampbench.cli.printing import print_document, print_note, print_text, write_file
 from ampbench.errors import CASE_FAILED, NothingToRunError, StoreError, UsageError
 from ampbench.records.kinds import KINDS, verb_of
 from ampbench.records.run import LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ampbench.report.material import Material
 
 
@@ -61,14 +58,24 @@ def command(
     "Error over spread" divides an output's error by how much inputs change it.
     """
     from ampbench import store
+    from ampbench.judge import machines
     from ampbench.records.case import matches
     from ampbench.result import Result
     from ampbench.show import studies
     from ampbench.studies.study import study_of
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
-    if len(files) > 1:
-        _beside(files, keyword, budget, format, everything=verbose)
+    if len(files) > 1:  # machines side by side
+        kept = []
+        for stored in [store.read_run(path) for path in dict.fromkeys(files)]:
+            if stored.header.explains:
+                raise UsageError(store.not_measured(stored.header))
+            ids = {case_id for case_id in stored.cases if matches(keyword, case_id)}
+            rounds = [timing for timing in stored.rounds if timing.case_id in ids]
+            kept += [replace(stored.narrowed(ids), rounds=rounds)] if ids else []
+        if not kept:
+            raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")
+        print_document(machines.document(kept, budget, everything=verbose), format)
         return 0
     stored = store.read_run(files[0])
     matching = [case_id for case_id in stored.cases if matches(keyword, case_id)]
@@ -87,23 +94,6 @@ def command(
         go_on = how if stored.header.goes_on else ""
         print_note(f"{stored.path} {store.CUT}{go_on}")
     return 0
-
-
-def _beside(files: "Sequence[Path]", keyword: str, budget: Budget, format: OutputFormat, *, everything: bool) -> None:
-    """Print the matching cases of runs on several machines side by side."""
-    from ampbench import store
-    from ampbench.judge.machines import document
-    from ampbench.records.case import matches
-
-    kept = []
-    for stored in [store.read_run(path) for path in dict.fromkeys(files)]:
-        if stored.header.explains:
-            raise UsageError(store.not_measured(stored.header))
-        ids = {case_id for case_id in stored.cases if matches(keyword, case_id)}
-        kept.append(replace(stored.narrowed(ids), rounds=[timing for timing in stored.rounds if timing.case_id in ids]))
-    if not any(stored.cases for stored in kept):
-        raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")
-    print_document(document([stored for stored in kept if stored.cases], budget, everything=everything), format)
 
 
 REPORTS = "reports"

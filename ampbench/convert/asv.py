@@ -212,11 +212,6 @@ def _listed(names: Iterable[str]) -> str:
     return few(names, 8) or "none"
 
 
-def _imported_id(host: str, started: datetime, data: bytes) -> str:
-    """Return the id of the run of a foreign file: of its time, machine and contents."""
-    return f"{new_run_id(host, started).rpartition('-')[0]}-{hashlib.sha256(data).hexdigest()[:8]}"
-
-
 @functools.cache
 def _workload(owner: str) -> tuple[str, int]:
     """Return name and version of the workload of a suite's class: version 2 of MlpV2, 0 of a user's class.
@@ -240,7 +235,8 @@ def _header(path: Path, data: bytes, results: Results, machine: Machine, torch: 
     committed = None if results.date is None else datetime.fromtimestamp(results.date / 1000, UTC)
     return Header(
         schema=SCHEMA,
-        run=_imported_id(machine.machine, began, data),
+        # of its time, machine and contents: the same whenever the file is read
+        run=f"{new_run_id(machine.machine, began).rpartition('-')[0]}-{hashlib.sha256(data).hexdigest()[:8]}",
         ampbench_version="",
         started_at=began.isoformat(timespec="milliseconds"),
         label=f"{PROGRAM} {results.env_name.partition('-')[0]}",
