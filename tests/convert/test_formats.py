@@ -1,7 +1,6 @@
 """What other programs read of runs, each format against its documented shape or its schema.
 
-Bencher Metric Format (benchmark, measure, a value and optional bounds) and JUnit XML; and which cases of a run are
-converted, and which of their numbers.
+Bencher Metric Format and JUnit XML; which cases of a run are converted, and which of their numbers.
 """
 
 import math
