@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,6 @@ Optimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 def adam(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-3)
-
-
-def adam_of_tables(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=1e-2)
 
 
 def measured(workload: Workload, precision: str, phase: str = "training") -> Divergence:
@@ -253,7 +250,8 @@ def test_a_constant_rate_needs_no_room_for_updates_of_a_thirty_second(late: bool
     inputs = torch.randint(200, (512,)), torch.randint(100, (512,))
     tastes, traits = torch.randn(200, 4), torch.randn(100, 4)
     ratings = (tastes[inputs[0]] * traits[inputs[1]]).sum(-1) / 2
-    workload = regression(module=Ratings(), inputs=inputs, targets=ratings, optimizer=adam_of_tables)
+    steps = partial(torch.optim.Adam, lr=1e-2)
+    workload = regression(module=Ratings(), inputs=inputs, targets=ratings, optimizer=steps)
     update = measured(workload, "bf16_pure").update
     assert below(update.energies, 1 / 32) > 0.5
     assert update.swallowed_energy < MOST_SWALLOWED
