@@ -43,10 +43,10 @@ def read_probes(folder: Path = PROBES) -> list[StoredRun]:
 def page(probed: Sequence[StoredRun]) -> str:
     """Return the page about probes of several torch versions, the oldest first; all have the same device types."""
     newest = probed[-1]
-    (torch,) = torches([newest])
-    devices = [probe.device for probe in torch.probes]
+    (torch,) = torches([newest], lambda run: run.of(RuleProbe))
+    devices = [probe.device for probe in torch.results]
     observed = [[version(run), *(probe.how for probe in run.of(RuleProbe).values())] for run in probed]
-    fake = [probe.device.upper() for probe in torch.probes if probe.how == FAKE]
+    fake = [probe.device.upper() for probe in torch.results if probe.how == FAKE]
     changed = {}
     for old, new in pairwise(probed):
         changes = [change for pair in probed_twice(old, new) for change in compare_rules(*pair)]
