@@ -89,7 +89,7 @@ def document(
                     "case": record_data(stored.cases[case_id]),
                     "outcome": outcome,
                     "reason": reason or None,
-                    **(_concluded(study, of_cases[case_id]) if case_id in of_cases else {}),
+                    **(_of_case(study, of_cases[case_id]) if case_id in of_cases else {}),
                     **({key: as_data(known[case_id])} if case_id in known else {}),
                 }
                 for case_id, outcome, reason in outcomes
@@ -97,11 +97,20 @@ def document(
         else:
             held = map(as_data, known.values())
             whole[key] = [row for data in held for row in (data if isinstance(data, list) else [data])]
-        plain: dict[str, Any] = finite(whole if study.subjects is None else whole | _by_name(study, subjects))
+        if study.subjects is not None:
+            concluded = {subject.name: _concluded(study, subject) for subject in subjects}
+            for part in ("sentences", "statements"):
+                whole[part] = {name: parts[part] for name, parts in concluded.items()}
+            whole["tables"] = _tables(study, subjects)
+        plain: dict[str, Any] = finite(whole)
         return plain
 
     missing = _missing(stored, outcomes)
-    code = [*_codes(study, subjects)] if everything or len(subjects) == 1 else []
+    code = [
+        Code("To paste" if len(subjects) == 1 else f"To paste for {subject.name}", text)
+        for subject in (subjects if everything or len(subjects) == 1 else ())
+        if subject.case and (text := study.code(subject.case, subject.found))
+    ]
     room = SCREEN - len(missing) - sum(pasted.text.count("\n") + 2 for pasted in code)
 
     def sections() -> list[Section]:
@@ -144,26 +153,16 @@ def rows_of(table: "Table[Found, Any]", subject: Subject[Found]) -> list[dict[st
 
 
 def _concluded(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str, Any]:
-    """Return the conclusions and tables of a case for JSON."""
-    assert subject.case is not None
+    """Return the conclusions on a subject for JSON."""
     statements = list(study.conclusions(subject.case, subject.found))
+    return {"sentences": lines(statements), "statements": [asdict(statement) for statement in statements]}
+
+
+def _of_case(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str, Any]:
+    assert subject.case is not None
     code = study.code(subject.case, subject.found)
-    return {
-        "sentences": lines(statements),
-        **({"code": code} if code else {}),
-        "statements": [asdict(statement) for statement in statements],
-        "tables": _tables(study, [subject]),
-    }
-
-
-def _by_name(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> dict[str, Any]:
-    """Return the conclusions and tables of subjects by name, for JSON."""
-    statements = {subject.name: list(study.conclusions(None, subject.found)) for subject in subjects}
-    return {
-        "sentences": {name: lines(concluded) for name, concluded in statements.items()},
-        "statements": {name: [asdict(statement) for statement in concluded] for name, concluded in statements.items()},
-        "tables": _tables(study, subjects),
-    }
+    tables = {"tables": _tables(study, [subject])}
+    return _concluded(study, subject) | ({"code": code} if code else {}) | tables
 
 
 def _tables(study: "Study[Any, Any]", subjects: Iterable[Subject[Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -175,17 +174,14 @@ def _tables(study: "Study[Any, Any]", subjects: Iterable[Subject[Any]]) -> dict[
     }
 
 
-def _codes(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]]) -> Iterator[Code]:
-    """Yield the code to paste of each case with code."""
-    for subject in subjects:
-        if subject.case and (text := study.code(subject.case, subject.found)):
-            yield Code("To paste" if len(subjects) == 1 else f"To paste for {subject.name}", text)
-
-
 def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Section:
     """Return the conclusions, tables and remarks of a study on a case."""
     sentences = _sentences([*study.conclusions(case, record)])
-    tables = [_block(shape, record) for shape in study.tables if shape.title]
+    tables = []
+    for shape in (shape for shape in study.tables if shape.title):
+        columns = picked(shape.columns, *shape.keys.split()) if shape.keys else shape.columns
+        rows = [*filter(shape.only, shape.rows(record))]
+        tables.append(table(shape.title, columns, rows, shape.note, folded=shape.folded))
     return Section(
         " · ".join(filter(None, [case_title(case) if case else "", study.heading(record)])),
         [
@@ -194,11 +190,6 @@ def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Sec
             *(Block(as_sentence(note)) for note in study.remarks(record)),
         ],
     )
-
-
-def _block(shape: "Table[Found, Any]", record: Found) -> Block:
-    chosen = picked(shape.columns, *shape.keys.split()) if shape.keys else shape.columns
-    return table(shape.title, chosen, [*filter(shape.only, shape.rows(record))], shape.note, folded=shape.folded)
 
 
 def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -> Section:

@@ -136,7 +136,6 @@ def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
 
 
 def _of_graphs(record: CastPass) -> Iterator[Statement]:
-    """Yield the casts of traced and compiled graphs."""
     for graph in record.graphs:
         if graph.error:
             yield advise(Casts.NO_GRAPH, graph.graph, error=graph.error)
@@ -263,7 +262,12 @@ def by_module(record: CastPass) -> list[Row]:
     """Return the dtypes of modules, equal ones together, with their casts, which are in a module's first row."""
     casts = grouped(record.trace.casts, lambda cast: cast.module)
     rows = []
-    for sides, calls in grouped(record.trace.modules, _sides).items():
+
+    def sides_of(calls: ModuleCalls) -> tuple[str, ...]:
+        sides = (calls.inputs, calls.outputs, calls.parameters)
+        return calls.kind, *(", ".join(dict.fromkeys(side)) for side in sides)
+
+    for sides, calls in grouped(record.trace.modules, sides_of).items():
         names = list(dict.fromkeys(same.module for same in calls))
         module_casts = [cast for name in names for cast in casts.pop(name, [])]
         rows.append(
@@ -277,11 +281,6 @@ def by_module(record: CastPass) -> list[Row]:
             }
         )
     return rows
-
-
-def _sides(calls: ModuleCalls) -> tuple[str, ...]:
-    """Return the class of a module and the dtypes of inputs, outputs and parameters, each once."""
-    return calls.kind, *(", ".join(dict.fromkeys(side)) for side in (calls.inputs, calls.outputs, calls.parameters))
 
 
 DTYPE, ADDED, GONE, OUTSIDE = "dtype", "added", "gone", "outside"
@@ -359,11 +358,6 @@ def _model_casts(trace: CastTrace, graph: GraphTrace) -> list[Cast]:
     within = {operation.index for operation in _model_ops(trace)}
     phases = {operation.phase for operation in graph.ops}
     return [cast for cast in trace.casts if cast.phase in phases and cast.index in within]
-
-
-def _of_autograd(record: CastPass) -> list[Row]:
-    casts = [cast for graph in record.graphs if graph.graph == terms.AUTOGRAD for cast in graph.casts]
-    return [structs.asdict(cast) | {"dtypes": _ways(cast)} for cast in casts]
 
 
 def _op(name: str) -> str:
@@ -493,7 +487,14 @@ Examples:
             "dtype: what a module gives; added: casts of the graph alone; gone: of eager mode alone; outside: in a "
             "module that the graph leaves to eager mode", folded=True,
         ),
-        Table("autograd", UNDONE, _of_autograd, "Casts of the autograd graph in their order", folded=True),
+        Table(
+            "autograd", UNDONE,
+            lambda record: [
+                structs.asdict(cast) | {"dtypes": _ways(cast)}
+                for graph in record.graphs if graph.graph == terms.AUTOGRAD for cast in graph.casts
+            ],
+            "Casts of the autograd graph in their order", folded=True,
+        ),
         Table("", STEP, lambda record: op_rows(record.trace), "Every op in order", folded=True),
     ),
     conclusions=conclusions,

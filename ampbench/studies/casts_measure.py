@@ -24,12 +24,12 @@ import ampbench.worker
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, in_one_line
 from ampbench.records.case import Case
-from ampbench.records.casts import AUTOGRAD, COMPILED, KEEP, TRACED, CastPass, CastTrace, GraphTrace, Tracing, savings
+from ampbench.records.casts import AUTOGRAD, KEEP, TRACED, CastPass, CastTrace, GraphTrace, Tracing, savings
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.trace.dtypes import is_present, stood_in
 from ampbench.trace.ledger import trace_casts
 from ampbench.worker.distances import outputs_in
-from ampbench.worker.machine import Device, open_device
+from ampbench.worker.machine import open_device
 from ampbench.worker.network import fake_network
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.worker.timing import PATIENCE, FitnessWatch, side_by_side, warm_up
@@ -156,20 +156,15 @@ def trace_step(step: Step, *, sources: bool = False, time: bool = False) -> Cast
     step.rewind()
     step.restore()
     with step.mode():
-        if time:
-            _start_tracing(step.device)
+        if time:  # the first ops of a mode pay its start-up
+            tensor = torch.ones(4, 4, device=step.device.type)
+            with trace_casts(time=True):
+                for _ in range(DISCARDED):
+                    low = tensor.to(torch.bfloat16)
+                    torch.mm(low, low)
         with trace_casts(step.module, sources=sources, time=time) as ledger:
             step.run()
     return ledger.trace
-
-
-def _start_tracing(device: Device) -> None:
-    """Trace and time a few casts and products that are thrown away."""
-    tensor = torch.ones(4, 4, device=device.type)
-    with trace_casts(time=True):
-        for _ in range(DISCARDED):
-            low = tensor.to(torch.bfloat16)
-            torch.mm(low, low)
 
 
 def _timed(record: CastPass, step: Step, tracing: Tracing) -> CastPass:
@@ -202,7 +197,7 @@ def _read_graph(graph: str, step: Step) -> GraphTrace:
     step.restore()
     try:
         with torch.random.fork_rng(devices=[]):
-            return _GRAPHS[graph](step)
+            return _graph_of(graph, step)
     except Exception as error:  # noqa: BLE001 - whatever a tracer or a compiler raises
         return GraphTrace(graph=graph, error=first_line(error))
     finally:
@@ -211,25 +206,18 @@ def _read_graph(graph: str, step: Step) -> GraphTrace:
             step.optimizer.zero_grad(set_to_none=True)
 
 
-def _autograd(step: Step) -> GraphTrace:
-    from ampbench.trace.graphs import autograd_graph
+def _graph_of(graph: str, step: Step) -> GraphTrace:
+    from ampbench.trace.graphs import autograd_graph, compiled_graph, traced_graph
 
-    output, loss = step.network.forward_and_loss()
-    ends = [loss] if loss is not None else [tensor for tensor in outputs_in(output) if tensor.requires_grad]
-    if not ends:
-        raise ValueError("no output of the network needs a gradient")
-    return autograd_graph(ends[0], step.module)
-
-
-def _traced(step: Step) -> GraphTrace:
-    from ampbench.trace.graphs import traced_graph
-
-    args, kwargs = step.network.arguments()
-    return traced_graph(step.module, args, kwargs, step.network.autocast)
-
-
-def _compiled(step: Step) -> GraphTrace:
-    from ampbench.trace.graphs import compiled_graph
+    if graph == TRACED:
+        args, kwargs = step.network.arguments()
+        return traced_graph(step.module, args, kwargs, step.network.autocast)
+    if graph == AUTOGRAD:
+        output, loss = step.network.forward_and_loss()
+        ends = [loss] if loss is not None else [tensor for tensor in outputs_in(output) if tensor.requires_grad]
+        if not ends:
+            raise ValueError("no output of the network needs a gradient")
+        return autograd_graph(ends[0], step.module)
 
     def run(forward: Callable[..., Any]) -> Any:
         step.rewind()
@@ -240,6 +228,3 @@ def _compiled(step: Step) -> GraphTrace:
         return output
 
     return compiled_graph(step.module, run)
-
-
-_GRAPHS: dict[str, Callable[[Step], GraphTrace]] = {AUTOGRAD: _autograd, TRACED: _traced, COMPILED: _compiled}

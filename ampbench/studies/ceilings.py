@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 from msgspec import structs
 
-from ampbench.core.statement import Severity, Statement, state
+from ampbench.core.statement import Statement
 from ampbench.core.units import counted, format_quantity
 from ampbench.errors import NothingToRunError
 from ampbench.records import Count, Seconds, StepSeconds, one_of
@@ -30,7 +30,7 @@ from ampbench.records.run import Header
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.show.rows import place_of
-from ampbench.studies.study import OnDevices, Study, Table, asks, grouped, unfit
+from ampbench.studies.study import OnDevices, Study, Table, advise, asks, grouped, info, unfit
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -120,7 +120,7 @@ class CeilingsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | None = None) -> float | None:
-    """Return the peak FLOP/s of a type of device in `dtype`, in products or convolutions, or only in `operation`."""
+    """Return the peak rate of a type of device in `dtype`, in products or convolutions, or only in `operation`."""
     wanted = (MATMUL, CONV) if operation is None else (operation,)
     able = [
         ceiling
@@ -128,16 +128,6 @@ def best(ceilings: Iterable[Ceiling], device: str, dtype: str, operation: str | 
         if (ceiling.device, ceiling.dtype) == (device, dtype) and ceiling.operation in wanted
     ]
     return max(filter(None, (ceiling.rate for ceiling in able)), default=None)
-
-
-def bandwidth(ceilings: Iterable[Ceiling], device: str, dtype: str | None = None) -> float | None:
-    """Return the most bytes per second that copies in main memory moved, in `dtype` or whichever is fastest."""
-    copies = [
-        ceiling
-        for ceiling in ceilings
-        if (ceiling.device, ceiling.operation) == (device, COPY) and dtype in (None, ceiling.dtype)
-    ]
-    return max(filter(None, (copy.rate for copy in copies)), default=None)
 
 
 def bandwidth_of(ceilings: Iterable[Ceiling], device: str, moved: int) -> float | None:
@@ -233,18 +223,18 @@ def conclusions(_: None, of_device: Ceilings) -> Iterator[Statement]:
     """Yield the rate of each dtype against fp32's, the time of copying equally many values, and spoilt results."""
     ceilings, device = of_device.ceilings, of_device.device.type
     kinds, fp32 = arithmetic(of_device.device), best(ceilings, device, FP32)
-    copied = bandwidth(ceilings, device, FP32)
+    copied = best(ceilings, device, FP32, COPY)
     for dtype in (TF32, *HALVES, "fp64"):
-        rate, moved = best(ceilings, device, dtype), bandwidth(ceilings, device, dtype)
+        rate, moved = best(ceilings, device, dtype), best(ceilings, device, dtype, COPY)
         if fp32 and rate:
             emulated = int(kinds.get(dtype) == "emulated") or None
-            yield state(Attains.RATIO, dtype, Severity.INFO, ratio=rate / fp32, emulated=emulated)
+            yield info(Attains.RATIO, dtype, ratio=rate / fp32, emulated=emulated)
         if dtype in HALVES and copied and moved:
-            yield state(Attains.TRAFFIC, dtype, Severity.INFO, ratio=copied / moved / 2)
+            yield info(Attains.TRAFFIC, dtype, ratio=copied / moved / 2)
     disturbed = {f"{top.operation} {top.dtype}": top.disturbance for top in ceilings if top.disturbance}
     if disturbed:
         which = few(disturbed) if len(disturbed) < len(ceilings) else None
-        yield state(Attains.DISTURBED, "", Severity.ADVICE, share=max(disturbed.values()), which=which)
+        yield advise(Attains.DISTURBED, share=max(disturbed.values()), which=which)
 
 
 MEMORY = "memory"
@@ -325,17 +315,19 @@ def sizes(of_device: Ceilings) -> list[Size]:
     return rows
 
 
-def _rate_text(row: Size) -> str:
-    return format_quantity(row.rate, "B/s" if row.found.operation in MOVING else "FLOP/s")
-
-
 COLUMNS: Sequence[Column[Size]] = (
     Column("device", lambda row: row.found.device),
     Column("operation", lambda row: row.found.operation, "operation"),
     Column("dtype", lambda row: row.found.dtype, "dtype"),
     Column("threads", lambda row: row.found.threads),
     Column("size", lambda row: row.size and row.size.size, "size"),
-    Column("per_second", lambda row: row.rate, "attained", "FLOP/s", _rate_text),
+    Column(
+        "per_second",
+        lambda row: row.rate,
+        "attained",
+        "FLOP/s",
+        lambda row: format_quantity(row.rate, "B/s" if row.found.operation in MOVING else "FLOP/s"),
+    ),
     Column("to_fp32", lambda row: row.to_fp32, "to fp32", "ratio"),
     Column("datasheet_share", lambda row: row.share, "of peak", "share", rare=True),
     Column("ceiling", lambda row: row.best),

@@ -159,13 +159,10 @@ FACTS: Sequence[Column[Fact]] = (
 )
 
 
-def alike(torch: Torch[Checked]) -> list[Alike]:
-    """Return results; equal outcomes of one check for one reason are together."""
-    return list(grouped(torch.results, attrgetter("check", "outcome", "why")).values())
-
-
-def _came_to(outcome: str, rows: Alike) -> bool:
-    return rows[0].outcome == outcome
+def alike(torch: Torch[Checked], outcome: str) -> list[Alike]:
+    """Return the results with an outcome; those of one check for one reason are together."""
+    results = [result for result in torch.results if result.outcome == outcome]
+    return list(grouped(results, attrgetter("check", "why")).values())
 
 
 def facts(torch: Torch[Checked]) -> Iterator[Fact]:
@@ -345,7 +342,12 @@ Examples:
         Table("outcomes", COLUMNS, lambda torch: torch.results),
         *(
             Table(
-                "", GROUPED, alike, title, keys=f"check devices {key}", only=partial(_came_to, outcome), folded=folded
+                "",
+                GROUPED,
+                partial(alike, outcome=outcome),
+                title,
+                keys=f"check devices {key}",
+                folded=folded,
             )
             for outcome, title, key, folded in (
                 (DEFECTIVE, "Defects", "title", False),

@@ -97,10 +97,15 @@ def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]
         if device == "cpu" and dtype is torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             series.append([_layer(*shape, "onednn") for shape in LAYERS[kind]])
         return series
-    if operation == CONV:
-        return list(_convolutions(kind))
-    if operation == ATTENTION:
-        return [_sorted(_attention(*shape) for shape in ATTENTIONS[kind])]
+    if operation in (CONV, ATTENTION):
+        kinds = [(kernel, layout) for layout in FORMATS for kernel in (3, 1)]
+        series = [
+            [_convolution(*shape, layout) for shape in CONVOLUTIONS[kind] if shape[-1] == kernel]
+            for kernel, layout in kinds
+        ]
+        if operation == ATTENTION:
+            series = [[_attention(*shape) for shape in ATTENTIONS[kind]]]
+        return [sorted(tasks, key=lambda task: task.work) for tasks in series]
     if operation == READ:
         return [[_read(1 << power, dtype.itemsize) for power in COPIES[kind]]]
     assert operation == COPY
@@ -135,17 +140,6 @@ def _attention(*shape: int) -> Task:
     sequences, heads, length, features = shape
     work = 2 * 2 * sequences * heads * length**2 * features
     return Task("x".join(map(str, shape)), work, _of([shape] * 3, F.scaled_dot_product_attention))
-
-
-def _convolutions(kind: str) -> Iterator[list[Task]]:
-    for memory_format in FORMATS:
-        for kernel in (3, 1):
-            shapes = [shape for shape in CONVOLUTIONS[kind] if shape[-1] == kernel]
-            yield _sorted(_convolution(*shape, memory_format) for shape in shapes)
-
-
-def _sorted(tasks: Iterable[Task]) -> list[Task]:
-    return sorted(tasks, key=lambda task: task.work)
 
 
 def _convolution(images: int, inputs: int, outputs: int, edge: int, kernel: int, memory_format: str) -> Task:
@@ -197,7 +191,8 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
     if dtype == TF32 and not (device.type != "cpu" and has_tf32(device.type)):
         errors.append(f"{device.type} has no tf32")
     else:
-        held = _torch_dtype(dtype)
+        long = {short: long for long, short in SHORT_DTYPES.items()}[FP32 if dtype == TF32 else dtype]
+        held: torch.dtype = getattr(torch, long)
         series = tasks_of(operation, device.type, held)
         budget = seconds / sum(map(len, series))
         with precision_flags(PRECISIONS[TF32 if dtype == TF32 else FP32]), torch.inference_mode():
@@ -255,13 +250,6 @@ def _maker(device: Device, dtype: torch.dtype) -> MakeTensor:
     return make
 
 
-def _torch_dtype(name: str) -> torch.dtype:
-    long = {short: long for long, short in SHORT_DTYPES.items()}["fp32" if name == TF32 else name]
-    dtype = getattr(torch, long)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
-
-
 def do_ceiling(work: Work, asked: CeilingAsked) -> Ceiling:
     """Do the task "ceilings"."""
     return measure_ceiling(work.device, asked.operation, asked.dtype, asked.seconds)
@@ -311,7 +299,7 @@ def observe(name: str, device: str, dtype: str) -> RuleObservation:
     observed, reason = None, ""
     if target is None:
         reason = ABSENT
-    elif _takes_names(overload):
+    elif "dimname" in overload.lower() or overload.startswith("names_"):
         reason = NAMES
     elif sample is None:
         reason = NO_SAMPLE
@@ -340,10 +328,6 @@ def observe(name: str, device: str, dtype: str) -> RuleObservation:
         trials=trials,
         variants=variants,
     )
-
-
-def _takes_names(overload: str) -> bool:
-    return "dimname" in overload.lower() or overload.startswith("names_")
 
 
 @cache

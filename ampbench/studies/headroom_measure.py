@@ -190,12 +190,21 @@ class _Whole:
         for turn, masks in enumerate(nonzero):
             with step.mode(), self._finding(step, turn):
                 output, own_loss, gradients = _run(step)
-            if "nonfinite_output" not in self.seen and _is_strange(output, own_loss, masked=self.masked):
+            outputs = list(outputs_in(output))
+            strange = any(bool(tensor.isnan().any()) for tensor in outputs) if self.masked else not is_finite(outputs)
+            if "nonfinite_output" not in self.seen and (strange or not is_finite([own_loss])):
                 self.seen["nonfinite_output"] = turn
-            del output
+            del output, outputs
             for name, gradient in gradients.items():
                 if name in masks:
-                    _put_gradient(gradients_seen, name, gradient.to_dense(), masks[name])
+                    dense, old = gradient.to_dense(), gradients_seen.get(name)
+                    old = old or SeenGradient(parameter=name, elements=0, flushed=0, nonfinite=0)
+                    gradients_seen[name] = SeenGradient(
+                        parameter=name,
+                        elements=old.elements + dense.numel(),
+                        flushed=old.flushed + int(np.unpackbits(_mask(dense == 0) & masks[name]).sum()),
+                        nonfinite=old.nonfinite + int((~dense.isfinite()).sum()),
+                    )
             finite = is_finite(gradients.values())
             gradients.clear()
             if isinstance(step, TrainingStep) and (finite or scaler is not None):
@@ -256,25 +265,6 @@ def _run(step: Step) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]
         return step.run(), None, {}
     output, gradients = step.unscaled_gradients()
     return output, step.loss, {name: gradient for name, gradient in gradients.items() if not is_wrapper(gradient)}
-
-
-def _is_strange(output: Any, loss: torch.Tensor | None, *, masked: bool) -> bool:
-    """Return whether an output or the loss is not finite; where outputs are `masked`, of them only NaN counts."""
-    outputs = list(outputs_in(output))
-    strange = any(bool(tensor.isnan().any()) for tensor in outputs) if masked else not is_finite(outputs)
-    return strange or not is_finite([loss])
-
-
-def _put_gradient(gradients: dict[str, SeenGradient], name: str, gradient: torch.Tensor, nonzero: _Mask) -> None:
-    """Add a gradient to the counts of earlier steps."""
-    old = gradients.get(name) or SeenGradient(parameter=name, elements=0, flushed=0, nonfinite=0)
-    zero = _mask(gradient == 0)
-    gradients[name] = SeenGradient(
-        parameter=name,
-        elements=old.elements + gradient.numel(),
-        flushed=old.flushed + int(np.unpackbits(zero & nonzero).sum()),
-        nonfinite=old.nonfinite + int((~gradient.isfinite()).sum()),
-    )
 
 
 def _mask(chosen: torch.Tensor) -> _Mask:

@@ -1,11 +1,10 @@
 """The device side of the search for modules to keep in fp32: candidates, errors and costs of sets."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from msgspec.structs import replace
 
 from ampbench.core.precisions import BASELINE, PRECISIONS
 from ampbench.records.case import Case
@@ -61,23 +60,16 @@ def search_space(work: Work, asked: Limits) -> SearchSpace:
         step = seeded_step(workload, case, device, notes, precision=PRECISIONS[BASELINE])
         runs = _watched(step)
     leaves = _without_refused([row for row in runs if row.leaf], notes)
-    units = _units(step.module, leaves, {row.module for row in runs})
+    units = _units(step.module, leaves, {row.module for row in runs}, errors)
     return SearchSpace(
         case_id=case.case_id,
-        units=[_with_errors(unit, [errors[path] for path in unit.modules if path in errors]) for unit in units],
+        units=units,
         containers=_containers(runs, leaves),
         limits=asked,
         weights_digest=weights_digest(workload),
         inputs_digest=inputs_digest(workload),
         notes=list(dict.fromkeys([*notes, *origin.notes])),
     )
-
-
-def _with_errors(unit: Unit, errors: Sequence[ModuleError]) -> Unit:
-    """Return a unit with the own errors of its modules; an overflow that starts in its inputs does not count."""
-    overflows = [row.overflowed / row.elements for row in errors if not row.inputs_overflowed]
-    errors_alone = [row.own_rel_l2 for row in errors if row.own_rel_l2 is not None]
-    return replace(unit, own_rel_l2=max(errors_alone, default=None), overflows=max(overflows, default=0.0))
 
 
 def try_kept(
@@ -195,8 +187,10 @@ def _without_refused(leaves: list[_Seen], notes: list[str]) -> list[_Seen]:
     return [row for row in leaves if row not in kept_already and row not in scripted]
 
 
-def _units(network: torch.nn.Module, leaves: list[_Seen], ran: set[torch.nn.Module]) -> list[Unit]:
-    """Return the units that the leaves make, in the order of running."""
+def _units(
+    network: torch.nn.Module, leaves: list[_Seen], ran: set[torch.nn.Module], errors: Mapping[str, ModuleError]
+) -> list[Unit]:
+    """Return the units that the leaves make, in the order of running, with the errors of their modules."""
     groups: dict[int, list[_Seen]] = {}
     home: dict[torch.Tensor, int] = {}
     for place, row in enumerate(leaves):
@@ -206,13 +200,22 @@ def _units(network: torch.nn.Module, leaves: list[_Seen], ran: set[torch.nn.Modu
         home.update((parameter, into) for member in groups[into] for parameter in member.module.parameters())
     held = {module for row in leaves for module in row.module.modules()}
     idle = [(path, module) for path, module in network.named_modules() if module not in ran and module not in held]
-    return [_unit(groups[first], idle) for first in sorted(groups)]
-
-
-def _unit(group: list[_Seen], idle: Iterable[tuple[str, torch.nn.Module]]) -> Unit:
-    weights = {parameter for row in group for parameter in row.module.parameters()}
-    sharing = [path for path, module in idle if weights & set(module._parameters.values())]
-    return Unit(modules=[*(row.path for row in group), *sharing], kind=type(group[0].module).__name__)
+    units = []
+    for _, group in sorted(groups.items()):
+        weights = {parameter for row in group for parameter in row.module.parameters()}
+        sharing_idle = [path for path, module in idle if weights & set(module._parameters.values())]
+        modules = [*(row.path for row in group), *sharing_idle]
+        known = [errors[path] for path in modules if path in errors]
+        overflows = [row.overflowed / row.elements for row in known if not row.inputs_overflowed]
+        units.append(
+            Unit(
+                modules=modules,
+                kind=type(group[0].module).__name__,
+                own_rel_l2=max((row.own_rel_l2 for row in known if row.own_rel_l2 is not None), default=None),
+                overflows=max(overflows, default=0.0),
+            )
+        )
+    return units
 
 
 def _containers(runs: list[_Seen], leaves: list[_Seen]) -> list[str]:

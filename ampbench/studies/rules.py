@@ -43,8 +43,6 @@ from ampbench.show.document import Column
 from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, Torch, grouped, info, torches
 
 if TYPE_CHECKING:
-    from ampbench.drive.session import Prepared
-    from ampbench.records.run import Header
     from ampbench.store import StoredRun
 
 DISAGREEMENTS = {
@@ -133,7 +131,9 @@ def _against(op: RuleObservation, category: str | None) -> str:
     """Return how a document's `category` disagrees with the observation, "" where it agrees."""
     if op.observed is None:
         return "gone" if category in HAVING_RULES and not is_there(op) else ""
-    if category == WIDEST and op.observed == UNLISTED and _promotes(op):
+    mixed = op.trials.get("mixed")
+    promotes = mixed is not None and mixed.plain.error is None and set(mixed.plain.outputs) == {"float32"}
+    if category == WIDEST and op.observed == UNLISTED and promotes:
         return "promotes by itself"
     if category in HAVING_RULES and op.observed != category:
         return "contradicted" if op.observed in HAVING_RULES else "not applied"
@@ -144,12 +144,6 @@ def _against(op: RuleObservation, category: str | None) -> str:
 def is_there(op: RuleObservation | None) -> bool:
     """Return whether an op exists: it has been tried, or it is registered."""
     return op is not None and bool(op.trials or op.registered)
-
-
-def _promotes(op: RuleObservation) -> bool:
-    """Tell whether mixed inputs give fp32 without any help of autocast."""
-    mixed = op.trials.get("mixed")
-    return mixed is not None and mixed.plain.error is None and set(mixed.plain.outputs) == {"float32"}
 
 
 def compare_rules(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
@@ -283,11 +277,6 @@ def _in_documents(documented: Sequence[str | None]) -> str:
     return next(iter(words.values()), UNDEFINED)
 
 
-def _meanings(torch: Torch[RuleProbe]) -> list[tuple[str, str]]:
-    kinds = {row.kind for row in disagreements(torch)}
-    return [(kind, meaning) for kind, meaning in DISAGREEMENTS.items() if kind in kinds]
-
-
 def every_op(torch: Torch[RuleProbe]) -> list[Alike]:
     """Return the facts of each op by name, equal ones of several devices together."""
     sources = []
@@ -345,10 +334,6 @@ def probed_twice(before: "StoredRun", after: "StoredRun") -> list[tuple[RuleProb
 TASK = Task(RULES, Nothing, RuleProbe, "ampbench.studies.devices_measure:do_rules")
 
 
-def _blank(where: "Prepared | Header", _: object, __: Nothing) -> list[RuleProbe]:
-    return [RuleProbe(device=device, dtypes=[]) for device in dict.fromkeys(where.selection.devices or DEVICES)]
-
-
 STUDY: Study[Nothing, Torch[RuleProbe]] = Study(
     kind=RULES,
     help="""\
@@ -367,7 +352,9 @@ Examples:
     task=TASK,
     # tiny tensors: more threads would wait for each other
     on_devices=OnDevices(request=lambda *_: Nothing(), threads=1, help=ANY_DEVICE),
-    parts=_blank,
+    parts=lambda where, *_: [
+        RuleProbe(device=device, dtypes=[]) for device in dict.fromkeys(where.selection.devices or DEVICES)
+    ],
     apart=("device",),
     failed=lambda probe: bool(probe.error),
     title="Autocast's rules",
@@ -382,7 +369,11 @@ Examples:
             _disagreeing, "Disagreements",
         ),
         Table(
-            "", (Column("", itemgetter(0), "disagreement"), Column("", itemgetter(1), "meaning")), _meanings,
+            "", (Column("", itemgetter(0), "disagreement"), Column("", itemgetter(1), "meaning")),
+            lambda torch: [
+                (kind, DISAGREEMENTS[kind])
+                for kind in DISAGREEMENTS if kind in {row.kind for row in disagreements(torch)}
+            ],
             "Kinds of disagreement", folded=True,
         ),
         Table(

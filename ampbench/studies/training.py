@@ -341,11 +341,12 @@ def _spread(
     least = resolution**2 / 6
     alone = statistics.fmean(value**2 for value in rounding) if rounding else 0.0
 
-    def loud(row: str) -> bool:
-        others = [values for name, values in differences.items() if name != row]
-        return _about_means([differences[row]])[0] > LOUD * max(alone, least, _about_means(others)[0])
-
-    quiet = _about_means([values for row, values in differences.items() if row == name or not loud(row)])
+    rows = []
+    for row, values in differences.items():
+        rest = _about_means([others for other, others in differences.items() if other != row])[0]
+        if row == name or _about_means([values])[0] <= LOUD * max(alone, least, rest):
+            rows.append(values)
+    quiet = _about_means(rows)
     estimates = [estimate for estimate in ((alone, float(len(rounding))), quiet) if estimate[1]]
     if not estimates:
         return None, 0.0

@@ -16,7 +16,6 @@ from ampbench.studies.ceilings import (
     Attains,
     Ceiling,
     Ceilings,
-    bandwidth,
     bandwidth_of,
     best,
     conclusions,
@@ -44,10 +43,9 @@ def test_the_ceiling_is_that_of_the_best_size_of_matrix_products_and_convolution
 
 
 def test_the_bandwidth_is_that_of_the_largest_copy_which_no_cache_holds() -> None:
-    assert bandwidth(CEILINGS, "cpu", "fp32") == pytest.approx(5e10)
-    assert bandwidth(CEILINGS, "cpu", "fp16") == pytest.approx(2.5e10)
-    assert bandwidth(CEILINGS, "cpu") == pytest.approx(5e10)
-    assert bandwidth(CEILINGS, "cuda") is None
+    assert best(CEILINGS, "cpu", "fp32", "copy") == pytest.approx(5e10)
+    assert best(CEILINGS, "cpu", "fp16", "copy") == pytest.approx(2.5e10)
+    assert best(CEILINGS, "cuda", "fp32", "copy") is None
     copied = CEILINGS[2].top
     assert copied is not None
     assert copied.size == "size 1"
