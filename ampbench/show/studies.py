@@ -89,7 +89,7 @@ def document(
                     "case": record_data(stored.cases[case_id]),
                     "outcome": outcome,
                     "reason": reason or None,
-                    **(_of_case(study, of_cases[case_id]) if case_id in of_cases else {}),
+                    **(_concluded(study, of_cases[case_id]) if case_id in of_cases else {}),
                     **({key: as_data(known[case_id])} if case_id in known else {}),
                 }
                 for case_id, outcome, reason in outcomes
@@ -101,7 +101,10 @@ def document(
             concluded = {subject.name: _concluded(study, subject) for subject in subjects}
             for part in ("sentences", "statements"):
                 whole[part] = {name: parts[part] for name, parts in concluded.items()}
-            whole["tables"] = _tables(study, subjects)
+            keys = [shape.key for shape in study.tables if shape.key]
+            whole["tables"] = {
+                key: [row for parts in concluded.values() for row in parts["tables"][key]] for key in keys
+            }
         plain: dict[str, Any] = finite(whole)
         return plain
 
@@ -153,24 +156,14 @@ def rows_of(table: "Table[Found, Any]", subject: Subject[Found]) -> list[dict[st
 
 
 def _concluded(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str, Any]:
-    """Return the conclusions on a subject for JSON."""
+    """Return the conclusions and tables of a subject for JSON."""
     statements = list(study.conclusions(subject.case, subject.found))
-    return {"sentences": lines(statements), "statements": [asdict(statement) for statement in statements]}
-
-
-def _of_case(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str, Any]:
-    assert subject.case is not None
-    code = study.code(subject.case, subject.found)
-    tables = {"tables": _tables(study, [subject])}
-    return _concluded(study, subject) | ({"code": code} if code else {}) | tables
-
-
-def _tables(study: "Study[Any, Any]", subjects: Iterable[Subject[Any]]) -> dict[str, list[dict[str, Any]]]:
-    subjects = [Subject(subject.name, subject.found) for subject in subjects]
+    code = study.code(subject.case, subject.found) if subject.case else ""
     return {
-        table.key: [row for subject in subjects for row in rows_of(table, subject)]
-        for table in study.tables
-        if table.key
+        "sentences": lines(statements),
+        **({"code": code} if code else {}),
+        "statements": [asdict(statement) for statement in statements],
+        "tables": {shape.key: records(shape.columns, shape.rows(subject.found)) for shape in study.tables if shape.key},
     }
 
 

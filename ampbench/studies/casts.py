@@ -122,8 +122,19 @@ def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
         uses = Counter(use.status for use in trace.weights)
         counts = {"cast": uses[terms.CAST], "reused": uses[terms.REUSED], "idle": uses[terms.NOT_NEEDED]}
         yield info(Casts.WEIGHTS, uses=len(trace.weights), cache=cache_bytes(trace) or None, **counts)
-    yield from _of_graphs(record)
-    yield from _unseen(record)
+    for graph in record.graphs:
+        if graph.error:
+            yield advise(Casts.NO_GRAPH, graph.graph, error=graph.error)
+        elif graph.graph != terms.AUTOGRAD:
+            fates, eager = Counter(cast.fate for cast in graph.casts), len(_model_casts(trace, graph))
+            counts = {fate: fates[fate] for fate in (terms.KEPT, terms.FUSED, terms.FOLDED) if fates[fate]}
+            yield info(Casts.GRAPH, graph.graph, casts=len(graph.casts), eager=eager, **counts)
+    for (name, sources, results), count in casts_inside(trace).items():
+        yield info(Casts.INSIDE, op=name, given=" and ".join(sources), made=" and ".join(results), count=count)
+    names = Counter(op.name for op in trace.ops)
+    if others := [name for name in names if name.partition(".")[0] not in SEEN_INSIDE]:
+        short = few(name.removeprefix("higher_order.") for name in others)
+        yield info(Casts.UNSEEN, names=short, ops=sum(names[name] for name in others))
 
 
 def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
@@ -133,27 +144,6 @@ def _cost(trace: CastTrace, step: float | None) -> dict[str, float | None]:
         return {}
     share, known = of_casts / traced, step is not None and traced <= SLOWEST * step
     return {"share": share, "seconds": of_casts, "step": share * step if known and step else None}
-
-
-def _of_graphs(record: CastPass) -> Iterator[Statement]:
-    for graph in record.graphs:
-        if graph.error:
-            yield advise(Casts.NO_GRAPH, graph.graph, error=graph.error)
-        elif graph.graph != terms.AUTOGRAD:
-            fates, eager = Counter(cast.fate for cast in graph.casts), len(_model_casts(record.trace, graph))
-            counts = {fate: fates[fate] for fate in (terms.KEPT, terms.FUSED, terms.FOLDED) if fates[fate]}
-            yield info(Casts.GRAPH, graph.graph, casts=len(graph.casts), eager=eager, **counts)
-
-
-def _unseen(record: CastPass) -> Iterator[Statement]:
-    """Yield ops that cast or may cast invisibly."""
-    for (name, sources, results), count in casts_inside(record.trace).items():
-        yield info(Casts.INSIDE, op=name, given=" and ".join(sources), made=" and ".join(results), count=count)
-    names = Counter(op.name for op in record.trace.ops)
-    others = [name for name in names if name.partition(".")[0] not in SEEN_INSIDE]
-    if others:
-        short = [name.removeprefix("higher_order.") for name in others]
-        yield info(Casts.UNSEEN, names=few(short), ops=sum(names[name] for name in others))
 
 
 class CastRow(NamedTuple):
@@ -263,9 +253,8 @@ def by_module(record: CastPass) -> list[Row]:
     casts = grouped(record.trace.casts, lambda cast: cast.module)
     rows = []
 
-    def sides_of(calls: ModuleCalls) -> tuple[str, ...]:
-        sides = (calls.inputs, calls.outputs, calls.parameters)
-        return calls.kind, *(", ".join(dict.fromkeys(side)) for side in sides)
+    def sides_of(row: ModuleCalls) -> tuple[str, ...]:
+        return row.kind, *(", ".join(dict.fromkeys(side)) for side in (row.inputs, row.outputs, row.parameters))
 
     for sides, calls in grouped(record.trace.modules, sides_of).items():
         names = list(dict.fromkeys(same.module for same in calls))

@@ -31,8 +31,6 @@ from ampbench.show.document import Column
 from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, Torch, asks, grouped, here_first, info, torches
 
 if TYPE_CHECKING:
-    from ampbench.drive.session import Prepared
-    from ampbench.records.run import Header
     from ampbench.store import StoredRun
 
 GOOD, DEFECTIVE, DIFFERS, NOT_SHOWN = OUTCOMES = "good", "defective", "differs", "not shown here"
@@ -271,6 +269,7 @@ def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsk
     """Return the requested checks, device by device, without `devices` on all types of them.
 
     On an absent device these are the checks that fake tensors answer, and named ones, with the reason not to run them.
+    Raises `NothingToRunError` where there are none.
     """
     checks = [
         check
@@ -290,13 +289,8 @@ def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsk
             program = digest_of(program_of(check, device))
             named = {"device": device, "check": check.name, "program": program}
             wanted.append(Checked(**named, outcome=NOT_SHOWN, how=NOT_OBSERVED, why=why))  # type: ignore[arg-type]
-    return wanted
-
-
-def _parts(where: "Prepared | Header", _: object, asked: ChecksAsked) -> list[Checked]:
-    wanted = wanted_of(where.environment, where.selection.devices, asked)
     if not wanted:
-        raise NothingToRunError(f"none of these checks is for {', '.join(where.selection.devices or DEVICES)}")
+        raise NothingToRunError(f"none of these checks is for {', '.join(devices or DEVICES)}")
     return wanted
 
 
@@ -331,7 +325,7 @@ Examples:
         preload=PRELOADED,
         help=ANY_DEVICE,
     ),
-    parts=_parts,
+    parts=lambda where, _, asked: wanted_of(where.environment, where.selection.devices, asked),
     apart=("check", "device"),
     failed=lambda checked: checked.cause == KILLED,  # a crash is a result
     title="Known defects",

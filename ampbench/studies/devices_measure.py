@@ -195,9 +195,15 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
         held: torch.dtype = getattr(torch, long)
         series = tasks_of(operation, device.type, held)
         budget = seconds / sum(map(len, series))
+        generator = torch.Generator(device.type)
+
+        def make(*shape: int, **_: Any) -> torch.Tensor:
+            return torch.randn(*shape, dtype=held, device=device.type, generator=generator)
+
         with precision_flags(PRECISIONS[TF32 if dtype == TF32 else FP32]), torch.inference_mode():
             for tasks in series:
-                sizes, why = _grow(tasks, device, _maker(device, held), budget, LONGEST * seconds)
+                generator.manual_seed(0)
+                sizes, why = _grow(tasks, device, make, budget, LONGEST * seconds)
                 attained += sizes
                 if why:
                     notes.append(f"{tasks[len(sizes)].size} and larger left out: {why}")
@@ -238,16 +244,6 @@ def _samples(step: Callable[[], object], device: Device, budget: float) -> list[
         step()
 
     return time_build(run, device, budget_seconds=budget, max_samples=MAX_SAMPLES_PER_ROUND).samples
-
-
-def _maker(device: Device, dtype: torch.dtype) -> MakeTensor:
-    """Return a function that makes random tensors on `device`: normal, the same each time."""
-    generator = torch.Generator(device.type).manual_seed(0)
-
-    def make(*shape: int, **_: Any) -> torch.Tensor:
-        return torch.randn(*shape, dtype=dtype, device=device.type, generator=generator)
-
-    return make
 
 
 def do_ceiling(work: Work, asked: CeilingAsked) -> Ceiling:

@@ -352,19 +352,15 @@ def predicted_and_seen(record: RangePass, low: LowRun) -> list[Outcome]:
     Events are of exact inputs: a module overflows if any output does, or if the whole step names it as the first to
     make a value that is not finite in its forward pass, and flushes if at least `FLUSHES` of its outputs do.
     """
-    rows = by_running_module(record.magnitudes)
+    rows, outcomes = by_running_module(record.magnitudes), []
     first = low.first_nonfinite.module if low.first_nonfinite and low.first_nonfinite.phase == "forward" else None
-    outcomes = []
     for row in low.modules:
-        prediction = _predicted(low, rows.get(row.module, []))
-        counted = row.elements > 0 and prediction is not None
-        overflows = row.overflowed > 0 or row.module == first
-        happened = {
-            OVERFLOW: overflows if counted else None,
-            FLUSHING: row.flushed >= FLUSHES * row.elements if counted else None,
-        }
-        foretold = prediction or dict.fromkeys(happened, Event())
-        events = {event: foretold[event]._replace(seen=happened[event]) for event in happened}
+        foretold = _predicted(low, rows.get(row.module, []))
+        events: Events = foretold or {OVERFLOW: Event(), FLUSHING: Event()}
+        if foretold and row.elements:
+            overflows = row.overflowed > 0 or row.module == first
+            happened = {OVERFLOW: overflows, FLUSHING: row.flushed >= FLUSHES * row.elements}
+            events = {event: foretold[event]._replace(seen=seen) for event, seen in happened.items()}
         outcomes.append(Outcome(low.precision, row, events))
     return outcomes
 

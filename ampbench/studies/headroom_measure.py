@@ -20,7 +20,6 @@ from ampbench.records.labels import few
 from ampbench.records.ranges import (
     ROOT,
     LowRun,
-    ModuleError,
     OriginPass,
     RangePass,
     SeenGradient,
@@ -130,8 +129,15 @@ def _run_low(
                 raise
             whole.end(raised)
     device.release()
-    modules = _own_errors(workload, case, device, row, whole.given, len(nonzero))
-    return LowRun(precision=row.name, modules=modules, notes=whole.notes, **whole.seen)
+    with precision_flags(PRECISIONS[BASELINE]):  # the fp32 steps again, with each module in the low precision
+        step = seeded_step(workload, case, device, [], precision=PRECISIONS[BASELINE])
+        rounds = -(-len(nonzero) // len(step.data.batches))
+        given = {path: [*calls] * rounds for path, calls in whole.given.items()}  # dtypes of the first round
+        with step.mode(), unfused(), watch_errors(step.module, row, given) as errors:
+            for _ in range(len(nonzero) - 1):
+                step.run()
+            step.network.forward_and_loss()
+        return LowRun(precision=row.name, modules=errors.modules, notes=whole.notes, **whole.seen)
 
 
 @dataclass(slots=True)
@@ -242,21 +248,6 @@ class _Whole:
             finally:
                 if finder.first is not None:
                     self.seen["first_nonfinite"] = structs.replace(finder.first, step=turn)
-
-
-def _own_errors(
-    workload: Workload, case: Case, device: Device, row: Precision, dtypes_given: Given, steps: int
-) -> list[ModuleError]:
-    """Repeat the fp32 steps and run each module again in the low precision."""
-    with precision_flags(PRECISIONS[BASELINE]):
-        step = seeded_step(workload, case, device, [], precision=PRECISIONS[BASELINE])
-        rounds = -(-steps // len(step.data.batches))
-        dtypes_given = {path: [*calls] * rounds for path, calls in dtypes_given.items()}  # dtypes of the first round
-        with step.mode(), unfused(), watch_errors(step.module, row, dtypes_given) as errors:
-            for _ in range(steps - 1):
-                step.run()
-            step.network.forward_and_loss()
-        return errors.modules
 
 
 def _run(step: Step) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]:

@@ -83,8 +83,9 @@ def _measured(workload: Workload, case: Case, device: Device, half: torch.dtype,
         low |= _casts(after.trace)
         uses = _uses(before, ledger, low["dtype"])
         del changed, after
-    exact = all(_exact(leaf, half) for leaf in floating_in(pytree.tree_leaves(before)))
-    del step, ledger, before
+    given = list(floating_in(pytree.tree_leaves(before)))
+    exact = all(bool(((leaf.to(half).to(leaf.dtype) == leaf) | leaf.isnan()).all()) for leaf in given)
+    del step, ledger, before, given
     device.release()
     runs = "error" not in low
     if runs:
@@ -163,12 +164,6 @@ def _uses(batch: Any, ledger: CastLedger, low: str) -> list[InputUse]:
             )
         )
     return uses
-
-
-def _exact(leaf: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether a tensor survives a round trip through `dtype`."""
-    back = leaf.to(dtype).to(leaf.dtype)
-    return bool(((back == leaf) | leaf.isnan()).all())
 
 
 def _compared(

@@ -353,7 +353,12 @@ def conclusions(_: Case, record: Searched) -> Iterator[Statement]:
         yield state(Keep.UNFINISHED, names=names, **facts)
     elif kept is None:
         yield state(Keep.MISSED, untried=tuple(WHOLE) not in sets or None, **facts)
-        yield from _closest(record)
+        worst = worst_trials(record.space.limits, record.trials).values()
+        share = partial(share_of, record.space.limits)
+        closest = min(worst, key=lambda trial: (share(trial), trial.output_rel_l2 or 0.0))
+        raised = next((trial.error for trial in record.trials if trial.error), None)
+        yield info(Keep.CLOSEST, names=kept_names(closest.kept), why=raised)
+        yield from _errors(record, closest)
     elif not kept:
         yield info(Keep.NOTHING, **facts)
         yield from _errors(record, sets[()].trial)
@@ -387,16 +392,6 @@ def _errors(record: Searched, trial: Trial, before: Trial | None = None) -> Iter
             Keep.UPDATE, share=trial.update_kept, before=before.update_kept if before else None,
             limit=limits.min_update_kept, nonfinite=trial.update_nonfinite or None, why=trial.update_undefined or None,
         )  # fmt: skip
-
-
-def _closest(record: Searched) -> Iterator[Statement]:
-    """Yield the nearest miss where nothing meets the budget."""
-    limits = record.space.limits
-    worst = worst_trials(limits, record.trials).values()
-    best = min(worst, key=lambda trial: (share_of(limits, trial), trial.output_rel_l2 or 0.0))
-    undefined = next((trial.error for trial in record.trials if trial.error), "")
-    yield info(Keep.CLOSEST, names=kept_names(best.kept), why=undefined or None)
-    yield from _errors(record, best)
 
 
 def _elsewhere(record: Searched, ended: KeepSearch) -> Iterator[Statement]:

@@ -262,13 +262,6 @@ def disagreements(torch: Torch[RuleProbe]) -> list[Disagreement]:
     return [row for probe in torch.results for row in find_disagreements(probe)]
 
 
-def _disagreeing(torch: Torch[RuleProbe]) -> list[Alike]:
-    return alike(
-        (row.op, row.device, [row.dtype], (row.kind, _in_documents(row.documented), worded(row.observed)))
-        for row in disagreements(torch)
-    )
-
-
 def _in_documents(documented: Sequence[str | None]) -> str:
     """Return the rule of an op in documents, in a word, or a word for each document where these differ."""
     words = {document: _word(word) for document, word in zip(SOURCES.values(), documented, strict=True) if word}
@@ -366,7 +359,11 @@ Examples:
         Table("ops", OBSERVED, observed),
         Table(
             "", (ON, OPS, _word_of(0, "disagreement"), _word_of(1, "documented"), _word_of(2, "observed"), TO),
-            _disagreeing, "Disagreements",
+            lambda torch: alike(
+                (row.op, row.device, [row.dtype], (row.kind, _in_documents(row.documented), worded(row.observed)))
+                for row in disagreements(torch)
+            ),
+            "Disagreements",
         ),
         Table(
             "", (Column("", itemgetter(0), "disagreement"), Column("", itemgetter(1), "meaning")),

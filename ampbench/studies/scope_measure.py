@@ -57,7 +57,10 @@ class Loop:
     def __init__(self, workload: Workload, case: Case, device: Device, scope: str, steps: int):
         self.step = build_training(workload, case, device, precision=PLAIN.get(scope))
         self.steps = steps
-        region = _region(case, device, scope)
+        region: Region = nullcontext
+        if scope not in PLAIN:
+            dtype = getattr(torch, PRECISIONS[case.precision].autocast or "")
+            region = partial(torch.autocast, device.type, dtype=dtype, cache_enabled=scope != UNCACHED_LOOP)
         self._around_step: Region = region if scope == WITH_BACKWARD else nullcontext
         self._around_loop: Region = region if scope in (WHOLE_LOOP, UNCACHED_LOOP) else nullcontext
         self.step.network.autocast = region if scope == FORWARD_AND_LOSS else nullcontext
@@ -174,14 +177,6 @@ def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[s
         notes.append(f"GradScaler did not settle, and begins at its initial scale: {first_line(error)}")
         return None
     return step.scaler.state_dict()
-
-
-def _region(case: Case, device: Device, scope: str) -> Region:
-    """Return a function that enters autocast in `scope`, with its weight cache unless switched off."""
-    if scope in PLAIN:
-        return nullcontext
-    dtype = getattr(torch, PRECISIONS[case.precision].autocast or "")
-    return partial(torch.autocast, device.type, dtype=dtype, cache_enabled=scope != UNCACHED_LOOP)
 
 
 def _kept(tensor: torch.Tensor, keep: Device) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ampbench.defects import CACHE, COMPILE, Check
-from ampbench.errors import UnknownNameError
+from ampbench.errors import NothingToRunError, UnknownNameError
 from ampbench.records.case import DeviceDescription
 from ampbench.studies import check as instrument
 from ampbench.studies.check import STUDY, ChecksAsked, wanted_of
@@ -49,7 +49,8 @@ def test_all_fast_checks_are_run_here_and_where_fake_tensors_answer() -> None:
 
 def test_a_check_that_needs_a_device_that_is_absent_says_so_where_it_was_named() -> None:
     assert wanted("cuda", names=("real",)) == ["real cuda: needs a real cuda, and there is none"]
-    assert wanted("xpu", names=("real",)) == []
+    with pytest.raises(NothingToRunError):
+        wanted("xpu", names=("real",))
 
 
 def test_a_device_named_twice_is_looked_at_once() -> None:
