@@ -20,7 +20,7 @@ CACHE, RULES, COMPILE, SCALER, KERNELS, SPEED = AREAS = "cache", "rules", "compi
 and optimizers; kernels of half precision; what it costs. Each is a module of this package."""
 TRAINING, INFERENCE = "training", "inference"
 """The phases that a defect affects."""
-CPU_ALONE, CPU_CUDA, ACCELERATORS = ("cpu",), ("cpu", "cuda"), DEVICES[1:]
+CPU_ALONE, ACCELERATORS = ("cpu",), DEVICES[1:]
 """Devices of checks."""
 
 Answer = tuple[str, str] | tuple[str, str, bool]

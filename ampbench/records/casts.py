@@ -18,12 +18,11 @@ from msgspec import structs
 from ampbench.records import Builds, Count, Positive, Seconds, one_of
 from ampbench.records.measured import Fitness
 
-INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = "input", "weight", "buffer", "activation", "gradient", "state"
-"""The kinds of cast values: from outside or from no tensor; parameters; buffers; results of ops or autograd; the state
-of an optimizer or GradScaler."""
-
-SUBJECTS = (INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE)
-"""The kinds of cast values, in the order of tables."""
+INPUT, WEIGHT, BUFFER, ACTIVATION, GRADIENT, STATE = SUBJECTS = (
+    "input", "weight", "buffer", "activation", "gradient", "state",
+)  # fmt: skip
+"""The kinds of cast values, in the order of tables: from outside or from no tensor; parameters; buffers; results of
+ops or autograd; the state of an optimizer or GradScaler."""
 
 AUTOCAST, EXPLICIT, INTERNAL = "autocast", "explicit", "internal"
 """The origin of a cast: autocast; the user's own `.half()`; or an op's implementation, such as attention in fp32, or an

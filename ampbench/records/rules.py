@@ -10,35 +10,20 @@ import msgspec
 
 from ampbench.records import one_of
 
-LOWER = "lower_precision"
-FLOAT32 = "float32"
-WIDEST = "widest"
-UNLISTED = "unlisted"
-BANNED = "banned"
-INSIDE = "lower_inside"
-CATEGORIES = {
-    LOWER: "cast to the autocast dtype",
-    INSIDE: "left alone, but ops inside cast theirs to the autocast dtype; fp32 inputs give float32",
-    FLOAT32: "cast to float32",
-    WIDEST: "cast to the widest of its floating inputs",
-    UNLISTED: "left alone",
-    BANNED: "refused with an error",
-}
-"""The effect of each rule on the inputs of an op. Recurrent cells on a CPU are lower inside: their states stay fp32."""
-
-XPU_REFERENCE = "xpu_reference"
-PYTORCH_PAGE = "pytorch_page"
+LOWER, INSIDE, FLOAT32, WIDEST, UNLISTED, BANNED = CATEGORIES = (
+    "lower_precision", "lower_inside", "float32", "widest", "unlisted", "banned",
+)  # fmt: skip
+"""What a rule does to the inputs of an op: cast them to the autocast dtype; leave them alone, while ops inside cast
+theirs to it, as recurrent cells on a CPU, whose states stay fp32; cast them to float32, or to the widest of their
+dtypes; leave them alone; refuse them with an error."""
+XPU_REFERENCE, PYTORCH_PAGE = "xpu_reference", "pytorch_page"
 """The documents: the vendor's older reference for XPU, and PyTorch's own page."""
-
-DEVICE = "device"
-FAKE = "fake tensors"
-NOT_OBSERVED = "not observed"
+DEVICE, FAKE, NOT_OBSERVED = "device", "fake tensors", "not observed"
+"""How an op was observed."""
 NOT_THERE = "not there"
 """The state of a changed op that one torch does not have."""
-
-UNCHANGED = "unchanged"
-CHANGED = "changed"
-REFUSED = "refused"
+UNCHANGED, CHANGED, REFUSED = "unchanged", "changed", "refused"
+"""What autocast does to a variant of a call."""
 
 
 class RuleCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -307,11 +308,9 @@ def sizes(of_device: Ceilings) -> list[Size]:
     for ceiling in of_device.ceilings:
         reached, fp32 = ceiling.rate, full.get(ceiling.operation)
         for size in ceiling.attained or (None,):
-            if size is ceiling.top:
-                to_fp32 = reached / fp32 if reached and fp32 else None
-                rows.append(Size(ceiling, size, True, to_fp32, share(ceiling, promised)))
-            else:
-                rows.append(Size(ceiling, size, False))
+            is_best = size is ceiling.top
+            to_fp32 = reached / fp32 if is_best and reached and fp32 else None
+            rows.append(Size(ceiling, size, is_best, to_fp32, share(ceiling, promised) if is_best else None))
     return rows
 
 
@@ -340,13 +339,13 @@ def highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
 
     Of copies and reads that is one of the largest size, as smaller ones may be a cache's.
     """
-    best_so_far: dict[tuple[str, str, str], tuple[tuple[int, float], Ceiling]] = {}
-    for ceiling in ceilings:
-        key, top = (ceiling.device, ceiling.operation, ceiling.dtype), ceiling.top
-        height = top.work if top is not None and ceiling.operation in MOVING else 0, ceiling.rate or 0.0
-        if key not in best_so_far or height >= best_so_far[key][0]:
-            best_so_far[key] = height, ceiling
-    return [ceiling for _, ceiling in best_so_far.values()]
+
+    def height(ceiling: Ceiling) -> tuple[int, float]:
+        moved = ceiling.top.work if ceiling.top is not None and ceiling.operation in MOVING else 0
+        return moved, ceiling.rate or 0.0
+
+    alike = grouped(ceilings, attrgetter("device", "operation", "dtype"))
+    return [max(reversed(same), key=height) for same in alike.values()]
 
 
 def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:

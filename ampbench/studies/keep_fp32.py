@@ -563,9 +563,15 @@ class _Search:
     def __init__(self, session: Session[KeepAsked], channel: "Channel", piece: "Piece"):
         self._session, self._channel, self._piece = session, channel, piece
         self._has_worker = False
-        self._limits = self._own_limits()
-        case_id, begun = piece.planned.case.case_id, session.begun
-        self._trials = list(begun.several_of(Trial).get(case_id, [])) if begun else []
+        case, asked, begun = piece.planned.case, session.asked, session.begun
+        row, trains = PRECISIONS[case.precision], case.phase == "training"
+        stored_low = row.storage != "float32" and row.autocast is None and not row.master
+        self._limits = Limits(
+            max_error=asked.max_error,
+            max_gradient_error=asked.max_gradient_error if trains else None,
+            min_update_kept=asked.min_update_kept or None if trains and stored_low else None,
+        )
+        self._trials = list(begun.several_of(Trial).get(case.case_id, [])) if begun else []
         self._space = self._looked_into()
         self._unconfirmed = ""
 
@@ -580,15 +586,6 @@ class _Search:
             case_id=self._space.case_id, kept=kept, minimal=smallest.minimal, unconfirmed=self._unconfirmed
         )
         return self._timed(ended, kept) if kept else ended
-
-    def _own_limits(self) -> Limits:
-        """Return the limits of the case: on gradients in training, on updates of weights stored in half."""
-        case, asked = self._piece.planned.case, self._session.asked
-        row, trains = PRECISIONS[case.precision], case.phase == "training"
-        stored_low = row.storage != "float32" and row.autocast is None and not row.master
-        gradient = asked.max_gradient_error if trains else None
-        update = asked.min_update_kept or None if trains and stored_low else None
-        return Limits(max_error=asked.max_error, max_gradient_error=gradient, min_update_kept=update)
 
     def _looked_into(self) -> SearchSpace:
         """Return the space; raises `UsageError` where it differs from the run's record of the network."""

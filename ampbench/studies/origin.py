@@ -55,44 +55,33 @@ def conclusions(_: Case, record: OriginPass) -> Iterator[Statement]:
     else:
         strange = record.first_nonfinite is not None or any(row.overflowed for row in compared)
         yield state(Origin.UNDEFINED, strange=int(strange))
-    yield from _kept(record)
-    events = list(_events(compared))
-    yield from events
+    best = [(row.module, row.kept_rel_l2) for row in ranked(record.modules) if row.kept_rel_l2 is not None]
+    if best and record.output_rel_l2 != 0:
+        module, error = best[0]
+        share = None if record.output_rel_l2 is None else 1 - error / record.output_rel_l2
+        if share is not None and share < _MATTERS:
+            yield info(Origin.SPREAD, module=module, share=max(share, 0.0))
+        else:
+            then = ", ".join(name for name, _ in best[1:3]) or None
+            yield advise(Origin.KEPT, module=module, error=error, share=share, then=then)
+    overflows = [row.module or ROOT for row in ranked(compared) if row.overflowed and not row.inputs_overflowed]
+    flushes = [row.module or ROOT for row in compared if row.flushed >= FLUSHES * row.elements]
+    facts = {"modules": len(compared)}
+    if overflows:
+        yield state(Origin.OVERFLOWS, names=few(overflows), count=len(overflows), **facts)
+    if flushes:
+        yield state(Origin.FLUSHES, names=few(flushes), count=len(flushes), least=FLUSHES, **facts)
     worst = sorted((row for row in compared if row.own_rel_l2), key=lambda row: -(row.own_rel_l2 or 0.0))
     if worst and not record.ablations:
         names = ", ".join(row.module or ROOT for row in worst[:3])
         yield advise(Origin.WORST, names=names, error=worst[0].own_rel_l2)
-    elif compared and not worst and not events:
+    elif compared and not worst and not overflows and not flushes:
         yield info(Origin.EXACT)
     if record.first_nonfinite is not None:
         yield state(Origin.FIRST, first=str(record.first_nonfinite))
     if left := [row.note or "no reason given" for row in record.modules if not row.elements]:
         reasons = few(f"{reason} ({count:,})" for reason, count in Counter(left).most_common())
         yield info(Origin.LEFT_OUT, count=len(left), modules=len(record.modules), reasons=reasons)
-
-
-def _kept(record: OriginPass) -> Iterator[Statement]:
-    """Yield the modules that lower the output's error most when kept in fp32 alone."""
-    best = [(row.module, row.kept_rel_l2) for row in ranked(record.modules) if row.kept_rel_l2 is not None]
-    if not best or record.output_rel_l2 == 0:
-        return
-    module, error = best[0]
-    share = None if record.output_rel_l2 is None else 1 - error / record.output_rel_l2
-    if share is not None and share < _MATTERS:
-        yield info(Origin.SPREAD, module=module, share=max(share, 0.0))
-    else:
-        then = ", ".join(name for name, _ in best[1:3]) or None
-        yield advise(Origin.KEPT, module=module, error=error, share=share, then=then)
-
-
-def _events(compared: Sequence[ModuleError]) -> Iterator[Statement]:
-    """Yield the modules that overflow on inputs that fit, and those that flush."""
-    facts = {"modules": len(compared)}
-    if rows := [row for row in ranked(compared) if row.overflowed and not row.inputs_overflowed]:
-        yield state(Origin.OVERFLOWS, names=few(row.module or ROOT for row in rows), count=len(rows), **facts)
-    if rows := [row for row in compared if row.flushed >= FLUSHES * row.elements]:
-        names = few(row.module or ROOT for row in rows)
-        yield state(Origin.FLUSHES, names=names, count=len(rows), least=FLUSHES, **facts)
 
 
 Placed = tuple[int, ModuleError]
