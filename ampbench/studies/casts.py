@@ -349,12 +349,9 @@ def _model_casts(trace: CastTrace, graph: GraphTrace) -> list[Cast]:
     return [cast for cast in trace.casts if cast.phase in phases and cast.index in within]
 
 
-def _op(name: str) -> str:
-    return name.removeprefix("aten.")
-
-
-def _called(row: Row) -> str:
-    return row["function"].replace("torch.nn.functional.", "F.").removeprefix("torch.") or UNDEFINED
+def _short(name: str) -> str:
+    """Return the name of an op or a function as people write it: "addmm", "F.linear"."""
+    return name.removeprefix("aten.").replace("torch.nn.functional.", "F.").removeprefix("torch.")
 
 
 def _modules(row: Row) -> str:
@@ -393,7 +390,10 @@ COUNTS = _columns(
 """Of casts that have something in common."""
 ORIGINS = [*_columns(("what", "what"), ("origin", "asked for by")), *COUNTS]
 OPS = [
-    *_columns(("op", "for op", "", lambda row: _op(row["op"]) or STORED), ("function", "called as", "", _called)),
+    *_columns(
+        ("op", "for op", "", lambda row: _short(row["op"]) or STORED),
+        ("function", "called as", "", lambda row: _short(row["function"]) or UNDEFINED),
+    ),
     *COUNTS,
 ]
 INSIDE = [dataclasses.replace(column, head="inputs") if column.key == "casts" else column for column in OPS]
@@ -421,7 +421,9 @@ UNDONE = _columns(
 )  # fmt: skip
 STEP = _columns(
     ("index", "#", "whole", lambda row: f"{row['index']}"), ("phase", "phase"),
-    ("op", "op", "", lambda row: _op(row["name"])), ("dtypes", "dtypes", "", _flow), ("seconds", "traced", "s"),
+    ("op", "op", "", lambda row: _short(row["name"])),
+    ("dtypes", "dtypes", "", _flow),
+    ("seconds", "traced", "s"),
     ("place", "module, or what is cast", "", _place),
 )  # fmt: skip
 
