@@ -396,7 +396,7 @@ def op_rows(trace: CastTrace) -> list[dict[str, Any]]:
     ]
 
 
-CAST_COLUMNS = tuple(field.name for field in structs.fields(Cast))
+CAST_COLUMNS = Cast.__struct_fields__
 _OF_OP = (
     "index", "name", "function", "module", "phase", "recomputed", "inputs", "outputs", "source", "seconds",
 )  # fmt: skip

@@ -301,7 +301,6 @@ TEMPLATES: Mapping[str, str] = {
         "fused on a GPU"
     ),
     "casts-saved": "{casts:counted;cast} could be saved",
-    "casts-step": "the step takes {seconds:s} untraced (median of {builds:counted;build})",
     "casts-weights": (
         "{uses:counted;use of a weight;uses of weights}: {cast} cast, {reused} reused from autocast's cache, {idle} "
         "not needed; the cache {cache:if|keeps |B| alive until autocast's region ends}{cache:else|holds nothing}"

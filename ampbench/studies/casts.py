@@ -89,7 +89,6 @@ class Casts(StrEnum):
     MADE = "casts-made"
     PROMOTED = "casts-promoted"
     SAVED = "casts-saved"
-    STEP = "casts-step"
     WEIGHTS = "casts-weights"
     GRAPH = "casts-graph"
     NO_GRAPH = "casts-no-graph"
@@ -113,9 +112,7 @@ def conclusions(case: Case, record: CastPass) -> Iterator[Statement]:
     if inside := trace.promotions:
         ops = len({promotion.operation for promotion in inside})
         yield info(Casts.PROMOTED, ops=ops, inputs=len(inside), bytes=bytes_moved(inside))
-    if step is not None:
-        yield info(Casts.STEP, seconds=step, builds=len(record.step_samples))
-    elif record.step_samples:
+    if step is None and record.step_samples:
         yield advise(Timing.NOISY, widest=WIDEST)
     yield from filter(None, [busy(record.fitness)])
     if trace.weights and trace.casts:

@@ -79,7 +79,6 @@ def test_a_summary_says_what_one_linear_casts_and_which_cast_could_be_saved(stor
     assert lines[1].startswith("  3 casts a step, 1.97 KiB, ")
     head = " ".join(said.out.partition("Where they come from")[0].split())
     assert "3 casts could be saved." in head
-    assert "The step takes 1.01 ms untraced (median of 3 builds)." in head
     assert "compiled: not made: RuntimeError: no." in head
     weights, inputs = [words(line) for line in lines if "store in bf16" in line]
     assert inputs[:5] == ["input", "input", "1", "384", "B"]
