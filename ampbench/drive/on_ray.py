@@ -29,14 +29,10 @@ from ampbench.errors import NothingToRunError, UsageError, bounded, in_one_line
 from ampbench.records.case import VISIBLE_DEVICES
 from ampbench.records.wire import Reply, Request, read_reply, read_request, ready_line, reply_line, request_line
 
-NODE_ID = "ray.io/node-id"
-"""Ray's label for a node's id."""
 SET_BY_RAY = ["OMP_NUM_THREADS", *VISIBLE_DEVICES]
 """Variables that Ray sets for an actor's CPUs and devices, and that a local run would not have."""
 ANSWER_SECONDS = 20.0
 """The time limit for an answer of a cluster's head; Ray alone tries for 14 minutes, deaf to Ctrl-C."""
-JOIN = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
-"""A program that joins the cluster at an address."""
 GONE_SECONDS = 40.0
 """The silence of a cluster's head that ends its fleet: after 60 s Ray ends this process in any case."""
 LEFT_BEHIND = (".git", ".venv", "results", "__pycache__")
@@ -159,8 +155,9 @@ class RayCluster:
         Raises `NothingToRunError` where the node cannot measure, is lost, or the cluster is closed.
         """
         cpus, devices = (self._resources[place].get(kind, 0) for kind in ("CPU", "GPU"))
+        on_node = {"ray.io/node-id": place}
         actor_class = ray.remote(_node_class()).options(
-            num_cpus=cpus, num_gpus=devices, label_selector={NODE_ID: place}, max_restarts=0, max_task_retries=0
+            num_cpus=cpus, num_gpus=devices, label_selector=on_node, max_restarts=0, max_task_retries=0
         )
         self._actors[place] = actor_class.remote(SET_BY_RAY)
         ready, memory_limit = self.ask(place, "ready")
@@ -193,7 +190,7 @@ def _require_head(address: str, dialled: str) -> None:
     """Raise `OSError` unless a process can join the cluster at an address, which Ray dials as `dialled`."""
     deadline = time.monotonic() + ANSWER_SECONDS
     socket.create_connection(_host_and_port(dialled), timeout=ANSWER_SECONDS / 2).close()
-    join = [sys.executable, "-c", JOIN, address]
+    join = [sys.executable, "-c", "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)", address]
     try:
         joined = subprocess.run(join, capture_output=True, text=True, timeout=deadline - time.monotonic(), check=False)
     except subprocess.TimeoutExpired:

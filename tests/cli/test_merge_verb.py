@@ -116,11 +116,3 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
     assert said in done.err
     assert done.err.count("\n") == 1
     assert not Path("results").exists()
-
-
-def test_a_dry_run_shows_the_plan_of_the_shard(ampbench: Callable[..., Any], tmp_path: Path) -> None:
-    parts = [ampbench("run", *SELECTED, "--shard", f"{one}/2", "--dry-run").out.split() for one in (1, 2)]
-    whole = ampbench("run", *SELECTED, "--dry-run").out.split()
-    ids = [{word for word in words if "/cpu/" in word} for words in (*parts, whole)]
-    assert ids[0] | ids[1] == ids[2]
-    assert not ids[0] & ids[1]

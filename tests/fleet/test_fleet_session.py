@@ -1,8 +1,10 @@
 """The session of a fleet against machines of a script: no process, no Ray."""
 
+import contextlib
 import errno
 import itertools
 import os
+import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from ampbench.store import StoredRun, list_runs, read_run
 from ampbench.trend.values import read_runs
 from tests.fleet.scripted_cluster import HERE, Machine, ScriptedCluster, fleet_session
 
-ROUNDS = 3
+ROUNDS, KILLS = 3, 50
 
 
 @pytest.fixture(autouse=True)
@@ -166,18 +168,20 @@ class Interruption:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interruption_keeps_all_measured_turns_and_a_resumed_fleet_measures_the_rest(
-    tmp_path: Path, ids: list[str]
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, KILLS))])
+def test_interruptions_and_deaths_at_random_lose_nothing_and_a_resumed_fleet_measures_the_rest(
+    seed: int, tmp_path: Path, ids: list[str]
 ) -> None:
-    session = fleet_session(cluster_of(Machine("a"), Machine("b")), tmp_path, SPREAD, Interruption(20))
-    assert session.run() == "interrupted"
-    runs = runs_of(tmp_path)
-    assert {run.ended for run in runs.values()} == {"interrupted"}
-    again = cluster_of(Machine("a"), Machine("b"), Machine("c"))
-    assert fleet_session(again, tmp_path, SPREAD, earlier=list(runs.values())).run() == "complete"
-    found = runs_of(tmp_path)
-    assert_whole(found, ids)
-    assert {name: found[name].path for name in runs} == {name: run.path for name, run in runs.items()}
+    draw, runs, whole = random.Random(seed), dict[str, StoredRun](), False
+    while not whole:
+        machines = [Machine(name, dies=draw.choice([float("inf"), draw.randrange(1, 30)])) for name in "abc"]
+        interruption, earlier = Interruption(draw.randrange(5, 60)), runs
+        with contextlib.suppress(NothingToRunError):  # all died as they began
+            session = fleet_session(cluster_of(*machines), tmp_path, SPREAD, interruption, [*earlier.values()])
+            whole = session.run() == "complete" and not session.left
+        runs = runs_of(tmp_path)
+        assert {name: runs[name].path for name in earlier} == {name: run.path for name, run in earlier.items()}
+    assert_whole(runs, ids)
 
 
 def test_a_resumed_fleet_reads_as_one_run_everywhere(tmp_path: Path, ids: list[str]) -> None:
