@@ -112,11 +112,11 @@ def program_of(check: Check, device: str = "cpu") -> str:
     helpers = [text for text in needed if not text.startswith(_IMPORT)]
     described, *_, answer = function.body
     body = "\n".join(area.lines[described.end_lineno : answer.lineno - 1]).strip("\n").splitlines()
-    answered = _answered(answer, area)
+    body += _answered(answer, area)
     if check.raises is None:
-        body = _dedented([*body, *answered])
-    else:  # what is expected stands before
-        body = [*_dedented(answered[:1]), "try:", *body, *answered[1:], f"except {check.raises.__name__} as error:"]
+        body = _dedented(body)
+    else:
+        body = ["try:", *body, f"except {check.raises.__name__} as error:"]
         body += ['    seen = f"{type(error).__name__}: {str(error).splitlines()[0]}"']
     parts = [
         "\n".join(_dedented(area.lines_of(described))),

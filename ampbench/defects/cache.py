@@ -47,6 +47,7 @@ def sac_shared_weight(device: str) -> Answer:
     Remedy: checkpoint under torch.autocast(..., cache_enabled=False), or enter a region within each checkpointed
     function and none around them.
     """
+    expected = seen = "backward runs"
     layer = torch.nn.Linear(4, 4, device=device)
     batch = torch.ones(2, 4, device=device)
     saving = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
@@ -54,7 +55,7 @@ def sac_shared_weight(device: str) -> Answer:
         first = checkpoint(layer, batch, use_reentrant=False, context_fn=saving)
         second = checkpoint(layer, first, use_reentrant=False, context_fn=saving)
     second.float().sum().backward()
-    return "backward runs", "backward runs"
+    return expected, seen
 
 
 @defect("#159359", "#148831", "#182580", mended="2.13", matters=(TRAINING,), devices=CPU_ALONE)
@@ -174,7 +175,8 @@ def dead_weight_casts(device: str) -> Answer:
         for _ in range(8):
             torch.nn.functional.linear(batch, torch.nn.Parameter(torch.ones(4, 4, device=device)))
         held = sum(not cast.expired() for cast, _ in casts.made)
-    return "of 8 weights that are gone at most 1 cast is held", f"{held} casts are held", held <= 1
+    expected = "after 8 weights that are gone at most 1 cast is held"
+    return expected, f"after 8 weights that are gone {held} casts are held", held <= 1
 
 
 @defect("ecmwf/anemoi-core#134", "huggingface/transformers#8403", matters=(INFERENCE,), by_design=True)
@@ -219,7 +221,7 @@ def uncached_weight_copies(device: str) -> Answer:
     copies = len(
         {tensor.data_ptr() for tensor in saved if tensor.shape == weight.shape and tensor.dtype != weight.dtype}
     )
-    return "copies of the weight that 8 uses keep: 1", f"copies of the weight that 8 uses keep: {copies}"
+    return "8 uses keep 1 copy of the weight", f"8 uses keep {copies} cop{'y' if copies == 1 else 'ies'} of the weight"
 
 
 @defect(
@@ -240,7 +242,10 @@ def frozen_weight_casts(device: str) -> Answer:
     with torch.autocast(device, dtype=torch.bfloat16), torch.no_grad(), casts_made() as casts:
         torch.nn.functional.linear(batch, weight)
         torch.nn.functional.linear(batch, weight)
-    return "casts of the weight in 2 uses: 1", f"casts of the weight in 2 uses: {len(casts.made)}"
+    return (
+        "2 uses cast the weight 1 time",
+        f"2 uses cast the weight {len(casts.made)} time{'s' * (len(casts.made) != 1)}",
+    )
 
 
 @defect("sgl-project/sglang-omni#2262", "#165068", matters=(INFERENCE,), by_design=True, fake=True)
@@ -255,7 +260,10 @@ def inference_mode_casts(device: str) -> Answer:
     with torch.autocast(device, dtype=torch.bfloat16), torch.inference_mode(), casts_made() as casts:
         torch.nn.functional.linear(batch, weight)
         torch.nn.functional.linear(batch, weight)
-    return "casts of the weight in 2 uses: 1", f"casts of the weight in 2 uses: {len(casts.made)}"
+    return (
+        "2 uses cast the weight 1 time",
+        f"2 uses cast the weight {len(casts.made)} time{'s' * (len(casts.made) != 1)}",
+    )
 
 
 @defect("#48696", "#48936", by_design=True, fake=True)
@@ -270,7 +278,8 @@ def view_weight_casts(device: str) -> Answer:
     with torch.autocast(device, dtype=torch.bfloat16), torch.no_grad(), casts_made() as casts:
         torch.matmul(batch, weight.t())
         torch.matmul(batch, weight.t())
-    return "casts of the weight in 2 products: 1", f"casts of the weight in 2 products: {len(casts.made)}"
+    expected = "2 products cast the weight 1 time"
+    return expected, f"2 products cast the weight {len(casts.made)} time{'s' * (len(casts.made) != 1)}"
 
 
 @defect(
@@ -290,7 +299,9 @@ def jit_trace_cache(device: str) -> Answer:
     """
     layer = torch.nn.Linear(4, 4, device=device).eval()
     batch = torch.ones(2, 4, device=device)
+    expected = seen = "the traced layer gives what the layer gives"
     with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
         traced = torch.jit.trace(layer, batch)
-        same = torch.equal(traced(batch), layer(batch))
-    return "equal to the layer's output: True", f"equal to the layer's output: {same}"
+        if not torch.equal(traced(batch), layer(batch)):
+            seen = "the traced layer gives something else"
+    return expected, seen
