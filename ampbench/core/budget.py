@@ -3,29 +3,11 @@
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ampbench.errors import UnknownNameError, UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit between 0 and `most`; messages call it `kind`."""
-
-    kind: str
-    most: float = math.inf
-
-
-def _limit(default: float, limit: Limit) -> Any:
-    return field(default=default, metadata={"limit": limit})
-
-
-_ERROR = Limit("a relative error of 0 or more")
-_SHARE = Limit("a share between 0 and 1", most=1.0)
-_DIVERGENCE = Limit("a divergence of 0 nats or more")
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class' attributes are the defaults of a search
@@ -56,25 +38,27 @@ class Budget:
     Raises `UsageError` for a negative limit, a limit that is no number, or an agreement above 1.
     """
 
-    output_rel_l2: float = _limit(2e-2, _ERROR)
-    argmax_agreement: float = _limit(0.99, _SHARE)
-    grad_rel_l2: float = _limit(1e-1, _ERROR)
-    grad_flushed_share: float = _limit(1e-2, _SHARE)
-    kl_mean: float = _limit(1e-2, _DIVERGENCE)
-    kl_p99: float = _limit(1e-1, _DIVERGENCE)
-    logprob_gap_mean: float = _limit(5e-2, _DIVERGENCE)
-    logprob_gap_p99: float = _limit(2e-1, _DIVERGENCE)
-    loss_rel_error: float = _limit(5e-2, _ERROR)
+    output_rel_l2: float = 2e-2
+    argmax_agreement: float = 0.99
+    grad_rel_l2: float = 1e-1
+    grad_flushed_share: float = 1e-2
+    kl_mean: float = 1e-2
+    kl_p99: float = 1e-1
+    logprob_gap_mean: float = 5e-2
+    logprob_gap_p99: float = 2e-1
+    loss_rel_error: float = 5e-2
 
     def __post_init__(self) -> None:
-        for name, limit in LIMITS.items():
-            value = getattr(self, name)
-            if not 0 <= value <= limit.most:
-                raise UsageError(f"{name} is {limit.kind}, not {value:g}")
+        for name in LIMITS:
+            value, most = getattr(self, name), 1.0 if name in _SHARES else math.inf
+            if not 0 <= value <= most:
+                kind = "a share between 0 and 1" if name in _SHARES else "a number of 0 or more"
+                raise UsageError(f"{name} is {kind}, not {value:g}")
 
 
-LIMITS: Mapping[str, Limit] = MappingProxyType({limit.name: limit.metadata["limit"] for limit in fields(Budget)})
-"""The range of each limit of a budget, by its name."""
+LIMITS = tuple(limit.name for limit in fields(Budget))
+"""The names of the limits of a budget."""
+_SHARES = ("argmax_agreement", "grad_flushed_share")
 LEAST_KEPT = 0.98
 """The least share of an update that must arrive: a convention. A loss repeats in every step, like a learning rate
 smaller by this share; comparisons call 2% unchanged."""

@@ -431,31 +431,27 @@ def share_bound(successes: ArrayLike, trials: ArrayLike) -> Floats:
     case of the binomial", Biometrika 1934.
     """
     counts, totals = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
-    pairs = list(zip(counts[totals > 0].tolist(), totals[totals > 0].tolist(), strict=True))
-    distinct = set(pairs)
-    bounds = np.full(totals.shape, np.nan)
-    if len(distinct) <= _FEW and all(number - count <= _FEW for count, number in distinct):
-        known = {(count, number): _share_bound(count, number) for count, number in distinct}
-        bounds[totals > 0] = [known[pair] for pair in pairs]
-        return bounds
-    from scipy.special import betaincinv
-
-    bounds[totals > 0] = betaincinv(counts[totals > 0], (totals - counts + 1)[totals > 0], _ALPHA)
-    return np.where(counts > 0, bounds, np.where(totals > 0, 0.0, np.nan))
+    pairs = list(zip(counts.ravel().tolist(), totals.ravel().tolist(), strict=True))
+    known = {pair: _share_bound(*pair) for pair in set(pairs)}
+    return np.array([known[pair] for pair in pairs], np.float64).reshape(counts.shape)
 
 
 _ALPHA = 0.05
 _FEW = 50
-"""Up to this many shares, of as many failures each, need no SciPy."""
+"""Up to this many failures need no SciPy."""
 
 
 def _share_bound(successes: float, trials: float) -> float:
-    """Return the same bound for one share with few failures, by bisection."""
+    """Return the same bound for one share, of few failures by bisection."""
+    if not (trials > 0 and successes):
+        return 0.0 if trials > 0 else math.nan
     failures = int(trials - successes)
-    if not successes:
-        return 0.0
     if not failures:
         return float(_ALPHA ** (1 / trials))
+    if failures > _FEW:
+        from scipy.special import betaincinv
+
+        return float(betaincinv(successes, failures + 1, _ALPHA))
     low, high = failures / trials, 1.0
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if chance_of_at_most(failures, int(trials), middle) > _ALPHA else (low, middle)

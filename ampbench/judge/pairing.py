@@ -122,11 +122,12 @@ class EnvironmentDifferences:
 
     def __init__(self, baseline: Header, candidate: Header, devices: Iterable[str], settings: Mapping[str, str]):
         self.found: list[Difference] = []
-        self._of_device: dict[str, list[Difference]] = {}
+        self._of: list[str] = []  # their device types, "" for others
         self._inexact = not _same_code(baseline, candidate)
         before, after = baseline.environment, candidate.environment
         for name, field in _MACHINE.items():
             self._compare(name, getattr(before, field), getattr(after, field), matters=True)
+        self._of += [""] * len(self.found)
         for device in dict.fromkeys(devices):
             self._compare_device(device, before, after)
         on_purpose = bool(settings.keys() & {"threads", *THREAD_VARIABLES})
@@ -154,26 +155,20 @@ class EnvironmentDifferences:
         ours, theirs = (header.arm.settings if header.arm else {} for header in (baseline, candidate))
         for name in self._compare_each(ours, theirs, "setting "):
             self._inexact = self._inexact or name.isupper() or name in _OTHER_COMPUTATION
+        self._of += [""] * (len(self.found) - len(self._of))
 
     def obstacles(self, device: str) -> list[Difference]:
         """Return the differences that make times of `device` incomparable."""
-        of_device = self._of_device.get(device, [])
-        every = [difference for known in self._of_device.values() for difference in known]
-        return [
-            difference
-            for difference in self.found
-            if difference.matters and (difference in of_device or difference not in every)
-        ]
+        known = zip(self.found, self._of, strict=True)
+        return [difference for difference, of in known if difference.matters and of in ("", device)]
 
     def same(self, device: str) -> bool:
         """Return whether exact numbers of `device` must be equal to the last bit: same code, same environment."""
-        differences = [
-            difference for difference in self._of_device.get(device, []) if difference.name != f"{device} {POWER_LIMIT}"
-        ]
-        return not (self._inexact or differences)
+        known = zip(self.found, self._of, strict=True)
+        differ = any(of == device and difference.name != f"{device} {POWER_LIMIT}" for difference, of in known)
+        return not (self._inexact or differ)
 
     def _compare_device(self, type: str, before: Environment, after: Environment) -> None:
-        first = len(self.found)
         ours, theirs = before.device(type), after.device(type)
         if type != "cpu":  # its name is the CPU's
             names = [card.name if card is not None and card.available else None for card in (ours, theirs)]
@@ -184,7 +179,7 @@ class EnvironmentDifferences:
             limits = [card.state.power_limit_watts if card.state else None for card in (ours, theirs)]
             if None not in limits:
                 self._compare(f"{type} {POWER_LIMIT}", f"{limits[0]:.0f} W", f"{limits[1]:.0f} W", matters=True)
-        self._of_device[type] = self.found[first:]
+        self._of += [type] * (len(self.found) - len(self._of))
 
     def _compare_each(self, before: Mapping[str, str], after: Mapping[str, str], prefix: str = "") -> list[str]:
         """Record the differences of two tables, with `prefix` before each name; return the names without it."""

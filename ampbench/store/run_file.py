@@ -108,11 +108,7 @@ def decode_header(data: bytes) -> Header:
     try:
         schema = int(msgspec.json.decode(data)["header"]["schema"])
     except (*_UNREADABLE, LookupError, TypeError, ValueError):
-        try:
-            kind, _ = decode(data)
-        except LineError:
-            raise LineError("no header of an ampbench run: this is another program's file or a damaged one") from None
-        raise LineError(f"no header: the file begins with a {kind}, so its beginning is lost") from None
+        raise LineError("no header of an ampbench run: this is another program's file or a damaged one") from None
     if schema != SCHEMA:
         age = "a newer" if schema > SCHEMA else "an earlier"
         advice = "upgrade ampbench" if schema > SCHEMA else "read it with that one, or measure anew"

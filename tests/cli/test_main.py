@@ -163,7 +163,7 @@ def test_limits_of_the_project_judge(results: Path, tmp_path: Path, ampbench: Ru
     [
         ("output_rel_l3 = 1", "unknown limit 'output_rel_l3': did you mean output_rel_l2"),
         ("kl_mean = 'little'", "the limit kl_mean must be a number, not 'little'"),
-        ("kl_mean = -1", "kl_mean is a divergence of 0 nats or more, not -1"),
+        ("kl_mean = -1", "kl_mean is a number of 0 or more, not -1"),
     ],
 )
 def test_a_limit_that_cannot_be_one_is_refused_in_one_line(
