@@ -360,15 +360,8 @@ def _became_undefined(pair: Pair, metric: str, values: Values) -> Change | None:
     elsewhere = errors.reference_nan or (isinstance(errors, OutputDivergence) and errors.unlike)
     if not (elements or elsewhere) and metric != "param_rel_l2":
         return None
-    facts: dict[str, float | str] = {
-        "undefined": "candidate" if worse else "baseline",
-        "elements": elements,
-        "what": part,
-    }
-    if (elements or elsewhere) and worse:
-        facts["why"] = _undefined(metric, broken_side)
-    elif elsewhere:
-        facts["dtype"] = broken_side.reference.dtype
+    why = {"why": _undefined(metric, broken_side)} if (elements or elsewhere) and worse else {}
+    facts = {"undefined": "candidate" if worse else "baseline", **why}
     status = ChangeStatus.REGRESSED if worse else ChangeStatus.IMPROVED
     return change_of(pair.baseline.case, metric, status, ChangeCode.BEYOND_THRESHOLD, facts, values)
 

@@ -122,12 +122,13 @@ class Frame:
     @cached_property
     def interval(self) -> tuple[stats.Floats, stats.Floats]:
         """The ends of the 95% interval of seconds_median."""
-        return self.run.own.intervals(self.run.rounds.seconds)
+        own = self.run.own
+        return stats.log_t_intervals(self.run.rounds.seconds[own.order], own.lengths)
 
     @cached_property
     def items(self) -> stats.Floats:
         """The items per step."""
-        return self.numbers("case.case_id", self.run.items)
+        return self.numbers("case.case_id", self.run.items.get)
 
     @cached_property
     def decided(self) -> tuple[stats.Floats, stats.Floats]:

@@ -30,16 +30,12 @@ BEST, TIED, ALONE = "best", "tied", "alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The measurements of one machine, or of several equal ones; `name` is unique.
-
-    `seconds` are the values of each case's rounds, by its id.
-    """
+    """The measurements of one machine, or of several equal ones; `name` is unique."""
 
     name: str
     stored: StoredRun
     rows: Sequence[Row]
     takes: Mapping[Group, Take]
-    seconds: Mapping[str, Sequence[float]]
 
     @property
     def place(self) -> Place:
@@ -83,19 +79,10 @@ def document(runs: Sequence[StoredRun], budget: Budget, *, everything: bool = Fa
 def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]) -> list[Machine]:
     """Return a machine with a unique name for each device of each run, given its rows and takes."""
     measured = [part for run in measured for part in _by_device(*run)]
+    names = _names([stored for stored, *_ in measured])
     return [
-        Machine(
-            name=name,
-            stored=stored,
-            rows=rows,
-            takes=takes,
-            seconds={
-                case_id: [timed.seconds for timed in rounds]
-                for case_id, rounds in MeasuredRun.of(stored).timed.items()
-                if rounds
-            },
-        )
-        for name, (stored, rows, takes) in zip(_names([stored for stored, *_ in measured]), measured, strict=True)
+        Machine(name=name, stored=stored, rows=rows, takes=takes)
+        for name, (stored, rows, takes) in zip(names, measured, strict=True)
     ]
 
 
@@ -144,7 +131,8 @@ def _times_as_fast(ours: tuple[Machine, Row], theirs: tuple[Machine, Row]) -> In
     seconds, base = _median(ours[1]), _median(theirs[1])
     if not seconds or not base:
         return Interval()
-    rounds = [np.log(np.array([machine.seconds.get(row["case_id"], [])])) for machine, row in (ours, theirs)]
+    timed = [MeasuredRun.of(machine.stored).timed.get(row["case_id"], []) for machine, row in (ours, theirs)]
+    rounds = [np.log(np.array([[measured.seconds for measured in own]])) for own in timed]
     if ours[0] is theirs[0] or min(logs.shape[1] for logs in rounds) < 2:
         return Interval(value=base / seconds)
     difference, error, freedom = (float(value[0]) for value in stats.welch(*rounds))

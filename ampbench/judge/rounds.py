@@ -131,10 +131,6 @@ class ByCase:
         medians[timed] = stats.segment_medians(values[self.order], self.lengths[timed])
         return medians
 
-    def intervals(self, values: stats.Floats) -> tuple[stats.Floats, stats.Floats]:
-        """Return the ends of each case's 95% t interval on logarithms (`stats.log_t_intervals`)."""
-        return stats.log_t_intervals(values[self.order], self.lengths)
-
 
 class MeasuredRun:
     """A `stored` run with its rounds as columns; `of` makes it.
@@ -148,7 +144,8 @@ class MeasuredRun:
         self.kinds = _kinds(stored)
         """The timing of each case, by its id: "sustained" or "in bursts"."""
         self.rounds = self._arrays()
-        self._items = {measured.case_id: measured.items_per_step for measured in stored.rounds}
+        self.items = {measured.case_id: measured.items_per_step for measured in stored.rounds}
+        """The items per step of each timed case."""
         self.weights: dict[str, str] = {}
         """The digest of the weights of each timed case."""
         self.differing: set[str] = set()
@@ -227,10 +224,6 @@ class MeasuredRun:
         every = starmap(TimedRound, zip(*values, strict=True))
         lengths = self.own.lengths.tolist()
         return {case_id: list(islice(every, count)) for case_id, count in zip(self.places, lengths, strict=True)}
-
-    def items(self, case_id: str) -> float | None:
-        """Return the items per step of a case, None if it was not timed."""
-        return self._items.get(case_id)
 
     def case(self, case: Case) -> "MeasuredCase":
         """Return a case with its measurements."""

@@ -147,7 +147,7 @@ def time_findings(
                 TIME,
                 status,
                 code,
-                {**facts_of(decision, units, fresh[cell]), **disturbed},
+                {"of": units, "fresh": fresh[cell], **disturbed},
                 _seconds(pair),
                 change=change[0],
                 low=change[1],
@@ -181,7 +181,7 @@ def _mean_findings(pair: Pair, decision: Decision, threshold: float, units: str,
             MEAN,
             beyond if code is ChangeCode.BEYOND_THRESHOLD else ChangeStatus.INCONCLUSIVE,
             code,
-            facts_of(decision, units, fresh),
+            {"of": units, "fresh": fresh},
             [_mean(side) for side in pair],
             change=decision.mean_change,
             low=decision.mean_low,
@@ -364,17 +364,11 @@ def _control(names: Sequence[str], fired: Sequence[Fired], decisions: Sequence[D
     return ControlVerdict(cells=cells, fired=False, code=ControlCode.QUIET, facts={"change": largest, "case": name})
 
 
-def facts_of(decision: Decision, units: str, fresh: int) -> dict[str, float | str]:
-    """Return the facts of a time's code: the counted `units`, the number of `fresh` ones, and further codes."""
-    more: dict[str, float | str] = {} if decision.mean_code is None else {"mean_code": decision.mean_code}
-    return {"of": units, "fresh": fresh, "code": decision.code, **more}
-
-
 def _remarks(pair: Pair, decision: Decision) -> list[Statement]:
     remarks = []
     if reason := other_numbers(pair):
         remarks.append(state(Remark.OTHER_NUMBERS, **reason))
-    before, after = (side.run.items(side.case_id) for side in pair)
+    before, after = (side.run.items.get(side.case_id) for side in pair)
     if before is not None and after is not None and before != after:
         remarks.append(state(Remark.ITEMS, before=before, after=after))
     apart = abs(decision.slow_share_candidate - decision.slow_share_baseline)

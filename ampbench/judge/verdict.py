@@ -686,7 +686,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         ok = [verdict for verdict in gaining if verdict.status is Status.OK]
         equals = [verdict for verdict in ok if (speeds.interval(fastest_row, row_of[verdict.case_id])[0] or 0.0) <= 1.0]
         taken = min(equals, key=_nearness, default=fastest)
-        passed, facts = _passed(known, taken), _taken_facts(taken)
+        passed, facts = _passed(known, taken), _gains(taken)
         open_still = [verdict for verdict in known if not is_gain(verdict.speed)]
         looks = next((verdict for verdict in open_still if _speed(verdict) >= WORTH * _speed(taken)), None)
         if passed is None and looks is not None:
@@ -697,7 +697,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         return choice(Answer.TAKE, taken, passed, **facts)
     if saving := [verdict for verdict in right if _saves(verdict)]:
         taken = min(saving, key=_size)
-        return choice(Answer.SAVE, taken, _passed(known, taken), **_taken_facts(taken))
+        return choice(Answer.SAVE, taken, _passed(known, taken), **_gains(taken))
     if unknown := [verdict for verdict in gaining if verdict.status is Status.UNDECIDED]:
         return choice(Answer.UNDECIDED, None, unknown[0])
     if gaining:
@@ -721,22 +721,10 @@ def _passed(known: Sequence[Verdict], taken: Verdict) -> Verdict | None:
     return faster[0] if faster else min(smaller, key=_size, default=None)
 
 
-def _taken_facts(verdict: Verdict) -> dict[str, float | str | None]:
-    """Return the facts of a taken case."""
-    return {
-        "speed": verdict.speed.value,
-        "memory": verdict.memory.value if _size(verdict) <= MEMORY_WORTH_SAYING else None,
-        "evidence": verdict.evidence,
-        "batches": verdict.batches or None,
-        **_decided_by(verdict),
-    }
-
-
-def _decided_by(verdict: Verdict, prefix: str = "") -> dict[str, float | str | None]:
-    """Return the look that decided a verdict, with `prefix` before the names."""
-    facts = {name: getattr(verdict, name) for name in ("code", "number", "limit")}
-    facts |= {"subject": verdict.subject or None, "steps": verdict.steps or None}
-    return {f"{prefix}{name}": fact for name, fact in facts.items()}
+def _gains(verdict: Verdict) -> dict[str, float | str | None]:
+    """Return the speed of a taken case, and its memory if it saves any, as facts."""
+    memory = verdict.memory.value if _size(verdict) <= MEMORY_WORTH_SAYING else None
+    return {"speed": verdict.speed.value, "memory": memory}
 
 
 LOSES = (Refusal.PARAMETERS, Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM)
@@ -757,7 +745,8 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
         "passed_speed": None if smaller else passed.speed.value,
         "passed_memory": passed.memory.value if smaller else None,
         "passed_cause": passed.speed.cause or None,
-        **_decided_by(passed, "passed_"),
+        "passed_code": passed.code,
+        "passed_steps": passed.steps or None,
         "remedy": None if taken is not None and remedy == taken.precision else remedy,
     }
 

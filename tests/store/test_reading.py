@@ -180,7 +180,7 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
     ("content", "problem"),
     [
         (b'{"header":{"schema":8}}\n', "missing required field"),
-        (b'{"footer":{"ended":"complete","finished_at":"2026-01-31"}}\n', "the file begins with a footer"),
+        (b'{"footer":{"ended":"complete","finished_at":"2026-01-31"}}\n', "no header of an ampbench run"),
         pytest.param(
             b'{"header":{"asked":{"steps":' + b"[" * 100_000 + b"]" * 100_000 + b"}}}\n",
             "another program's file or a damaged one",
