@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,23 +21,15 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
+median = statistics.median
+"""For a few values ten times as fast as NumPy's."""
 ROUNDS_FOR_INTERVAL = 3
 """Fewer rounds give no interval: with two, a 95% t interval is 13 standard errors wide."""
 
 
 def numbers(values: list[float | None]) -> Floats:
     """Return numbers as an array, NaN for None."""
-    # a shortcut for most columns of most runs: NumPy would convert each value
-    if values and values.count(None) == len(values):
-        return np.full(len(values), np.nan)
     return np.array(values, dtype=np.float64)
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median of at least one value: for a few of them ten times as fast as NumPy's."""
-    ordered = sorted(values)
-    length = len(ordered)
-    return (ordered[(length - 1) // 2] + ordered[length // 2]) / 2
 
 
 INFLATED = 1.02

@@ -126,8 +126,6 @@ class ByCase:
     def medians(self, values: stats.Floats) -> stats.Floats:
         """Return the median of each case's `values`, one for each round of the run; NaN without a round."""
         medians, timed = np.full(len(self.lengths), np.nan), self.lengths > 0
-        if np.isnan(values).all():  # the machine does not report it
-            return medians
         medians[timed] = stats.segment_medians(values[self.order], self.lengths[timed])
         return medians
 
@@ -446,7 +444,7 @@ class Control:
     @property
     def ratio(self) -> float:
         """The median time of the control relative to its own."""
-        return stats.median(self.again.tolist()) / stats.median(self.own.tolist())
+        return float(stats.median(self.again.tolist()) / stats.median(self.own.tolist()))
 
     @property
     def apart(self) -> float:

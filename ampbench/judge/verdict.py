@@ -12,21 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
-from ampbench.core.budget import (
-    LEAST_KEPT,
-    LEAST_KEPT_OF_A_TENSOR,
-    LOSS_IN_NATS,
-    MOST_OF_LOSS,
-    MOST_OF_NOISE,
-    MOST_OF_RANGE,
-    MOST_OVER_SPREAD,
-    MOST_OVER_SPREAD_TRAINING,
-    MOST_STALL,
-    MOST_SWALLOWED,
-    MOST_UNSCALING,
-    OF_A_TENSOR,
-    Budget,
-)
+from ampbench.core import budget as limits
+from ampbench.core.budget import Budget
 from ampbench.core.metrics import LATE, LATER, reach
 from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, Undecided, state
@@ -131,7 +118,7 @@ class Look(NamedTuple):
         if self.limit == "argmax_agreement":
             return 1.0 - float(limit)
         noise = case.at(self.noise) if self.noise else 0.0
-        return math.inf if noise is None else max(float(self.times * limit), MOST_OF_NOISE * noise)
+        return math.inf if noise is None else max(float(self.times * limit), limits.MOST_OF_NOISE * noise)
 
     def value(self, case: Seen, budget: Budget) -> float | None:
         """Return the number; None: unknown, or it does not apply. A user's own limit holds for every output."""
@@ -172,7 +159,7 @@ def _within_noise(case: Seen) -> bool:
     if update is None or update.storage_rel_l2 is None or noise is None or error is None:
         return False
     stored = max(update.storage_rel_l2, update.state_rel_l2 or 0.0)
-    return bool(stored <= 1 - LEAST_KEPT and error <= MOST_OF_NOISE * noise)
+    return bool(stored <= 1 - limits.LEAST_KEPT and error <= limits.MOST_OF_NOISE * noise)
 
 
 OF_GRADIENTS = "gradients"
@@ -216,7 +203,7 @@ def _error(case: Seen) -> float | None:
 def _loss(case: Seen) -> float | None:
     """The relative error of the loss; None for a classifier whose loss is off by less than `LOSS_IN_NATS`."""
     error = number(case.row.get("loss_abs_error"))
-    small = error is not None and error <= LOSS_IN_NATS and case.at("found.output.predictions") is not None
+    small = error is not None and error <= limits.LOSS_IN_NATS and case.at("found.output.predictions") is not None
     return None if small else number(case.row.get("loss_rel_error"))
 
 
@@ -266,42 +253,42 @@ def _loss_breaks(case: Seen) -> float | None:
 
 
 LOOKS = (
-    Look(Refusal.INPUT_RANGE, "input_largest", MOST_OF_RANGE, partial(_of_range, column="input_largest")),
+    Look(Refusal.INPUT_RANGE, "input_largest", limits.MOST_OF_RANGE, partial(_of_range, column="input_largest")),
     Look(
         Refusal.TARGET_RANGE,
         "target_largest",
-        MOST_OF_RANGE,
+        limits.MOST_OF_RANGE,
         partial(_of_range, column="target_largest"),
         phase=TRAINING,
     ),
     Look(Refusal.OUTPUTS, "output_nonfinite", 0),
     Look(Refusal.PARAMETERS, "param_nonfinite", 0, _parameters, phase=TRAINING),
-    Look(Refusal.SCALE, "scaler_scale", MOST_UNSCALING, _unscaling, phase=TRAINING),
+    Look(Refusal.SCALE, "scaler_scale", limits.MOST_UNSCALING, _unscaling, phase=TRAINING),
     Look(Refusal.LOSS_BREAKS, "loss_rel_error", 0, _loss_breaks, phase=TRAINING),
-    Look(Refusal.LOSS_GRADIENT, "loss_rel_error", MOST_OF_LOSS, "found.loss_alone.grad_rel_l2", phase=TRAINING),
+    Look(Refusal.LOSS_GRADIENT, "loss_rel_error", limits.MOST_OF_LOSS, "found.loss_alone.grad_rel_l2", phase=TRAINING),
     Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", _error, "output_worst_name", INFERENCE),
-    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD, "", "output_spread_name", INFERENCE),
-    Look(Refusal.SPREAD, "output_over_spread", MOST_OVER_SPREAD_TRAINING, "", "output_spread_name", TRAINING),
+    Look(Refusal.SPREAD, "output_over_spread", limits.MOST_OVER_SPREAD, "", "output_spread_name", INFERENCE),
+    Look(Refusal.SPREAD, "output_over_spread", limits.MOST_OVER_SPREAD_TRAINING, "", "output_spread_name", TRAINING),
     Look(Refusal.GRADIENTS, "grad_rel_l2", 0, _gradients, phase=TRAINING),
     Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", phase=TRAINING, noise="found.gradient.noise"),
-    Look(Refusal.UPDATE, "update_kept", 1 - LEAST_KEPT, _lost, phase=TRAINING),
+    Look(Refusal.UPDATE, "update_kept", 1 - limits.LEAST_KEPT, _lost, phase=TRAINING),
     Look(
         Refusal.UPDATE_OF_TENSOR,
         "update_kept",
-        1 - LEAST_KEPT_OF_A_TENSOR,
+        1 - limits.LEAST_KEPT_OF_A_TENSOR,
         _lost_of_tensor,
         "update_worst_parameter",
         TRAINING,
     ),
-    Look(Refusal.UNMOVED, "update_kept", MOST_SWALLOWED, "nearest_update.swallowed_energy", phase=TRAINING),
-    Look(Refusal.NO_ROOM, "update_kept", MOST_SWALLOWED, _without_room, phase=TRAINING),
+    Look(Refusal.UNMOVED, "update_kept", limits.MOST_SWALLOWED, "nearest_update.swallowed_energy", phase=TRAINING),
+    Look(Refusal.NO_ROOM, "update_kept", limits.MOST_SWALLOWED, _without_room, phase=TRAINING),
     Look(
         Refusal.GRADIENT_OF_TENSOR,
         "grad_tensor_rel_l2",
         "grad_rel_l2",
         subject="grad_tensor_parameter",
         phase=TRAINING,
-        times=OF_A_TENSOR,
+        times=limits.OF_A_TENSOR,
         noise="found.gradient.tensor_noise",
     ),
     Look(Refusal.PROBABILITIES, "kl_mean", "kl_mean", phase=INFERENCE),
@@ -312,7 +299,7 @@ LOOKS = (
     Look(Refusal.LOSS, "loss_rel_error", "loss_rel_error", _loss, phase=TRAINING),
     Look(Refusal.DECISIONS, "argmax_agreement", "argmax_agreement", _disagreement, phase=INFERENCE),
     Look(Refusal.FLUSHED, "grad_flushed_share", "grad_flushed_share", _flushed, phase=TRAINING),
-    Look(Refusal.STATISTICS, "statistics_stall", MOST_STALL, phase=TRAINING),
+    Look(Refusal.STATISTICS, "statistics_stall", limits.MOST_STALL, phase=TRAINING),
     Look(Refusal.SKIPPED, "skipped_steps", 0, _skipped, phase=TRAINING),
 )
 """Everything that refuses a case: the first look over its limit does. Add further checks of one step here."""
