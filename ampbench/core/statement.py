@@ -156,7 +156,6 @@ class Note(StrEnum):
     SWITCHES = "switches-reset"
     PRESET = "preset-unused"
     RANDOM_WEIGHTS = "random-weights"
-    NO_CEILING = "no-ceiling"
     ABOVE_CEILING = "above-ceiling"
     UNSETTLED = "unsettled"
     OTHER_PROCESSES = "other-processes"

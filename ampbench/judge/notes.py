@@ -13,7 +13,6 @@ from ampbench.records.labels import Pending, emulated_of, few, kernels_said, not
 from ampbench.records.measured import CONV, NATIVE, Divergence, Round
 from ampbench.show.rows import Group, Row, grouped, number, precision_label
 from ampbench.store import StoredRun
-from ampbench.studies.ceilings import BINDING, Bounds, Ceiling
 from ampbench.workloads.index import LIBRARIES, RANDOM
 
 FPMATH_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
@@ -166,16 +165,6 @@ def _random_weights(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     yield [case.case_id for case in cases if case.parameters.get("weights") == RANDOM], {}
 
 
-def _ceilings_lacking(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    ceilings = stored.every(Ceiling)
-    bounds, known = Bounds(ceilings), {ceiling.device for ceiling in ceilings}
-    ok = [row for row in rows if row["outcome"] == "ok" and row["device"] in known]
-    bound = [bounds.of(stored.memory.get(row["case_id"]), row["device"]) for row in ok]
-    lacking = [f"{BINDING[operation]} in {dtype}" for limits in bound for operation, dtype in limits.lacking]
-    if lacking:
-        yield THE_RUN, {"operations": few(lacking)}
-
-
 def _above_ceiling(_: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
     shares = {row["case_id"]: number(row["ceiling_share"]) or 0.0 for row in rows}
     above = {case_id: share for case_id, share in shares.items() if share > CEILING_REACHED}
@@ -247,7 +236,6 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.SWITCHES, Severity.PROBLEM, _switches),
     (Note.PRESET, Severity.ADVICE, _preset),
     (Note.RANDOM_WEIGHTS, Severity.PROBLEM, _random_weights),
-    (Note.NO_CEILING, Severity.INFO, _ceilings_lacking),
     (Note.ABOVE_CEILING, Severity.PROBLEM, _above_ceiling),
     (Note.UNSETTLED, Severity.PROBLEM, _of_rounds(lambda measured: measured.steady is False)),
     (Note.OTHER_PROCESSES, Severity.PROBLEM, _others),

@@ -132,7 +132,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Note.RANDOM_WEIGHTS: (
         "{workloads}: random weights: a trained network errs differently; load its weights with --set weights=PATH"
     ),
-    Note.NO_CEILING: "no ceiling of {operations} is known here: ampbench study ceilings, then measure again",
     Note.ABOVE_CEILING: (
         "{cases}: above the measured peak ({share:share}), so the peak or the FLOP count is wrong; measure the "
         "ceilings again: ampbench study ceilings"

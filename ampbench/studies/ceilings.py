@@ -244,14 +244,10 @@ BINDING = {MATMUL: "products", CONV: "convolutions", ATTENTION: "attention"}
 
 
 class Bound(NamedTuple):
-    """The `least` seconds of a step, and a word for what `binds` it; None where they are not known.
-
-    `lacking` are the operations and dtypes without a ceiling: with any, nothing is bounded.
-    """
+    """The `least` seconds of a step, and a word for what `binds` it; None where they are not known."""
 
     least: float | None = None
     binds: str | None = None
-    lacking: Sequence[tuple[str, str]] = ()
 
 
 class Bounds:
@@ -262,26 +258,25 @@ class Bounds:
         self._best = cache(partial(best, self._ceilings))
 
     def of(self, memory: MemoryPass | None, device: str) -> Bound:
-        """Return the bounds of a step on a type of device, from its `memory` pass; an empty bound without counted work.
+        """Return the bounds of a step on a type of device, from its `memory` pass.
 
-        Memory gives no bound where bytes were not counted, or bandwidth was not measured at this size.
+        An empty bound without counted work, and if one of its operations has no ceiling. Memory gives no bound where
+        bytes were not counted, or bandwidth was not measured at this size.
         """
         if memory is None or memory.flops_by_operation is None:
             return Bound()
         seconds: dict[str, float] = {}
-        lacking = []
         for operation, counts in memory.flops_by_operation.items():
             for dtype, count in counts.items():
-                if rate := self._best(device, dtype, operation):
-                    seconds[operation] = seconds.get(operation, 0.0) + count / rate
-                else:
-                    lacking.append((operation, dtype))
+                if not (rate := self._best(device, dtype, operation)):
+                    return Bound()
+                seconds[operation] = seconds.get(operation, 0.0) + count / rate
         moved = memory.least_bytes
         bandwidth = bandwidth_of(self._ceilings, device, moved) if moved else None
         of_memory = moved / bandwidth if moved and bandwidth else 0.0
         least = max(sum(seconds.values()), of_memory)
-        if lacking or not least:
-            return Bound(lacking=lacking)
+        if not least:
+            return Bound()
         return Bound(least, MEMORY if of_memory >= least else BINDING[max(seconds, key=seconds.__getitem__)])
 
 

@@ -211,14 +211,6 @@ def test_networks_by_name_have_random_weights_and_those_with_a_file_have_not() -
     assert text.startswith("timm:a: random weights: ")
 
 
-def test_an_operation_without_a_ceiling_is_named() -> None:
-    apart = {"matmul": {"fp32": 10}, "attention": {"fp32": 10}}
-    memory = {FP32.case_id: make_memory(FP32, 1, flops={"fp32": 20}, flops_by_operation=apart)}
-    run, products = replace(run_of(FP32), memory=memory), make_ceiling("fp32", 1e9)
-    assert held(holding(run, products), Note.NO_CEILING) == [("", {"operations": "attention in fp32"})]
-    assert notes(run) == notes(holding(run, products, make_ceiling("fp32", 1e9, "attention"))) == []
-
-
 def test_a_dtype_that_the_device_emulates_is_noted() -> None:
     cpu = DeviceDescription(type="cpu", available=True, name="a CPU", arithmetic={"bf16": "native", "fp16": "emulated"})
     run = run_of(FP32, make_case("fp16_pure"))
