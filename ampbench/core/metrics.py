@@ -104,11 +104,9 @@ _FIRST = _by_name(
     Column("batch_size", "batch", of="case.batch_size").means("The batch size; undefined where a workload has none."),
     Column("input_dtype", "input", of="case.input_dtype").means("The dtype floating inputs are given in."),
     Column("memory_format", "format", of="case.memory_format").means("`contiguous` or `channels_last`."),
-    Column("recipe", "recipe", of="case.recipe").means("What it is trained by; undefined: the workload's own way."),
+    Column("recipe", "recipe").means("What it is trained by; undefined: the workload's own way."),
     Column("optimizer", "optimizer").means("A training's optimizer: `AdamW lr=0.0003 weight_decay=0.1`, or `none`."),
-    Column("sdpa", "sdpa", of="case.sdpa").means(
-        "The one kernel of attention allowed (`--set sdpa`); undefined where torch chooses."
-    ),
+    Column("sdpa", "sdpa").means("The one kernel of attention allowed (`--set sdpa`); undefined where torch chooses."),
     Column("attention", "attention").means("Attention kernels of a step and how often: `flash 10, math 2`, `none`."),
     Column("outcome", "outcome").means("`ok`, `skipped` or `failed`."),
     Column("reason", "reason").means("Why a case was skipped or failed; undefined where ok."),
@@ -164,9 +162,7 @@ _FIRST = _by_name(
     Column("output_fp32_nonfinite", "fp32 nonfinite", "count", "lower", "output.fp32_nonfinite", _COUNT).means(
         "Output elements that are not finite in fp32 where the reference's are."
     ),
-    Column("reference_dtype", "reference", of="reference.dtype").means(
-        "What errors are against: `fp64`, or `fp32` if the fp64 step fails."
-    ),
+    Column("reference_dtype", "reference").means("What errors are against: `fp64`, or `fp32` if the fp64 step fails."),
     Column(
         "output_floor_ratio", "×floor", "ratio", "lower", "output.rel_l2 / floor_rel_l2", undefined_by="output"
     ).means("The error divided by that of merely rounding the reference output to the precision's dtype."),

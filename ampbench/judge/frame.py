@@ -61,8 +61,7 @@ class Frame:
                 return self.late[name.removesuffix(LATER)]
             if column.of:
                 stored = column.stored(self._records)
-                texts = [None if value == "" else value for value in stored]
-                values: Array = stats.numbers(stored) if column.unit else np.array(texts, dtype=object)
+                values: Array = stats.numbers(stored) if column.unit else np.array(stored, dtype=object)
             else:
                 values = FUNCTIONS[name](self)
             self.columns[name] = self._filled(column, values)
@@ -291,7 +290,9 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
         "parameters": lambda of: of.texts(
             "case.parameters", lambda values: ",".join(f"{name}={value}" for name, value in sorted(values.items()))
         ),
+        "recipe": lambda of: of.texts("case.recipe", lambda text: text or None),
         "optimizer": Frame.optimizers,
+        "sdpa": lambda of: of.texts("case.sdpa", lambda text: text or None),
         "attention": lambda of: of.texts(
             "memory.attention",
             lambda kernels: ", ".join(f"{name} {kernels[name]:,}" for name in sorted(kernels)) or "none",
@@ -322,6 +323,7 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
         "sample_worst_rel_l2": lambda of: of.numbers("divergence.output.tensors", _largest("sample_worst_rel_l2")),
         "output_sqnr_db": lambda of: -20 * np.log10(_positive(of.numbers("divergence.output.rel_l2"))),
         "output_not_finite": lambda of: of.texts("divergence", lambda errors: not_finite(errors) or None),
+        "reference_dtype": lambda of: of.texts("divergence.reference.dtype", lambda text: text or None),
         "argmax_agreement": lambda of: stats.ratio(*of.decided),
         "argmax_bound": lambda of: stats.share_bound(*of.decided),
         "loss_rel_error": lambda of: stats.ratio(of.loss_error, np.abs(of.numbers("divergence.reference.loss"))),
