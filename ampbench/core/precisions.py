@@ -53,14 +53,10 @@ class Precision:
             raise UsageError(f"a precision cannot be called {self.name!r}: give {NAMED}")
         if not self.rounding:
             object.__setattr__(self, "rounding", self.autocast or self.storage)
-        for attribute, dtype in (("storage", self.storage), ("autocast", self.autocast), ("rounding", self.rounding)):
-            if dtype is not None and dtype not in SHORT_DTYPES:
-                raise UsageError(
-                    f"precision {self.name}: {attribute} is {dtype!r}; give one of {', '.join(SHORT_DTYPES)}"
-                )
-        if self.fp32_products not in FP32_PRODUCTS:
-            known = ", ".join(FP32_PRODUCTS)
-            raise UsageError(f"precision {self.name}: fp32_products is {self.fp32_products!r}; give one of {known}")
+        for attribute in ("storage", "autocast", "rounding", "fp32_products"):
+            value, known = getattr(self, attribute), FP32_PRODUCTS if attribute == "fp32_products" else SHORT_DTYPES
+            if value not in known and (attribute, value) != ("autocast", None):
+                raise UsageError(f"precision {self.name}: {attribute} is {value!r}; give one of {', '.join(known)}")
         if self.prepare is not None and not callable(self.prepare):
             raise UsageError(f"precision {self.name}: prepare is no function")
 

@@ -1,7 +1,7 @@
 """Optimizers and recipes: the grammar of `--optimizer`, and the spelling in ids of cases ("finetune,lr=3e-05")."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -120,24 +120,6 @@ def rate_share(schedule: str, step: int, steps: int, final: float = 0.0) -> floa
 _OWN = TrainingRecipe()
 
 
-class _Setting(NamedTuple):
-    """A setting of a recipe: `read` returns its value, or None for a text that is not as `wanted`."""
-
-    read: Callable[[str], Any]
-    wanted: str = ""
-
-
-def _number(wanted: str, bounds: Meta) -> _Setting:
-    def read(text: str) -> float | None:
-        try:
-            number: float = msgspec.convert(parse_value(text), Annotated[float, bounds])
-            return number
-        except msgspec.ValidationError:
-            return None
-
-    return _Setting(read, wanted)
-
-
 def _optimizer(value: str) -> str:
     name, colon, implementation = value.partition(":")
     if is_path(value):
@@ -154,22 +136,22 @@ def _optimizer(value: str) -> str:
     return value
 
 
-_HIGHEST = 1e6
-_DECAY = _number("a number from 0 to less than 1", Meta(ge=0, lt=1))
-SETTINGS: Mapping[str, _Setting] = MappingProxyType(
+_DECAY = Annotated[float, Meta(ge=0, lt=1)]
+_FROM_ZERO = Annotated[float, Meta(ge=0, le=1e6)]
+SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
-        "optimizer": _Setting(_optimizer),
-        "lr": _number(f"a number above 0, at most {_HIGHEST:g}", Meta(gt=0, le=_HIGHEST)),
-        "weight_decay": _number(f"a number from 0 to {_HIGHEST:g}", Meta(ge=0, le=_HIGHEST)),
+        "optimizer": str,
+        "lr": Annotated[float, Meta(gt=0, le=1e6)],
+        "weight_decay": _FROM_ZERO,
         "momentum": _DECAY,
-        "nesterov": _Setting({"true": True, "false": False}.get, "true or false"),
+        "nesterov": bool,
         "beta1": _DECAY,
         "beta2": _DECAY,
-        "eps": _number("a number from 0 to 1", Meta(ge=0, le=1)),
-        "clip": _number(f"a norm above 0, at most {_HIGHEST:g}, or 0, which is no clipping", Meta(ge=0, le=_HIGHEST)),
+        "eps": Annotated[float, Meta(ge=0, le=1)],
+        "clip": _FROM_ZERO,
     }
 )
-"""The settings of a recipe, in the order of its spelling; an `optimizer` has only its name."""
+"""The settings of a recipe with their types, in the order of its spelling; an `optimizer` has only its name."""
 
 
 def parse_optimizer(text: str) -> TrainingRecipe:
@@ -227,9 +209,12 @@ def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable
             continue
         if name not in known and name not in (SETTINGS if is_path(recipe.optimizer) else ()):
             raise UnknownNameError(f"setting of {recipe.optimizer or 'optimizers'}", name, known)
-        values[name] = SETTINGS[name].read(value)
-        if values[name] is None:
-            raise UsageError(f"{where}: {name} must be {SETTINGS[name].wanted}")
+        try:
+            values[name] = (
+                _optimizer(value) if name == "optimizer" else msgspec.convert(parse_value(value), SETTINGS[name])
+            )
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{where}: {name}: {error}") from None
     changed = replace(recipe, **values, more=(*recipe.more, *sorted(more.items())))
     if changed.nesterov and changed.optimizer and not changed.momentum:
         raise UsageError(f"{where}: nesterov=true needs a momentum, as in momentum=0.9")

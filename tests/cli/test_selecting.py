@@ -25,7 +25,7 @@ def test_each_optimizer_is_a_recipe_as_ids_spell_it() -> None:
         "optimizer=adamw:fused,weight_decay=0.1",
         "lr=0.0003",
     ]
-    with pytest.raises(UsageError, match="clip must be a norm"):
+    with pytest.raises(UsageError, match="clip: Expected"):
         chosen_recipes(["finetune:clip=-1"])
 
 
