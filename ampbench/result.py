@@ -14,7 +14,7 @@ from ampbench.core.budget import Budget
 from ampbench.core.statement import Statement
 from ampbench.core.units import counted
 from ampbench.judge import frame, notes
-from ampbench.judge.verdict import across_tables, takes_of, trainings_beside, verdicts_of
+from ampbench.judge.verdict import across_tables, takes_of, verdicts_of
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
 from ampbench.show import results
@@ -23,6 +23,7 @@ from ampbench.show.networks import networks_of
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
 from ampbench.show.terminal import Printed
 from ampbench.store import StoredRun, read_found
+from ampbench.store.folder import trainings_beside
 from ampbench.store.run_file import write_whole
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.labels import NONE_NAMED, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
 from ampbench.store import StoredRun, measured_files, no_garbage_collection, not_measured, once, read_together
+from ampbench.store.folder import trainings_beside
 from ampbench.studies.ceilings import Bounds, Ceiling
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def judged(files: Iterable[Path]) -> Iterator[Frame]:
 
     Studies of trainings in its folder count, as everywhere.
     """
-    from ampbench.judge.verdict import trainings_beside, verdicts_of
+    from ampbench.judge.verdict import verdicts_of
 
     studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
     for stored in read_together(files):

@@ -16,14 +16,14 @@ from ampbench.core.budget import Budget
 from ampbench.core.units import counted
 from ampbench.judge import frame
 from ampbench.judge.rounds import MeasuredRun
-from ampbench.judge.verdict import takes_of, trainings_beside, verdicts_of
+from ampbench.judge.verdict import takes_of, verdicts_of
 from ampbench.records.changes import Interval
 from ampbench.records.labels import few
 from ampbench.show.document import Document
 from ampbench.show.networks import Network, Place, network_names, side_by_side
 from ampbench.show.rows import Group, Row, Take, grouped, number, with_verdicts
 from ampbench.store import StoredRun
-from ampbench.store.folder import lanes_together
+from ampbench.store.folder import lanes_together, trainings_beside
 
 BEST, TIED, ALONE = "best", "tied", "alone"
 

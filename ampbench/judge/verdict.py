@@ -19,7 +19,6 @@ from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHO
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, Undecided, state
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Evidence, Interval, Status, Verdict
-from ampbench.records.kinds import TRAINING as TRAINING_STUDY
 from ampbench.records.labels import few, fp32s_fault, hints_of, no_precisions_fault
 from ampbench.records.measured import LOWEST_BIN, Divergence, Late, Update
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number
@@ -446,13 +445,6 @@ def undecided(stored: "StoredRun") -> set[str]:
 
     tables = _tables(stored, Budget(), ()).values()
     return {verdict.case_id for take in tables if any(map(is_open, take.verdicts)) for verdict in take.verdicts}
-
-
-def trainings_beside(stored: "StoredRun") -> "list[StoredRun]":
-    """Return the studies of trainings in a run's folder."""
-    from ampbench.store import runs_beside
-
-    return runs_beside(stored, TRAINING_STUDY)
 
 
 def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:

@@ -19,7 +19,6 @@ from ampbench.store.folder import (
     read_found,
     read_together,
     run_files,
-    runs_beside,
     runs_with,
 )
 from ampbench.store.run_file import (
@@ -42,5 +41,5 @@ __all__ = [
     "CUT", "CannotBeError", "RunWriter", "StoredRun", "check_folder", "check_results", "check_runs", "find_fleet",
     "find_run", "find_runs", "gathered", "list_runs", "measured_files", "measures", "merged_in", "new_run_id",
     "no_garbage_collection", "not_measured", "once", "read_found", "read_header", "read_run", "read_together",
-    "require_writable", "run_files", "run_id", "runs_beside", "runs_with", "write_whole",
+    "require_writable", "run_files", "run_id", "runs_with", "write_whole",
 ]  # fmt: skip

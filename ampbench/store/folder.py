@@ -14,7 +14,7 @@ from msgspec import structs
 
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.case import kind_of, of_kind
-from ampbench.records.kinds import deed_of
+from ampbench.records.kinds import TRAINING, deed_of
 from ampbench.records.labels import few
 from ampbench.records.run import COMPRESSED, LATEST, SPREAD, SUFFIX, Footer, Header, Shard, is_path
 from ampbench.store.run_file import (
@@ -85,13 +85,13 @@ def measures(file: Path) -> bool:
     return header is None or not header.explains
 
 
-def runs_beside(stored: StoredRun, explains: str) -> list[StoredRun]:
-    """Return the readable runs of the kind `explains` in a run's folder, with its host and torch, oldest first."""
+def trainings_beside(stored: StoredRun) -> list[StoredRun]:
+    """Return the readable studies of trainings in a run's folder, with its host and torch, oldest first."""
     ours = stored.header.environment
 
     def is_its(header: Header) -> bool:
         theirs = header.environment
-        return header.explains == explains and (theirs.host, theirs.torch_version) == (ours.host, ours.torch_version)
+        return header.explains == TRAINING and (theirs.host, theirs.torch_version) == (ours.host, ours.torch_version)
 
     return list(runs_with(_runs_in(stored.path.parent), is_its))
 
