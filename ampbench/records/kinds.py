@@ -150,12 +150,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})
 """All kinds of runs that explain or study by name, in the order of a report's page and of verbs in the help."""
 LINES: Mapping[str, Lines] = MappingProxyType({lines.line: lines for row in _ROWS for lines in row.lines})
 """All lines of such runs, by name."""
-_LINE_OF = {lines.record: lines.line for lines in LINES.values()}
-
-
-def line_of(record: type) -> str:
-    """Return the name of the lines of a type of record; `KeyError` for a type in no row."""
-    return _LINE_OF[f"{record.__module__}:{record.__qualname__}"]
 
 
 def stage_of(line: str) -> str:

@@ -27,7 +27,6 @@ from typing import Any, Self, TypeVar, cast
 import msgspec
 
 from ampbench.errors import StoreError, escaped
-from ampbench.records import kinds
 from ampbench.records.case import Case
 from ampbench.records.kinds import KINDS, LINES, named, verb_of
 from ampbench.records.measured import Divergence, Failure, Late, MemoryPass, Reading, Round, Skip
@@ -52,6 +51,7 @@ class LineError(ValueError):
 
 
 _CORE = {record: line for line, record in CORE.items()}
+_STUDIED = {lines.record: lines.line for lines in LINES.values()}
 _ENCODER = msgspec.json.Encoder(enc_hook=dict)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """msgspec's errors for a line: a wrong type, invalid UTF-8, or nested too deep."""
@@ -61,7 +61,7 @@ _KIND = re.compile(rb'\{"(\w{1,40})"')
 
 def line_of(record: type) -> str:
     """Return the kind of line of a type of record; `KeyError` without one."""
-    return _CORE.get(record) or kinds.line_of(record)
+    return _CORE.get(record) or _STUDIED[f"{record.__module__}:{record.__qualname__}"]
 
 
 @functools.cache

@@ -31,11 +31,12 @@ from ampbench.drive.session import (
 )
 from ampbench.errors import NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, WorkloadSource
-from ampbench.records.kinds import LINES, line_of, stage_of, verb_of
+from ampbench.records.kinds import LINES, stage_of, verb_of
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Footer, Header, Selection, Settings
 from ampbench.records.wire import Task, ask
 from ampbench.store import CannotBeError, RunWriter, StoredRun
+from ampbench.store.run_file import line_of
 from ampbench.studies.study import Session, Study
 
 A = TypeVar("A")
