@@ -325,8 +325,9 @@ def _aligned(pairs: dict[str, str]) -> list[str]:
 
 def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
     """Yield a table of devices and lines about their special traits."""
+    from ampbench.core.precisions import PRECISIONS
     from ampbench.core.units import format_bytes
-    from ampbench.records.labels import emulated_halves, slower
+    from ampbench.records.labels import emulated_of, slower
 
     headers = ("device", *DTYPES, "autocast", "memory", "name")
     rows = [
@@ -343,7 +344,7 @@ def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
             yield f"{device.type} is not available: {device.reason}"
         if device.available and device.type != "cpu":
             yield f"{device.type} is measured with cudnn.benchmark off, and small networks find their data in its cache"
-        if device.available and (emulated := emulated_halves(device)):
+        if device.available and (emulated := emulated_of(device, PRECISIONS)):
             factors = " and ".join(f"{dtype}, {slower(device, dtype)}" for dtype in emulated)
             yield f"{device.type} emulates {factors}: a run measures it only where --precision names it"
 

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES, Format, Precision, find_format
+from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES, Format, Precision, find_format
 from ampbench.core.recipes import find_recipe
 from ampbench.core.statement import Arithmetic, Flaw, Severity, Statement, state
 from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription
 from ampbench.records.measured import Divergence, GradientDivergence, OptimizerGroup, OutputDivergence, Recipe
 from ampbench.records.run import Header, short_commit
-
-HALVES = ("bf16", "fp16")
 
 NOT_REACHED = "not reached before the run ended"
 """The reason of a case without an entry in a run."""
@@ -219,13 +217,8 @@ def emulated_of(device: DeviceDescription, precisions: Iterable[str]) -> list[st
     known = [PRECISIONS.get(name) for name in precisions]
     computed = {precision.autocast or precision.storage for precision in known if precision is not None}
     names = {SHORT_DTYPES.get(dtype, dtype) for dtype in computed}
-    return [dtype for dtype in emulated_halves(device) if dtype in names or None in known]
-
-
-def emulated_halves(device: DeviceDescription) -> list[str]:
-    """Return the half precisions that the device emulates."""
-    kinds = arithmetic(device)
-    return [dtype for dtype in reversed(HALVES) if kinds.get(dtype) == "emulated"]
+    emulated = {dtype for dtype, kind in arithmetic(device).items() if kind == "emulated"}
+    return [dtype for dtype in FORMATS if dtype in emulated and (dtype in names or None in known)]
 
 
 def slower(device: DeviceDescription, dtype: str) -> str:
