@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs
 
 from ampbench.core import budget as limits
+from ampbench.core import stats
 from ampbench.core.budget import Budget
 from ampbench.core.metrics import LATE, LATER, reach
 from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, Undecided, state
+from ampbench.judge import frame
+from ampbench.judge.rounds import MeasuredRun, TimedRound, control_ratio, paired_interval, unfit_said
 from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Evidence, Interval, Status, Verdict
 from ampbench.records.labels import few, fp32s_fault, hints_of, no_precisions_fault
 from ampbench.records.measured import LOWEST_BIN, Divergence, Late, Update
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number
+from ampbench.store import StoredRun
 
 if TYPE_CHECKING:
-    from ampbench.judge.rounds import TimedRound
-    from ampbench.store import StoredRun
     from ampbench.studies.training import Trained
 
 WORTH = 1.02
@@ -59,7 +61,7 @@ class Seen:
     row: Row
     found: Divergence | None = None
     late: Late | None = None
-    rounds: "Sequence[TimedRound]" = ()
+    rounds: Sequence[TimedRound] = ()
     baseline: "Seen | None" = None
 
     def at(self, path: str) -> Any:
@@ -409,8 +411,6 @@ def is_chance(divergence: Divergence | None, minimum: float) -> bool:
     (disagreements, decisions), allowed = divergence.output.flipped, 1.0 - minimum
     if disagreements <= decisions * allowed:  # at most the expected number, which chance exceeds half of the time
         return True
-    from ampbench.core import stats  # NumPy: not for `--help`
-
     return allowed > 0 and 1.0 - stats.chance_of_at_most(disagreements - 1, decisions, allowed) > DISAGREEMENT_ALPHA
 
 
@@ -429,14 +429,14 @@ def below(bins: Sequence[float] | None, factor: float) -> float | None:
     return lost / sum(bins)
 
 
-def verdicts_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[str, Verdict]:
+def verdicts_of(stored: StoredRun, budget: Budget, studies: Iterable[StoredRun] = ()) -> dict[str, Verdict]:
     """Return the verdict on every case of a run by its id, in order; `studies` of trainings outweigh one step."""
     tables = _tables(stored, budget, studies)
     verdicts = {verdict.case_id: verdict for take in tables.values() for verdict in take.verdicts}
     return {case_id: verdicts[case_id] for case_id in stored.cases}
 
 
-def undecided(stored: "StoredRun") -> set[str]:
+def undecided(stored: StoredRun) -> set[str]:
     """Return the ids of cases in tables where more rounds may decide a speedup that counts."""
 
     def is_open(verdict: Verdict) -> bool:
@@ -447,15 +447,13 @@ def undecided(stored: "StoredRun") -> set[str]:
     return {verdict.case_id for take in tables if any(map(is_open, take.verdicts)) for verdict in take.verdicts}
 
 
-def takes_of(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]" = ()) -> dict[Group, Take]:
+def takes_of(stored: StoredRun, budget: Budget, studies: Iterable[StoredRun] = ()) -> dict[Group, Take]:
     """Return the take of every table with measurements."""
     tables = _tables(stored, budget, studies)
     return {group: take for group, take in tables.items() if any(verdict.evidence for verdict in take.verdicts)}
 
 
-def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]") -> dict[Group, Take]:
-    from ampbench.judge import frame
-
+def _tables(stored: StoredRun, budget: Budget, studies: Iterable[StoredRun]) -> dict[Group, Take]:
     trained: Mapping[str, Trained] = {}
     if trainings := list(studies):
         from ampbench.studies.training import trained_cases
@@ -464,13 +462,10 @@ def _tables(stored: "StoredRun", budget: Budget, studies: "Iterable[StoredRun]")
     return choose(frame.run_rows(stored), stored.divergence, budget, _speeds(stored), trained, stored.late)
 
 
-def _speeds(stored: "StoredRun") -> "Speeds":
-    from ampbench.judge import rounds as fitness
-    from ampbench.judge.rounds import MeasuredRun
-
-    control = fitness.control_ratio(stored)
+def _speeds(stored: StoredRun) -> "Speeds":
+    control = control_ratio(stored)
     apart = control.apart if control else 1.0
-    busy = bool(fitness.unfit_said(stored))
+    busy = bool(unfit_said(stored))
     return Speeds(MeasuredRun.of(stored).timed, apart=apart, busy=busy, longer=stored.header.longer)
 
 
@@ -551,7 +546,7 @@ class Speeds:
     `longer` makes more rounds. Each round measures all precisions of a table, so intervals are paired by round.
     """
 
-    rounds: "Mapping[str, Sequence[TimedRound]]"
+    rounds: Mapping[str, Sequence[TimedRound]]
     apart: float = 1.0
     busy: bool = False
     longer: str = "--budget"
@@ -582,8 +577,6 @@ class Speeds:
         """
         if row["case_id"] == reference["case_id"]:
             return 1.0, 1.0
-        from ampbench.judge.rounds import paired_interval  # imports NumPy: not for `--help`
-
         ours, theirs = (self.rounds.get(side["case_id"], ()) for side in (row, reference))
         if (interval := paired_interval(ours, theirs)) is not None:
             return interval
@@ -799,14 +792,12 @@ def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]
     return [state(Hint.LAUNCH_BOUND, "", Severity.ADVICE, **facts)]
 
 
-def across_tables(stored: "StoredRun", takes: Mapping[Group, Take]) -> list[Statement]:
+def across_tables(stored: StoredRun, takes: Mapping[Group, Take]) -> list[Statement]:
     """Return a hint for each workload and phase whose fastest take is not in its plain table.
 
     Tables differ in memory format, path or `sdpa`; in the plain one, contiguous and eager, torch chooses the attention.
     The gain over today's precision and over the take of the plain table must be certain.
     """
-    from ampbench.judge import frame
-
     tables: dict[tuple[object, ...], list[Take]] = {}
     for group, choice in takes.items():
         key = group.workload, group.parameters, group.batch_size, group.recipe, group.device, group.phase
