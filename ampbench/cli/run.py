@@ -351,7 +351,7 @@ def _run_fleet(
     label: str,
     earlier: "Sequence[StoredRun]",
 ) -> int:
-    """Measure the missing cases, print the state of each lane, and show all lanes side by side."""
+    """Measure the missing cases, and show all lanes side by side."""
     from ampbench import store
     from ampbench.cli.progress import progress_line
     from ampbench.drive.fleet import FleetSession
@@ -372,8 +372,6 @@ def _run_fleet(
             ended = session.run()
         except (NothingToRunError, StoreError) as error:
             ended, problem = "interrupted", error
-    for lane in session.lanes.values():
-        print_note(f"{lane.name}: {'nothing measured' if lane.writer is None else lane.writer.path}")
     runs = [store.read_run(path) for path in store.list_runs(ending.results) if store.run_id(path).endswith(fleet.id)]
     if any(run.rounds for run in runs):
         shows = f"ampbench show {fleet.id}{results_words(ending.results)}"

@@ -207,13 +207,12 @@ class FleetSession:
     def _serve(self, lane: Lane) -> None:
         """Measure on a lane until its share has nothing left; the thread of a lane."""
         try:
-            memory_limit, settings = self.cluster.open(lane.place), self.settings
-            settings = replace(settings, memory_limit_bytes=settings.memory_limit_bytes or memory_limit)
+            limit = self.cluster.open(lane.place)
+            settings = replace(self.settings, memory_limit_bytes=self.settings.memory_limit_bytes or limit)
             with self._changed:
                 lane.state = lane.state if lane.state == LOST else BUSY
-            with session.prepare(
-                self.selection, settings, open_server=partial(self.cluster.channel, lane.place)
-            ) as prepared:
+            opens = partial(self.cluster.channel, lane.place)
+            with session.prepare(self.selection, settings, open_server=opens) as prepared:
                 session.require_work(prepared)
                 settings = prepared.settings
                 with self._changed:
@@ -246,8 +245,8 @@ class FleetSession:
                 self.selection, prepared.settings, prepared.environment, prepared.plan, self.label, self.command
             )
             run = f"{new_run_id(lane.name).rpartition('-')[0]}-{self.fleet.id}"
-            header = replace(header, run=run, fleet=replace(self.fleet, lane=lane.name))
-            lane.writer = RunWriter.create(self.results, header)
+            fleet = replace(self.fleet, lane=lane.name)
+            lane.writer = RunWriter.create(self.results, replace(header, run=run, fleet=fleet))
         key = lane.name if alone else kind
         if (share := self._shares.get(key)) is None:  # the plans of a kind are equal
             wanted: dict[str, list[TurnKey]] = {}

@@ -137,8 +137,9 @@ class RayCluster:
         except OSError as error:
             if (silent := time.monotonic() - self._heard) >= GONE_SECONDS:
                 self._gone, head = True, "{}:{}".format(*self._head)
-                message = f"the head of the cluster, {head}, has not answered for {silent:.0f} s: {error}"
-                raise NothingToRunError(message) from None
+                raise NothingToRunError(
+                    f"the cluster's head {head} has not answered for {silent:.0f} s: {error}"
+                ) from None
             return self._places
         self._heard, places = time.monotonic(), {}
         for node in ray.nodes():
@@ -171,7 +172,10 @@ class RayCluster:
             return ray.get(getattr(self._actors[place], method).remote(*arguments))
         except exceptions.RayError as error:
             cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
-            gone = isinstance(error, exceptions.RayActorError) and place not in self.places()
+            died, patience = isinstance(error, exceptions.RayActorError), time.monotonic() + GONE_SECONDS / 2
+            while (died := died and not self._gone) and place in self.places() and time.monotonic() < patience:
+                time.sleep(0.5)  # a node is known to be dead later than its actor
+            gone = died and place not in self.places()
             raise NothingToRunError(NODE_GONE if gone else bounded(" ".join(str(cause).split()), 500)) from None
 
     def channel(self, place: str, preload: list[str]) -> NodeChannel:
@@ -181,6 +185,7 @@ class RayCluster:
     def close(self) -> None:
         """End all actors, and leave the cluster; without its head, they end by themselves."""
         if not self._gone:
+            self._gone = True
             for actor in list(self._actors.values()):
                 ray.kill(actor)
             ray.shutdown()

@@ -23,7 +23,7 @@ from ampbench.judge.rounds import OK, MeasuredRun, paired_interval
 from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.labels import NONE_NAMED, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
-from ampbench.store import StoredRun, measured_files, no_garbage_collection, not_measured, once, read_together
+from ampbench.store import CUT, StoredRun, measured_files, no_garbage_collection, not_measured, once, read_together
 from ampbench.store.folder import trainings_beside
 from ampbench.studies.ceilings import Bounds, Ceiling
 
@@ -227,8 +227,7 @@ def load(path: Path | str) -> "pd.DataFrame":
     frames = []
     for run in judged(measured_files(path) if path.is_dir() else [path]):
         if run.stored.cut:
-            cut = "the last line is cut and was left out; the run was killed, or goes on"
-            warnings.warn(f"{run.stored.path}: {cut}", stacklevel=2)
+            warnings.warn(f"{run.stored.path} {CUT}", stacklevel=2)
         frames.append(run.to_pandas())
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 

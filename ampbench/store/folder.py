@@ -261,9 +261,8 @@ def lanes_together(runs: Iterable[StoredRun]) -> list[StoredRun]:
 
 
 def read_together(files: Iterable[Path]) -> Iterator[StoredRun]:
-    """Yield the runs in files, one after the other, with lanes united as `lanes_together` does."""
-    for lanes in shared_lanes(files):
-        yield from lanes_together(map(read_run, lanes))
+    """Return the runs in files, each read when it is taken, with lanes united as `lanes_together` does."""
+    return chain.from_iterable(lanes_together(map(read_run, lanes)) for lanes in shared_lanes(files))
 
 
 def read_found(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> StoredRun:

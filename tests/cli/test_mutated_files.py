@@ -223,7 +223,7 @@ def no_longer_than(seconds: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*the last line is cut")
+@pytest.mark.filterwarnings("ignore:.*ends in a cut line")
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_no_damaged_file_makes_a_verb_fail_hang_or_tell_nonsense(group: int, results: Path, ampbench: Run) -> None:
     base = results / "runs" / f"{RUN_ID}.jsonl"

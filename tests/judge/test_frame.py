@@ -391,7 +391,7 @@ def test_nothing_to_load_is_an_error_that_says_how_to_measure(tmp_path):
 def test_a_cut_run_is_loaded_with_a_warning(tmp_path):
     path = write_run(tmp_path, [FP32], make_round(FP32), COMPLETE)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match="last line is cut"):
+    with pytest.warns(UserWarning, match="ends in a cut line"):
         assert ampbench.load(path)["rounds"].tolist() == [1]
 
 
