@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ampbench.records.rules import CATEGORIES, FAKE, RuleProbe, worded
+from ampbench.records.rules import FAKE, RuleProbe
 from ampbench.show.comparison import rule_lines
 from ampbench.show.document import escaped, markdown, markdown_table
 from ampbench.show.studies import section
@@ -33,6 +33,15 @@ here when an op under autocast returns an unexpected dtype or raises an unexpect
 **Not run on hardware: {missing}.** No such device was available. Its ops ran on *fake tensors*, which pass through
 PyTorch's dispatcher, and so through autocast's rules, but compute nothing: the rules are those of the named torch, but
 no kernel ran on the device."""
+EFFECTS = """\
+Inputs of an op are:
+
+* *lower*: cast to the autocast dtype
+* *lower inside*: left alone, but ops inside cast theirs to the autocast dtype; fp32 inputs give float32
+* *float32*: cast to float32
+* *widest*: cast to the widest of its floating inputs
+* *unlisted*: left alone
+* *banned*: refused with an error"""
 
 
 def read_probes(folder: Path = PROBES) -> list[StoredRun]:
@@ -57,7 +66,7 @@ def page(probed: Sequence[StoredRun]) -> str:
         HEAD.format(missing=" and ".join(fake) or "nothing"),
         markdown_table(["torch", *devices], observed, devices),
         "\n".join(f"* **{escaped(label)}**: {escaped(document(name)['source'])}" for name, label in SOURCES.items()),
-        "\n".join(["Inputs of an op are:\n", *(f"* *{worded(name)}*: {how}" for name, how in CATEGORIES.items())]),
+        EFFECTS,
         "## What changed between versions",
         *("\n".join([f"{title}\n", *(f"* {escaped(line)}" for line in lines)]) for title, lines in changed.items()),
         "## What disagrees",

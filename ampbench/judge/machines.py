@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from msgspec import structs
-from scipy.special import stdtrit
 
 from ampbench.core import stats
 from ampbench.core.budget import Budget
@@ -128,6 +127,8 @@ def _times_as_fast(ours: tuple[Machine, Row], theirs: tuple[Machine, Row]) -> In
 
     Without two rounds on each side there is no interval.
     """
+    from scipy.special import stdtrit  # not for `show` of a run
+
     seconds, base = _median(ours[1]), _median(theirs[1])
     if not seconds or not base:
         return Interval()

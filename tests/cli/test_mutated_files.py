@@ -158,8 +158,6 @@ UNREADABLE: tuple[tuple[str, str, Any, str], ...] = (
     ("casts", "casts.trace.casts.0.origin", "me", "damaged: Expected `str` matching"),
     ("casts", "casts.trace.weights.0.status", "", "damaged: Expected `str` matching"),
     ("casts", "casts.step_samples.0", [], "damaged: Expected `array` of length >= 1"),
-    ("casts", "casts.checked.0.before", [], "damaged: Expected `array` of length >= 1"),
-    ("casts", "casts.checked.0.after.0", [], "damaged: Expected `array` of length >= 1"),
     ("scope", "scopes.steps", 10**15, "damaged: Expected `int` <= 1000000"),
 )  # fmt: skip
 """What no run can have seen: the run, the field of its first line of that kind, a value, and what is said of that."""

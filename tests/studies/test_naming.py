@@ -46,7 +46,7 @@ NAMING = {
     "judge/gate.py": "a gate judges what changed in autocast's rules",
     "judge/verdict.py": "advice goes by trainings that were studied, and by what the precision's range allows",
     "judge/frame.py": "ceiling_share is a column of runs that measured",
-    "judge/notes.py": "ceilings of which a run tells shares may be disturbed, or none",
+    "store/folder.py": "studies of trainings in the same folder outweigh one step",
     "cli/run.py": "ceilings that are known are copied into a run that measures",
     "cli/doctor.py": "what ceilings showed stands for what a CPU's flags suggest, and says what products run through",
     "cli/studies.py": "a line points to the check that looks for what befell a case",
