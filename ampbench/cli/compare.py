@@ -190,6 +190,8 @@ def trend(
     """
     if x not in AXES:
         raise UnknownNameError("--x axis", x, AXES)
+    if format is OutputFormat.CSV:
+        raise UsageError("trend prints --format table, json or markdown, not csv")
     from ampbench.trend import make_trend
     from ampbench.trend.show import trend_document
     from ampbench.trend.values import read_runs, tracked

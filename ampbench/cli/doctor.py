@@ -100,7 +100,7 @@ def command(
         "known": known,
     } | ({} if results is None else {"results": checked()})
     filled = [section for title, lines in sections.items() if (section := _section(title, lines)).blocks]
-    print_document(Document(sections=lambda: filled, data=lambda: data, columns=(), rows=list), format)
+    print_document(Document(sections=lambda: filled, data=lambda: data), format)
     return CASE_FAILED if damaged else 0
 
 
@@ -119,7 +119,7 @@ def _prove(results: Path, format: OutputFormat) -> int:
         for proof in proofs
     ]
     sections = [_section(device.name or device.type, lines)]
-    print_document(Document(sections=lambda: sections, data=lambda: data, columns=(), rows=list), format)
+    print_document(Document(sections=lambda: sections, data=lambda: data), format)
     path = results / "device" / f"{re.sub('[^a-z0-9]+', '-', (device.name or device.type).lower()).strip('-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, json_document(data))

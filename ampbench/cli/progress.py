@@ -1,4 +1,4 @@
-"""The progress of a run: a line with the time left, on a terminal above the tables so far."""
+"""The progress of a run: a line with the time left."""
 
 import math
 import os
@@ -20,12 +20,7 @@ from ampbench.records.wire import ROUND
 from ampbench.show.terminal import make_console
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ampbench.store import StoredRun
     from ampbench.studies.work import Piece
-
-    Begun = Callable[[], StoredRun]
 
 LINE_SECONDS = 10.0
 """The least seconds between lines without a terminal."""
@@ -85,72 +80,46 @@ def _kind(turn: Turn) -> str:
 
 
 @contextmanager
-def progress(schedule: Schedule, settings: Settings, begun: "Begun | None" = None) -> Iterator[Watch]:
-    """Yield a watcher that shows progress on stderr while the block runs.
-
-    On a terminal that can redraw, it shows a line and the table so far of the run that has `begun`. It draws only
-    between two turns, never while a step is timed.
-    """
+def progress(schedule: Schedule, settings: Settings) -> Iterator[Watch]:
+    """Yield a watcher that shows the turn that begins, and each failure, on stderr while the block runs."""
     left = TimeLeft(schedule, settings)
     console = make_console(stderr=True)
     live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
-    with _table(console, begun) if live else progress_line(live=False) as show:
+    with progress_line(live=live) as show:
 
         def watch(step: Progress) -> None:
             left.note(step)
-            show(left.line(step), step.entry)
+            show("" if step.entry else left.line(step), step.entry)
 
         yield watch
 
 
 @contextmanager
-def _table(console: "Console", begun: "Begun | None") -> Iterator[Callable[[str, Entry | None], None]]:
-    from rich.console import Group
+def progress_line(*, live: bool) -> Iterator[Callable[[str, Entry | None], None]]:
+    """Yield a function that shows a text, and a failure: in one line of a `live` terminal, else on new lines.
+
+    It draws only when it is called, never while a step is timed.
+    """
     from rich.live import Live
     from rich.text import Text
 
-    from ampbench.judge.frame import run_rows
-    from ampbench.show.results import LiveTable
-
-    table = None if begun is None else LiveTable(begun(), run_rows)
-    with Live(console=console, auto_refresh=False, transient=True) as screen:
-
-        def show(text: str, entry: Entry | None) -> None:
-            if isinstance(entry, Failure):
-                console.print(_failed(entry))
-            if table is not None and entry is not None:
-                table.add(entry)
-            lines = [] if table is None else table.lines(console.width, console.height - 2)
-            screen.update(Group(Text(text, no_wrap=True, overflow="ellipsis"), *lines), refresh=True)
-
-        yield show
-
-
-@contextmanager
-def progress_line(*, live: bool) -> Iterator[Callable[[str, Entry | None], None]]:
-    """Yield a function that shows a text, and a failure: in one line of a `live` terminal, else on new lines."""
-    from rich.markup import escape
-
     last = [0.0 if live else time.monotonic()]
-    with make_console(stderr=True).status("") if live else nullcontext() as status:
+    console = make_console(stderr=True)
+    with Live(console=console, auto_refresh=False, transient=True) if live else nullcontext() as screen:
 
         def show(text: str, entry: Entry | None = None) -> None:
             if isinstance(entry, Failure):
-                print_note(_failed(entry))
+                print_note(f"failed: {entry.case_id}: {entry.said}")
             now = time.monotonic()
-            if now - last[0] < (LIVE_SECONDS if live else LINE_SECONDS):
+            if not text or now - last[0] < (LIVE_SECONDS if live else LINE_SECONDS):
                 return
             last[0] = now
-            if status is None:
+            if screen is None:
                 print_note(text)
             else:
-                status.update(escape(text))
+                screen.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
         yield show
-
-
-def _failed(failure: Failure) -> str:
-    return f"failed: {failure.case_id}: {failure.said}"
 
 
 @contextmanager

@@ -229,7 +229,7 @@ def _run(
         if busy := fitness.busy_now(prepared.environment.threads):
             print_note(busy)
         ended, problem = "interrupted", None
-        with progress(prepared.schedule, prepared.settings, lambda: store.read_run(writer.path)) as watch:
+        with progress(prepared.schedule, prepared.settings) as watch:
             try:
                 ended = session.measure(prepared, writer, watch, lambda: undecided(store.read_run(writer.path)))
             except NothingToRunError as error:

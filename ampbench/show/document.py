@@ -126,13 +126,13 @@ class Document:
 
     People read `sections`, then the lines of `missing`, then `code`. Markdown begins and a terminal ends with `answer`,
     in green or red where it is `good` or bad. Machines read nested `data`, or flat `rows` with a value for each of
-    `columns`.
+    `columns`, where there are any.
     """
 
     sections: Callable[[], Sequence[Section]]
     data: Callable[[], Any]
-    columns: Sequence[str]
-    rows: Callable[[], Sequence[Mapping[str, Any]]]
+    columns: Sequence[str] = ()
+    rows: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     missing: Sequence[str] = ()
     code: Sequence[Code] = ()
     answer: str = ""

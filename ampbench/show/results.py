@@ -4,14 +4,13 @@
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import itemgetter
 from typing import Any
 
 import msgspec
-from rich.text import Text
 
 from ampbench.core import metrics
 from ampbench.core.budget import Budget
@@ -20,18 +19,16 @@ from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Note, Refusal, Severity, Statement
 from ampbench.core.stats import round_value
 from ampbench.core.units import counted, format_error, format_quantity, format_seconds, times
-from ampbench.records.case import Case, Table, table_of
+from ampbench.records.case import Case
 from ampbench.records.changes import VERDICT_COLUMNS, Evidence
 from ampbench.records.labels import NONE_NAMED
-from ampbench.records.measured import Failure, Round, Skip
-from ampbench.records.run import Entry, Header
+from ampbench.records.measured import Round
+from ampbench.records.run import Header
 from ampbench.show import document, networks
 from ampbench.show.document import Block, Column, Section
 from ampbench.show.networks import Network, ratio
-from ampbench.show.rows import Group, Row, Take, deciding_error, described, group_of, grouped, number, precision_label
-from ampbench.show.terminal import block_lines
+from ampbench.show.rows import Group, Row, Take, deciding_error, described, grouped, number, precision_label
 from ampbench.show.wording import answer, lines, row_words, spelled, words
-from ampbench.store import StoredRun, gathered
 
 TOGETHER = 4
 """The most precisions of a table of every metric."""
@@ -251,66 +248,3 @@ def dotted(name: str, value: Any) -> Iterator[tuple[str, str]]:
     elif value not in (None, [], (), ""):
         items = value if isinstance(value, list) else [value]
         yield name, ", ".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in items)
-
-
-class LiveTable:
-    """The tables of a run during its measurement, from the entries of `begun` and the ones that `add` adds.
-
-    `rows_of` derives the rows of a run (`judge.frame`). Values are as in the final table; skipped cases have no row.
-    """
-
-    def __init__(self, begun: StoredRun, rows_of: Callable[[StoredRun], list[dict[str, Any]]]):
-        begun = begun.narrowed(begun.cases.keys() - begun.skips.keys())
-        settings = begun.header.settings
-        self._rows_of = rows_of
-        self._of_rounds = f" of {settings.rounds}" if settings.budget_seconds is None else ""
-        self._table_of = {case_id: table_of(case) for case_id, case in begun.cases.items()}
-        self._runs: dict[Table, StoredRun] = {}
-        for table in dict.fromkeys(self._table_of.values()):
-            ids = {case_id for case_id, other in self._table_of.items() if other == table}
-            rounds = [timing for timing in begun.rounds if timing.case_id in ids]
-            self._runs[table] = replace(begun.narrowed(ids), rounds=rounds)
-        self._rows: dict[Table, list[Row]] = {}
-        self._latest = [table for table, run in self._runs.items() if run.rounds]
-
-    def add(self, entry: Entry) -> None:
-        """Add an entry that was just measured."""
-        table = self._table_of.get(getattr(entry, "case_id", ""))
-        if table is None:
-            return
-        run = self._runs[table]
-        self._runs[table] = gathered(run.path, run.header, [entry], run)
-        self._rows.pop(table, None)
-        if isinstance(entry, Round | Failure | Skip):
-            self._latest = [*(other for other in self._latest if other != table), table]
-
-    def lines(self, width: int, height: int) -> list[Text]:
-        """Return the tables that have a round, in at most `height` lines: where room is short, the latest."""
-        blocks = {table: self._block(table, width) for table in self._latest}
-        visible: list[Table] = []
-        left = height - 1  # what is left out needs a line
-        for table in reversed(self._latest):
-            if not visible or len(blocks[table]) <= left:
-                visible.append(table)
-                left -= len(blocks[table])
-        lines = [line for table in self._runs if table in visible for line in blocks[table]]
-        hidden = sum(len(self._rows[table]) for table in self._latest if table not in visible)
-        if left < 0:
-            hidden -= left
-            lines = lines[: max(height - 1, 0)]
-        return [*lines, *([Text(f"and {counted(hidden, 'case')} more", style="dim")] if hidden else [])]
-
-    def _block(self, table: Table, width: int) -> list[Text]:
-        """Return a table: a blank line, its title, its headers, a line for each row with the rounds so far."""
-        run = self._runs[table]
-        rows = self._rows[table] = self._rows.get(table) or next(iter(grouped(self._rows_of(run)).values()))
-        title = " · ".join(heading(group_of(rows[0]), rows, Screen(header=run.header, cases=run.cases, rows=rows)))
-
-        def rounds(row: Row) -> str:
-            return f"{row['rounds']}{self._of_rounds}" if row["outcome"] == "ok" else row_words(row)
-
-        block = document.table("", [*COLUMNS[:-1], Column("rounds", rounds, "rounds")], rows)
-        lines = [Text(), Text(title, style="dim"), *block_lines(block, width, 0)]
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        return lines

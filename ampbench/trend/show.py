@@ -14,7 +14,7 @@ from ampbench.records.labels import case_labels, common_traits, few
 from ampbench.records.run import short_commit
 from ampbench.show.comparison import NOT_IN_TURNS, drift_said
 from ampbench.show.document import Block, Column, Document, Section, finite, table
-from ampbench.trend import JUDGED, OWN_PROGRAM, Change, Place, Point, Rule, Series, Trend
+from ampbench.trend import JUDGED, OWN_PROGRAM, Change, Place, Rule, Series, Trend
 from ampbench.trend.values import TRACKED, Lack
 
 LONGEST_LIST = 3
@@ -138,16 +138,6 @@ def relative(ratio: float) -> str:
     return format_ratio(ratio) if ratio >= FACTOR else format_percent(ratio - 1, sign=True)
 
 
-def missing(point: Point) -> str:
-    """Return why a point has no number, "" where it has one."""
-    if point.gap is None:
-        return ""
-    lack, why = point.gap
-    if lack is Lack.OTHER_NUMBERS:
-        return "measured with other weights, inputs, or by another counter"
-    return f"{lack}: {why}" if why else lack
-
-
 def failures(trend: Trend) -> list[str]:
     """Return the failed cases and the undefined errors at the last x."""
     lines: dict[str, None] = {}
@@ -158,7 +148,8 @@ def failures(trend: Trend) -> list[str]:
             continue
         if last.gap.lack is Lack.UNDEFINED:
             name = f"{series.metric.name} of {name}"
-        lines[f"{name} at {last.x.label}{where(trend, series.place)} {missing(last)}"] = None
+        why = ": ".join(filter(None, last.gap))
+        lines[f"{name} at {last.x.label}{where(trend, series.place)} {why}"] = None
     return list(lines)
 
 
@@ -181,12 +172,9 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def trend_document(trend: Trend, show_all: bool) -> Document:
     """Return a trend in every form: the changes in a table and their causes; with `show_all` every series, too."""
-    rows = _rows(trend)
     return Document(
         sections=lambda: _sections(trend, show_all),
         data=lambda: finite(_data(trend)),
-        columns=list(rows[0]),
-        rows=lambda: rows,
         missing=failures(trend),
     )
 
@@ -252,24 +240,6 @@ def _series_table(group: Sequence[Series], names: Names) -> Block:
     ]
     columns += [Column("", partial(value, place), xs[place].label, whole=True) for place in chosen]
     return table("", columns, group)
-
-
-def _rows(trend: Trend) -> list[dict[str, Any]]:
-    """Return the rows of CSV, one for each point of each series; with the change at it in `change` and `what`."""
-    rows = []
-    for series in trend.series:
-        changes = {change.x: change for change in series.changes}
-        values = {name: getattr(series.place, name) for name in _TRAITS}
-        for name in ("case_id", "workload", "version", "precision", "device", "phase", "path"):
-            values[name] = getattr(series.case, name)
-        values |= {"metric": series.metric.name, "unit": series.metric.column.unit, "numbers": series.numbers}
-        values["settings"] = " ".join(_parts(series.place, ["settings"]))
-        for point in series.points:
-            change = changes.get(point.x)
-            row = values | {"x": point.x.value, "x_label": point.x.label, "runs": len(point.each)}
-            row |= {"value": point.value, "missing": missing(point)}
-            rows.append(row | {"change": change.direction if change else "", "what": what(change) if change else ""})
-    return rows
 
 
 def _data(trend: Trend) -> dict[str, Any]:

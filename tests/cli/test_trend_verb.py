@@ -1,5 +1,3 @@
-import csv
-import io
 import json
 import math
 import subprocess
@@ -102,17 +100,6 @@ def test_json_has_every_point_with_its_runs_and_every_change(ampbench: Callable,
     assert (change["direction"], series["rule"], series["place"]["host"]) == ("regressed", "neighbours", "bench")
 
 
-def test_csv_has_a_row_a_point(ampbench: Callable, folder: Path) -> None:
-    found = ampbench("trend", "--results", folder, "--format", "csv")
-    rows = list(csv.DictReader(io.StringIO(found.out)))
-    assert len(rows) == 4 * 3 * len(VERSIONS)
-    assert {(row["version"], row["cpu"], row["settings"]) for row in rows} == {("0", "AMD EPYC", "")}
-    assert {row["numbers"] for row in rows} == {"", "profiler", "aa/bb"}
-    changed = [(row["case_id"], row["metric"], row["x"]) for row in rows if row["change"] == "regressed"]
-    assert (SLOWED.case_id, "time", "2.12.0") in changed
-    assert next(row for row in rows if row["missing"])["value"] == ""
-
-
 def test_markdown_has_the_changes_and_the_table(ampbench: Callable, folder: Path) -> None:
     found = ampbench("trend", "--results", folder, "--format", "markdown")
     assert "### 4 changes in 3 series" in found.out
@@ -163,6 +150,7 @@ def test_runs_that_only_explain_are_said_to_have_measured_nothing(ampbench: Call
         (("r7",), 2, "unknown run 'r7'"),
         (("--results", "nowhere"), 2, "there is no results folder nowhere"),
         (("--json", "--format", "csv"), 2, "contradict each other"),
+        (("--format", "csv"), 2, "not csv"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_line(

@@ -49,7 +49,7 @@ def test_a_terminal_shows_what_is_measured_and_how_much_is_left(
     told: list[str] = []
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("ampbench.cli.progress.LIVE_SECONDS", 0.0)
-    monkeypatch.setattr("rich.status.Status.update", lambda _, text: told.append(text))
+    monkeypatch.setattr("rich.live.Live.update", lambda _, text, refresh: told.append(text.plain))
     pieces = [Piece(f"matmul {dtype} cpu") for dtype in ("fp32", "bf16")]
     with piece_progress("measuring", pieces, lambda found: "") as watch:
         for piece in pieces:
