@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args
@@ -159,15 +159,6 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
     return {name: parameter.replace(kind=Parameter.KEYWORD_ONLY) for name, parameter in every.items()}
 
 
-def with_parameters(
-    function: Callable[..., Value], parameters: Collection[Parameter], help: str | None = None
-) -> Callable[..., Value]:
-    """Give a function the signature of `parameters` and the docstring `help`, and return it."""
-    function.__signature__ = Signature(list(parameters))  # type: ignore[attr-defined]
-    function.__doc__ = help
-    return function
-
-
 def split_names(values: list[str] | None) -> list[str] | None:
     """Return names split at commas; a comma in the name of an existing file stays."""
     names: list[str] = []
@@ -293,7 +284,7 @@ def make_selection(
         preset=preset,
         overrides=dict(parse_setting("--set", text) for text in set_ or []),
         sweeps=parse_sweeps(sweep or []),
-        recipes=chosen_recipes(optimizer),
+        recipes=list(dict.fromkeys(parse_optimizer(text).spelling for text in optimizer or [])),
     )
 
 
@@ -324,11 +315,6 @@ def make_settings(
 
 
 Limited = Annotated[Settings, Made(make_settings)]
-
-
-def chosen_recipes(optimizers: list[str] | None) -> list[str]:
-    """Return the recipes of `--optimizer`, as ids spell them; raise `UsageError` for a wrong one."""
-    return list(dict.fromkeys(parse_optimizer(text).spelling for text in optimizers or []))
 
 
 def parse_setting(option: str, text: str) -> tuple[str, ParameterValue]:

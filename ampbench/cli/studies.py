@@ -5,7 +5,7 @@ Each plans, works, stores and shows a new run, or resumes an interrupted one.
 
 import sys
 from collections.abc import Callable, Mapping
-from inspect import Parameter
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +34,6 @@ from ampbench.cli.options import (
     run_words,
     stored_already,
     typed_seconds,
-    with_parameters,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
 from ampbench.core.units import counted, one_of
@@ -58,7 +57,9 @@ def command(kind: str) -> Callable[..., int | None]:
     def verb(context: click.Context, **values: Any) -> int:
         return _done(study, context, values)
 
-    return with_parameters(verb, [option("context", click.Context), *_parameters(study)], study.help)
+    verb.__doc__ = study.help
+    verb.__signature__ = Signature([option("context", click.Context), *_parameters(study)])  # type: ignore[attr-defined]
+    return verb
 
 
 def _parameters(study: "Study[Any, Any]") -> list[Parameter]:

@@ -18,10 +18,11 @@ from ampbench.records.kinds import deed_of
 from ampbench.records.run import LATEST, Header
 from ampbench.result import Result
 from ampbench.show.networks import Network, in_order, networks_of
-from ampbench.show.rows import Row, grouped, run_name
+from ampbench.show.rows import Row, grouped, place_of, run_name
 from ampbench.store import CUT, StoredRun, find_runs, list_runs, measures, read_found, read_header, read_run, run_files
 from ampbench.store.folder import lanes_together
-from ampbench.trend import Trend, make_trend, moment, place_of, public_version
+from ampbench.trend import Trend, make_trend, moment, public_version
+from ampbench.trend import place_of as place_on_axis
 from ampbench.trend.values import read_runs, tracked
 
 
@@ -67,7 +68,7 @@ def find_sources(sources: Sequence[str], results: Path) -> Sources:
 
 def explain(measured: Header, explaining: Header) -> bool:
     """Return whether a run explains a measured one: same host and torch version, and not older."""
-    return _place(measured) == _place(explaining) and moment(explaining.started_at) >= moment(measured.started_at)
+    return place_of(measured) == place_of(explaining) and moment(explaining.started_at) >= moment(measured.started_at)
 
 
 def assigned(sources: Sources) -> dict[Path, list[Path]]:
@@ -101,8 +102,8 @@ def _latest(results: Path) -> Sources:
         measured = [read_header(path) for path in newest]
         explaining = [path for path, header in headers.items() if any(explain(run, header) for run in measured)]
         return Sources(newest, explaining, doubts=doubts)
-    place = _place(headers[sources.explaining[-1]])
-    return Sources([], [path for path, header in headers.items() if _place(header) == place])
+    place = place_of(headers[sources.explaining[-1]])
+    return Sources([], [path for path, header in headers.items() if place_of(header) == place])
 
 
 def _sorted(paths: Iterable[Path]) -> Sources:
@@ -110,10 +111,6 @@ def _sorted(paths: Iterable[Path]) -> Sources:
     for path in paths:
         (sources.measured if measures(path) else sources.explaining).append(path)
     return sources
-
-
-def _place(header: Header) -> tuple[str, str]:
-    return header.environment.host, header.environment.torch_version
 
 
 AXES = ("torch_version", "commit")
@@ -260,7 +257,7 @@ def material_of(
         uncovered: set[str] = set()
         for group, members in grouped(result.rows).items():
             ids = {row["case_id"] for row in members}
-            known = newer.setdefault((group, place_of(stored.header, group.device, AXES[0])), [])
+            known = newer.setdefault((group, place_on_axis(stored.header, group.device, AXES[0])), [])
             if not any(ids <= others for others in known):
                 uncovered |= ids
             known.append(ids)

@@ -79,13 +79,9 @@ def drawable(text: str) -> str:
 
 
 def fitted(value: Any, change: Callable[[str], str] = fit) -> Any:
-    """Return plain nested data with every text in it, keys among them, `made` fit; markup is left as it is."""
-    if type(value) is str:
-        return change(value)
-    if value is None or isinstance(value, (int, float)) or hasattr(value, "__html__"):
-        return value
+    """Return plain nested data with every text in it, keys among them, made fit by `change`; markup stays as it is."""
     if isinstance(value, str):
-        return change(value)
+        return value if isinstance(value, Markup) else change(value)
     if isinstance(value, dict):
         return {fitted(key, change): fitted(item, change) for key, item in value.items()}
     return [fitted(item, change) for item in value] if isinstance(value, list | tuple) else value

@@ -350,8 +350,8 @@ def _study_part(material: Material, kind: Kind) -> Part | None:
     charts, notes = drawn(subjects, [detail.said for detail in details], *study.charts)
     if len(details) > LISTED:
         notes.append(f"{LISTED} of {len(details):,} cases are listed.")
-    measured = {place_of(run.stored) for run in material.shown}
-    places = dict.fromkeys(place_of(run) for run, _, _ in passes) if measured else {}
+    measured = {place_of(run.stored.header) for run in material.shown}
+    places = dict.fromkeys(place_of(run.header) for run, _, _ in passes) if measured else {}
     elsewhere = "; ".join(f"torch {torch} on {host}" for host, torch in places if (host, torch) not in measured)
     lacking = cut(Block("without a result", ["case", "reason"], list(left.values())), LISTED)
     return Part(
@@ -383,7 +383,7 @@ def _passes(material: Material, kind: Kind) -> list[tuple[StoredRun, str, Any]]:
         wanted = case_ids.get(id(run))
         for case_id, record in studies.found_of(study_of(kind.name), run).items():
             if wanted is None or case_id in wanted:
-                newest[*place_of(run), case_id] = run, case_id, record
+                newest[*place_of(run.header), case_id] = run, case_id, record
     return list(newest.values())
 
 

@@ -11,6 +11,7 @@ from ampbench.core.statement import Answer, Statement
 from ampbench.records.changes import Status, Verdict
 
 if TYPE_CHECKING:
+    from ampbench.records.run import Header
     from ampbench.store import StoredRun
 
 Row = Mapping[str, Any]
@@ -157,10 +158,9 @@ def run_name(run: "StoredRun") -> str:
     return run.header.label or run.header.run
 
 
-def place_of(run: "StoredRun") -> tuple[str, str]:
+def place_of(header: "Header") -> tuple[str, str]:
     """Return the host and the torch version of a run."""
-    environment = run.header.environment
-    return environment.host, environment.torch_version
+    return header.environment.host, header.environment.torch_version
 
 
 def judged_error(row: Row, measure: Literal["rel_l2", "floor_ratio"] = "rel_l2") -> float | None:

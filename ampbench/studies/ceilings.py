@@ -348,7 +348,7 @@ def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:
 
     def place(pair: "tuple[StoredRun, Ceiling]") -> tuple[str, str, str, int]:
         run, ceiling = pair
-        return (ceiling.device, *place_of(run), ceiling.threads if ceiling.device == "cpu" else 0)
+        return (ceiling.device, *place_of(run.header), ceiling.threads if ceiling.device == "cpu" else 0)
 
     places = grouped(((run, ceiling) for run in runs for ceiling in run.every(Ceiling)), place)
     devices = Counter(device for device, *_ in places)

@@ -826,7 +826,7 @@ def trained_cases(measured: "StoredRun", studies: "Iterable[StoredRun]") -> dict
     """
     trained: dict[str, Trained] = {}
     for study in sorted(studies, key=lambda study: (study.header.started_at, study.header.run)):
-        if study.header.explains != TRAINING or place_of(study) != place_of(measured):
+        if study.header.explains != TRAINING or place_of(study.header) != place_of(measured.header):
             continue
         name = f"study {study.header.run.rpartition('-')[2]}"
         for workload in learned([study]):

@@ -161,14 +161,9 @@ class Series:
         return self.place, self.case.case_id, self.case.version, self.metric.name, self.numbers
 
     @property
-    def values(self) -> list[float | None]:
-        """The values of the points, None for gaps."""
-        return [point.value for point in self.points]
-
-    @property
     def measured(self) -> list[float]:
         """The values of the points that have one."""
-        return [value for value in self.values if value is not None]
+        return [point.value for point in self.points if point.value is not None]
 
     @property
     def held(self) -> list[int]:

@@ -1,6 +1,6 @@
 import pytest
 
-from ampbench.cli.options import chosen_recipes, parse_setting, parse_sweeps, resumed_imports
+from ampbench.cli.options import make_selection, parse_setting, parse_sweeps, resumed_imports
 from ampbench.errors import UsageError
 from ampbench.records.case import WorkloadSource
 from tests.stored_runs import make_header
@@ -17,16 +17,16 @@ def test_settings_and_sweeps_are_read_as_numbers_where_they_are() -> None:
 
 
 def test_each_optimizer_is_a_recipe_as_ids_spell_it() -> None:
-    assert chosen_recipes(None) == []
+    assert make_selection().recipes == []
     typed = ["finetune", "adamw-lm:lr=1e-5,clip=0", "adamw:fused,weight_decay=0.1", "lr=3e-4", "finetune:lr=1e-5"]
-    assert chosen_recipes(typed) == [
+    assert make_selection(optimizer=typed).recipes == [
         "finetune",
         "adamw-lm,lr=1e-05,clip=0",
         "optimizer=adamw:fused,weight_decay=0.1",
         "lr=0.0003",
     ]
     with pytest.raises(UsageError, match="clip: Expected"):
-        chosen_recipes(["finetune:clip=-1"])
+        make_selection(optimizer=["finetune:clip=-1"])
 
 
 def test_going_on_with_a_run_says_what_its_file_has_imported() -> None:

@@ -111,8 +111,8 @@ def test_a_time_of_zero_is_none(folder: Folder) -> None:
     """A step that was held up all the while is worth its CPU time, which a coarse clock may give as zero."""
     for day in range(6):
         folder.run(*timed(FP32, 1e-3, cpu_samples=[[0.0]] if day == 3 else [[1e-3]]))
-    values = only(folder.trend("date")).values
-    assert [value is None for value in values] == [day == 3 for day in range(6)]
+    points = only(folder.trend("date")).points
+    assert [point.value is None for point in points] == [day == 3 for day in range(6)]
 
 
 def test_accelerators_are_apart_by_their_names(folder: Folder) -> None:
