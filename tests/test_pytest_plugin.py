@@ -1,6 +1,7 @@
 import gc
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -591,6 +592,58 @@ def test_the_suite_of_this_repository_is_the_grid_of_the_default_suite(pytester:
         str(ROOT / "benchmarks" / "pytest"), "--collect-only", "-q", "--amp-device=cpu"
     )
     assert sum("::test_precisions[" in line for line in result.outlines) == 12 * len(ON_CPU)
+
+
+CHANGING = """
+import os
+@pytest.mark.amp(precisions=["bf16_autocast"], phases=["inference"])
+def test_net(amp_benchmark):
+    amp_benchmark(changing)
+
+class Coarse(torch.nn.Linear):
+    def forward(self, inputs):
+        found = super().forward(inputs)
+        return found if found.dtype == torch.float64 else found.half().float() * (1 + 1e-3 * int(os.environ["COARSE"]))
+
+def changing():
+    return Coarse(8, 8), torch.randn(4, 8)
+"""
+
+
+def test_a_session_fails_where_memory_or_an_error_is_worse_than_in_a_file(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COARSE", "0")
+    assert run(pytester, CHANGING, "--amp-save=saved").ret == 0
+    before = saved(pytester).path
+    same = run(pytester, CHANGING, f"--amp-compare={before}")
+    assert same.ret == 0
+    same.stdout.fnmatch_lines(["*ampbench: memory and errors compared*", "nothing changed: *"])
+    monkeypatch.setenv("COARSE", "9")
+    worse = run(pytester, CHANGING, f"--amp-compare={before}", "--benchmark-quiet")
+    assert "side by side" not in "\n".join(worse.outlines)
+    assert worse.ret == pytest.ExitCode.TESTS_FAILED
+    worse.assert_outcomes(passed=1)
+    worse.stdout.fnmatch_lines(["*regressed *test_mine.py:changing bf16_autocast*output error*"])
+    assert not any("seconds_median" in line or "in turns" in line for line in worse.outlines)
+
+
+def test_a_file_to_compare_with_that_cannot_be_read_or_has_none_of_the_cases_is_one_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COARSE", "0")
+    missing = run(pytester, CHANGING, "--amp-compare=none.jsonl")
+    assert missing.ret == pytest.ExitCode.USAGE_ERROR
+    missing.stderr.fnmatch_lines(["*none.jsonl*"])
+    assert run(pytester, CHANGING, "--amp-save=saved").ret == 0
+    before = saved(pytester).path
+    other = run(pytester, CHANGING.replace("bf16_autocast", "bf16_pure"), f"--amp-compare={before}")
+    assert other.ret == pytest.ExitCode.TESTS_FAILED
+    other.stdout.fnmatch_lines([f"--amp-compare {before}: *"])
+    text = re.sub(r'"(weights_digest|inputs_digest)":"[^"]*"', r'"\1":"0"', before.read_text())
+    before.write_text(text.replace('"source":"profiler"', '"source":"allocator"'))
+    incomparable = run(pytester, CHANGING, f"--amp-compare={before}")
+    assert incomparable.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_device_that_is_named_and_missing_fails_and_one_of_a_marker_is_skipped(pytester: pytest.Pytester) -> None:

@@ -32,6 +32,7 @@ OPTIONS = {
     "preset": "The size of built-in workloads: tiny, small or large.",
     "max-error": "Fail tests whose output has a larger relative L2 error against fp64, or an undefined one.",
     "save": "Store the session as a run in this results folder.",
+    "compare": "Fail the session where memory or an error is worse than in this stored run.",
 }
 
 
@@ -109,10 +110,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Store the measured cases in the folder of --amp-save."""
-    measured, folder = session.config.stash.get(MEASURED, None), session.config.getoption("amp_save")
-    if folder and measured is not None and measured.entries:
+    """Store the measured cases, and compare them with the run of --amp-compare; a session that is worse fails."""
+    measured, run = session.config.stash.get(MEASURED, None), session.config.getoption("amp_compare")
+    if measured is None or not measured.entries:
+        return
+    same = run is None or measured.compare(run)
+    if folder := session.config.getoption("amp_save"):
         measured.save(folder)
+    if not same and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # inside pytest's own wrapper, below pytest-benchmark's table
@@ -123,6 +129,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
     finally:
         config = terminalreporter.config
         measured = config.stash.get(MEASURED, None)
-        quiet = config.getoption("benchmark_quiet", False) or config.getoption("benchmark_disable", False)
-        if measured is not None and measured.entries and not quiet:
-            measured.write_summary(terminalreporter)
+        if measured is not None and measured.entries:
+            quiet = config.getoption("benchmark_quiet", False) or config.getoption("benchmark_disable", False)
+            measured.write_summary(terminalreporter, quiet=quiet)

@@ -20,6 +20,8 @@ import pytest
 from msgspec import structs
 from rich.text import Text
 
+from ampbench.cli.options import DEFAULT_RESULTS
+from ampbench.comparison import Comparison
 from ampbench.convert import defined
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS, find_precision
@@ -28,15 +30,18 @@ from ampbench.drive.rounds import Turn, request_of
 from ampbench.drive.servers import ONLY, Pool, ServerChannel, may_have_accelerator
 from ampbench.drive.session import default_memory_limit, new_header, now
 from ampbench.errors import AmpbenchError, UnknownNameError, UsageError, WorkloadError
+from ampbench.judge.gate import Policy
 from ampbench.records.case import DEVICES, PHASES, DeviceDescription, WorkloadSource
+from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import MemoryPass, Round
 from ampbench.records.run import Entry, Footer, Selection, Settings
 from ampbench.records.wire import DIVERGENCE, MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
+from ampbench.show.comparison import comparison_document
 from ampbench.show.results import Screen, sections
 from ampbench.show.rows import judged_error
-from ampbench.show.terminal import make_console, print_lines, section_lines
-from ampbench.store import StoredRun, gathered, require_writable, write_whole
+from ampbench.show.terminal import document_lines, make_console, print_lines, section_lines
+from ampbench.store import StoredRun, find_run, gathered, read_run, require_writable, write_whole
 from ampbench.workloads.index import PRESETS
 
 if TYPE_CHECKING:
@@ -52,6 +57,8 @@ def meant(kind: str, value: Any) -> Any:
     """Return the name or limit that a marker or an option means; `UsageError`, with the nearest names, for none."""
     if kind == "precision":
         return find_precision(str(value)).name
+    if kind == "compare":
+        return read_run(find_run(value, DEFAULT_RESULTS)).path
     if kind == "save":
         require_writable(value)
         return Path(value)
@@ -141,7 +148,7 @@ def _default_precisions(device: str, phase: str) -> list[str]:
 
 
 class Measured:
-    """The cases of a session: `entries` holds the records of each by its id."""
+    """The cases of a session: `entries` holds the records of each by its id, `compared` the result of --amp-compare."""
 
     def __init__(self) -> None:
         from ampbench.worker.environment import read_environment
@@ -149,6 +156,7 @@ class Measured:
         settings = Settings(isolation=False, rounds=1)
         self.header = new_header(Selection(), settings, read_environment(), [], "", ["pytest"])
         self.entries: dict[str, list[Entry]] = {}
+        self.compared: Comparison | str | None = None
         self.sources: dict[str, WorkloadSource] = {}
         self.server = Pool({ONLY: lambda: ServerChannel(preload=PRELOAD)})
 
@@ -163,13 +171,35 @@ class Measured:
         ended = Footer(ended="complete", finished_at=now())
         write_whole([dataclasses.replace(self.run(), footers=[ended])], folder)
 
-    def write_summary(self, reporter: pytest.TerminalReporter) -> None:
-        """Write the table of the session."""
-        writer, text = reporter.config.get_terminal_writer(), StringIO()
-        console = make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth)
-        print_lines(console, table_lines(self.run(), writer.fullwidth))
-        reporter.write_sep("-", "ampbench: precisions side by side")
-        reporter.write(text.getvalue())
+    def compare(self, file: Path) -> bool:
+        """Compare memory and errors with the run in `file`; return whether some compare and none is worse.
+
+        Times are not compared: within one process that is no more certain than pytest-benchmark's own comparison.
+        """
+        try:
+            self.compared = Comparison(read_run(file), self.run(), Policy(only=("memory", "accuracy")))
+        except AmpbenchError as error:
+            self.compared = f"--amp-compare {file}: {error}"
+            return False
+        statuses = {change.status for change in self.compared.gated.findings} - {ChangeStatus.INCOMPARABLE}
+        return bool(statuses) and ChangeStatus.REGRESSED not in statuses
+
+    def write_summary(self, reporter: pytest.TerminalReporter, *, quiet: bool) -> None:
+        """Write the table, unless `quiet`, and the comparison of memory and errors."""
+        writer = reporter.config.get_terminal_writer()
+        parts: dict[str, Any] = {}
+        if not quiet:
+            parts["ampbench: precisions side by side"] = table_lines(self.run(), writer.fullwidth)
+        if isinstance(self.compared, Comparison):
+            document = comparison_document(self.compared.gated)
+            parts["ampbench: memory and errors compared"] = document_lines(document, writer.fullwidth)
+        for title, lines in parts.items():
+            text = StringIO()
+            print_lines(make_console(file=text, force_terminal=writer.hasmarkup, width=writer.fullwidth), lines)
+            reporter.write_sep("-", title)
+            reporter.write(text.getvalue())
+        if isinstance(self.compared, str):
+            reporter.write_line(self.compared)
 
 
 def table_lines(run: StoredRun, width: int) -> list[Text]:

@@ -72,6 +72,12 @@ def check_tests(command: Command) -> None:
     assert any(word.startswith("tests/") and (ROOT / word).exists() for word in command.words)
 
 
+def check_compared(command: Command) -> None:
+    """The command before it, on the same page, stores the run."""
+    text = (ROOT / command.page).read_text()
+    assert f"pytest test_mine.py --amp-save results\n{command.text}\n" in text
+
+
 def check_ray(command: Command) -> None:
     """It is a run of ampbench in all but its cluster, which nobody has started here."""
     words = [PLACEHOLDERS.get(word, word) for word in command.words]
@@ -125,6 +131,10 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"python -c .*torch\.xpu.*": ("needs an Intel card", check_xpu),
     r"python -m (benchmarks|tests\.net)\..*": ("takes many minutes", check_module),
     r"(pytest|python) tests/.*": ("the tests themselves, or what rewrites one's expectations", check_tests),
+    r"pytest .* --amp-compare .*": (
+        "reads what the command before it wrote; test_pytest_plugin.py has both",
+        check_compared,
+    ),
     r"ampbench run .* --ray .*": ("needs a cluster; tests/fleet has some", check_ray),
     r"ampbench merge shards": ("needs shards; test_documented_workflow.py makes some", check_shards),
     r"ray start .*": ("starts a server that stays", check_ray_start),
