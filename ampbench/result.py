@@ -29,6 +29,7 @@ from ampbench.store.run_file import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ampbench.show.charts import Drawing
     from ampbench.show.studies import Subject
     from ampbench.studies.study import Study
 
@@ -38,10 +39,11 @@ class Plot:
     """A chart as a Vega-Lite `spec` with its data. A notebook draws it; any viewer of Vega-Lite does."""
 
     spec: Mapping[str, Any]
+    title: str = ""
 
     def __repr__(self) -> str:
         points = counted(len(self.spec["data"]["values"]), "point")
-        return f"<ampbench.Plot: speed against error, {points}; a notebook draws it, .spec is Vega-Lite>"
+        return f"<ampbench.Plot: {self.title}, {points}; a notebook draws it, .spec is Vega-Lite>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the chart for JupyterLab and VS Code and, where vl-convert is installed, for all others."""
@@ -51,6 +53,24 @@ class Plot:
         except ImportError:
             return bundle
         return {**bundle, "image/svg+xml": vl_convert.vegalite_to_svg(dict(self.spec))}
+
+
+def drawn_alone(drawing: "Drawing[Any]", subject: "Subject[Any]") -> Plot:
+    """Return the chart of one subject of a study."""
+    rows = drawing.rows(subject)
+    sized = {"data": {"values": rows}, "width": 420, "height": 220}
+    return _plot(sized | dict(drawing.spec(rows)), drawing.title.lower())
+
+
+def _plot(spec: Mapping[str, Any], title: str) -> Plot:
+    """Return a chart in the colours of a page, without CSS variables, which a notebook lacks."""
+    from ampbench.show.charts import colour_variables
+
+    sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
+    colours = dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))  # the first ones are a light page's
+    whole = {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "background": "white", **spec}
+    text = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], json.dumps(whole))
+    return Plot(json.loads(text), title)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,24 +200,20 @@ class Result(Shown):
     def plot(self) -> Plot:
         """Return a chart of each precision's speed, with its interval, against its error, which a notebook shows.
 
-        A cross marks a case that is not ok. The colours are a page's, without CSS variables, which a notebook lacks.
+        A cross marks a case that is not ok.
         """
-        from ampbench.show.charts import colour_variables, speed_layers, speed_points
+        from ampbench.show.charts import speed_layers, speed_points
 
         tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
         points = speed_points(zip(tables, self.rows, strict=True))
         header = {"labelOrient": "top", "labelAnchor": "start"}
         layers = speed_layers(points, self.budget.output_rel_l2) if points else []
         spec = {
-            "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
             "data": {"values": points},
             "facet": {"row": {"field": "table", "title": None, "header": header}},
             "spec": {"width": 420, "height": 220, "layer": layers},
-            "background": "white",
         }
-        sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
-        colours = dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))  # the first ones are a light page's
-        return Plot(json.loads(re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], json.dumps(spec))))
+        return _plot(spec, "speed against error")
 
     @cached_property
     def _trainings(self) -> list[StoredRun]:

@@ -240,22 +240,22 @@ def curves(
     title: str,
     axis: str,
     legend: str,
-    series: Callable[[Any], Iterable[tuple[str, Sequence[float | None]]]],
+    series: Callable[[Any], Iterable[tuple[str, Sequence[float | None] | Mapping[float, float | None]]]],
     *,
     alt: str,
     unit: str = "loss",
 ) -> "Drawing[Any]":
     """Return a chart of curves over steps: `series` gives the names and the values of each step of a case's record.
 
-    A line breaks where a value is None. Values that are positive and of several sizes are drawn on a log axis. `axis`
-    names the values, which are in `unit`, and `legend` the series.
+    Values of some steps alone are a mapping. A line breaks where a value is None. Values that are positive and of
+    several sizes are drawn on a log axis. `axis` names the values, which are in `unit`, and `legend` the series.
     """
 
     def rows(case: Any) -> list[dict[str, Any]]:
         points: list[dict[str, Any]] = [
             {"series": label, "step": step, "value": value, "text": FORMATS[unit](value), "mark": False}
             for label, values in series(case.found)
-            for step, value in thinned_curve(values)
+            for step, value in (values.items() if isinstance(values, Mapping) else thinned_curve(values))
         ]
         marked(points)
         return points if any(row["value"] is not None for row in points) else []

@@ -460,8 +460,8 @@ def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
                 yield replace(remark, subject=f"stored in {dtype}, by arithmetic alone")
 
 
-def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype: str) -> Iterator[Statement]:
-    """Yield the effects of pure half on the values of modules."""
+def fitting(modules: Mapping[str, list[Magnitudes]], dtype: str) -> Iterator[Statement]:
+    """Yield whether the values of modules would overflow or flush in pure half."""
     predictions = {name: predict(rows, dtype) for name, rows in modules.items()}
     overflowing = [name for name, row in predictions.items() if row[OVERFLOW].predicted]
     flushing = [name or ROOT for name, row in predictions.items() if row[FLUSHING].predicted]
@@ -479,6 +479,11 @@ def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype:
         name or ROOT for name, row in known.items() if (row.largest or 0.0) >= least and name not in overflowing
     ]:
         yield advise(Headroom.NEAR, dtype, count=len(close), margin=MARGIN, names=few(close))
+
+
+def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype: str) -> Iterator[Statement]:
+    """Yield the effects of pure half on the values of modules, gradients and updates."""
+    yield from fitting(modules, dtype)
     scales = usable_scales(record.magnitudes, dtype)
     if scales is not None and scales.needed:
         highest = format_scale(scales.highest) if scales.highest != scales.lowest else None
@@ -566,10 +571,10 @@ class Module(NamedTuple):
     predictions: Mapping[str, Events]
 
 
-def modules(record: RangePass) -> list[Module]:
+def modules_of(magnitudes: Iterable[Magnitudes]) -> list[Module]:
     """Return the modules with finite values: first overflowing ones in fp16, then flushing ones."""
     rows = []
-    for name, values in by_running_module(record.magnitudes).items():
+    for name, values in by_running_module(magnitudes).items():
         if (worst := telling(values)) is not None:
             outputs = next((fit(row, "fp16") for row in values if row.what == ACTIVATION), Fit())
             predictions = {dtype: predict(values, dtype) for dtype in FORMATS}
@@ -708,7 +713,7 @@ Examples:
     tables=(
         Table("values", VALUES, fits),
         Table(
-            "", MODULE_COLUMNS, modules, "Largest values",
+            "", MODULE_COLUMNS, lambda record: modules_of(record.magnitudes), "Largest values",
             "of each module; flushed, subnormal: the shares of its outputs in fp16",
         ),
         Table(

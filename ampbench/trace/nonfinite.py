@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ampbench.records.casts import Operation
 from ampbench.records.ranges import FirstNonfinite
 from ampbench.trace.dtypes import Kind, op_kind
 from ampbench.trace.ledger import CastLedger, leaves_ahead, op_tensors, program_frames, recording
@@ -43,7 +44,7 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
 
     What is yielded has it as `first`: None while every value was finite or meant. It prints as a sentence, and has
     `operation`, `module`, `phase`, `step`, `parameter` (whose gradient it is), `inputs_largest` and `frames`, the last
-    lines of the program's own code.
+    lines of the program's own code; of an op in the backward pass the last is that of its forward op.
 
     At fault is the first op that computes, that is, one given at least one tensor, and returns a NaN, +inf or -inf
     where none of the tensors and numbers it was given holds the same. So an infinity that is meant is not taken for a
@@ -64,7 +65,7 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
     """A ledger that also looks at values until it has found the op."""
 
     def __init__(self, model: torch.nn.Module):
-        super().__init__(model)
+        super().__init__(model, sources=True)
         self.first: FirstNonfinite | None = None
         self._model = model
         self._step = -1
@@ -107,12 +108,13 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
             step=max(self._step, 0),
             inputs_largest=max((side.largest for side in (before, state) if side.largest is not None), default=None),
             parameter=self._parameter(outputs) if row.phase == "backward" else "",
-            frames=[
-                f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}: "
-                f"{linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}"
-                for frame in reversed(list(islice(program_frames(), FRAMES)))
-            ],
+            frames=[*program_lines(), *self._forward_line(row)][-FRAMES:],
         )
+
+    def _forward_line(self, row: Operation) -> list[str]:
+        """Return the line of the forward op of an op in the backward pass."""
+        file, _, line = ((self.ops[row.forward].source if row.forward is not None else None) or "").rpartition(":")
+        return [f"{file}:{line} in the forward pass: {linecache.getline(file, int(line)).strip()}"] if file else []
 
     def _parameter(self, outputs: list[torch.Tensor]) -> str:
         """Return the parameter whose gradient an op of the backward pass returned, or ""."""
@@ -161,3 +163,12 @@ def _meant(kind: Kind, read: list[torch.Tensor]) -> set[str]:
         if not ((read[0] < -1e38) & (read[0] != lowest)).any() and (read[0] == lowest).any():
             return {_MINUS}
     return set()
+
+
+def program_lines() -> list[str]:
+    """Return the last lines of the program's own code, as "file:line in function: code", the innermost last."""
+    return [
+        f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}: "
+        f"{linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}"
+        for frame in reversed(list(islice(program_frames(), FRAMES)))
+    ]

@@ -321,7 +321,7 @@ def recipe_of(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> Reci
     return Recipe(
         optimizer=f"torch.optim.{kind.__name__}" if is_torchs else f"{kind.__module__}.{kind.__qualname__}",
         groups=[_group(kind.__name__ if is_torchs else "", group) for group in optimizer.param_groups],
-        running_momenta=sorted({momentum for momentum, _ in _statistics(module)}, reverse=True),
+        running_momenta=sorted({momentum for _, momentum, _ in running_statistics(module)}, reverse=True),
     )
 
 
@@ -398,16 +398,21 @@ def _group(kind: str, row: Mapping[str, Any]) -> OptimizerGroup:
 
 def statistics_stall(module: torch.nn.Module) -> float | None:
     """Return `Divergence.statistics_stall` of a network in its storage."""
-    return max((torch.finfo(dtype).eps / 4 / momentum for momentum, dtype in _statistics(module)), default=None)
+    return max((stops_away(momentum, dtype) for _, momentum, dtype in running_statistics(module)), default=None)
 
 
-def _statistics(module: torch.nn.Module) -> Iterator[tuple[float, torch.dtype]]:
-    """Yield momentum and dtype of running statistics, except cumulative averages, which have no momentum."""
-    for layer in module.modules():
+def stops_away(momentum: float, dtype: torch.dtype) -> float:
+    """Return the relative distance at which running statistics stop from those of batches."""
+    return torch.finfo(dtype).eps / 4 / momentum
+
+
+def running_statistics(module: torch.nn.Module) -> Iterator[tuple[str, float, torch.dtype]]:
+    """Yield layer, momentum and dtype of running statistics, except cumulative averages, which have no momentum."""
+    for name, layer in module.named_modules():
         if isinstance(layer, torch.nn.modules.batchnorm._NormBase) and layer.running_mean is not None:
             momentum = _number(layer.momentum)
             if momentum is not None and 0 < momentum <= 1:
-                yield momentum, layer.running_mean.dtype
+                yield name, momentum, layer.running_mean.dtype
 
 
 def _number(value: Any) -> float | None:

@@ -82,7 +82,7 @@ class Intended:
         exact = self.gradients
         weights = _weights(self.snapshot, exact.stored, where, names)
         seed_all(0)
-        taken = _take_step(exact.make, exact.stored, weights, exact.first, self.snapshot)
+        taken = take_step(exact.make, exact.stored, weights, exact.first, self.snapshot)
         return dict(_moved(taken, weights, where))
 
 
@@ -201,22 +201,22 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
     storage = _storage(gradients.stored, intended)
     native = storage is not torch.float32
     update_of = partial(Update, steps=snapshot.steps, storage=short_dtype(storage), intended=intended.dtype)
-    draws: list[dict[str, _Parts]] = [{}]
+    draws: list[dict[str, Sums]] = [{}]
     kept_in: dict[tuple[str, str], torch.dtype] = {}  # the dtypes of the optimizer's state
     nonfinite = 0
     for names in intended.blocks:
         moves = intended.moves(names, keep)
         weights = _weights(snapshot, gradients.stored, device, names)
-        step = partial(_take_step, gradients.make, gradients.stored, weights, gradients.first, snapshot, native=native)
+        step = partial(take_step, gradients.make, gradients.stored, weights, gradients.first, snapshot, native=native)
         seed_all(0)
         before = random_states(device)
         taken = step()
         nonfinite += sum(int((~weight.isfinite()).sum()) for weight in taken.weights.values())
-        draws[0] |= _parts(_moved(taken, weights, keep), moves, intended)
+        draws[0] |= sums_of(_moved(taken, weights, keep), moves, intended.sizes)
         for name, state in taken.state.items():
             kept_in |= {(name, key): value.dtype for key, value in state.items() if isinstance(value, torch.Tensor)}
         if random_states(device) != before:
-            draws += [_parts(_moved(step(), weights, keep), moves, intended) for _ in range(DRAWS - 1)]
+            draws += [sums_of(_moved(step(), weights, keep), moves, intended.sizes) for _ in range(DRAWS - 1)]
         del moves, weights, step, taken
     if nonfinite:
         elements = "parameter element is" if nonfinite == 1 else "parameter elements are"
@@ -309,7 +309,7 @@ class _Taken:
     state: Mapping[str, Mapping[str, Any]]
 
 
-def _take_step(
+def take_step(
     make: Make,
     stored: Mapping[str, torch.dtype],
     weights: Tensors,
@@ -406,7 +406,7 @@ def _moved(taken: _Taken, weights: Tensors, keep: Device) -> Iterable[tuple[str,
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Sums:
     """Sums over one parameter: |Δ*|², <ΔL, Δ*>, |ΔL - Δ*|², elements that should move, those that do not, and |Δ*|² of
     the latter."""
 
@@ -418,16 +418,18 @@ class _Parts:
     swallowed_energy: float
 
 
-def _parts(moved: Iterable[tuple[str, torch.Tensor]], moves: Tensors, intended: Intended) -> dict[str, _Parts]:
-    """Return the sums over each parameter of its change and the intended one, `moves`."""
+def sums_of(
+    moved: Iterable[tuple[str, torch.Tensor]], moves: Tensors, sizes: Mapping[str, tuple[float, int]]
+) -> dict[str, Sums]:
+    """Return the sums over each parameter of its change and the intended one, `moves`, of these `sizes`."""
     parts = {}
     for name, change in moved:
         intended_change = moves[name].flatten()
-        energy, moving = intended.sizes[name]
+        energy, moving = sizes[name]
         change = change.flatten()  # noqa: PLW2901
         along = float(torch.dot(change, intended_change))
         still = intended_change * (change == 0)
-        parts[name] = _Parts(
+        parts[name] = Sums(
             energy=energy,
             along=along,
             apart=float(torch.linalg.vector_norm(change.sub_(intended_change))) ** 2,
@@ -443,15 +445,15 @@ def _apart(moved: Iterable[tuple[str, torch.Tensor]], moves: Tensors) -> list[fl
     return [float(torch.linalg.vector_norm(change.sub_(moves[name]))) ** 2 for name, change in moved]
 
 
-def _total(parts: Mapping[str, _Parts], name: str) -> float:
+def _total(parts: Mapping[str, Sums], name: str) -> float:
     return math.fsum(getattr(sums, name) for sums in parts.values())
 
 
-def _rel_l2(parts: Mapping[str, _Parts]) -> float:
+def _rel_l2(parts: Mapping[str, Sums]) -> float:
     return math.sqrt(_total(parts, "apart") / _total(parts, "energy"))
 
 
-def _summed(steps: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
+def _summed(steps: Sequence[dict[str, Sums]]) -> dict[str, Any]:
     """Return the fields of an `Update` that follow from the sums of one step, or of several random draws."""
     first = steps[0]
     energy = _total(first, "energy")
@@ -475,9 +477,7 @@ def _summed(steps: Sequence[dict[str, _Parts]]) -> dict[str, Any]:
     }
 
 
-def _with_state(
-    gradients: Gradients, intended: Intended, device: Device, keep: Device
-) -> tuple[str, dict[str, _Parts]]:
+def _with_state(gradients: Gradients, intended: Intended, device: Device, keep: Device) -> tuple[str, dict[str, Sums]]:
     """Return the key of the state that holds the lost part of the updates, and the sums with it; "" without one.
 
     Such state is Kahan's compensation (weight plus or minus it is the true value) or a copy of the weights in more
@@ -498,7 +498,7 @@ def _with_state(
 
     def watched(names: Sequence[str]) -> tuple[_Taken, Tensors, Tensors]:
         moves, weights = intended.moves(names, keep), _weights(snapshot, stored, device, names)
-        taken = _take_step(gradients.make, stored, weights, gradients.first, snapshot, native=True, watch=True)
+        taken = take_step(gradients.make, stored, weights, gradients.first, snapshot, native=True, watch=True)
         return taken, weights, moves
 
     taken, weights, moves = watched(next(names for names in intended.blocks if probe in names))
@@ -509,15 +509,15 @@ def _with_state(
         for signs in ((1, 1), (1, -1), (0, 1))
         if not math.sqrt(_apart([(probe, together(taken, weights, probe, key, signs))], moves)[0]) > limit
     ]
-    best: tuple[float, str, dict[str, _Parts]] = (RECOVERED, "", {})
+    best: tuple[float, str, dict[str, Sums]] = (RECOVERED, "", {})
     for key, signs in held_in:
-        parts: dict[str, _Parts] = {}
+        parts: dict[str, Sums] = {}
         for names in intended.blocks:
             taken, weights, moves = watched(names)
             if any(key not in taken.before.get(name, {}) for name in names if intended.sizes[name][1]):
                 break
             summed = ((name, together(taken, weights, name, key, signs)) for name in names)
-            parts |= _parts(summed, moves, intended)
+            parts |= sums_of(summed, moves, intended.sizes)
         else:
             if (error := _rel_l2(parts)) <= best[0]:
                 best = error, key, parts
@@ -561,7 +561,7 @@ def _blamed(
     for names in intended.blocks:
         moves = intended.moves(names, keep)
         double = _weights(snapshot, exact.stored, keep, names)
-        step = partial(_take_step, gradients.make, exact.stored, snapshot=snapshot)
+        step = partial(take_step, gradients.make, exact.stored, snapshot=snapshot)
         apart[0].extend(_apart(_moved(step(weights=double, gradients=gradients.first), double, keep), moves))
         rounded = {
             name: {

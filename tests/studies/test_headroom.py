@@ -39,7 +39,9 @@ def facts(found: RangePass, code: Headroom, subject: str = "fp16") -> dict[str, 
 
 
 def modules(found: RangePass, dtype: str = "fp16") -> dict[str, str]:
-    return {row["module"]: row[f"{dtype}_would"] for row in records(MODULE_COLUMNS, headroom.modules(found))}
+    return {
+        row["module"]: row[f"{dtype}_would"] for row in records(MODULE_COLUMNS, headroom.modules_of(found.magnitudes))
+    }
 
 
 def gradients_of(elements: int, flushed: int = 0, nonfinite: int = 0) -> list[SeenGradient]:
