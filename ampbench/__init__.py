@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ampbench.trace.keep_fp32 import keep_fp32, release_fp32
     from ampbench.trace.ledger import trace_casts
     from ampbench.trace.nonfinite import find_nonfinite
+    from ampbench.watching.loop import watch
     from ampbench.workload import Workload
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ __all__ = [
     "release_fp32",
     "study",
     "trace_casts",
+    "watch",
     "watch_errors",
 ]
 
@@ -76,6 +78,7 @@ _LAZY = {
     "Result": "ampbench.result",
     "release_fp32": "ampbench.trace.keep_fp32",
     "trace_casts": "ampbench.trace.ledger",
+    "watch": "ampbench.watching.loop",
     "watch_errors": "ampbench.trace.errors",
     "Workload": "ampbench.workload",
 }

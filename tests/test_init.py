@@ -35,6 +35,7 @@ def test_the_public_names_are_these():
         "release_fp32",
         "study",
         "trace_casts",
+        "watch",
         "watch_errors",
     ]
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 HEADROOM, ORIGIN, KEEP_FP32, CASTS, RULES = "headroom", "origin", "keep-fp32", "casts", "rules"
+NONFINITE = "nonfinite"
 """Kinds of runs that explain (`Header.explains`): verbs of `ampbench explain`."""
 
 TRAINING, SCOPE, INPUT_STORAGE, CEILINGS = "training", "scope", "input-storage", "ceilings"
@@ -19,6 +20,8 @@ TRAINING, SCOPE, INPUT_STORAGE, CEILINGS = "training", "scope", "input-storage",
 
 CHECK = "check"
 """Runs of `ampbench check`, which is in no group."""
+WATCH = "watch"
+"""Trainings that `ampbench.watch` saw in a program: they have no verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Kind:
     `lines` are the lines of such a run, results first; `contents` describes them, before a number of cases or the
     devices. `summary` is a line on its verb. With `resumed`, the verb can resume a run. `asks` are the records sent to
     its workers if it has several tasks (`records.wire.Task.asked`), as "module:name". `tasks` are the names of its
-    workers' tasks (`records.wire.Task.name`), the stages of failures (empty: one task named like the kind).
+    workers' tasks (`records.wire.Task.name`), the stages of failures (empty: one task named like the kind; None: a
+    program makes such runs, and no verb).
     """
 
     name: str
@@ -52,7 +56,7 @@ class Kind:
     lines: tuple[Lines, ...]
     summary: str
     asks: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] | None = ()
     resumed: bool = False
 
     @property
@@ -63,7 +67,7 @@ class Kind:
     @property
     def task_names(self) -> tuple[str, ...]:
         """The names of its workers' tasks."""
-        return self.tasks or (self.name,)
+        return () if self.tasks is None else self.tasks or (self.name,)
 
     @property
     def found(self) -> Lines:
@@ -91,6 +95,11 @@ _ROWS = (
     Kind(
         ORIGIN, "explain", "the origin of errors in", (Lines("origin", "ampbench.records.ranges:OriginPass"),),
         summary="Where the error of a precision begins: which module matters most, what each adds, what it inherits.",
+    ),
+    Kind(
+        NONFINITE, "explain", "the first value that is not finite in",
+        (Lines("replay", "ampbench.studies.nonfinite:Replay"),),
+        summary="Which op makes the first NaN or infinity of a step, from a checkpoint too: its module, and your line.",
     ),
     Kind(
         KEEP_FP32, "explain", "what to keep in fp32 in",
@@ -145,6 +154,10 @@ _ROWS = (
         summary="Which known defects of mixed precision this torch has here, each shown by a small program.",
         resumed=True,
     ),
+    Kind(
+        WATCH, "", "watched trainings on", (Lines("watched", "ampbench.studies.watch:Watched", of="device"),),
+        summary="", tasks=None,
+    ),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})
 """All kinds of runs that explain or study by name, in the order of a report's page and of verbs in the help."""
@@ -173,5 +186,7 @@ def deed_of(explains: str) -> str:
     """Return the verb for a run of a kind, to follow its name: "explains casts", "studies scope"."""
     if not explains:
         return "measures"
+    if explains == WATCH:
+        return "watched a training"
     deed = {"explain": "explains", "study": "studies"}.get(KINDS[explains].group, "is one of ampbench")
     return f"{deed} {explains}"

@@ -456,6 +456,37 @@ TEMPLATES: Mapping[str, str] = {
     ),
     "training-no-ratio": "no comparison: fp32's loss ends at 0, does not fall, or its training broke off",
     "training-seen": "judged on the batches it trained on: the workload has no held-out data",
+    "nonfinite-first": "{first}{line:if|; ||}",
+    "nonfinite-result": (
+        "the result of step {step:,} is not finite, and no op made it from finite values: look at weights and inputs"
+    ),
+    "nonfinite-none": "all values are finite in {steps:counted;step}",
+    "watch-healthy": "nothing is wrong in {looks:counted;look} at {steps:counted;step}",
+    "watch-nothing": "no step was taken by an optimizer of torch that moves this network's parameters",
+    "watch-broken": "{what} not finite from step {step:,} on{names:if| (||)}",
+    "watch-first": "{first}{line:if|; ||}",
+    "watch-after": "the network's outputs are finite (at most {outputs:.3g}): look at the loss function{line:if|; ||}",
+    "watch-update": (
+        "{share:share} of the update is lost to rounding in {dtype} weights{lr:if| at learning rate |g|} "
+        "(limit {limit:share}), by {cause}; most in {worst}, where {kept:kept} arrives: keep fp32 master weights"
+    ),
+    "watch-would": "{dtype} weights would lose {share:share} of this update{lr:if| at learning rate |g|}",
+    "watch-still": (
+        "{names} {count:verb;is;are} stored in half and {count:verb;has;have} not moved in any look, "
+        "though {count:verb;its gradient is;their gradients are} not zero"
+    ),
+    "watch-idle": "{names} {count:verb;has;have} no gradient",
+    "watch-scale": ("loss scaling fails: {skipped:,} of {steps:counted;step} skipped{scale:if|, scale now ||}"),
+    "watch-scaled": "loss scale {first} at first, {scale} now; {skipped:counted;step} skipped",
+    "watch-stall": (
+        "running statistics stop {away:share} away from the batches' own (limit {limit:share}) in {names}: "
+        "keep them in fp32"
+    ),
+    "watch-raised": "step {step:,} raised {error}",
+    "watch-compiled": "modules are compiled by torch.compile: their values were not watched",
+    "watch-unknown": "{detail} is no optimizer of torch: its steps were not seen",
+    "watch-unjudged": "{detail}: how much of its update half precision loses is not known",
+    "watch-failed": "the watch stopped looking after an error of its own: {detail}",
     "training-inexact": "differs from fp32 at the end{control:only|, so that no verdict is possible}",
 }
 

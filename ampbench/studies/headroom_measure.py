@@ -1,9 +1,12 @@
 """A range pass: the magnitudes of a case in fp32, and low precisions on the same batches."""
 
+import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from ampbench.records.ranges import (
     SeenGradient,
 )
 from ampbench.studies.headroom import RangesAsked
+from ampbench.studies.nonfinite import NonfiniteAsked, Replay
 from ampbench.studies.origin import OriginAsked
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.errors import Given, watch_dtypes, watch_errors
@@ -40,6 +44,7 @@ from ampbench.worker.origins import measure_origin
 from ampbench.worker.step import Step, TrainingStep, seed_all, seeded_step, unfused
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
+from ampbench.workloads.named import load_weights
 
 UNSCALABLE = "the loss is not finite at any scale: gradients are at GradScaler's first scale"
 TAMED = "{} has non-finite values already in fp32, but they reach no output, loss or gradient"
@@ -261,6 +266,30 @@ def _run(step: Step) -> tuple[Any, torch.Tensor | None, dict[str, torch.Tensor]]
 def _mask(chosen: torch.Tensor) -> _Mask:
     """Return a bit for each element."""
     return np.packbits(chosen.reshape(-1).cpu().numpy())
+
+
+def do_nonfinite(work: Work, asked: NonfiniteAsked) -> Replay:
+    """Do the task "nonfinite"."""
+    workload, case, notes = work.workload, work.case, list[str]()
+    if asked.state:
+        workload = dataclasses.replace(workload, module=copy.deepcopy(workload.module))
+        load_weights(case.workload, workload.module, Path(asked.state))
+    with precision_flags(PRECISIONS[case.precision]):
+        step = seeded_step(workload, case, work.device, notes)
+        if isinstance(step, TrainingStep):
+            step.settle_scaler()
+        steps, nonfinite, first = asked.steps or len(step.data.batches), None, None
+        for turn in range(steps):
+            with step.mode(), unfused(), find_nonfinite(step.module) as finder:
+                output, loss, gradients = _run(step)
+            finite = is_finite([*outputs_in(output), *([] if loss is None else [loss]), *gradients.values()])
+            if not finite or finder.first is not None:
+                first = None if finder.first is None else structs.replace(finder.first, step=turn)
+                steps, nonfinite = turn + 1, None if finite else turn + 1
+                break
+            if isinstance(step, TrainingStep):
+                step.apply_gradients()
+    return Replay(case_id=case.case_id, state=asked.state, steps=steps, first=first, nonfinite=nonfinite, notes=notes)
 
 
 def do_origin(work: Work, asked: OriginAsked) -> OriginPass:

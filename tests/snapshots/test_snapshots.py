@@ -116,7 +116,7 @@ def test_examples_and_legends_of_help_fit_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for verb in ("", *VERBS, *map(verb_of, KINDS)):
+    for verb in ("", *VERBS, *(verb_of(kind) for kind, row in KINDS.items() if row.task_names)):
         assert main([*verb.split(), "--help"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
 

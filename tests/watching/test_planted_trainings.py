@@ -1,0 +1,208 @@
+"""Each planted fault gives its statement, with the line of the culprit; a healthy training has no problem."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import ampbench
+from ampbench.core.statement import Arithmetic, Severity, Statement
+from ampbench.studies.watch import ARITHMETIC, GRADIENTS, LOSS, STORAGE, WEIGHTS, Watching
+from ampbench.watching.loop import Watch
+from tests.watching.loops import Net, data, sgd, trained
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def problems(watch: Watch) -> dict[str, Statement]:
+    return {str(row.code): row for row in watch.statements if row.severity is Severity.PROBLEM}
+
+
+@pytest.mark.parametrize("form", ["fp32", "autocast", "fp16", "fused", "accumulation", "clipping", "checkpointing"])
+def test_a_healthy_training_has_no_problem(form: str) -> None:
+    _, watch = trained(form, 120, watched=True)
+    assert watch is not None
+    assert not problems(watch)
+    assert bool(watch.record.skipped) == (form in ("fp16", "fused"))
+    assert watch.record.taken + watch.record.skipped == watch.record.steps
+    healthy, *others = watch.statements
+    assert healthy.code is Watching.HEALTHY
+    assert healthy.facts == {"steps": watch.record.steps, "looks": len(watch.record.looks)}
+    assert {row.facts["dtype"] for row in others if row.code is Watching.WOULD} == {"bf16", "fp16"}
+    assert any(row.code is Watching.SCALED for row in others) == (form in ("fp16", "fused"))
+
+
+def looped(
+    module: nn.Module, loss_of: Loss, steps: int, optimizer: Any = None, scaler: Any = None, every: int = 10
+) -> Watch:
+    """A loop in fp16 autocast where there is a scaler."""
+    optimizer = optimizer or sgd(module.parameters())
+    with ampbench.watch(module, optimizer, scaler=scaler, every=every) as watch:
+        for x, y in data(steps):
+            with torch.autocast("cpu", dtype=torch.float16, enabled=scaler is not None):
+                loss = loss_of(module(x), y)
+            if scaler is None:
+                loss.backward()
+                optimizer.step()
+            else:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+    return watch
+
+
+class Overflowing(nn.Module):
+    def __init__(self, steps: int):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+        self.calls = 0
+        self.steps = steps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = self.layer(x).half()
+        return (y * (6e4 if self.calls > self.steps else 1.0) * 8).float()  # the culprit
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_planted_overflow_is_found_at_once_with_its_line(steps: int) -> None:
+    watch = looped(Overflowing(steps), F.cross_entropy, 5)
+    found = problems(watch)
+    assert found[Watching.BROKEN].facts["step"] == steps + 1
+    assert found[Watching.BROKEN].facts["what"] in (LOSS, GRADIENTS)
+    first = watch.record.first
+    assert first is not None
+    assert (first.operation, first.module, first.phase, first.step) == ("aten.mul", "", "forward", steps)
+    assert first.inputs_largest is not None
+    assert first.inputs_largest < 65504
+    assert "# the culprit" in str(found[Watching.FIRST].facts["line"])
+
+
+def test_an_overflow_in_the_loss_is_found_in_the_next_step_where_the_scaler_saved_the_weights() -> None:
+    def loss_of(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        chances = output.half().softmax(-1).gather(1, y[:, None])
+        return -torch.log(chances * 0 + 1e-8).mean()  # the culprit
+
+    watch = looped(Net(), loss_of, 4, scaler=torch.amp.GradScaler("cpu"))
+    found = problems(watch)
+    assert found[Watching.BROKEN].facts == {"what": LOSS, "step": 1}
+    assert watch.record.first is not None
+    assert watch.record.first.step == 1
+    assert "# the culprit" in str(found[Watching.FIRST].facts["line"])
+
+
+def test_a_loss_that_is_not_finite_behind_finite_outputs_is_said() -> None:
+    watch = looped(nn.Linear(16, 4), lambda output, y: output.mean() / torch.zeros(()), 3)
+    found = problems(watch)
+    assert Watching.AFTER in found
+    assert 0 < float(found[Watching.AFTER].facts["outputs"]) < 100
+    assert "loss.backward()" in str(found[Watching.AFTER].facts["line"])
+
+
+class Steep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x) * 1e-3
+        return (y * 1e4).float() * 1e6  # the culprit
+
+
+def test_a_falling_scale_is_a_problem_with_the_op_that_overflows() -> None:
+    watch = looped(Steep(), lambda output, y: output.mean(), 21, scaler=torch.amp.GradScaler("cpu"))
+    found = problems(watch)
+    assert found[Watching.SCALE].facts == {"skipped": 21, "steps": 21, "scale": "2^-3"}
+    assert watch.record.first is not None
+    assert watch.record.first.phase == "backward"
+    assert "# the culprit" in str(found[Watching.FIRST].facts["line"])
+    assert watch.record.taken == 0
+
+
+def test_a_planted_stall_is_a_problem_with_what_stands_still() -> None:
+    module = Net().bfloat16()
+    with torch.no_grad():
+        module.norm.bias.zero_()
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-6)
+    with ampbench.watch(module, optimizer, every=10) as watch:
+        for x, y in data(20):
+            F.cross_entropy(module(x.bfloat16()).float(), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    found = problems(watch)
+    assert set(found) == {Watching.UPDATE, Watching.STILL}
+    facts = found[Watching.UPDATE].facts
+    assert facts["dtype"] == "bf16"
+    assert facts["cause"] == STORAGE != ARITHMETIC
+    assert float(facts["share"]) > 0.5
+    assert facts["lr"] == 1e-6
+    assert "norm.weight" in watch.record.still
+    assert "norm.bias" not in watch.record.still, "from zero every step arrives"
+
+
+def test_fp16_without_eps_is_explained_by_arithmetic() -> None:
+    module = nn.Linear(16, 4).half()
+    optimizer = torch.optim.Adam(module.parameters())
+    with ampbench.watch(module, optimizer) as watch:
+        for x, y in data(2):
+            F.cross_entropy(module(x.half()).float() * 1e-4, y).backward()
+            optimizer.step()
+    found = problems(watch)
+    assert found[Watching.BROKEN].facts == {"what": WEIGHTS, "step": 1, "names": "weight, bias"}
+    assert Arithmetic.INFINITE in {row.code for row in watch.statements}
+
+
+@pytest.mark.parametrize(("momentum", "stalls"), [(0.1, False), (0.01, True)])
+def test_running_statistics_that_stall_are_a_problem(momentum: float, stalls: bool) -> None:
+    module = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8, momentum=momentum)).bfloat16()
+    watch = ampbench.watch(module)
+    found = problems(watch)
+    assert (Watching.STALL in found) == stalls
+    if stalls:
+        assert found[Watching.STALL].facts["names"] == "1"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shares_are_those_of_the_weights_themselves(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(8, 8, bias=False).to(dtype)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-2)
+    before = module.weight.detach().double()
+    with ampbench.watch(module, optimizer) as watch:
+        module(torch.randn(4, 8, dtype=dtype)).square().sum().backward()
+        gradient = module.weight.grad.double()  # type: ignore[union-attr]
+        optimizer.step()
+    rows = {row.dtype: row for row in watch.record.arrivals}
+    for name, low in (
+        (("bf16", torch.bfloat16), ("fp16", torch.float16)) if dtype is torch.float32 else [("bf16", dtype)]
+    ):
+        stored = before.to(low).double()
+        intended = -1e-2 * gradient if dtype is low else module.weight.detach().double() - before
+        change = (
+            module.weight.detach().double() - before if dtype is low else (stored + intended).to(low).double() - stored
+        )
+        energy = float((intended**2).sum())
+        assert rows[name].kept == pytest.approx(float((change * intended).sum()) / energy)
+        assert rows[name].swallowed == pytest.approx(float((intended[change == 0] ** 2).sum()) / energy)
+        assert rows[name].stored == (dtype is low)
+        assert rows[name].part == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "AdamW", "RAdam", "NAdam", "Adamax", "Adagrad", "RMSprop", "Adadelta", "ASGD", "Rprop"]
+)
+def test_each_optimizer_of_torch_is_judged_in_half(name: str) -> None:
+    module = nn.Linear(8, 8).bfloat16()
+    optimizer = getattr(torch.optim, name)(module.parameters(), lr=0.1)
+    with ampbench.watch(module, optimizer, every=2) as watch:
+        for _ in range(4):
+            module(torch.randn(4, 8).bfloat16()).float().square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert watch.record.arrivals
+    assert not watch.record.unseen
+    assert 0.5 < (watch.record.looks[-1].kept or 0) < 1.1
