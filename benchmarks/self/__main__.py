@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from ampbench.core.units import format_bytes, format_seconds
-from benchmarks.self import load, report, startup, timing, tracing, verdicts
+from benchmarks.self import load, report, startup, timing, tracing, verdicts, watching
 
 Rows = Iterator[tuple[str, str, str]]
 
@@ -52,6 +52,7 @@ PARTS: Mapping[str, Callable[[], Iterable[tuple[str, str, str]]]] = MappingProxy
         "report": report.rows,
         "tracing": tracing.rows,
         "headroom": tracing.headroom_rows,
+        "watch": watching.rows,
     }
 )
 """The parts in the order of the table of `docs/performance.md`: each yields figures with their goals."""

@@ -15,6 +15,7 @@ import asv.commands
 import torch
 from packaging.requirements import Requirement
 
+from ampbench.studies.study import options_of, study_of
 from tests.documented.pages import ROOT, Command
 from tests.documented.sandbox import PLACEHOLDERS
 
@@ -124,6 +125,11 @@ def check_tables(command: Command) -> None:
     assert installed or "pip install" in done.stderr
 
 
+def check_state(command: Command) -> None:
+    """The verb takes a checkpoint."""
+    assert "state" in {option.name for option in options_of(study_of(command.words[2]))}
+
+
 UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"make [\w-]+( [A-Z]+=.*)*": ("sets an environment up from the network; runs all tests, this one too", check_make),
     r"pip install .*": ("needs the network, and would change the environment", check_pip),
@@ -137,6 +143,7 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     ),
     r"ampbench run .* --ray .*": ("needs a cluster; tests/fleet has some", check_ray),
     r"ampbench merge shards": ("needs shards; test_documented_workflow.py makes some", check_shards),
+    r"ampbench explain nonfinite .*--state .*": ("needs a checkpoint; its verb's test makes one", check_state),
     r"ray start .*": ("starts a server that stays", check_ray_start),
     r"WORKLOADS=.* sbatch .*": ("needs Slurm; test_documented_workflow.py runs the script", check_sbatch),
     r"ampbench convert .*--to parquet.*": ("needs an extra; executed where that is installed", check_tables),
