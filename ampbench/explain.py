@@ -11,7 +11,7 @@ from typing import Any
 from ampbench.records import kinds
 from ampbench.result import Findings
 
-__all__ = ["casts", "headroom", "keep_fp32", "origin", "rules"]
+__all__ = ["casts", "headroom", "keep_fp32", "nonfinite", "origin", "rules"]
 
 
 def casts(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
@@ -37,6 +37,14 @@ def keep_fp32(model_or_workload: Any, inputs: Any = None, loss: Any = None, **op
     pure half; `max_trials`: most sets to try.
     """
     return studied(kinds.KEEP_FP32, model_or_workload, inputs, loss, options)
+
+
+def nonfinite(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:
+    """Return the op that makes the first NaN or infinity of a step, with its module and line of code.
+
+    `state`: file of the weights to begin from; `steps`: most steps. In a loop of your own: `ampbench.find_nonfinite`.
+    """
+    return studied(kinds.NONFINITE, model_or_workload, inputs, loss, options)
 
 
 def origin(model_or_workload: Any, inputs: Any = None, loss: Any = None, **options: Any) -> Findings:

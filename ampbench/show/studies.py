@@ -458,7 +458,7 @@ TEMPLATES: Mapping[str, str] = {
     "training-seen": "judged on the batches it trained on: the workload has no held-out data",
     "nonfinite-first": "{first}{line:if|; ||}",
     "nonfinite-result": (
-        "the result of step {step:,} is not finite, and no op made it from finite values: look at weights and inputs"
+        "the result of step {step:,} is not finite, and no op made it: look at weights, inputs, logarithms of 0"
     ),
     "nonfinite-none": "all values are finite in {steps:counted;step}",
     "watch-healthy": "nothing is wrong in {looks:counted;look} at {steps:counted;step}",

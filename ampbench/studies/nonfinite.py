@@ -47,7 +47,7 @@ class Replayed(StrEnum):
 
     FIRST = "nonfinite-first"
     RESULT = "nonfinite-result"
-    """A result is not finite, and no op made it from finite values: weights or inputs are not finite."""
+    """A result is not finite, and no op is at fault: weights or inputs are not finite, or a logarithm of 0 is -inf."""
     FINITE = "nonfinite-none"
 
 
