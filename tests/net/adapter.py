@@ -96,7 +96,7 @@ def of_history(paths: Iterable[Path]) -> Tables:
     series, changes = [], []
     for each in trend.series:
         key = f"{each.case.case_id} {each.metric.name} {each.numbers}"
-        values = {f"{place}": value for place, value in enumerate(each.values)}
+        values = {f"{place}": point.value for place, point in enumerate(each.points)}
         series.append((key, as_cells({"rule": each.rule} | values)))
         for one in each.changes:
             cells = {name: getattr(one, name) for name in ("before", "after", "ratio", "low", "high", "direction")}
