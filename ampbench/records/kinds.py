@@ -46,8 +46,7 @@ class Kind:
     `lines` are the lines of such a run, results first; `contents` describes them, before a number of cases or the
     devices. `summary` is a line on its verb. With `resumed`, the verb can resume a run. `asks` are the records sent to
     its workers if it has several tasks (`records.wire.Task.asked`), as "module:name". `tasks` are the names of its
-    workers' tasks (`records.wire.Task.name`), the stages of failures (empty: one task named like the kind; None: a
-    program makes such runs, and no verb).
+    workers' tasks (`records.wire.Task.name`), the stages of failures (empty: one task named like the kind).
     """
 
     name: str
@@ -56,7 +55,7 @@ class Kind:
     lines: tuple[Lines, ...]
     summary: str
     asks: tuple[str, ...] = ()
-    tasks: tuple[str, ...] | None = ()
+    tasks: tuple[str, ...] = ()
     resumed: bool = False
 
     @property
@@ -67,7 +66,7 @@ class Kind:
     @property
     def task_names(self) -> tuple[str, ...]:
         """The names of its workers' tasks."""
-        return () if self.tasks is None else self.tasks or (self.name,)
+        return self.tasks or (self.name,)
 
     @property
     def found(self) -> Lines:
@@ -156,7 +155,7 @@ _ROWS = (
     ),
     Kind(
         WATCH, "", "watched trainings on", (Lines("watched", "ampbench.studies.watch:Watched", of="device"),),
-        summary="", tasks=None,
+        summary="",
     ),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({row.name: row for row in _ROWS})

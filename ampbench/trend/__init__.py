@@ -373,10 +373,10 @@ def _series(
 ) -> Iterator[Series]:
     """Yield the series of a case, one for all values that are comparable."""
     found = {x: [measured for _, of, measured in at if of is metric] for x, at in columns.items()}
-    case = next(case for at in columns.values() for case, *_ in at)
     numbered = [measured for at in found.values() for measured in at if measured.value not in (None, math.inf)]
     for numbers in dict.fromkeys(measured.numbers for measured in numbered):
         points = [_point(x, at, numbers) for x, at in found.items()]
+        case = next(case for at in columns.values() for case, *_ in at)
         yield Series(case=case, metric=metric, place=place, numbers=numbers, points=points)
 
 

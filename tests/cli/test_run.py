@@ -296,6 +296,14 @@ def test_a_finished_run_resumed_measures_nothing_more(tmp_path: Path, capsys: py
     assert said.err == f"run {file.stem} is complete: nothing is left to do\nrun {file.stem}: {file}\n"
 
 
+def late_of(text: str) -> list[Any]:
+    """Return the late places of a run file, without further batches, whose number depends on time."""
+    places = [json.loads(line)["late"] for line in text.splitlines() if line.startswith('{"late"')]
+    for place in places:
+        place["divergence"]["output"].pop("further", None)
+    return places
+
+
 @pytest.mark.slow
 def test_a_run_that_ended_before_a_late_pass_measures_it_on_resume_with_the_same_numbers(tmp_path: Path) -> None:
     results = tmp_path / "results"
@@ -303,16 +311,13 @@ def test_a_run_that_ended_before_a_late_pass_measures_it_on_resume_with_the_same
     assert main(["run", "mlp", *arguments, "--results", str(results)]) == 0
     (file,) = (results / "runs").iterdir()
     before = file.read_text()
-    begun, late = (
-        before[: before.index('{"late"')],
-        [line for line in before.splitlines() if line.startswith('{"late"')],
-    )
+    begun, late = before[: before.index('{"late"')], late_of(before)
     assert len(late) == 1
     file.write_text(begun)
     assert main(["run", "--resume", "latest", "--results", str(results)]) == 0
     after = file.read_text()
     assert after.startswith(begun)
-    assert [line for line in after.splitlines() if line.startswith('{"late"')] == late
+    assert late_of(after) == late
 
 
 @pytest.mark.slow

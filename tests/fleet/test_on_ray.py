@@ -204,7 +204,8 @@ def test_a_users_file_travels_and_its_servers_go_with_the_driver(cluster: Callab
     (tmp_path / "model.py").write_text(source)
     done = nodes.run(tmp_path, "run", "model.py:make", *QUICK, "--precision", "fp32", "--ray", nodes.address)
     assert done.returncode == 0, done.stderr
-    outside = nodes.run(tmp_path, "run", "../model.py:make", *QUICK, "--ray", nodes.address)
+    (tmp_path / "inside").mkdir()
+    outside = nodes.run(tmp_path / "inside", "run", "../model.py:make", *QUICK, "--ray", nodes.address)
     assert "model.py is outside the current folder" in outside.stderr
     process = nodes.begun(
         tmp_path, "run", "model.py:make", "--rounds", "500", "--precision", "fp32", "--ray", nodes.address

@@ -149,6 +149,7 @@ def test_what_cannot_be_stored_of_no_case_ends_the_session(tmp_path: Path) -> No
 def test_a_failure_of_what_no_task_is_called_names_the_last_one() -> None:
     assert {line: stage_of(line) for line in LINES if line != stage_of(line)} == {
         "search": "timing", "scopes": "scope",
-        "storage": "input-storage", "ceiling": "ceilings", "checked": "check",
+        "storage": "input-storage", "ceiling": "ceilings", "checked": "check", "watched": "watch",
+        "replay": "nonfinite",
     }  # fmt: skip
     assert {stage_of(line) for line in LINES} <= set(STAGES)

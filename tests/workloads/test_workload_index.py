@@ -49,7 +49,7 @@ def test_every_module_has_its_layer_and_the_torch_free_ones_their_border():
     layered = {name for layer in layers["layers"] for name in layer.replace(":", "|").replace(" ", "").split("|")}
     modules = [path for path in (ROOT / "ampbench").iterdir() if path.is_dir() or path.suffix == ".py"]
     here = {f"ampbench.{path.stem}" for path in modules if not path.name.startswith(("_", "."))}
-    torch_side = {f"ampbench.{name}" for name in ("cells", "worker", "trace", "live", "explain", "study")}
+    torch_side = {f"ampbench.{name}" for name in ("cells", "worker", "trace", "live", "explain", "study", "watching")}
     assert here - layered - torch_side == {"ampbench.workloads"}
     assert here - torch_side - {"ampbench.pytest_plugin", "ampbench.asv_suite"} - set(border["source_modules"]) == {
         "ampbench.workloads",
