@@ -298,7 +298,7 @@ class Torch(Generic[R]):
 
 
 def torches(runs: "Iterable[StoredRun]", results_of: "Callable[[StoredRun], Mapping[Any, R]]") -> list[Torch[R]]:
-    """Return each torch of runs with their results, of which the last with a key counts."""
+    """Return the results of runs by torch; a later result replaces an earlier one with its key."""
     by_torch: dict[str, dict[Any, R]] = {}
     for run in runs:
         if results := results_of(run):

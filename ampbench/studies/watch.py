@@ -132,7 +132,7 @@ class Watching(StrEnum):
     COMPILED = "watch-compiled"
     """Modules compiled by torch.compile are not seen."""
     UNKNOWN = "watch-unknown"
-    """An optimizer that takes no steps that torch reports, or none of the network's parameters."""
+    """An optimizer whose steps torch does not report, or that moves no parameter of the network."""
     UNJUDGED = "watch-unjudged"
     """An optimizer whose update in half has no reference."""
     FAILED = "watch-failed"

@@ -1,4 +1,4 @@
-"""`watch`: a training loop seen from hooks around its steps, which changes none of its numbers."""
+"""`watch` sees a training loop from hooks around its steps and leaves its numbers as they are."""
 
 import functools
 import math
@@ -43,7 +43,7 @@ SKIPS_IN_A_ROW = 8
 
 
 def watch(model: torch.nn.Module, optimizer: Any = None, *, scaler: Any = None, every: int = 100) -> "Watch":
-    """Return a context manager that watches the training loop in its block, and changes none of its numbers.
+    """Return a context manager that watches the training loop in its block and leaves its numbers alone.
 
     The first step and each `every`-th are looked at; between looks nothing waits for the device. `optimizer` is one, or
     a list (default: every optimizer of torch that moves parameters of `model`), `scaler` the GradScaler that the loop
@@ -332,7 +332,7 @@ class Watch(Printed):
         """
         method = next((name for name in LOGS if callable(getattr(sink, name, None))), None)
         if method is None:
-            raise UsageError(f"{type(sink).__name__} is no logger: it has none of {', '.join(LOGS)}")
+            raise UsageError(f"{type(sink).__name__} is no logger: it needs one of {', '.join(LOGS)}")
         self._sinks.append((getattr(sink, method), method in LOGS[:2]))
         return self
 
