@@ -49,17 +49,6 @@ def test_a_cell_runs_the_case_with_its_switches_and_in_inference_mode_until_it_i
     assert len(cell.weights_digest) == 16
 
 
-def test_restoring_makes_the_next_training_step_the_first_again() -> None:
-    with cells.opened(plan(phase="training")) as cell:
-        weights = [parameter.detach().clone() for parameter in cell._step.module.parameters()]
-        cell.step()
-        moved = [parameter.detach().clone() for parameter in cell._step.module.parameters()]
-        cell.restore()
-        again = list(cell._step.module.parameters())
-    assert not all(torch.equal(one, other) for one, other in zip(weights, moved, strict=True))
-    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
-
-
 def test_a_step_on_an_accelerator_ends_when_the_device_has_done_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 

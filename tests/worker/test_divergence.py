@@ -11,16 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.functional import gelu
 
 from ampbench.core.statement import NoNoise
-from ampbench.core.stats import BLOCK, Sketch, moved, sketch_of
+from ampbench.core.stats import Sketch, sketch_of
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import Divergence, OutputError
 from ampbench.show.document import record_data
-from ampbench.worker import divergence, outputs
-from ampbench.worker.data import inputs_digest, pairs_of, weights_digest
+from ampbench.worker import outputs
+from ampbench.worker.data import inputs_digest, weights_digest
 from ampbench.worker.distances import (
     Decisions,
     argmax_agreement,
@@ -67,24 +66,6 @@ def test_distances_agree_with_numpy(pairs: list[tuple[float, float]]) -> None:
             assert found.cosine == pytest.approx(x @ r / np.linalg.norm(x) / np.linalg.norm(r), abs=1e-9)
 
 
-def test_a_value_that_is_not_finite_is_counted_and_makes_the_distance_undefined() -> None:
-    reference = [torch.tensor([1.0, 2.0, math.inf, 4.0], dtype=torch.float64)]
-    found = compare([torch.tensor([1.0, math.nan, math.inf, math.inf], dtype=torch.float64)], reference)
-    assert found.nonfinite == 2
-    assert found.rel_l2 is None
-    assert found.cosine is None
-
-
-def test_several_outputs_count_as_one_vector() -> None:
-    split = compare([torch.tensor([3.0]), torch.tensor([4.5])], [torch.tensor([3.0]), torch.tensor([4.0])])
-    assert split.rel_l2 == pytest.approx(0.5 / 5.0)
-
-
-def test_outputs_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
-        compare([torch.ones(2)], [torch.ones(3)])
-
-
 def test_the_worst_gradient_is_named_and_negligible_ones_are_passed_over() -> None:
     reference = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([10.0]), "bias": torch.tensor([1e-12])}
     values = {"a": torch.tensor([1.0, 1.2]), "b": torch.tensor([11.0]), "bias": torch.tensor([1e-3])}
@@ -124,11 +105,8 @@ def test_what_is_no_classifier_has_no_agreement() -> None:
     assert class_dimension(output, None) is None
     assert class_dimension(output, torch.zeros(7, dtype=torch.int64)) is None
     assert argmax_agreement([output], [output], []) == (None, None)
-
-
-def test_targets_that_call_pairs_alike_or_not_name_no_classes() -> None:
-    assert class_dimension(torch.randn(4, 3), torch.tensor([1, -1, -1, 1])) is None
-    assert class_dimension(torch.randn(4, 3), torch.tensor([1, -100, 0, 1])) == 1
+    assert class_dimension(output, torch.tensor([1, -1, -1, 1])) is None, "pairs that are alike or not"
+    assert class_dimension(output, torch.tensor([1, -100, 0, 1])) == 1
 
 
 def test_flipped_decisions_are_counted() -> None:
@@ -336,24 +314,7 @@ def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeC
     assert (found.gradient.rel_l2, found.gradient.worst_parameter) == (None, "low")
     assert found.param_nonfinite == 5  # two that fp16 cannot store, three whose gradient it cannot
     assert (found.loss, found.reference.loss) == (None, None)
-
-
-def test_weights_that_a_step_in_the_midst_of_a_training_breaks_are_counted(case: MakeCase) -> None:
-    def momentum(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=1.0, momentum=0.5)
-
-    module = Gains(np.ones((1, 8)), np.ones((1, 8)))
-    optimizer = momentum(module.parameters())
-    optimizer.state = {one: {"momentum_buffer": torch.full_like(one, 2e5)} for one in module.parameters()}
-    workload = Workload(
-        module=module,
-        inputs=torch.ones(1, 8),
-        loss=weighted(*np.ones((2, 1, 8))),
-        optimizer=momentum,
-        optimizer_state=optimizer.state_dict(),
-    )
-    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
-    assert found.param_nonfinite == found.update.nonfinite == 16
+    assert "the loss is not finite" in found.notes
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
@@ -379,187 +340,12 @@ def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter(case: MakeCase)
     assert (found.gradient.flushed, found.reference.grad_norm) == (0, 0.0)
 
 
-@pytest.mark.parametrize("make", [torch.Tensor.contiguous, torch.Tensor.t, torch.Tensor.to_sparse])
-def test_the_sketch_of_an_output_of_several_blocks_is_that_of_its_numbers_in_their_order(
-    make: Callable[[torch.Tensor], torch.Tensor], case: MakeCase
-) -> None:
-    class Scaled(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = torch.nn.Parameter(torch.ones(()))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return make(self.scale * x)
-
-    x = torch.arange(3 * BLOCK / 2).reshape(3, -1)
-    found = measure_divergence(Workload(module=Scaled(), inputs=x), case(), Cpu(), References())
-    numbers = make(x).to_dense().numpy().ravel().astype(float)
-    assert found.reference.output_sketch == sketch_of([("0", np.split(numbers, [BLOCK]))]).text
-
-
-def sketched(act: Callable[[torch.Tensor], torch.Tensor], make_case: MakeCase, precision: str = "fp32") -> Divergence:
-    """Return the divergence of a training step of a small network with an activation function."""
-
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.first, self.second = torch.nn.Linear(16, 64), torch.nn.Linear(64, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(act(self.first(x)))  # type: ignore[no-any-return]
-
-    torch.manual_seed(1)
-    workload = Workload(module=Net(), inputs=torch.randn(32, 16), loss=lambda output: output.square().mean())
-    return measure_divergence(workload, make_case(precision, "training"), Cpu(), References())
-
-
-def both_moved(before: Divergence, after: Divergence) -> list[float]:
-    old, new = before.reference, after.reference
-    outputs = moved(old.output_norm, new.output_norm, old.output_sketch, new.output_sketch)
-    gradients = moved(old.grad_norm, new.grad_norm, old.grad_sketch, new.grad_sketch)
-    assert outputs
-    assert gradients
-    assert not (outputs.at_least)
-    assert not (gradients.at_least)
-    return [outputs.distance, gradients.distance]
-
-
-@pytest.mark.parametrize(
-    ("act", "least"),
-    [
-        (torch.relu, 0.1),
-        (lambda x: 0.9 * gelu(x), 0.08),
-        (lambda x: torch.round(gelu(x) * 16) / 16, 0.01),
-        (lambda x: gelu(x, approximate="tanh"), 1e-5),
-        (lambda x: -gelu(x), 0.3),
-        (lambda x: gelu(x).flip(-1), 0.3),
-    ],
-    ids=["relu", "scaled", "rounded", "tanh", "sign", "permuted"],
-)
-def test_the_sketches_of_what_fp64_gave_tell_another_function(
-    act: Callable[[torch.Tensor], torch.Tensor], least: float, case: MakeCase
-) -> None:
-    distances = both_moved(sketched(gelu, case), sketched(act, case))
-    assert min(distances) > least
-
-
-def test_what_trains_a_case_is_recorded_in_training_alone(case: MakeCase, classifier: Workload) -> None:
-    trained = measure_divergence(classifier, case("bf16_pure", "training"), Cpu(), References())
-    assert trained.recipe is not None
-    assert classifier.optimizer is not None
-    optimizer = classifier.optimizer(classifier.module.parameters())
-    assert trained.recipe == recipe_of(optimizer, classifier.module)
-    assert measure_divergence(classifier, case("bf16_pure"), Cpu(), References()).recipe is None
-
-
-def test_the_sketches_of_one_function_written_in_two_ways_or_in_another_precision_agree(case: MakeCase) -> None:
-    before = sketched(gelu, case)
-    after = sketched(lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), case, "bf16_autocast")
-    assert max(both_moved(before, after)) < 1e-8
-    assert before.reference.output_shapes == [[32, 8]]
-
-
-def test_the_fp32_error_is_that_of_fp32_whatever_the_precision(case: MakeCase, classifier: Workload) -> None:
-    references = References()
-    fp32 = measure_divergence(classifier, case("fp32"), Cpu(), references)
-    bf16 = measure_divergence(classifier, case("bf16_autocast"), Cpu(), references)
-    assert bf16.output.fp32_rel_l2 == fp32.output.rel_l2 == fp32.output.fp32_rel_l2
-    assert (bf16.weights_digest, bf16.inputs_digest) == (fp32.weights_digest, fp32.inputs_digest)
-
-
-def test_a_reference_of_zero_is_said_to_be_undefined(case: MakeCase) -> None:
-    linear = torch.nn.Linear(4, 4)
-    torch.nn.init.zeros_(linear.weight)
-    torch.nn.init.zeros_(linear.bias)
-    found = measure_divergence(
-        Workload(module=linear, inputs=torch.randn(2, 4)), case("bf16_pure"), Cpu(), References()
-    )
-    assert found.output.rel_l2 is None
-    assert found.output.floor_rel_l2 is None
-    assert any("zero" in note for note in found.notes)
-
-
-def test_an_overflow_in_fp16_is_counted(case: MakeCase) -> None:
-    class Sum(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.sum(1, keepdim=True)
-
-    found = measure_divergence(
-        Workload(module=Sum(), inputs=torch.full((1, 4096), 16.0)), case("fp16_pure"), Cpu(), References()
-    )
-    assert found.output.nonfinite == 1
-    assert found.output.rel_l2 is None
-
-
-def test_gradients_that_underflow_without_a_scaler_are_counted_as_flushed(case: MakeCase) -> None:
-    workload = Workload(
-        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: 1e-9 * output.square().sum()
-    )
-    pure = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
-    scaled = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
-    assert pure.gradient.flushed > 0.9 * pure.gradient.elements
-    assert scaled.gradient.flushed < pure.gradient.flushed
-    assert scaled.skipped_steps == 0
-
-
 def test_a_gradient_that_is_zero_in_the_reference_is_not_flushed(case: MakeCase) -> None:
     workload = Workload(
         module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: output[:, :4].square().sum()
     )
     found = measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
     assert (found.gradient.flushed, found.gradient.elements) == (0, 72)
-
-
-def test_the_worst_gradient_that_counts_is_told_beside_the_worst_of_all(case: MakeCase) -> None:
-    class Heads(torch.nn.Module):
-        def __init__(self) -> None:
-            torch.manual_seed(0)
-            super().__init__()
-            self.large, self.small = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return self.large(x), self.small(x)
-
-    def loss(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        large, small = (output.float().square().mean() for output in outputs)
-        return 1e-2 * large + 1e-6 * small  # whose gradients have few digits in fp16
-
-    workload = Workload(module=Heads(), inputs=torch.randn(4, 8), loss=loss)
-    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
-    assert found.gradient.worst_parameter.startswith("small.")
-    assert found.gradient.tensor_parameter.startswith("large.")
-    assert 1e-5 < found.gradient.tensor_rel_l2 < 1e-2
-
-
-def test_a_loss_that_is_not_finite_is_said_to_be_none_and_is_no_number(case: MakeCase) -> None:
-    def found(scale: float) -> Divergence:
-        workload = Workload(
-            module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: scale * mean_square(output)
-        )
-        return measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
-
-    assert (found(math.inf).loss, "the loss is not finite" in found(math.inf).notes) == (None, True)
-    assert found(1.0).loss > 0
-    assert "the loss is not finite" not in found(1.0).notes
-
-
-def test_weights_are_told_by_their_digest(case: MakeCase, classifier: Workload) -> None:
-    first = measure_divergence(classifier, case("bf16_autocast"), Cpu(), References())
-    assert first.weights_digest == weights_digest(classifier)
-    with torch.no_grad():
-        classifier.module[0].bias.add_(1)
-    second = measure_divergence(classifier, case("bf16_autocast"), Cpu(), References())
-    assert second.weights_digest not in ("", first.weights_digest)
-    assert second.inputs_digest == first.inputs_digest
-
-
-def test_updated_weights_that_are_not_finite_are_counted(case: MakeCase) -> None:
-    workload = Workload(
-        module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: 1e30 * output.square().sum()
-    )
-    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
-    assert found.param_nonfinite == 72
 
 
 def test_dropout_is_switched_off_and_said_so(case: MakeCase) -> None:
@@ -579,39 +365,6 @@ def test_a_forward_without_a_floating_output_is_refused(case: MakeCase) -> None:
         measure_divergence(Workload(module=Ids(), inputs=torch.randn(2, 4)), case(), Cpu(), References())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16_autocast", "bf16_pure"])
-def test_a_network_that_normalises_its_input_in_place_errs_as_its_twin_that_does_not(
-    precision: str, case: MakeCase
-) -> None:
-    class Normalising(torch.nn.Module):
-        def __init__(self, in_place: bool) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.linear, self.in_place = torch.nn.Linear(16, 16), in_place
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x.div_(255.0) if self.in_place else x.div(255.0))
-
-    def found(in_place: bool) -> Divergence:
-        inputs = torch.linspace(0, 255, 128).reshape(8, 16)
-        workload = Workload(module=Normalising(in_place), inputs=inputs, loss=mean_square)
-        return measure_divergence(workload, case(precision, "training"), Cpu(), References())
-
-    ours, twin = found(True), found(False)
-    assert (ours.output.rel_l2, ours.gradient.rel_l2) == (twin.output.rel_l2, twin.gradient.rel_l2)
-    assert 0 < ours.output.rel_l2 < 0.05
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
-def test_sparse_gradients_have_errors(precision: str, case: MakeCase) -> None:
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.EmbeddingBag(40, 16, sparse=True), torch.nn.Linear(16, 3))
-    workload = Workload(module=module, inputs=torch.randint(40, (5, 6)), loss=mean_square)
-    found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
-    assert 0 < found.gradient.rel_l2 < 0.05
-    assert found.gradient.elements == 40 * 16 + 16 * 3 + 3
-
-
 class Made(torch.nn.Module):
     """A Linear whose output `make` turns into what is returned."""
 
@@ -629,24 +382,6 @@ def diverged(
     torch.manual_seed(0)
     workload = Workload(module=Made(make), inputs=torch.randn(8, 16), **fields)
     return measure_divergence(workload, case, Cpu(), references or References())
-
-
-def test_nan_in_the_reference_leaves_no_error_and_is_counted_apart_from_that_of_a_precision(case: MakeCase) -> None:
-    half = torch.arange(4) < 2
-    found = diverged(case("bf16_pure"), lambda y: y.masked_fill(half, math.nan))
-    assert found.output.rel_l2 is found.output.max_abs is None
-    assert (found.output.elements, found.output.reference_nonfinite, found.output.reference_nan) == (32, 16, 16)
-    assert (found.output.nonfinite, found.output.fp32_nonfinite) == (0, 0)
-    assert found.output.undefined == "16 of 32 output elements are NaN in fp64 already"
-    assert found.output.undefined in found.notes
-
-
-def test_what_overflows_fp32_itself_is_told_from_what_overflows_a_precision(case: MakeCase) -> None:
-    fp32 = diverged(case("bf16_pure"), lambda y: torch.exp(0 * y + 100))
-    assert (fp32.output.nonfinite, fp32.output.nan, fp32.output.fp32_nonfinite) == (32, 0, 32)
-    fp16 = diverged(case("fp16_pure"), lambda y: y * 1e6)
-    assert fp16.output.nonfinite > fp16.output.fp32_nonfinite == 0
-    assert fp16.output.undefined.endswith("are infinite, and not in fp64")
 
 
 def test_infinities_that_are_meant_leave_the_error_of_the_others(case: MakeCase) -> None:
@@ -764,38 +499,6 @@ def test_where_fp32_alone_fails_the_others_have_errors_and_its_own_is_unknown(ca
         diverged(case("fp32"), no_fp32)
 
 
-def test_where_fp32_has_other_shapes_its_error_is_unknown_and_the_others_is_not(case: MakeCase) -> None:
-    found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float32 else 5])
-    assert 1e-4 < found.output.rel_l2 < 1e-1
-    assert found.output.fp32_rel_l2 is found.output.fp32_nonfinite is None
-
-
-def test_what_an_error_is_held_against_is_named_where_that_is_fp32(case: MakeCase) -> None:
-    def broken_in_bf16(y: torch.Tensor) -> torch.Tensor:
-        return mixed(y) * (math.nan if y.dtype == torch.bfloat16 else 1)
-
-    found = diverged(case("bf16_pure", "training"), broken_in_bf16, loss=mean_square)
-    assert found.output.undefined == "32 of 32 output elements are NaN, and not in fp32"
-    assert found.gradient.undefined == "68 of 68 gradient elements are NaN, and not in fp32"
-
-
-def test_a_reference_has_no_predictions_to_agree_with(case: MakeCase) -> None:
-    classes: dict[str, object] = {"targets": torch.arange(8) % 4, "loss": torch.nn.functional.cross_entropy}
-    low, exact = (diverged(case(precision), mixed, **classes) for precision in ("bf16_autocast", "fp32"))
-    assert low.output.predictions is not None
-    assert low.output.argmax_decisions == 8
-    assert exact.output.predictions is exact.output.argmax_decisions is exact.output.argmax_agreeing is None
-
-
-def test_of_several_batches_the_first_is_judged_by_its_own_targets() -> None:
-    batches, targets = [torch.zeros(2, 16), torch.ones(2, 16)], [torch.zeros(2), torch.ones(2)]
-    module = torch.nn.Linear(16, 4)
-    several = Workload(module=module, inputs=batches, targets=targets, loss=torch.nn.functional.cross_entropy)
-    assert pairs_of(several)[0][1] is targets[0]
-    one = Workload(module=module, inputs=batches[1], targets=targets[1], loss=torch.nn.functional.cross_entropy)
-    assert pairs_of(one)[0][1] is targets[1]
-
-
 def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured(case: MakeCase) -> None:
     def only_half(y: torch.Tensor) -> torch.Tensor:
         if y.dtype is not torch.bfloat16:
@@ -850,12 +553,9 @@ class Noisy(torch.nn.Linear):
         noises: dict[str, Callable[[], torch.Tensor]] = {
             "randn_like": lambda: torch.randn_like(y),
             "in fp64": lambda: torch.randn_like(y.double()).to(y.dtype),
-            "rand": lambda: torch.rand(y.shape, dtype=y.dtype, device=y.device),
             "normal_": lambda: torch.empty_like(y).normal_(0, 0.5),
-            "normal": lambda: torch.normal(torch.zeros_like(y), 0.5),
             "bernoulli": lambda: torch.bernoulli(torch.full_like(y, 0.5)),
             "multinomial": lambda: y * torch.multinomial(torch.ones(4, dtype=y.dtype), 1),
-            "distribution": lambda: torch.distributions.Normal(torch.zeros_like(y), torch.ones_like(y)).rsample(),
             "dropout": lambda: torch.nn.functional.dropout(y, 0.5),
             "numpy": lambda: y * np.random.rand(),
             "python": lambda: y * random.random(),
@@ -876,23 +576,10 @@ def held_by(references: References, workload: Workload, case: Case) -> Reference
     return references.of(workload, case, Cpu(), "divergence", pytest.fail).reference
 
 
-@pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize(
-    "how",
-    [
-        "randn_like",
-        "in fp64",
-        "rand",
-        "normal_",
-        "normal",
-        "bernoulli",
-        "multinomial",
-        "distribution",
-        "dropout",
-        "numpy",
-        "python",
-    ],
-)
+DRAWN = ("randn_like", "in fp64", "normal_", "bernoulli", "multinomial", "dropout", "numpy", "python")
+
+
+@pytest.mark.parametrize(("how", "phase"), [*((how, "training") for how in DRAWN), ("dropout", "inference")])
 def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: MakeCase) -> None:
     references, workload = References(), noisy(how)
     errors = [
@@ -928,26 +615,14 @@ class TwoOutputs(torch.nn.Module):
         return {"steady": self.steady(x), "noisy": self.noisy(x)}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
-def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others_have(
-    precision: str, case: MakeCase
-) -> None:
+def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others_have(case: MakeCase) -> None:
     workload = Workload(module=TwoOutputs(), inputs=torch.linspace(-1, 1, 64).reshape(4, 16))
     references = References()
-    steady, drawn = measure_divergence(workload, case(precision), Cpu(), references).output.tensors
+    steady, drawn = measure_divergence(workload, case("bf16_pure"), Cpu(), references).output.tensors
     assert (steady.name, steady.undefined) == ("steady", "")
     assert 1e-9 < steady.rel_l2 < 1e-2
-    apart = held_by(references, workload, case(precision)).chances[1]
+    apart = held_by(references, workload, case("bf16_pure")).chances[1]
     assert (drawn.rel_l2, drawn.undefined) == (None, f"chance alone makes it {apart:.1e}")
-
-
-def test_a_network_without_chance_is_told_so(case: MakeCase) -> None:
-    references = References()
-    workload = Workload(module=torch.nn.Linear(16, 16), inputs=torch.randn(4, 16))
-    assert measure_divergence(workload, case("bf16_pure"), Cpu(), references).chance_rel_l2 is None
-    held = held_by(references, workload, case("bf16_pure"))
-    assert held.chance == 0.0
-    assert not held.draws
 
 
 @pytest.mark.parametrize("path", ["eager", "traced"])
@@ -963,14 +638,6 @@ def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_sa
     assert (EQUAL_DRAWS in found.notes) != own
     assert found.chance_rel_l2 == (chance if own else None)
     assert found.output.tensors[0].undefined == (f"chance alone makes it {chance:.1e}" if own else "")
-
-
-def test_chance_is_told_where_fp32_is_the_reference(case: MakeCase) -> None:
-    draw = np.random.default_rng(0)
-    found = diverged(case("bf16_autocast"), lambda y: mixed(y) + torch.from_numpy(draw.random((8, 4))).to(y.dtype))
-    assert found.reference.dtype == "fp32"
-    assert found.chance_rel_l2 > 0.01
-    assert found.output.tensors[0].undefined.startswith("chance alone makes it")
 
 
 def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agree(case: MakeCase) -> None:
@@ -993,14 +660,11 @@ class Elsewhere:
         return getattr(Cpu(), name)
 
 
-@pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize(
-    ("how", "repeatable"), [("dropout", True), ("in fp64", True), ("own generator", False), ("state", False)]
-)
+@pytest.mark.parametrize(("how", "repeatable"), [("dropout", True), ("own generator", False)])
 def test_a_step_elsewhere_than_on_the_cpu_is_repeatable_where_it_gives_the_same_bits_again(
-    how: str, repeatable: bool, phase: str, case: MakeCase
+    how: str, repeatable: bool, case: MakeCase
 ) -> None:
-    found = measure_divergence(noisy(how), case("bf16_pure", phase), Elsewhere(), References())
+    found = measure_divergence(noisy(how), case("bf16_pure"), Elsewhere(), References())
     assert found.repeatable is repeatable
 
 
@@ -1039,13 +703,6 @@ def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeate
         found(RuntimeError("no kernel"))
 
 
-def test_random_numbers_are_those_of_the_reference_where_that_is_fp32(case: MakeCase) -> None:
-    found = diverged(case("bf16_pure"), lambda y: mixed(y) + torch.randn_like(y))
-    assert found.reference.dtype == "fp32"
-    assert found.output.rel_l2 < 2e-2
-    assert found.chance_rel_l2 is None
-
-
 def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has_settled(case: MakeCase) -> None:
     workload = dataclasses.replace(noisy("dropout"), loss=lambda output: output.float().square().sum() * 1e4)
     found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
@@ -1056,20 +713,16 @@ def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has
 TARGETS = torch.arange(8) % 4
 
 
-@pytest.mark.parametrize("phase", ["inference", "training"])
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda o: torch.nn.functional.cross_entropy(o.float(), TARGETS),
-        lambda o: torch.nn.CrossEntropyLoss()(o.view(2, 4, 4).transpose(0, 1).transpose(0, 1).reshape(8, 4), TARGETS),
+        lambda o: torch.nn.CrossEntropyLoss()(o.view(2, 4, 4).reshape(8, 4), TARGETS),
         lambda o: torch.nn.functional.nll_loss(target=TARGETS, input=o.log_softmax(-1)),
     ],
 )
-def test_decisions_are_those_that_the_loss_of_a_closure_makes(
-    loss: Callable[..., object], phase: str, case: MakeCase
-) -> None:
-    closure = diverged(case("bf16_pure", phase), lambda y: y, loss=loss)
-    named = diverged(case("bf16_pure", phase), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
+def test_decisions_are_those_that_the_loss_of_a_closure_makes(loss: Callable[..., object], case: MakeCase) -> None:
+    closure = diverged(case("bf16_pure"), lambda y: y, loss=loss)
+    named = diverged(case("bf16_pure"), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
     assert (closure.output.argmax_agreeing, closure.output.argmax_decisions) == (
         named.output.argmax_agreeing,
         named.output.argmax_decisions,
@@ -1130,27 +783,6 @@ def test_decisions_of_further_batches_see_the_random_numbers_of_the_reference(
     workload = Workload(module=module, inputs=torch.randn(8, 16), classes_dim=1)
     found = measure_divergence(workload, case("fp32"), Cpu(), References(), lambda count: given[:count])
     assert found.output.decided == (304, 304)
-
-
-def test_further_batches_are_run_where_the_reference_is_and_by_the_time_that_the_case_took(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[tuple[object, ...]] = []
-    monkeypatch.setattr(divergence, "fp64_device", lambda device: fp64)
-    monkeypatch.setattr(
-        divergence.Agreement,
-        "measure",
-        lambda self, case, device, *counts: told.append((self._where, device, *counts[:-1])),
-    )
-    fp64, device = Cpu(), Elsewhere()
-    for make in (lambda y: y, mixed):
-        clock = iter([10.0, 13.5])
-        monkeypatch.setattr(divergence, "spent", lambda device, clock=clock: next(clock))
-        workload = Workload(module=Made(make), inputs=torch.randn(8, 16), classes_dim=1)
-        measure_divergence(workload, case("bf16_autocast"), device, References())
-    exact, fallen_back = told
-    assert exact == (fp64, device, 8, 8, 3.5)
-    assert fallen_back[:2] == (device, device)
 
 
 @pytest.mark.parametrize(("size", "path"), [(512, "eager"), (8, "traced")])

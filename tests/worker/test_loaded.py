@@ -89,9 +89,8 @@ def measured(workload: Workload, case: Case) -> Divergence:
     return structs.replace(found, weights_digest="", output=structs.replace(found.output, further=None))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16_pure", "fp16_autocast", "bf16_master"])
 @pytest.mark.parametrize("halves", [["0.weight", "0.bias", "1.running_mean", "3.weight"], ["3.weight"]])
-@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("half", "precision"), [(torch.bfloat16, "fp16_autocast"), (torch.float16, "bf16_master")])
 def test_a_network_in_half_is_measured_as_its_values_in_fp32_are(
     half: torch.dtype, halves: list[str], precision: str, classifier: Workload, case: MakeCase
 ) -> None:
@@ -111,12 +110,6 @@ def test_a_network_in_half_is_measured_as_its_values_in_fp32_are(
     moved = one_rounding_away(low, 0).module[3].weight
     assert moved.dtype is torch.float32
     assert not torch.equal(moved, state["3.weight"])
-
-
-def test_frozen_weights_in_half_beside_trained_ones_in_fp32_are_meant_so(classifier: Workload) -> None:
-    classifier.module[0].to(torch.bfloat16).requires_grad_(False)
-    assert loaded_dtypes(classifier.module) == ()
-    assert loaded_dtypes(classifier.module.requires_grad_(False)) == ("bf16",)
 
 
 @pytest.mark.parametrize(

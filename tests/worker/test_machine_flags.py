@@ -130,21 +130,6 @@ def test_a_precision_computes_the_same_whatever_a_user_has_set(row: Precision, u
     assert expected[-6:] == ((True, True), (True, True), False, False, False, True)
 
 
-def test_the_older_and_newer_views_of_tf32_agree() -> None:
-    with precision_flags(PRECISIONS["tf32"]):
-        assert MATMUL.allow_tf32
-        assert MATMUL.fp32_precision == "tf32"
-    with precision_flags(PRECISIONS["fp32"]):
-        assert not MATMUL.allow_tf32
-        assert MATMUL.fp32_precision == "ieee"
-
-
-def test_convolutions_are_rounded_as_matrix_products_where_factors_are_bf16() -> None:
-    with precision_flags(PRECISIONS["fp32_bf16_products"]):
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
-        assert torch.backends.mkldnn.conv.fp32_precision == "bf16"
-
-
 def test_the_users_switches_are_told_as_they_are_written() -> None:
     before = users_switches()
     others()
@@ -161,15 +146,3 @@ def test_the_users_switches_are_told_as_they_are_written() -> None:
         "torch.backends.cudnn.benchmark = True",
         "torch.backends.cudnn.deterministic = True",
     ]
-
-
-def test_newer_switches_are_told_by_their_names_and_change_nothing_by_it() -> None:
-    first = users_switches()
-    newer_api()
-    before = raw()
-    assert [switch for switch in users_switches() if switch not in first] == [
-        'torch.backends.cuda.matmul.fp32_precision = "tf32"',
-        'torch.backends.cudnn.conv.fp32_precision = "ieee"',
-        'torch.backends.mkldnn.matmul.fp32_precision = "bf16"',
-    ]
-    assert raw() == before

@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ampbench.core.precisions import FP64
 from ampbench.records.case import Case
-from ampbench.worker.divergence import run_step
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import measure_memory
 from ampbench.worker.step import build_step
@@ -79,27 +77,6 @@ def test_an_update_below_half_an_ulp_of_the_network_arrives_in_the_masters(name:
     assert torch.equal(pure.stored()["weight"], torch.ones(1, 8, dtype=DTYPES[name]))
 
 
-def test_masters_begin_with_the_workloads_weights_unrounded(case: MakeCase, classifier: Workload) -> None:
-    step = build_step(classifier, case("bf16_master", "training"), Cpu())
-    given = dict(classifier.module.named_parameters())
-    assert all(torch.equal(weight, given[name]) for name, weight in step.stored().items())
-    assert any(not torch.equal(half.float(), given[name]) for name, half in step.module.named_parameters())
-
-
-def test_the_scaler_unscales_the_masters_gradients(case: MakeCase, classifier: Workload) -> None:
-    step = build_step(classifier, case("fp16_master", "training"), Cpu())
-    step.settle_scaler()
-    assert step.scaler.get_scale() > 1
-    _, gradients = step.unscaled_gradients()
-    half = copy.deepcopy(classifier.module).half()
-    classifier.loss(half(classifier.inputs.half()), classifier.targets).backward()
-    for name, parameter in half.named_parameters():
-        assert gradients[name].dtype is torch.float32
-        assert gradients[name] is step.stored()[name].grad
-        assert torch.allclose(gradients[name], parameter.grad.float(), rtol=2e-2, atol=1e-4)
-    assert all(parameter.grad is None for parameter in step.module.parameters())
-
-
 def test_a_gradient_that_overflows_skips_the_step_and_moves_nothing(case: MakeCase, classifier: Workload) -> None:
     step = build_step(classifier, case("fp16_master", "training"), Cpu())
     step.start(None)
@@ -113,25 +90,6 @@ def test_a_gradient_that_overflows_skips_the_step_and_moves_nothing(case: MakeCa
     assert all(map(torch.equal, step.module.parameters(), halves))
     step.restore()
     assert step.skipped_steps == 1
-
-
-@pytest.mark.parametrize("name", MASTERS)
-def test_masters_network_state_and_scale_are_restored_bit_for_bit(
-    name: str, case: MakeCase, classifier: Workload
-) -> None:
-    step = build_step(classifier, case(name, "training"), Cpu())
-    step.start(None)
-
-    def live() -> list[torch.Tensor]:
-        state = [value for entry in step.optimizer.state.values() for value in entry.values() if value is not None]
-        return [*step.stored().values(), *step.module.parameters(), *step.module.buffers(), *state]
-
-    before = [tensor.detach().clone() for tensor in live()]
-    for _ in range(3):
-        step.run()
-    assert not all(map(torch.equal, live(), before))
-    step.restore()
-    assert all(map(torch.equal, live(), before))
 
 
 def test_weights_that_need_no_gradient_or_stay_in_fp32_have_no_copy(case: MakeCase, classifier: Workload) -> None:
@@ -156,27 +114,6 @@ def test_a_sparse_gradient_stays_sparse_in_the_masters(case: MakeCase) -> None:
     moved = workload.module.weight.detach().clone()
     moved[[1, 3]] -= 0.01
     assert torch.equal(step.stored()["weight"], moved)
-
-
-def test_without_masters_the_stored_weights_are_the_networks_own(case: MakeCase, classifier: Workload) -> None:
-    for name in ("fp32", "bf16_autocast", "bf16_pure"):
-        step = build_step(classifier, case(name, "training"), Cpu())
-        own = dict(step.module.named_parameters())
-        assert step.stored().keys() == own.keys()
-        assert all(step.stored()[key] is own[key] for key in own)
-
-
-def test_the_reference_has_no_masters(case: MakeCase, classifier: Workload) -> None:
-    reference = build_step(classifier, case("bf16_master", "training"), Cpu(), precision=FP64)
-    assert {weight.dtype for weight in reference.stored().values()} == {torch.float64}
-    assert reference.masters is None
-
-
-def test_updated_weights_are_compared_as_they_are_stored(case: MakeCase, classifier: Workload) -> None:
-    numbers = run_step(classifier, case("bf16_master", "training"), Cpu(), keep=Cpu())
-    expected = written_out(classifier, torch.bfloat16, 1, 1.0)
-    for name, weight in expected.items():
-        assert torch.equal(numbers.updated[name], weight.double())
 
 
 def test_memory_counts_masters_their_gradients_and_state(case: MakeCase, classifier: Workload) -> None:

@@ -10,7 +10,7 @@ from torch._C._autograd import DeviceType
 
 from ampbench.records.case import Case
 from ampbench.worker.machine import Accelerator, Cpu
-from ampbench.worker.memory import NO_REASON, PROFILED_STEPS, busy_of, device_seconds, graphs_left_aside, peaks_of
+from ampbench.worker.memory import PROFILED_STEPS, busy_of, device_seconds, graphs_left_aside, peaks_of
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
 
@@ -39,12 +39,6 @@ class Event:
         return (self.end - self.start) * MICROSECOND
 
 
-def test_gaps_do_not_count_and_what_overlaps_in_several_streams_counts_once() -> None:
-    events = [Event(10, 20), Event(30, 50), Event(40, 60), Event(42, 45), Event(60, 61)]
-    assert device_seconds(events) == pytest.approx((10 + 30 + 1) * 1e-6)
-    assert device_seconds([]) == 0.0
-
-
 def test_busy_time_is_that_of_microseconds_in_which_anything_ran() -> None:
     draw = random.Random(0)
     for _ in range(200):
@@ -54,11 +48,6 @@ def test_busy_time_is_that_of_microseconds_in_which_anything_ran() -> None:
         ]
         ticks = {tick for event in events for tick in range(event.start, event.end)}
         assert device_seconds(events) == pytest.approx(len(ticks) * 1e-6)
-
-
-def test_what_the_cpu_does_and_ranges_that_people_mark_are_no_work_of_the_device() -> None:
-    events = [Event(0, 100, DeviceType.CPU), Event(0, 90, annotation=True), Event(5, 8)]
-    assert device_seconds(events) == pytest.approx(3e-6)
 
 
 def test_on_a_cpu_it_is_not_defined_and_nothing_runs() -> None:
@@ -132,29 +121,6 @@ def test_why_torch_leaves_graphs_aside_is_collected_once_and_in_one_line() -> No
         "skipping cudagraphs due to mutated inputs (1 instances). Found from",
         "skipping cudagraphs due to cpu device (arg1_1)",
     ]
-
-
-def test_where_no_graph_is_left_aside_there_is_no_reason_and_one_that_is_only_counted_is_told() -> None:
-    from torch._dynamo.utils import counters
-
-    with graphs_left_aside() as reasons:
-        pass
-    assert reasons == []
-    with graphs_left_aside() as reasons:
-        counters["inductor"]["cudagraph_skips"] += 1
-    assert reasons == [NO_REASON]
-
-
-@pytest.mark.slow
-def test_torch_itself_counts_what_it_leaves_aside() -> None:
-    """On a CPU it records nothing in the mode that is to, and counts that without a word."""
-    torch.compiler.reset()
-    with graphs_left_aside() as reasons:
-        torch.compile(torch.nn.Linear(8, 8), mode="reduce-overhead")(torch.ones(3, 8))
-    assert reasons == [NO_REASON]
-    with graphs_left_aside() as reasons:
-        torch.compile(torch.nn.Linear(8, 7))(torch.ones(3, 8))
-    assert reasons == []
 
 
 class Allocator(Accelerator):

@@ -5,22 +5,18 @@ from collections.abc import Callable
 import pytest
 import torch
 from msgspec import structs
-from scipy.stats import beta, binomtest
+from scipy.stats import beta
 
-from ampbench.core.budget import Budget
 from ampbench.records.case import Case
-from ampbench.records.measured import ASKED_AGREEMENT, Divergence
+from ampbench.records.measured import Divergence
 from ampbench.worker import outputs
 from ampbench.worker.data import in_batches
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.outputs import needed, state
 from ampbench.worker.sources import build_workload, further_inputs
-from ampbench.worker.worker import Worker
 from ampbench.workload import Workload
 from ampbench.workloads import index
-from tests.scripted_channel import got
-from tests.worker.test_worker import ask
 
 MakeCase = Callable[..., Case]
 
@@ -28,11 +24,6 @@ MakeCase = Callable[..., Case]
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
-
-
-def is_refuted(agreeing: int, decisions: int) -> bool:
-    """Whether fewer decisions agree than 99% would let by chance at 5%."""
-    return binomtest(decisions - agreeing, decisions, 0.01, alternative="greater").pvalue <= 0.05
 
 
 def network(classes: int = 5) -> torch.nn.Module:
@@ -54,17 +45,6 @@ def bf16_agreement(module: torch.nn.Module, batches: list[torch.Tensor]) -> int:
     return sum(int((one == other).sum()) for one, other in zip(own, truth, strict=True))
 
 
-def test_what_is_to_be_proven_is_what_advice_asks_for() -> None:
-    assert Budget.argmax_agreement == ASKED_AGREEMENT
-
-
-@pytest.mark.parametrize(("agreeing", "decisions"), [(32, 32), (298, 298), (299, 299), (471, 473), (472, 473), (7, 8)])
-def test_an_agreement_is_decided_by_exact_bounds(agreeing: int, decisions: int) -> None:
-    lower = beta.ppf(0.05, agreeing, decisions - agreeing + 1)
-    expected = "proven" if lower >= 0.99 else "refuted" if is_refuted(agreeing, decisions) else ""
-    assert state(agreeing, decisions) == expected
-
-
 def test_an_agreement_is_decided_as_its_bounds_of_clopper_and_pearson_say() -> None:
     for decisions in (1, 8, 32, 298, 299, 300, 1000, 2000, 9216):
         for differing in {0, 1, decisions // 300, decisions // 100, decisions // 50, decisions // 3, decisions}:
@@ -81,16 +61,6 @@ def test_so_many_decisions_are_asked_for_as_would_prove_it_if_all_agreed() -> No
     assert state(least - 1, least) == "proven"
     assert state(least - 2, least - 1) == ""
     assert needed(900, 1000) == outputs.MOST_DECISIONS
-
-
-def test_batches_of_the_workloads_list_follow_until_it_is_proven(case: MakeCase) -> None:
-    module = network()
-    batches = list(torch.randn(20 * 32, 16).split(32))
-    found = divergence(Workload(module=module, inputs=batches, classes_dim=1), case("fp32", batch_size=32))
-    assert found.output.argmax_decisions == 32
-    assert found.output.further is not None
-    assert found.output.further.decisions == 288
-    assert found.output.decided == (320, 320)
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
@@ -119,18 +89,6 @@ def network_like(module: torch.nn.Module) -> torch.nn.Module:
     return own
 
 
-def test_a_lone_batch_has_its_own_decisions_alone(case: MakeCase) -> None:
-    found = divergence(Workload(module=network(), inputs=torch.randn(8, 16), classes_dim=1), case("fp32"))
-    assert found.output.decided == (8, 8)
-
-
-def test_held_out_data_are_further_batches_of_the_same_length(case: MakeCase) -> None:
-    held_out = torch.randn(20, 16), torch.zeros(20, dtype=torch.int64)
-    workload = Workload(module=network(), inputs=torch.randn(8, 16), classes_dim=1, held_out=held_out)
-    found = divergence(workload, case("fp32"))
-    assert found.output.decided == (24, 24)
-
-
 def test_data_that_do_not_lie_sample_by_sample_are_no_batches() -> None:
     assert in_batches((torch.ones(6, 2), torch.ones(4)), 2) == []
     assert in_batches((torch.ones(6, 2), torch.tensor(1.0)), 2) == []
@@ -157,31 +115,6 @@ def test_there_are_no_further_inputs_of_what_a_user_makes_or_of_lists_of_batches
     assert further_inputs(source, {"batch_size": 2}, 0, 2) == []
     listed = index.WORKLOADS["characters"]
     assert further_inputs(index.source(listed), listed.preset("tiny"), 0, 2) == []
-
-
-def test_a_built_in_classifier_proves_its_agreement(case: MakeCase) -> None:
-    spec = index.WORKLOADS["mlp"]
-    parameters = {name: value for name, value in spec.preset("tiny").items() if name != "batch_size"}
-    planned = case("fp32", workload="mlp", family="linear", parameters=parameters)
-    found = got("divergence", Worker().serve(ask("divergence", planned, index.source(spec))))
-    assert found.output.decided == (304, 304)
-
-
-def test_precisions_of_a_group_share_the_references_further_decisions(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workload = Workload(module=network(), inputs=list(torch.randn(400, 16).split(8)), classes_dim=1)
-    references, made = References(), []
-    plain = outputs.Agreement._classes
-
-    def watched(self: object, *arguments: object, reference: bool = False) -> object:
-        made.append(reference)
-        return plain(self, *arguments, reference=reference)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(outputs.Agreement, "_classes", watched)
-    for name in ("fp32", "bf16_autocast"):
-        measure_divergence(workload, case(name), Cpu(), references)
-    assert made[:3] == [True, False, False]
 
 
 def test_after_its_time_no_further_batch_begins(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:

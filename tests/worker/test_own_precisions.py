@@ -13,7 +13,7 @@ from ampbench.errors import UsageError
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.sources import describe_workload, meet_precisions
+from ampbench.worker.sources import meet_precisions
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
 
@@ -48,14 +48,6 @@ def own(**fields: Any) -> Precision:
     row = ampbench.Precision(**{"name": "mine"} | fields)
     meet(row)
     return row
-
-
-def test_those_of_a_file_are_described_and_known(tmp_path: Path) -> None:
-    described = describe_workload(source_of(tmp_path, FILE), {}, 0)
-    assert [(one.name, one.storage, one.rounding) for one in described.precisions] == [
-        ("bf16_mine", "bfloat16", "bfloat16")
-    ]
-    assert PRECISIONS["bf16_mine"].summary == "as bf16_pure"
 
 
 def test_a_file_that_takes_a_name_of_ampbenchs_own_is_refused(tmp_path: Path) -> None:
@@ -109,28 +101,3 @@ def test_what_prepare_must_not_return_is_said(case: MakeCase, classifier: Worklo
     own(prepare=lambda module, optimizer: None)
     with pytest.raises(UsageError, match="precision mine: prepare returned NoneType; expected the module, or"):
         build_step(classifier, case("mine"), Cpu())
-
-
-def test_an_update_is_that_of_its_own_optimizer(case: MakeCase) -> None:
-    module = torch.nn.Linear(8, 1, bias=False)
-    torch.nn.init.constant_(module.weight, 1.0)
-
-    def sgd(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=1e-3)
-
-    class Coarse(torch.optim.SGD):
-        """Moves by whole ulps of bf16, so that nothing is swallowed."""
-
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:
-            for weight in self.param_groups[0]["params"]:
-                weight.sub_(weight.grad.sign() * 2.0**-7)
-
-    own(storage="bfloat16", prepare=lambda module, optimizer: (module, lambda p: Coarse(p, lr=1e-3)))
-    workload = Workload(module=module, inputs=torch.ones(1, 8), loss=lambda output: output.sum(), optimizer=sgd)
-    found = {
-        name: measure_divergence(workload, case(name, "training"), Cpu(), References()).update
-        for name in ("bf16_pure", "mine")
-    }
-    assert found["bf16_pure"].swallowed == 8
-    assert found["mine"].swallowed == 0

@@ -17,7 +17,7 @@ from ampbench.records.measured import Divergence
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.sources import describe_workload
-from ampbench.worker.step import OwnStep, build_training
+from ampbench.worker.step import build_training
 from ampbench.workload import Workload
 
 MakeCase = Callable[..., Case]
@@ -74,13 +74,6 @@ def test_the_gradients_of_a_step_that_scales_its_loss_are_those_of_one_that_does
     assert found.reference.grad_norm == unscaled.reference.grad_norm
 
 
-def test_a_step_that_returns_a_loss_alone_is_compared_by_it(classifier: Workload, case: MakeCase) -> None:
-    own = dataclasses.replace(classifier, step=lambda *given: usual(*given)[1], loss=None)
-    found = measured(own, case("bf16_autocast", "training"))
-    assert found.output.elements == 1
-    assert found.output.rel_l2 == pytest.approx(abs(found.loss - found.reference.loss) / abs(found.reference.loss))
-
-
 def test_what_a_step_holds_moves_with_the_network(classifier: Workload, case: MakeCase) -> None:
     teacher = torch.nn.Linear(16, 4)
 
@@ -94,18 +87,6 @@ def test_what_a_step_holds_moves_with_the_network(classifier: Workload, case: Ma
 
     found = measured(dataclasses.replace(classifier, step=distilled), case("bf16_pure", "training"))
     assert found.reference.dtype == "fp64"
-
-
-def test_settling_and_warming_up_leave_no_trace(classifier: Workload, case: MakeCase) -> None:
-    own = dataclasses.replace(classifier, step=usual)
-    step = build_training(own, case("fp16_autocast", "training"), Cpu())
-    assert isinstance(step, OwnStep)
-    before = {name: one.clone() for name, one in step.module.state_dict().items()}
-    step.settle_scaler()
-    assert not step.optimizer.state
-    assert all(torch.equal(one, before[name]) for name, one in step.module.state_dict().items())
-    step.start(None)
-    assert all(torch.equal(one, before[name]) for name, one in step.module.state_dict().items())
 
 
 def test_a_step_that_cannot_be_taken_apart_says_so(classifier: Workload, case: MakeCase) -> None:

@@ -1,6 +1,5 @@
 """What is trained under a recipe: steps against loops by hand, and what the update's metrics make of them."""
 
-import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ from ampbench.core.precisions import FP64
 from ampbench.core.recipes import OPTIMIZERS, find_recipe, parse_optimizer
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
-from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.network import check_class, optimizer_of, recipe_of
+from ampbench.worker.network import check_class, optimizer_of
 from ampbench.worker.step import TrainingStep, build_training
 from ampbench.workload import Workload
-from tests.worker.test_updates import exact_gradients, numpy_bf16, update_of, weights_and_gradients
+from tests.worker.test_updates import exact_gradients, update_of
 
 MakeCase = Callable[..., Case]
 Floats = np.ndarray
@@ -172,44 +170,6 @@ def test_a_class_that_cannot_train_is_refused_in_one_line(typed: str, said: str,
     assert "\n" not in str(raised.value)
 
 
-def test_what_a_recipe_trains_by_is_recorded(classifier: Workload, case: MakeCase) -> None:
-    found = measure_divergence(classifier, case("bf16_pure", "training", recipe="finetune"), Cpu(), References())
-    assert found.recipe is not None
-    group = found.recipe.groups[0]
-    assert (found.recipe.optimizer, group.lr, group.weight_decay) == ("torch.optim.AdamW", 1e-5, 0.01)
-
-
-@pytest.mark.parametrize("rate", [2**-9, 2**-14])
-def test_the_rate_of_a_recipe_decides_what_updates_are_lost(rate: float, case: MakeCase) -> None:
-    workload = exact_gradients(lambda parameters: torch.optim.SGD(parameters, lr=1.0))
-    found = update_of(workload, case("bf16_pure", "training", recipe=f"optimizer=sgd,lr={rate}"))
-    weights, gradients = weights_and_gradients(workload)
-    # after two fp32 steps, as for any optimizer that keeps no state
-    lost = moving = 0
-    for name, weight in weights.items():
-        began = (weight - 2 * rate * gradients[name]).astype(np.float32).astype(np.float64)
-        grid = numpy_bf16(began)
-        lost += ((numpy_bf16(grid - rate * gradients[name]) == grid) & (gradients[name] != 0)).sum()
-        moving += (gradients[name] != 0).sum()
-    assert (found.swallowed, found.moving) == (lost, moving)
-    assert (lost / moving > 0.5) == (rate == 2**-14)
-
-
-def test_an_update_is_of_clipped_gradients_and_gradients_are_told_as_they_came(case: MakeCase) -> None:
-    workload = exact_gradients(lambda parameters: torch.optim.SGD(parameters, lr=2**-9))
-    _, gradients = weights_and_gradients(workload)
-    norm = math.sqrt(sum(float((one**2).sum()) for one in gradients.values()))
-    told = [
-        measure_divergence(workload, case("bf16_pure", "training", recipe=recipe), Cpu(), References())
-        for recipe in ("", f"clip={norm / 64}", f"lr={2**-15}")
-    ]
-    assert [one.reference.grad_norm for one in told] == pytest.approx([norm] * 3, rel=1e-6)
-    plain, clip, slow = (one.update for one in told)
-    assert plain.swallowed < clip.swallowed
-    # a norm that is a 64th is a rate that is a 64th
-    assert clip.swallowed == pytest.approx(slow.swallowed, rel=0.02)
-
-
 def test_a_state_that_is_given_has_the_settings_of_the_recipe(case: MakeCase) -> None:
     module = torch.nn.Linear(64, 16)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.5)
@@ -221,10 +181,3 @@ def test_a_state_that_is_given_has_the_settings_of_the_recipe(case: MakeCase) ->
     changed = update_of(workload, case("fp32", "training", recipe="lr=0.25"))
     another = update_of(workload, case("fp32", "training", recipe="optimizer=sgd,lr=0.125"))
     assert (own.steps, changed.steps, another.steps) == (0, 0, 2)
-
-
-def test_without_a_recipe_a_step_is_as_it_was(classifier: Workload, case: MakeCase) -> None:
-    step = built(classifier, case("fp32", "training"))
-    assert type(step) is TrainingStep
-    assert recipe_of(step.optimizer, step.module).groups[0].momentum == 0.9
-    assert not step.optimizer._optimizer_step_pre_hooks

@@ -44,13 +44,6 @@ def ask(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Ca
     return ask
 
 
-def test_a_round_comes_back_with_samples_of_every_build(ask: Callable[..., Reply]) -> None:
-    found = got("round", ask(round=3, server=2, builds=4))
-    assert (found.round, found.server, len(found.samples)) == (3, 2, 4)
-    assert all(seconds > 0 for build in found.samples for seconds in build)
-    assert sum(map(len, found.samples)) <= 200
-
-
 def test_a_worker_that_gives_way_is_gone_with_all_it_held(channel: ServerChannel, ask: Callable[..., Reply]) -> None:
     got("round", ask(fresh=True))
     (before,) = children_of(channel)
@@ -111,13 +104,6 @@ def test_a_crash_is_seen_while_a_child_of_the_network_lives_and_the_child_is_end
     assert not alive(int(told.read_text()))
 
 
-def test_a_child_in_a_session_of_its_own_ends_with_its_worker(ask: Callable[..., Reply], told: Path) -> None:
-    assert got("round", ask("leaves a child", told=told)) is not None
-    assert alive(int(told.read_text()))
-    assert got("round", ask()) is not None
-    assert not alive(int(told.read_text()))
-
-
 def test_what_children_keep_counts_within_the_memory_limit(ask: Callable[..., Reply], told: Path) -> None:
     failure = ask("hog in a child", told=told, memory_limit_bytes=800 << 20).failure
     assert failure.cause == "memory limit"
@@ -136,21 +122,6 @@ def test_a_message_without_end_is_kept_in_part(ask: Callable[..., Reply]) -> Non
     message = ask("endless message").failure.message
     assert "xxx… (9,998,014 more characters) (odd.py, line " in message
     assert len(message) < 2100
-
-
-def test_a_network_that_forks_and_returns_twice_gives_one_reply(ask: Callable[..., Reply]) -> None:
-    assert got("divergence", ask("returns twice", what="divergence")) is not None
-    assert got("memory", ask("returns twice", what="memory", fresh=False)) is not None
-
-
-def test_a_workload_that_exits_when_built_says_so(ask: Callable[..., Reply]) -> None:
-    said = "workload odd.py:net cannot be built: SystemExit: no weights here"
-    assert ask("leaves when built", "describe").problem == said
-
-
-def test_a_workload_that_kills_the_server_when_built_is_named(ask: Callable[..., Reply]) -> None:
-    said = "workload odd.py:net cannot be built: killed: the server ended by signal SIGKILL"
-    assert ask("kills its server when built", "describe", channel=ServerChannel()).problem == said
 
 
 @pytest.mark.slow
@@ -182,33 +153,9 @@ def test_a_workload_that_allocates_without_bound_is_stopped_at_the_limit(ask: Ca
     assert got("round", ask()) is not None
 
 
-def test_an_exception_keeps_the_last_frames_of_the_users_code(ask: Callable[..., Reply]) -> None:
-    frames = ask("raise").failure.frames
-    assert "odd.py" in frames[-1]
-    assert "raise RuntimeError" in frames[-1]
-
-
-def test_a_crash_keeps_the_last_words(ask: Callable[..., Reply]) -> None:
-    assert ask("exit").failure.frames == ["my last words"]
-
-
 def test_a_workload_that_kills_its_process_when_built_is_a_problem_not_a_failure(ask: Callable[..., Reply]) -> None:
     assert "SIGABRT" in ask("unbuildable", "describe").problem
     assert got("describe", ask(what="describe")).parameters == {"kind": "fine", "told": ""}
-
-
-def test_passes_can_share_a_process_and_rounds_have_their_own(ask: Callable[..., Reply]) -> None:
-    assert got("divergence", ask(what="divergence")) is not None
-    assert got("memory", ask(what="memory", fresh=False)) is not None
-    assert got("round", ask(fresh=True)) is not None
-
-
-def test_a_server_that_is_killed_is_a_failure_of_the_case(case: Callable[..., Case]) -> None:
-    channel = ServerChannel()
-    os.kill(channel._process.pid, signal.SIGKILL)
-    failure = channel.serve(make_request("round", case=case())).failure
-    assert failure.cause == "killed"
-    assert channel._process.poll() is not None
 
 
 def test_a_server_and_its_worker_end_with_the_driver(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """Who tells of an accelerator, with made-up NVML: no GPU is needed, and none of this has run on one."""
 
-import math
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,16 +80,6 @@ def test_nvml_tells_clock_power_and_what_limits_in_base_units(monkeypatch: pytes
     assert found == Reading(7.0, 1.755e9, 612.5, frozenset({"power limit", "heat"}))
 
 
-def test_an_idle_gpu_is_held_down_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not opened(monkeypatch, nvmlDeviceGetCurrentClocksEventReasons=0x1).read(0.0).limits
-
-
-def test_power_is_an_average_of_a_second_but_on_ga100_and_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_capability = {(7, 0): 0.0, (8, 0): 0.0, (8, 6): 1.0, (9, 0): 1.0}
-    for capability, seconds in by_capability.items():
-        assert opened(monkeypatch, capability=capability).averaged_seconds == seconds
-
-
 def test_the_gpu_is_found_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened(monkeypatch, "GPU-aaaa")._handle == opened(monkeypatch, "aaaa")._handle == "handle"
     with pytest.raises(NoSourceError, match="Not Found"):
@@ -143,12 +131,6 @@ def test_what_a_laptop_does_not_tell_is_said_and_the_rest_is_told(monkeypatch: p
         "NVML does not report the power: NVMLError: Not Supported",
         "NVML does not report the limit of the power: NVMLError: Not Supported",
     ]
-
-
-def test_limits_of_the_power_and_memory_in_use_are_part_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = opened(monkeypatch).state()
-    assert (found.source, found.power_limit_watts, found.default_limit_watts) == ("NVML", 500.0, 700.0)
-    assert (found.unavailable, found.mig) == ([], False)
 
 
 def test_another_process_is_named_and_this_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,13 +192,6 @@ def test_workers_of_one_driver_are_own_and_those_of_another_are_not(
         other.wait()
 
 
-def test_a_device_type_without_a_source_or_without_a_device_is_a_reason() -> None:
-    assert environment.sampler_of("xpu").telemetry([(0.0, 1.0)]).unavailable == "no sensors are read on xpu"
-    if not torch.cuda.is_available():
-        assert environment.sampler_of("cuda").telemetry([(0.0, 1.0)]).unavailable
-        assert environment.state_of("cuda").unavailable
-
-
 def test_reading_a_slow_sensor_takes_no_more_than_its_share_of_the_time() -> None:
     """The cost of a reading times how often there is one, counted on a scripted clock."""
     for cost in (50e-6, 4e-3, 30e-3):
@@ -237,20 +212,6 @@ def test_reading_a_slow_sensor_takes_no_more_than_its_share_of_the_time() -> Non
         assert sampler.period == pytest.approx(max(PERIOD_SECONDS, cost / MOST_SHARE))
 
 
-def test_the_thread_reads_while_it_is_entered_and_is_gone_afterwards() -> None:
-    seen = threading.Event()
-
-    class Noticed(ScriptedSource):
-        def read(self, at: float) -> Reading:
-            seen.set()
-            return super().read(at)
-
-    with Sampler(cast("Nvml", Noticed(Script()))) as sampler:
-        assert seen.wait(30)
-    assert not sampler._thread.is_alive()
-    assert sampler.readings
-
-
 def test_what_a_driver_raises_as_its_device_goes_ends_the_thread_and_nothing_else() -> None:
     class Broken(ScriptedSource):
         def read(self, at: float) -> Reading:
@@ -267,15 +228,6 @@ def test_the_mean_power_is_the_integral_of_the_readings_over_the_windows() -> No
     windows = [(1.0, 2.5), (4.0, 9.0)]
     exact = sum(100 * (end - begin) + 10 * (end**3 - begin**3) / 3 for begin, end in windows) / 6.5
     assert mean_power(readings, windows) == pytest.approx(exact, rel=1e-5)
-
-
-def test_power_outside_the_windows_does_not_count_but_where_a_line_crosses_their_ends() -> None:
-    readings = [Reading(0.0, power_watts=900.0), Reading(1.0, power_watts=100.0), Reading(9.0, power_watts=100.0)]
-    assert mean_power(readings, [(2.0, 3.0)]) == pytest.approx(100.0)
-    assert mean_power(readings, [(0.5, 1.5)]) == pytest.approx((0.5 * 300 + 0.5 * 100) / 1.0)
-    assert mean_power(readings, []) is None
-    assert mean_power([Reading(0.0)], [(0.0, 1.0)]) is None
-    assert mean_power(readings, [(20.0, 21.0)]) is None
 
 
 def test_telemetry_is_of_the_windows_alone_and_its_shares_are_counted() -> None:
@@ -298,18 +250,6 @@ def test_telemetry_is_of_the_windows_alone_and_its_shares_are_counted() -> None:
     assert told.readings == pytest.approx(16, abs=2)
     assert told.source == "scripted"
     assert told.unavailable == ""
-
-
-def test_a_source_that_ends_within_a_round_keeps_what_it_told_but_no_power() -> None:
-    device = ScriptedAccelerator(Script(gone=1.0))
-    device.seconds(lambda: None, 900)
-    device.script.now = 1.1
-    device._read()
-    told = device.watched().telemetry([(0.0, 2.0)])
-    assert told.power_watts is None
-    assert told.clock_hz == 2e9
-    assert told.unavailable == "the GPU is lost"
-    assert not math.isnan(told.readings)
 
 
 def test_a_pynvml_too_old_to_know_a_question_is_a_reason_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

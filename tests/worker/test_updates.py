@@ -13,7 +13,7 @@ from ampbench.core.recipes import OPTIMIZERS
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, Update
-from ampbench.worker import late, sources, updates
+from ampbench.worker import sources, updates
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.network import default_optimizer
@@ -118,20 +118,6 @@ def test_every_number_of_an_update_agrees_with_numpy(case: MakeCase) -> None:
     assert found.gradient_rel_l2 == 0
 
 
-def test_what_is_stored_in_fp32_keeps_its_updates_and_bf16_at_a_small_rate_does_not(case: MakeCase) -> None:
-    workload = exact_gradients(lambda parameters: torch.optim.SGD(parameters, lr=1e-6))
-    references = References()
-    for precision in ("fp32", "bf16_autocast", "fp16_autocast", "bf16_master"):
-        kept = update_of(workload, case(precision, "training"), references)
-        assert kept.kept == pytest.approx(1, abs=2e-3)
-        assert (kept.storage, kept.energies) == ("fp32", None)
-    pure = update_of(workload, case("bf16_pure", "training"), references)
-    assert pure.kept < 0.05
-    assert pure.swallowed > 0.95 * pure.moving
-    assert pure.storage_rel_l2 > 0.9
-    assert pure.steps == late.STATELESS_STEPS
-
-
 def test_an_update_of_fp32_weights_says_that_it_errs_by_its_gradients(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,28 +176,6 @@ def test_stochastic_rounding_and_compensation_keep_what_nearest_rounding_loses(
         assert found.swallowed > 0.9 * found.moving
 
 
-def test_an_optimizer_that_keeps_a_copy_in_fp32_keeps_its_updates(case: MakeCase) -> None:
-    class Copying(torch.optim.Optimizer):
-        def __init__(self, parameters: Iterable[torch.nn.Parameter]):
-            super().__init__(parameters, {"lr": 1e-5})
-
-        @torch.no_grad()
-        def step(self, closure: None = None) -> None:
-            for group in self.param_groups:
-                for p in group["params"]:
-                    if p.dtype is torch.float32:
-                        p.sub_(group["lr"] * p.grad)
-                        continue
-                    whole = self.state[p].setdefault("copy", p.float())
-                    whole.sub_(group["lr"] * p.grad.float())
-                    p.copy_(whole)
-
-    found = update_of(exact_gradients(Copying), case("bf16_pure", "training"))
-    assert found.counted_state == "copy"
-    assert found.kept == pytest.approx(1, abs=1e-3)
-    assert found.swallowed < 0.01 * found.moving
-
-
 def test_an_epsilon_that_fp16_does_not_have_leaves_parameters_that_are_not_finite(case: MakeCase) -> None:
     module = torch.nn.Sequential(torch.nn.Embedding(32, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
     workload = Workload(
@@ -232,15 +196,9 @@ def groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD([{"params": [weight], "lr": 1e-5}, {"params": [bias], "lr": 0.5}], lr=1e-5)
 
 
-def test_groups_with_rates_of_their_own_are_moved_by_these(case: MakeCase) -> None:
-    found = update_of(exact_gradients(groups), case("bf16_pure", "training"))
-    assert found.kept == pytest.approx(1, abs=0.01)  # nearly all of |Δ*|² is the bias's
-    assert found.swallowed > 0.9 * found.moving
-
-
-@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}, {"amsgrad": True}])
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}])
 def test_an_optimizer_s_own_implementations_give_the_same_update(options: dict[str, bool], case: MakeCase) -> None:
-    plain = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, amsgrad="amsgrad" in options))
+    plain = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
     other = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, **options))
     expected, found = (update_of(one, case("bf16_pure", "training")) for one in (plain, other))
     assert found.undefined == ""
@@ -337,7 +295,7 @@ def test_where_an_optimizer_refuses_fp64_the_intended_step_is_that_in_fp32(preci
     assert refusing.rel_l2 == pytest.approx(plain.rel_l2, rel=1e-2 if precision == "bf16_pure" else 1)
 
 
-LOW = ("fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure", "bf16_master", "fp16_master")
+LOW = ("bf16_autocast", "fp16_pure", "bf16_pure", "fp16_master")
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -345,7 +303,7 @@ def test_every_optimizer_is_measured_in_every_precision_or_undefined_with_a_reas
     name: str, classifier: Workload, case: MakeCase
 ) -> None:
     references = References()
-    for precision in ("fp32", *LOW):
+    for precision in LOW:
         found = update_of(classifier, case(precision, "training", recipe=f"optimizer={name},lr=0.001"), references)
         assert found.intended == "fp64"
         if found.storage == "fp32":
@@ -353,11 +311,6 @@ def test_every_optimizer_is_measured_in_every_precision_or_undefined_with_a_reas
         else:  # an eps of 1e-8 is zero in fp16, and a step divides by zero
             broken = precision == "fp16_pure" and "not finite after the step" in found.undefined
             assert (found.kept is None) == bool(found.undefined) == broken
-
-
-def test_adafactor_loses_updates_in_pure_bf16(classifier: Workload, case: MakeCase) -> None:
-    found = update_of(classifier, case("bf16_pure", "training", recipe="optimizer=adafactor,lr=0.001"))
-    assert found.kept < 0.95
 
 
 def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_with_what_it_says(case: MakeCase) -> None:
@@ -371,17 +324,6 @@ def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_wi
     found = update_of(workload, case("bf16_pure", "training"))
     assert "the optimizer's step fails: " in found.undefined
     assert "no second step" in found.undefined
-
-
-def test_an_optimizer_that_needs_a_closure_fails_its_case_as_before(case: MakeCase) -> None:
-    with pytest.raises(TypeError, match="closure"):
-        measured(exact_gradients(torch.optim.LBFGS), case("bf16_pure", "training"))
-
-
-def test_without_a_training_step_there_is_no_update(case: MakeCase) -> None:
-    found = measured(exact_gradients(groups), case("bf16_pure"))
-    assert found.update is None
-    assert found.param_nonfinite is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
@@ -413,14 +355,6 @@ def test_a_state_that_the_optimizer_does_not_take_is_refused() -> None:
             sources._check_state("net", exact_gradients(groups, wrong))
 
 
-def test_fewer_steps_of_a_large_network_lead_to_the_snapshot(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = exact_gradients(torch.optim.Adam)
-    one = 2 * 16 * 64 * 2  # forward, and the gradient of the weight
-    for flops, steps in ((7.5 * one, 7), (one, late.FEWEST_STEPS), (math.inf, late.WARM_STEPS)):
-        monkeypatch.setitem(late.WARM_FLOPS, "cpu", min(flops, 1e18))
-        assert late.take_snapshot(workload, case("fp32", "training"), Cpu()).steps == steps
-
-
 PASSES = """
 import torch
 from ampbench.worker import network
@@ -450,7 +384,7 @@ for change in cpu_changes([lambda ask=ask: ask[0](workload, ask[1], Cpu(), refer
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batches", "clip"), [("1", ""), ("1", "clip=1.0"), ("2", "")])
+@pytest.mark.parametrize(("batches", "clip"), [("1", ""), ("2", "clip=1.0")])
 def test_a_pass_of_training_takes_at_most_twelve_times_its_weights_in_memory(batches: str, clip: str) -> None:
     """Issue 49: 86 million parameters took 10 GB. Bytes are counted, those of the workload's own weights included."""
     script = PASSES.replace("BATCHES", batches).replace("CLIP", clip)

@@ -42,9 +42,8 @@ def step_of(name: str, case: Case) -> Step:
     return build_step(build_workload(builtin_source(spec), spec.preset("tiny"), 0), case, open_device("cpu"))
 
 
-@pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast", "bf16_pure"])
-@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "gru"])
+@pytest.mark.parametrize(("precision", "phase"), [("bf16_autocast", "inference"), ("fp32", "training")])
+@pytest.mark.parametrize("name", ["simple_conv", "transformer_encoder", "gru"])
 def test_the_total_is_that_of_torchs_own_counter(
     name: str, precision: str, phase: str, case: Callable[..., Case]
 ) -> None:
@@ -58,38 +57,7 @@ def test_the_total_is_that_of_torchs_own_counter(
     assert max(found, key=lambda dtype: found[dtype]) == expected
 
 
-def test_products_count_in_the_dtype_that_autocast_casts_them_to() -> None:
-    run = linear()
-    count = 2 * 16 * 64 * 32
-    assert count_flops(run) == {"fp32": count}
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        assert count_flops(run) == {"bf16": count}
-
-
-def test_what_tf32_multiplies_counts_as_tf32() -> None:
-    assert set(count_work(linear(), tf32=True).flops or {}) == {"tf32"}
-    halves = torch.randn(8, 8, dtype=torch.bfloat16)
-    assert set(count_work(lambda: halves @ halves, tf32=True).flops or {}) == {"bf16"}
-
-
-def test_a_step_without_products_has_none_to_count() -> None:
-    assert count_flops(lambda: torch.ones(3) + 1) == {}
-
-
-def test_what_torch_does_not_count_is_not_counted_here() -> None:
-    matrix, vector = torch.randn(4, 4), torch.randn(4)
-    bilinear = torch.nn.Bilinear(4, 4, 2)
-
-    def run() -> None:
-        torch.mv(matrix, vector), torch.dot(vector, vector), torch.cdist(matrix, matrix), bilinear(matrix, matrix)
-
-    with torch.no_grad():
-        assert count_flops(run) == {}
-        assert torchs(run) == 0
-
-
-@pytest.mark.parametrize("low", [False, True])
-@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+@pytest.mark.parametrize(("kind", "low"), [(torch.nn.GRU, True), (torch.nn.LSTM, False), (torch.nn.RNN, True)])
 def test_every_position_of_a_recurrent_network_is_multiplied_by_every_weight(kind: Any, low: bool) -> None:
     module, given = kind(32, 64, 2, batch_first=True, bidirectional=True), torch.randn(4, 10, 32)
     products = 2 * POSITIONS * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
@@ -106,7 +74,7 @@ def test_every_position_of_a_recurrent_network_is_multiplied_by_every_weight(kin
     assert 2.5 * products <= total(train) <= 3 * products
 
 
-@pytest.mark.parametrize("groups", [1, 4, 8])
+@pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("kind", [torch.nn.Conv2d, torch.nn.ConvTranspose2d])
 def test_the_groups_of_a_convolution_divide_its_work_forwards_and_backwards(kind: Any, groups: int) -> None:
     module, images = kind(8, 16, 3, groups=groups), torch.randn(2, 8, 12, 12, requires_grad=True)
@@ -116,39 +84,19 @@ def test_the_groups_of_a_convolution_divide_its_work_forwards_and_backwards(kind
     assert total(lambda: module(images).sum().backward()) == 3 * forward
 
 
-def test_an_encoders_fast_path_counts_as_its_plain_one() -> None:
-    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
-    attention = torch.nn.MultiheadAttention(32, 4, batch_first=True)
-    given = torch.randn(4, 10, 32)
-    for module, run in ((layer, lambda: layer(given)), (attention, lambda: attention(given, given, given))):
-        with torch.no_grad():
-            plain = total(run)
-            assert plain == torchs(run) > 0
-            module.eval()
-            assert total(run) == plain
-
-
 def test_fused_kernels_count_in_the_dtype_that_autocast_makes_them_multiply_in() -> None:
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
     attention = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
-    recurrent = torch.nn.LSTM(32, 16, batch_first=True).eval()
     given = torch.randn(4, 10, 32)
     for run in (
         lambda: layer(given),
         lambda: attention(given, given, given),
-        lambda: recurrent(given),
         lambda: torch.nn.functional.scaled_dot_product_attention(given, given, given),
     ):
         with torch.no_grad():
             assert set(count_flops(run) or {}) == {"fp32"}
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 assert set(count_flops(run) or {}) == {"bf16"}
-
-
-def test_nested_tensors_count_as_the_values_they_hold() -> None:
-    module = torch.nn.Linear(8, 4)
-    nested = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.jagged)
-    assert count_flops(lambda: module(nested)) == {"fp32": 2 * (3 + 5) * 8 * 4}
 
 
 def test_what_cannot_be_counted_is_unknown_and_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,13 +124,6 @@ def test_an_error_of_the_step_is_raised_and_one_of_the_counter_is_not() -> None:
 
     assert count_flops(fail_once) is None
     assert len(times) == 2
-
-
-def test_results_under_the_counter_are_those_without_it() -> None:
-    module, given = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.randn(4, 8)
-    seen: list[torch.Tensor] = []
-    count_flops(lambda: seen.append(module(given)))
-    assert torch.equal(seen[0], module(given))
 
 
 def by_operation(run: Callable[[], Any]) -> dict[str, dict[str, int]]:
@@ -216,32 +157,6 @@ def test_of_causal_attention_only_what_its_mask_leaves_must_be_computed(queries:
     left = int(torch.ones(queries, keys).tril().sum())
     assert by_operation(run) == {"attention": {"fp32": 2 * 2 * (2 * 4) * left * 16}}
     assert total(run) == 2 * 2 * (2 * 4) * queries * keys * 16
-
-
-def test_attention_in_an_encoders_fast_path_is_told_apart_from_its_products() -> None:
-    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
-    given = torch.randn(4, 10, 32)
-    products = 2 * POSITIONS * sum(weight.numel() for weight in layer.parameters() if weight.ndim == 2)
-    with torch.no_grad():
-        assert by_operation(lambda: layer(given)) == {
-            "matmul": {"fp32": products}, "attention": {"fp32": 2 * 2 * 4 * 10 * 10 * 32}
-        }  # fmt: skip
-
-
-@pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "gru"])
-def test_operations_add_up_to_all_flops_where_nothing_is_causal(
-    name: str, phase: str, case: Callable[..., Case]
-) -> None:
-    step = step_of(name, case("bf16_autocast", phase))
-    with nullcontext() if isinstance(step, TrainingStep) else torch.no_grad():
-        work = count_work(step.run)
-    assert work.flops_by_operation is not None
-    sums: dict[str, int] = {}
-    for counts in work.flops_by_operation.values():
-        for dtype, count in counts.items():
-            sums[dtype] = sums.get(dtype, 0) + count
-    assert sums == work.flops
 
 
 def touched(run: Callable[[], Any], *kept: torch.Tensor) -> tuple[int, int, int]:

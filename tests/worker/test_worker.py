@@ -1,4 +1,3 @@
-import dataclasses
 import importlib
 import re
 import subprocess
@@ -144,17 +143,6 @@ def test_what_a_worker_does_takes_what_its_task_asks_and_gives_what_that_gives(n
     assert hints["return"] in (task.gives, task.gives | Skip)
 
 
-def test_a_worker_keeps_one_value_of_a_type_for_the_next_request(case: MakeCase) -> None:
-    worker = rounds.Worker()
-    request = ask("round", linear_case(case))
-    first, second = rounds.Work(worker, request), rounds.Work(worker, request)
-    assert first.kept(rounds.Timed) is second.kept(rounds.Timed)
-    other = rounds.Timed(case_id="another")
-    second.keep(other)
-    assert first.kept(rounds.Timed) is other
-    assert rounds.Work(rounds.Worker(), request).kept(rounds.Timed) is not other
-
-
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A device whose memory holds the fp64 reference of two rows; returns the batch sizes that were tried."""
@@ -180,40 +168,6 @@ def test_a_reference_that_does_not_fit_is_made_on_a_smaller_batch_and_said_so(
     assert found.notes == ["compared on a batch of 2: in fp64, 8 do not fit into the memory"]
     worker.serve(ask("divergence", linear_case(case, "fp16_pure")))
     assert small_memory == [8, 2, 2]
-
-
-def test_a_reference_that_never_fits_is_the_cases_failure(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(rounds, "measure_divergence", never)
-    failure = rounds.Worker().serve(ask("divergence", linear_case(case))).failure
-    assert (failure.cause, failure.stage) == ("out of memory", "divergence")
-
-
-def test_a_training_round_says_its_scale_and_that_no_step_was_skipped(case: MakeCase) -> None:
-    found = got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp16_autocast", "training"))))
-    assert found.scaler_scale > 0
-    assert found.skipped_steps == 0
-    assert (
-        got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp32", "training")))).skipped_steps is None
-    )
-
-
-def test_steps_that_the_scaler_refuses_are_counted(case: MakeCase) -> None:
-    step_case = linear_case(case, "fp16_autocast", "training")
-    worker = rounds.Worker()
-    assert got("round", worker.serve(ask("round", step_case))) is not None
-    _, workload = worker._built
-    overflowing = dataclasses.replace(workload, loss=lambda output, target: output.float().sum() * torch.inf)
-    worker._built = (worker._built[0], overflowing)
-    assert got("round", worker.serve(ask("round", step_case))).skipped_steps > 0
-
-
-def test_a_device_that_vanished_is_a_failure_and_not_a_crash(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
-    failure = rounds.Worker().serve(ask("round", linear_case(case, device="cuda"))).failure
-    assert "device cuda is not available here" in failure.message
 
 
 class MadeStep:
@@ -328,19 +282,6 @@ def test_where_a_step_finds_no_room_beside_it_the_saved_state_is_on_the_host(
         rounds.measure_round(workload, case("fp32"), RoundAsked(), device, rounds.Timed())
 
 
-def test_a_round_on_a_cpu_has_nothing_of_an_accelerators(case: MakeCase) -> None:
-    found = got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp32"))))
-    assert (found.windows, found.burst_seconds, found.steady, found.telemetry) == (None,) * 4
-
-
-def test_the_seed_decides_the_weights(case: MakeCase) -> None:
-    digests = [
-        got("round", rounds.Worker().serve(ask("round", linear_case(case), seed=seed))).weights_digest
-        for seed in (0, 0, 1)
-    ]
-    assert digests[0] == digests[1] != digests[2]
-
-
 @pytest.mark.slow
 def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergence(case: MakeCase) -> None:
     compiled = linear_case(case, "bf16_autocast", "training", path="compiled")
@@ -382,6 +323,7 @@ def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(
     assert found.param_nonfinite == nonfinite
 
 
+@pytest.mark.slow
 def test_no_worker_waits_for_pandas_or_scipy_whatever_it_explains_or_studies() -> None:
     root = Path(ampbench.__file__).parents[1]
     package = root / "ampbench"
@@ -405,14 +347,8 @@ def test_no_worker_waits_for_pandas_or_scipy_whatever_it_explains_or_studies() -
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out of memory"),
         ("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "out of memory"),
         ("level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", "out of memory"),
-        ("CUDA driver error: out of memory", "out of memory"),
         ("HIP error: out of memory", "out of memory"),
-        ("Triton Error [CUDA]: out of memory", "out of memory"),
-        ("CUDA ran out of memory outside PyTorch's allocator", "out of memory"),
         ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "out of memory"),
-        ("CUDA error: CUSOLVER_STATUS_ALLOC_FAILED when calling `cusolverDnCreate(handle)`", "out of memory"),
-        ("cuFFT error: CUFFT_ALLOC_FAILED", "out of memory"),
-        ("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "out of memory"),
         ("FIND was unable to find an engine to execute this computation", "out of memory"),
         ("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory", "out of memory"),
         ("CUDA error: an illegal memory access was encountered", "exception"),
