@@ -85,24 +85,4 @@ def small_encoder(fault: str) -> tuple[torch.nn.Module, torch.Tensor, str]:
     return torch.nn.Sequential(layers[0], MAKERS[fault](), layers[1]), torch.randn(2, 5, 16), "1"
 
 
-def in_resnet18(fault: str) -> tuple[torch.nn.Module, torch.Tensor, str]:
-    from torchvision.models import resnet18
-
-    torch.manual_seed(0)
-    model = resnet18(weights=None)
-    model.layer3[0].bn1 = torch.nn.Sequential(model.layer3[0].bn1, MAKERS[fault]())
-    return model, torch.randn(2, 3, 64, 64), "layer3.0.bn1.1"
-
-
-def in_vit(fault: str) -> tuple[torch.nn.Module, torch.Tensor, str]:
-    from torchvision.models import VisionTransformer
-
-    torch.manual_seed(0)
-    model = VisionTransformer(32, 8, 4, 4, 32, 64)
-    layer = model.encoder.layers[2]
-    layer.ln_2 = torch.nn.Sequential(layer.ln_2, MAKERS[fault]())
-    return model, torch.randn(2, 3, 32, 32), "encoder.layers.encoder_layer_2.ln_2.1"
-
-
 SMALL = (small_conv_net, small_encoder)
-LARGE = (in_resnet18, in_vit)

@@ -8,14 +8,10 @@ import pytest
 from ampbench.core.precisions import AUTOCAST
 from ampbench.errors import UsageError
 from ampbench.records.casts import AUTOGRAD, COMPILED, CastPass, CastTrace
-from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies.casts import STUDY, CastsAsked
-from ampbench.studies.work import prepared as prepare
 from tests.scripted_channel import Scripted, asked_in
-from tests.stored_runs import make_header
-from tests.studies.working import work
+from tests.studies.working import studied
 
 ASKED = CastsAsked()
 Instead = Callable[[Request], Reply | None]
@@ -32,18 +28,8 @@ def tracing(instead: Instead = lambda _: None) -> Scripted:
     return Scripted(answer)
 
 
-def traced(results: Path, channel: Scripted, asked: CastsAsked = ASKED, **selected: list[str]) -> StoredRun:
-    """Return the run that tracing what is selected leaves."""
-    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare(STUDY, selection, Settings(), asked, open_channel=lambda: channel) as prepared:
-        cases = [planned.case for planned in prepared.plan]
-        with RunWriter.create(results, make_header(explains="casts"), cases) as writer:
-            work(STUDY, prepared, asked, writer)
-    return read_run(writer.path)
-
-
 def test_unless_told_otherwise_training_is_traced_in_the_devices_own_autocast_dtype(tmp_path: Path) -> None:
-    run = traced(tmp_path, tracing(), devices=["cpu", "cuda", "xpu"])
+    run = studied(STUDY, tmp_path, tracing(), ASKED, devices=["cpu", "cuda", "xpu"])
     found = [(case.device, case.precision, case.phase, case.path) for case in run.cases.values()]
     assert found[:2] == [
         ("cpu", "bf16_autocast", "training", "eager"),
@@ -55,8 +41,8 @@ def test_unless_told_otherwise_training_is_traced_in_the_devices_own_autocast_dt
 
 def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_path: Path) -> None:
     channel = tracing()
-    traced(
-        tmp_path, channel, CastsAsked(sources=True), phases=["inference", "training"],
+    studied(
+        STUDY, tmp_path, channel, CastsAsked(sources=True), phases=["inference", "training"],
         paths=["eager", "compiled"],
     )  # fmt: skip
     inference, training = map(asked_in, channel.asked)
@@ -68,4 +54,4 @@ def test_what_is_asked_for_is_the_path_as_a_graph_and_autograds_in_training(tmp_
 def test_a_path_whose_graph_cannot_be_read_is_refused(tmp_path: Path) -> None:
     said = "explain casts is not for --path compiled-max-autotune: give eager, compiled or traced"
     with pytest.raises(UsageError, match=said):
-        traced(tmp_path, tracing(), paths=["eager", "compiled-max-autotune"])
+        studied(STUDY, tmp_path, tracing(), ASKED, paths=["eager", "compiled-max-autotune"])

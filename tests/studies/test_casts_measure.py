@@ -1,6 +1,5 @@
 import contextlib
 import dataclasses
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,18 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from msgspec import structs
 
 from ampbench.records import wire
 from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.casts import (
     AUTOGRAD,
-    COMPILED,
     TRACED,
     CastPass,
     Tracing,
 )
-from ampbench.records.rules import DEVICE, FAKE
+from ampbench.records.rules import FAKE
 from ampbench.records.wire import Reply
 from ampbench.studies import casts_measure as measure
 from ampbench.studies.casts import TASK
@@ -107,16 +104,6 @@ def phases(found: CastPass) -> set[str]:
     return {operation.phase for operation in found.trace.ops}
 
 
-def test_one_linear_makes_three_casts_and_two_with_its_input_in_half(case: MakeCase) -> None:
-    planned = case("bf16_autocast")
-    before = measure_casts(linear(), planned, UNTIMED)
-    after = measure_casts(linear(), structs.replace(planned, input_dtype="bf16"), UNTIMED)
-    assert Counter(cast.what for cast in before.trace.casts) == {"weight": 2, "input": 1}
-    assert Counter(cast.what for cast in after.trace.casts) == {"weight": 2}
-    assert [operation.name for operation in before.trace.ops[-2:]] == ["aten.t", "aten.addmm"]
-    assert before.how == DEVICE
-
-
 def test_a_timed_pass_has_the_seconds_of_ops_casts_and_step(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "PATIENCE", 1000)
     monkeypatch.setattr(timing, "PATIENCE", 1000)
@@ -129,13 +116,6 @@ def test_a_timed_pass_has_the_seconds_of_ops_casts_and_step(case: MakeCase, monk
     assert all(samples and min(samples) > 0 for samples in found.step_samples)
     assert found.fitness.load is not None
     assert msgspec.json.decode(msgspec.json.encode(found), type=CastPass) == found
-
-
-def test_sources_are_told_where_asked_for(case: MakeCase, user: Callable[[str], WorkloadSource]) -> None:
-    reply = ask(case("bf16_autocast", batch_size=None), user("twice"), Tracing(time=False, sources=True))
-    assert "networks_to_trace.py:11" in {
-        str(operation.source).rpartition("/")[2] for operation in got("casts", reply).trace.ops
-    }
 
 
 def test_a_training_step_is_traced_whole_and_the_workload_is_left_alone(case: MakeCase, classifier: Workload) -> None:
@@ -155,67 +135,6 @@ def test_a_scaled_step_is_traced_as_it_is_once_the_scale_has_settled(case: MakeC
     assert "optimizer" in phases(found)  # GradScaler has not refused the step
 
 
-def test_each_traced_step_is_the_same_step(case: MakeCase, classifier: Workload) -> None:
-    inputs, targets = classifier.inputs, classifier.targets
-    several = dataclasses.replace(classifier, inputs=[inputs, inputs[:3]], targets=[targets, targets[:3]])
-    found = measure_casts(several, case("bf16_autocast", "training"), QUICK)
-    assert found.notes == []
-    cast = next(cast for cast in found.trace.casts if cast.what == "input")
-    assert cast.elements == inputs.numel()
-
-
-def test_a_slow_step_is_traced_three_times_where_patience_allows(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Slow(torch.nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            time.sleep(0.02)
-            return super().forward(x)
-
-    monkeypatch.setattr(measure, "PATIENCE", 1000)
-    found = measure_casts(linear(module=Slow(16, 16)), case("bf16_autocast"), Tracing(seconds=0.01))
-    assert found.traced_steps == measure.FEWEST_TRACED
-    monkeypatch.setattr(measure, "PATIENCE", 1)
-    assert measure_casts(linear(module=Slow(16, 16)), case("bf16_autocast"), Tracing(seconds=0.01)).traced_steps == 1
-
-
-def test_ops_run_under_a_trace_that_is_thrown_away_before_one_that_is_timed(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledgers: list[tuple[bool, Any]] = []
-    original = measure.trace_casts
-
-    @contextlib.contextmanager
-    def watched(*arguments: Any, time: bool = False, **options: Any) -> Iterator[Any]:
-        with original(*arguments, time=time, **options) as ledger:
-            yield ledger
-        ledgers.append((time, len(ledger.casts)))
-
-    monkeypatch.setattr(measure, "trace_casts", watched)
-    found = measure_casts(linear(), case("bf16_autocast"), QUICK)
-    timed = [count for time, count in ledgers if time]
-    assert timed == [measure.DISCARDED, 3] * found.traced_steps
-    assert len(found.trace.casts) == 3
-
-
-def test_steps_whose_ops_differ_are_said_to(case: MakeCase) -> None:
-    class Wavering(torch.nn.Linear):
-        calls = 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            type(self).calls += 1
-            return super().forward(x).relu() if self.calls % 2 else super().forward(x)
-
-    found = measure_casts(linear(module=Wavering(16, 16)), case("bf16_autocast"), QUICK)
-    assert found.traced_steps == 1
-    assert "traced steps differ" in found.notes[0]
-    assert all(operation.seconds > 0 for operation in found.trace.ops)
-
-
-def test_a_traced_path_is_traced_in_eager_mode(case: MakeCase) -> None:
-    assert len(measure_casts(linear(), case("bf16_autocast", path="traced"), UNTIMED).trace.casts) == 3
-
-
 # The graphs beside the eager step.
 
 
@@ -231,23 +150,6 @@ def test_graphs_are_read_where_asked_for_and_one_that_cannot_be_made_fails_alone
     assert (autograd.error, traced.error) == ("", "RuntimeError: first line")
     assert [cast.name for cast in autograd.casts if cast.name.endswith("weight")] == ["3.weight", "0.weight"]
     assert len(found.trace.casts) == 5
-
-
-def test_the_compiled_graph_is_given_whole_steps(
-    case: MakeCase, classifier: Workload, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled = pytest.importorskip("ampbench.trace.graphs")
-    seen: list[tuple[Any, bool]] = []
-
-    def graph(model: torch.nn.Module, step: Callable[[Callable[..., Any]], Any]) -> Any:
-        output = step(model)
-        seen.append((output.dtype, model[0].weight.grad is not None))
-        raise RuntimeError("seen")
-
-    monkeypatch.setattr(compiled, "compiled_graph", graph)
-    for phase in ("inference", "training"):
-        measure_casts(classifier, case("bf16_autocast", phase), Tracing(time=False, graphs=[COMPILED]))
-    assert seen == [(torch.bfloat16, False), (torch.bfloat16, True)]
 
 
 # Devices that are not here.
@@ -302,30 +204,6 @@ def test_the_policy_on_fake_tensors_is_that_of_the_absent_device(case: MakeCase)
     }
     assert outputs["cpu"]["1"] == ("bf16",)
     assert outputs["cuda"]["1"] == ("fp32",)
-
-
-@needs_no_cuda
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-@pytest.mark.parametrize("precision", ["bf16_pure", "fp32"])
-def test_without_autocast_a_network_on_fake_tensors_is_stored_as_the_precision_says(
-    precision: str, layout: str, case: MakeCase
-) -> None:
-    workload = linear(module=torch.nn.Conv2d(3, 4, 3), inputs=torch.randn(2, 3, 8, 8))
-    found = measure_casts(workload, case(precision, device="cuda", memory_format=layout), UNTIMED)
-    assert found.trace.casts == []
-    assert {row.outputs for row in found.trace.modules} == {("bf16" if precision == "bf16_pure" else "fp32",)}
-    assert workload.module.weight.dtype is torch.float32
-
-
-@needs_no_cuda
-def test_weights_used_twice_on_a_device_that_torch_was_built_without_are_said_to_be_cast_again(
-    case: MakeCase, user: Callable[[str], WorkloadSource], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
-    reply = ask(case("bf16_autocast", "training", workload="twice", batch_size=None, device="cuda"), user("twice"))
-    found = got("casts", reply)
-    assert Counter(use.status for use in found.trace.weights) == {"cast": 4}
-    assert "this torch was built without cuda" in found.notes[-1]
 
 
 @needs_no_cuda

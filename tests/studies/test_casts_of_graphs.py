@@ -23,7 +23,6 @@ from ampbench.studies.casts import (
     ADDED,
     DTYPE,
     GONE,
-    OUTSIDE,
     STUDY,
     Casts,
     compare_graph,
@@ -96,13 +95,6 @@ def test_a_cast_that_one_side_alone_makes_is_told_and_one_that_a_graph_folds_or_
     assert (added["kind"], added["module"], added["casts"]) == (ADDED, "fc", 1)
 
 
-def test_casts_of_one_module_are_told_together_and_what_changes_results_comes_first():
-    trace = eager(cast(0), cast(1, name="fc.bias"), cast(2, "input", "x"))
-    graph = traced(ops=[op(0, dtype="fp32")])
-    assert told(trace, graph) == [(DTYPE, "fc", 0), (GONE, "fc", 2), (GONE, "fc", 1)]
-    assert compare_graph(trace, graph)[0]["dtypes"] == "fp32, not bf16"
-
-
 def test_a_module_is_judged_by_what_its_last_op_gives():
     trace = CastTrace(
         inference=True, ops=[op(0, "aten.mul", "act"), op(1, "aten.sigmoid", "act"), op(2, "aten.view", "act", "fp32")]
@@ -117,21 +109,9 @@ def test_the_loss_after_the_model_is_in_no_graph_and_not_missed():
     assert graph_facts(trace, traced(made())) == [{"casts": 1, "eager": 1, "kept": 1}]
 
 
-def test_a_module_that_is_in_no_graph_is_left_to_eager_mode():
-    trace = eager(cast(0, module="rnn"))
-    assert told(trace, traced()) == [(OUTSIDE, "rnn", 1)]
-
-
 def test_a_weight_used_twice_and_folded_twice_is_no_cast_more():
     assert told(eager(cast(0)), traced(made(fate=FOLDED), made(fate=FOLDED))) == []
     assert told(eager(cast(0)), traced(made(), made())) == [(ADDED, "fc", 1)]
-
-
-def test_the_backward_pass_is_compared_only_where_the_graph_has_one():
-    backward = cast(10, "gradient", from_dtype="bf16", to_dtype="fp32", phase="backward")
-    assert compare_graph(eager(cast(0), backward), traced(made())) == []
-    both = traced(made(), ops=[op(0), op(1, "aten.mm", phase="backward")])
-    assert told(eager(cast(0), backward), both) == [(GONE, "fc", 1)]
 
 
 def test_a_graph_tells_the_fates_of_its_casts_and_one_that_was_not_made_or_autograd_s_differs_in_nothing():
@@ -165,27 +145,6 @@ def test_the_model_s_own_casts_after_its_last_module_are_compared_and_those_of_a
     assert graph_facts(ledger.trace, graph) == [{"casts": 6, "eager": 6, "folded": 4, "kept": 2}]
     without = replace(graph, casts=[one for one in graph.casts if one.module])
     assert told(ledger.trace, without)[0] == (GONE, "", 1)
-
-
-def test_backward_casts_of_the_model_itself_are_compared_and_those_of_a_loss_are_not():
-    model, batch = Halves(), torch.randn(2, 4)
-    with trace_casts(model) as ledger:
-        with autocast():
-            loss = model(batch).half().sum()
-        loss.backward()
-    trace = ledger.trace
-    both = traced(ops=[op(0, module=""), op(1, "aten.mm", module="", phase="backward")])
-    assert [(cast.index < trace.model_ops, cast.phase) for cast in trace.casts if not cast.module] == [
-        (True, "forward"),
-        (False, "forward"),
-        (False, "backward"),
-        (False, "backward"),
-    ]
-    found = [row for row in compare_graph(trace, both) if row["module"] == "" and row["kind"] != DTYPE]
-    assert [(row["kind"], row["casts"], row["dtypes"]) for row in found] == [
-        (GONE, 1, "bf16 → fp32"),
-        (GONE, 1, "fp32 → bf16"),
-    ]
 
 
 def network(name):
@@ -225,19 +184,6 @@ def test_a_traced_network_folds_its_weights_and_computes_in_eager_mode_s_dtypes(
     assert sum(cast.fate == FOLDED for cast in graph.casts) == folded[name]
 
 
-def test_a_frozen_layer_norm_computes_in_fp32_which_is_found_with_the_casts_it_takes():
-    # TorchScript's own autocast, which freezing inside a region applies, has layer_norm on its fp32 list; CPU has not.
-    model, batch = (
-        torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)),
-        torch.ones(2, 8),
-    )
-    model.eval()
-    with trace_casts(model) as ledger:
-        inference(model, batch)
-    graph = traced_graph(model, (batch,), {}, autocast)
-    assert kinds(compare_graph(ledger.trace, graph)) == [(DTYPE, "1", 0), (ADDED, "1", 1), (ADDED, "2", 1)]
-
-
 TRUE_OF_COMPILED = {
     # The layer's one op has no rule, but casts within, which compiled code, that runs with autocast off, does not.
     ("encoder", "inference"): [(DTYPE, "layers.0", 0), (DTYPE, "layers.1", 0)],
@@ -265,24 +211,3 @@ def test_where_a_compiled_network_differs_is_what_is_true(key):
     graph = compiled_graph(model, lambda forward: step(forward, batch))
     assert graph.error == ""
     assert sorted(kinds(compare_graph(ledger.trace, graph))) == sorted(TRUE_OF_COMPILED[key])
-
-
-def test_an_lstm_is_not_compiled_and_casts_as_in_eager_mode():
-    model, batch = network("lstm")
-    with trace_casts(model) as ledger:
-        inference(model, batch)
-    graph = compiled_graph(model, lambda forward: inference(forward, batch))
-    found = compare_graph(ledger.trace, graph)
-    assert {(row["kind"], row["module"]) for row in found} == {(OUTSIDE, "rnn")}
-    assert sum(row["casts"] for row in found) == sum(one.module == "rnn" for one in ledger.casts)
-    assert len(graph.notes) == 1
-    assert graph.notes[0].startswith("the model breaks")
-
-
-@pytest.mark.slow
-def test_the_encoder_that_torch_compiles_really_gives_the_dtype_the_graph_says():
-    model, batch = network("encoder")
-    model.eval()
-    torch.compiler.reset()
-    assert inference(model, batch).dtype is torch.bfloat16
-    assert inference(torch.compile(lambda inputs: model(inputs) + 0), batch).dtype is torch.float32

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 
 import pytest
-from msgspec import structs
 
-from ampbench.core import stats
 from ampbench.core.statement import Statement
 from ampbench.records.case import DeviceDescription
-from ampbench.records.measured import CONV, MATMUL, Fitness
+from ampbench.records.measured import CONV, MATMUL
 from ampbench.studies.ceilings import (
     COPY,
     READ,
@@ -24,13 +22,6 @@ from ampbench.studies.ceilings import (
     sizes,
 )
 from tests.studies.ceiling_records import A100, CEILINGS, CPU, ceiling
-
-
-def test_a_rate_is_that_of_the_fastest_sample_as_the_time_of_a_case_is() -> None:
-    one = Attained(size="8x8x8", work=1024, samples=[2.0, 0.5, 1.0])
-    assert one.rate == 1024 / stats.round_value([one.samples]) == 2048
-    assert Attained(size="8x8x8", work=1024, samples=[]).rate is None
-    assert Attained(size="8x8x8", work=1024, samples=[0.0]).rate is None
 
 
 def test_the_ceiling_is_that_of_the_best_size_of_matrix_products_and_convolutions() -> None:
@@ -93,9 +84,3 @@ def test_a_known_device_is_held_against_its_datasheet() -> None:
     assert share(found[1], promised) == pytest.approx(0.5)
     assert share(found[3], promised) == pytest.approx(0.8)
     assert share(ceiling(MATMUL, "fp64", 1e13), promised) is share(found[1], None) is None
-
-
-def test_other_work_on_the_machine_is_told_of() -> None:
-    busy = structs.replace(CEILINGS[0], fitness=Fitness(other_share=0.5))
-    assert told(CPU, [busy, CEILINGS[1]])[Attains.DISTURBED, ""].facts == {"share": 0.5, "which": "matmul fp32"}
-    assert told(CPU, [busy])[Attains.DISTURBED, ""].facts == {"share": 0.5}

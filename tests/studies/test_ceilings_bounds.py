@@ -66,9 +66,3 @@ def test_nothing_is_claimed_of_memory_where_fewer_bytes_move_than_any_copy_touch
 def test_an_operation_without_a_ceiling_leaves_the_bound_unknown() -> None:
     found = bound({"matmul": {"fp32": 10**9}, "attention": {"fp32": 10**9}}, 10**9)
     assert (found.least, found.binds) == (None, None)
-
-
-def test_without_work_or_ceilings_there_is_no_bound() -> None:
-    assert Bounds(FOUND).of(None, "cpu").least is None
-    assert Bounds(FOUND).of(memory(None), "cpu") == Bound()
-    assert Bounds([]).of(memory({"matmul": {"fp32": 1}}), "cpu") == Bound()

@@ -1,27 +1,25 @@
 """Which ceilings are planned, how workers are asked for them, and which ones a run takes over: this very machine's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs, to_builtins
+from msgspec import structs
 
-from ampbench.drive.session import Prepared, new_header
+from ampbench.drive.session import Prepared
 from ampbench.errors import NothingToRunError
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
-from ampbench.records.measured import MATMUL, Failure, Fitness
-from ampbench.records.run import Header, Selection, Settings
+from ampbench.records.measured import MATMUL, Failure
+from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import work as working
 from ampbench.studies.ceilings import (
     COPY,
     READ,
     STUDY,
-    Attained,
     Ceiling,
     CeilingAsked,
     CeilingsAsked,
@@ -32,7 +30,7 @@ from ampbench.studies.work import lacking
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 from tests.stored_runs import make_ceiling, make_header, write_run
 from tests.studies.ceiling_records import ceiling
-from tests.studies.working import work
+from tests.studies.working import studied
 
 GPU = DeviceDescription(type="cuda", available=True, tf32=True, arithmetic={"fp16": "native", "bf16": "unavailable"})
 ASKED = CeilingsAsked(seconds=0.5, operation=[MATMUL, COPY], dtype=["fp32", "bf16"])
@@ -50,26 +48,14 @@ def prepared(channel: Scripted, *devices: str, asked: CeilingsAsked = ASKED) -> 
         yield found
 
 
-def header_of(session: Prepared, asked: CeilingsAsked) -> Header:
-    made = new_header(session.selection, session.settings, session.environment, [], "", ["ampbench"])
-    return structs.replace(made, explains=CEILINGS, asked=to_builtins(asked))
-
-
-def measured(
-    results: Path, channel: Scripted, *devices: str, asked: CeilingsAsked = ASKED
-) -> tuple[StoredRun, list[tuple[str, bool]]]:
-    told: list[tuple[str, bool]] = []
-    with (
-        prepared(channel, *devices, asked=asked) as found,
-        RunWriter.create(results, header_of(found, asked)) as writer,
-    ):
-        work(STUDY, found, asked, writer, lambda piece, seen: told.append((piece.named, seen is not None)))
-    return read_run(writer.path), told
+def noting(told: list[tuple[str, bool]]) -> Callable[..., None]:
+    return lambda piece, seen: told.append((piece.named, seen is not None))
 
 
 def test_each_operation_and_dtype_is_asked_of_a_fresh_worker_and_stored(tmp_path: Path) -> None:
     channel = Scripted(answer)
-    stored, told = measured(tmp_path, channel)
+    told: list[tuple[str, bool]] = []
+    stored = studied(STUDY, tmp_path, channel, ASKED, Settings(threads=2), noting(told), workloads=[], preset="")
     assert [(one.task, one.device, asked_in(one)) for one in channel.asked] == [
         ("ceilings", "cpu", CeilingAsked(operation=operation, dtype=dtype, seconds=0.5))
         for operation in ("matmul", "copy") for dtype in ("fp32", "bf16")
@@ -103,7 +89,7 @@ def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measur
         return answer(request)
 
     channel = Scripted(dying)
-    stored, _ = measured(tmp_path, channel)
+    stored = studied(STUDY, tmp_path, channel, ASKED, Settings(threads=2), workloads=[], preset="")
     assert [found.error for found in stored.every(Ceiling)] == [
         "killed: ended by signal SIGKILL", "", "crash: ended by signal SIGKILL", ""
     ]  # fmt: skip
@@ -157,31 +143,6 @@ def test_the_highest_ceiling_of_each_dtype_is_known_by_its_run(tmp_path: Path) -
     }
 
 
-@pytest.mark.parametrize("first", [1e9, 2e9])
-def test_the_highest_of_a_run_that_measured_one_twice_counts(first: float, tmp_path: Path) -> None:
-    study(tmp_path, 1, make_ceiling("fp32", first), make_ceiling("fp32", 3e9 - first))
-    assert rates(tmp_path) == {"cpu matmul fp32": 2e9}
-
-
-def test_a_ceiling_that_other_work_may_have_lowered_is_none(tmp_path: Path) -> None:
-    busy, quiet = Fitness(other_share=0.6), Fitness(other_share=0.05)
-    study(tmp_path, 1, make_ceiling("fp32", 2e9, fitness=busy), make_ceiling("bf16", 1e9, fitness=quiet))
-    assert rates(tmp_path) == {"cpu matmul bf16": 1e9}
-
-
-def test_of_equal_ceilings_the_newest_is_named(tmp_path: Path) -> None:
-    study(tmp_path, 1, make_ceiling("fp32", 1e9))
-    new = study(tmp_path, 2, make_ceiling("fp32", 1e9))
-    assert [one.run for one in ceilings_known(tmp_path, HERE)] == [new]
-
-
-def test_a_faster_copy_of_less_does_not_outdo_the_largest(tmp_path: Path) -> None:
-    largest = study(tmp_path, 1, make_ceiling("fp32", 2e9, "copy"))
-    cached = Attained(size="256 KiB", work=10**6, samples=[1e-4])
-    study(tmp_path, 2, make_ceiling("fp32", 1e10, "copy", attained=[cached]))
-    assert [one.run for one in ceilings_known(tmp_path, HERE)] == [largest]
-
-
 @pytest.mark.parametrize(
     "changes", [{"host": "other"}, {"torch_version": "2.14.0"}, {"cpu": "Intel"}, {"cuda_version": "13.0"}]
 )
@@ -194,23 +155,3 @@ def test_ceilings_of_another_machine_or_torch_are_not(tmp_path: Path, changes: d
 def test_a_cpus_ceilings_hold_for_as_many_threads_and_an_accelerators_for_any(tmp_path: Path) -> None:
     study(tmp_path, 1, make_ceiling("fp32", 1e9), make_ceiling("fp32", 9e9, device="cuda"))
     assert rates(tmp_path, structs.replace(HERE, threads=1)) == {"cuda matmul fp32": 9e9}
-
-
-def test_ceilings_of_another_accelerator_are_not(tmp_path: Path) -> None:
-    study(tmp_path, 1, make_ceiling("fp32", 9e9, device="cuda"))
-    other = structs.replace(HERE, devices=[DEVICES[0], structs.replace(DEVICES[1], name="NVIDIA A100")])
-    assert rates(tmp_path, other) == {}
-    assert rates(tmp_path, structs.replace(HERE, devices=DEVICES[:1])) == {}
-
-
-def test_what_attained_nothing_and_what_is_no_study_is_left_out(tmp_path: Path) -> None:
-    study(tmp_path, 1, make_ceiling("fp32", 1e9, run="elsewhere"), explains="")
-    study(tmp_path, 2, make_ceiling("fp16", 1e9, attained=[], error="not supported"))
-    assert rates(tmp_path) == {}
-
-
-def test_a_folder_without_runs_or_with_damaged_ones_knows_none(tmp_path: Path) -> None:
-    assert ceilings_known(tmp_path / "none", HERE) == []
-    study(tmp_path, 1, make_ceiling("fp32", 1e9))
-    (tmp_path / "runs" / "20260103T120000Z-bench-1f9a3c.jsonl").write_text("no run\n")
-    assert rates(tmp_path) == {"cpu matmul fp32": 1e9}

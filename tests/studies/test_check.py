@@ -1,35 +1,26 @@
 """What checks come to: sentences, changes between runs, what a machine has, and where cases are pointed to."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from msgspec import structs
 
 from ampbench import store
-from ampbench.core.statement import Statement
-from ampbench.defects import CHECKS
-from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.measured import Failure, Update
 from ampbench.records.rules import FAKE
-from ampbench.show import studies
 from ampbench.store import StoredRun
-from ampbench.studies import check as findings
 from ampbench.studies.check import (
     DEFECTIVE,
     DIFFERS,
     GOOD,
     NOT_SHOWN,
-    STUDY,
     Checked,
     came_or_went,
     conclusions,
     diagnosis,
-    latest,
     pointers,
 )
-from ampbench.studies.study import Torch, torches
+from ampbench.studies.study import Torch
 from tests.stored_runs import holding, make_case, make_divergence, make_header, write_run
 
 CACHE, EPS, MIXED = "stale-weight-cast", "adam-fp16-eps", "promote-other-half"
@@ -62,20 +53,6 @@ def test_what_differs_by_design_is_told_as_a_trap_and_counted_among_no_defects()
     assert counts(*results, checked(EPS, GOOD)) == [("cpu", 0, 1, 0, 0, 1)]
 
 
-def test_results_of_devices_that_are_here_come_first(tmp_path: Path) -> None:
-    results = [checked(MIXED, DEFECTIVE, "xpu", how=FAKE), checked(CACHE, GOOD), checked(CACHE, GOOD, "cuda")]
-    (torch,) = torches([run_of(tmp_path, *results)], lambda run: latest([run]))
-    assert [result.device for result in torch.results] == ["cuda", "cpu", "xpu"]
-
-
-def test_a_check_that_comes_to_the_same_on_several_devices_is_a_row(tmp_path: Path) -> None:
-    found = [checked(MIXED, DEFECTIVE), checked(MIXED, DEFECTIVE, "xpu", how=FAKE), checked(CACHE, GOOD)]
-    (torch,) = torches([run_of(tmp_path, *found)], lambda run: latest([run]))
-    table, good, facts = [block for block in studies.section(STUDY, None, torch).blocks if block.rows]
-    assert (table.title, [row[:2] for row in table.rows]) == ("Defects", [[MIXED, "cpu, xpu"]])
-    assert (good.folded, facts.folded) == (True, True)
-
-
 def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp_path: Path) -> None:
     before = run_of(tmp_path / "1", checked(CACHE, DEFECTIVE), checked(EPS, GOOD), checked(MIXED, GOOD))
     after = run_of(
@@ -85,12 +62,6 @@ def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp
     assert (came.check, came.before, came.after, came.came) == (EPS, GOOD, DEFECTIVE, True)
     assert came.remedy
     assert (went.check, went.came) == (CACHE, False)
-
-
-def test_a_defect_that_cannot_be_shown_any_more_is_told_to_have_gone_by_nobody(tmp_path: Path) -> None:
-    before = run_of(tmp_path / "1", checked(CACHE, DEFECTIVE))
-    assert came_or_went(before, run_of(tmp_path / "2", checked(CACHE, NOT_SHOWN))) == []
-    assert came_or_went(run_of(tmp_path / "3", checked(CACHE, NOT_SHOWN)), before) == []
 
 
 def test_a_machine_is_told_what_runs_of_this_very_torch_on_this_processor_found(tmp_path: Path) -> None:
@@ -124,31 +95,3 @@ def test_still_weights_in_bf16_are_pointed_to_their_check(tmp_path: Path) -> Non
     assert not list(pointers(store.read_run(write_run(tmp_path / "2", [case], moving))))
     full = make_divergence(case, update=structs.replace(still, storage="fp32"))
     assert not list(pointers(store.read_run(write_run(tmp_path / "3", [case], full))))
-
-
-def test_an_op_of_a_trace_is_pointed_to_a_check_of_its_dtype(tmp_path: Path) -> None:
-    case = make_case("fp16_pure")
-    run = store.read_run(write_run(tmp_path, [case]))
-
-    def traced(dtype: str, function: str) -> list[Statement]:
-        op = Operation(index=0, name="aten.x", function=f"torch.nn.functional.{function}", inputs=(dtype,))
-        found = CastPass(case_id=case.case_id, how="device", trace=CastTrace(ops=[op]))
-        return list(pointers(holding(run, found)))
-
-    (said,) = traced("fp16", "cosine_similarity")
-    assert (said.code, said.facts["op"], said.facts["check"]) == (
-        "check-called",
-        "cosine_similarity on fp16",
-        "fp16-cosine",
-    )
-    assert traced("fp32", "cosine_similarity") == traced("fp16", "relu") == []
-
-
-def test_nobody_is_pointed_to_what_this_torch_has_mended(tmp_path: Path) -> None:
-    case = make_case("bf16_autocast", phase="training")
-    message = "RuntimeError: Unexpected floating ScalarType in at::autocast::prioritize"
-    failure = Failure(case_id=case.case_id, stage="round", cause="exception", message=message)
-    run = store.read_run(write_run(tmp_path, [case], failure))
-    for mended, pointed in (("2.11", 0), ("9.0", 1)):
-        with mock.patch.object(findings, "CHECKS", {MIXED: replace(CHECKS[MIXED], mended=mended)}):
-            assert len(list(pointers(run))) == pointed

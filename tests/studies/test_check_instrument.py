@@ -53,10 +53,6 @@ def test_a_check_that_needs_a_device_that_is_absent_says_so_where_it_was_named()
         wanted("xpu", names=("real",))
 
 
-def test_a_device_named_twice_is_looked_at_once() -> None:
-    assert wanted("cpu", "cpu") == ["everywhere cpu", "real cpu"]
-
-
 def test_slow_checks_are_run_by_name_or_area_and_those_that_compile_need_a_compiler() -> None:
     assert wanted("cpu", areas=(COMPILE,), compiler="/usr/bin/g++") == ["slow cpu"]
     (said,) = wanted("cpu", names=("slow",), compiler=None)

@@ -33,11 +33,6 @@ def test_what_is_seen_otherwise_is_a_defect_or_differs_by_design(by_design: bool
     assert ran('expected, seen = "a", "b"', by_design=by_design).outcome == outcome
 
 
-def test_a_program_may_judge_by_itself() -> None:
-    assert ran('expected, seen, good = "about 1", "1.01", True').outcome == GOOD
-    assert ran('expected, seen, good = "about 1", "about 1", False').outcome == DEFECTIVE
-
-
 def test_a_program_that_ends_with_an_error_shows_nothing() -> None:
     found = ran('expected = "a"\nraise ValueError("two\\nlines")')
     assert (found.outcome, found.how, found.seen) == (NOT_SHOWN, NOT_OBSERVED, "")

@@ -7,22 +7,18 @@ import pytest
 from ampbench.core.statement import Arithmetic, Statement
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.records.ranges import (
-    ACTIVATION,
     GRADIENT,
     INPUT,
-    UPDATE,
-    WEIGHT,
     FirstNonfinite,
     LowRun,
     OriginPass,
     RangePass,
     SeenGradient,
-    Swallowed,
 )
 from ampbench.show.document import records
-from ampbench.show.studies import lines, section
+from ampbench.show.studies import lines
 from ampbench.studies import headroom, origin
-from ampbench.studies.headroom import GRADIENTS, MODULE_COLUMNS, SEEN, VALUES, Headroom, fits
+from ampbench.studies.headroom import GRADIENTS, MODULE_COLUMNS, Headroom
 from ampbench.studies.origin import Origin
 from tests.stored_runs import make_case
 from tests.studies.range_records import error, passed, values
@@ -68,36 +64,6 @@ def test_a_sum_of_4096_sixteens_is_told_before_and_after_it_is_run():
     assert modules(found) == {"": "overflow"}
 
 
-def test_an_update_too_small_for_its_weight_is_told():
-    found = passed(
-        values("", 1.0, what=WEIGHT, name="w"),
-        values("", 1.0, what=INPUT),
-        values("", 1e-4, what=UPDATE, name="w"),
-        values("", 0.0, what=UPDATE, name="still"),
-        swallowed=[
-            Swallowed(parameter="w", dtype="fp16", moved=4, swallowed=4),
-            Swallowed(parameter="w", dtype="bf16", moved=4, swallowed=1),
-            Swallowed(parameter="still", dtype="fp16", moved=0, swallowed=0),
-        ],
-    )
-    assert facts(found, Headroom.SWALLOWED) == {"dtype": "fp16", "share": 1.0}
-    assert [row["fp16_swallowed"] for row in records(VALUES, fits(found))] == [None, None, 1.0, None]
-
-
-def test_values_within_a_factor_of_eight_of_overflow_are_near_and_told_beside_yes_and_no():
-    found = passed(values("large", 8190.0), values("less", 8189.0), values("over", 65520.0), values("gone", 2.0**-26))
-    assert facts(found, Headroom.OVERFLOWS).items() >= {"count": 1, "modules": 4, "worst": "over"}.items()
-    assert facts(found, Headroom.FLUSHES) == {"count": 1, "names": "gone"}
-    assert facts(found, Headroom.NEAR) == {"count": 1, "margin": 8, "names": "large"}
-    assert list(modules(found).items()) == [("over", "overflow"), ("gone", "flush"), ("large", ""), ("less", "")]
-
-
-def test_each_format_has_its_own_events():
-    found = passed(values("a", 1e38), values("b", 3.4e38 * 1.1))
-    assert modules(found) == {"a": "overflow", "b": "overflow"}
-    assert modules(found, "bf16") == {"a": "", "b": "overflow"}
-
-
 def test_the_worst_is_the_largest_and_flushing_modules_are_named():
     found = passed(
         values("a", 1e5), values("b", 131008.0, what=INPUT), values("b", 1.0),
@@ -136,22 +102,6 @@ def test_what_arithmetic_knows_of_the_optimizer_is_told_for_both_dtypes():
     assert Arithmetic.DECAY in {each.code for each in told}
 
 
-def test_modules_that_overflow_or_flush_are_listed_and_counted_beside_their_predictions():
-    low = LowRun(
-        precision="fp16_pure",
-        modules=[error("a", overflowed=1), error("b", flushed=100), error("c")],
-        notes=["dropout is off"],
-    )
-    found = passed(values("a", 1.0), values("b", 1.0), values("c", 1e6), low=low)
-    (block,) = [one for one in section(headroom.STUDY, CASE, found).blocks if one.title == "Overflow and flushing seen"]
-    assert [row[1] for row in block.rows] == ["a", "b"]
-    told = [each.facts for each in headroom.conclusions(CASE, found) if each.code is Headroom.SEEN]
-    assert told == [
-        {"event": "overflow", "predicted": 1, "seen": 1}, {"event": "flushing", "predicted": 0, "seen": 1},
-    ]  # fmt: skip
-    assert headroom.remarks(found) == ["fp16_pure: dropout is off"]
-
-
 def test_gradients_are_told_against_what_was_predicted():
     low = LowRun(
         precision="fp16_autocast", modules=[error("fc")], lowered_weights=["fc.weight"],
@@ -162,51 +112,6 @@ def test_gradients_are_told_against_what_was_predicted():
     assert facts(found, Headroom.GRADIENTS, "fp16_autocast") == {"scale": "1", "predicted": 0.5, "seen": 0.25}
     (row,) = records(GRADIENTS, headroom.gradients(found))
     assert (row["predicted"], row["seen"], row["nonfinite"]) == (0.5, 0.25, 0)
-
-
-def test_gradients_after_a_forward_pass_that_overflows_are_not_judged():
-    first = FirstNonfinite(operation="aten.mm", module="fc", phase="forward", step=0)
-    low = LowRun(
-        precision="fp16_pure", modules=[error("fc", overflowed=1)], gradients=gradients_of(4, nonfinite=4),
-        first_nonfinite=first,
-    )  # fmt: skip
-    found = passed(values("fc", 1e6), values("fc", 2.0**-30, what=GRADIENT, name="fc.weight"), low=low)
-    assert list(about(found, "fp16_pure")) == [Headroom.FIRST, Headroom.SEEN]
-    assert headroom.gradients(found) == []
-
-
-@pytest.mark.parametrize(
-    ("low", "codes"),
-    [
-        (LowRun(precision="fp16_autocast", error="no kernel"), [Headroom.RAISED]),
-        (LowRun(precision="fp16_autocast", modules=[error("a")], notes=["compiled"]), [Headroom.UNSEEN]),
-        (LowRun(precision="fp16_pure", modules=[error("a")], nonfinite_output=2), [Headroom.NONFINITE]),
-        (LowRun(precision="fp16_pure", modules=[error("a")], overflowed_weights=["a.w"]), [Headroom.STORED]),
-    ],
-)
-def test_how_the_whole_step_ended_is_told(low: LowRun, codes: list[Headroom]):
-    assert list(about(passed(values("a", 1.0), low=low), low.precision)) == codes
-
-
-def test_a_row_tells_how_values_fit_into_each_format():
-    (row,) = records(VALUES, fits(passed(values("fc", 131072.0, 1e-9, 0.0, float("inf"), 2.0**-15))))
-    assert (row["module"], row["what"], row["elements"], row["zeros"], row["nonfinite"]) == ("fc", ACTIVATION, 5, 1, 1)
-    assert row["largest"] == 131072.0
-    assert row["fp16_reach"] == pytest.approx(131072 / 65504)
-    assert (row["fp16_overflow"], row["fp16_flushed"], row["fp16_subnormal"]) == (0.25, 0.25, 0.25)
-    assert (row["bf16_overflow"], row["bf16_flushed"], row["fp16_swallowed"]) == (0.0, 0.0, None)
-
-
-def test_predictions_and_what_was_seen_have_a_row_per_precision_and_module():
-    low_runs = [
-        LowRun(precision="fp16_pure", modules=[error("fc", None, overflowed=1)]),
-        LowRun(precision="bf16_pure", modules=[error("fc", None, elements=0, note="it draws")]),
-    ]
-    rows = records(SEEN, headroom.seen(passed(values("fc", 1e6), low_runs=low_runs)))
-    assert [row["precision"] for row in rows] == ["fp16_pure", "bf16_pure"]
-    assert [row["overflow_predicted"] for row in rows] == [ACTIVATION, ""]
-    assert [row["overflow_seen"] for row in rows] == [True, None]
-    assert [row["note"] for row in rows] == ["", "it draws"]
 
 
 # Origin

@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ampbench.core.precisions import FORMATS
-from ampbench.errors import UnknownNameError
-from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, FirstNonfinite, Magnitudes
+from ampbench.records.ranges import ACTIVATION, INPUT, WEIGHT, Magnitudes
 from ampbench.studies.headroom import (
     FLUSHES,
     FLUSHING,
     OVERFLOW,
-    Fit,
     fit,
     predict,
     usable_scales,
@@ -58,13 +56,6 @@ def test_a_format_is_torch_s(dtype):
     assert torch.tensor(form.flush * (1 + 2**-10), dtype=torch.float64).to(DTYPES[dtype]).item() == 2 * form.flush
 
 
-def test_fp16_ends_at_65504_and_bf16_where_fp32_does():
-    assert (FORMATS["fp16"].largest, FORMATS["fp16"].normal, FORMATS["fp16"].flush) == (65504, 2**-14, 2**-25)
-    assert FORMATS["fp16"].overflow == 65520
-    assert FORMATS["bf16"].largest == (2 - 2**-7) * 2.0**127
-    assert FORMATS["bf16"].flush == 2.0**-134
-
-
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
     st.sampled_from(sorted(DTYPES)),
@@ -86,32 +77,6 @@ def test_shares_are_those_of_really_rounding_the_values(values, dtype, power):
     assert found.flushed == pytest.approx(float(((low == 0) & (exact != 0)).double().mean()))
     assert found.subnormal == pytest.approx(float(((low != 0) & (low.abs() < form.normal)).double().mean()))
     assert found.reach == pytest.approx(float(exact.abs().max()) / form.largest)
-
-
-def test_overflow_begins_half_a_unit_above_the_largest():
-    assert fit(magnitudes([65519.0, 1.0]), "fp16").overflow == 0
-    assert fit(magnitudes([65520.0, 1.0]), "fp16").overflow == 0.5
-    assert fit(magnitudes([1.0, 2.0]), "fp16", scale=2.0**15).overflow == 0.5
-
-
-def test_zeros_do_not_flush_and_values_not_finite_do_not_count():
-    found = fit(magnitudes([0.0, 1e-9, 1.0, 1.0, math.inf, math.nan]), "fp16")
-    assert found == Fit(reach=1 / 65504, overflow=0.0, flushed=0.25, subnormal=0.0)
-
-
-def test_a_scale_that_is_no_power_of_two_splits_an_exponent():
-    even = magnitudes([1.0, 1.25, 1.5, 1.75])
-    assert fit(even, "fp16", scale=2**-25 * 0.5).flushed == 1
-    assert 0 < fit(even, "fp16", scale=2**-25 * 0.75).flushed < 1
-
-
-@pytest.mark.parametrize(("dtype", "scale"), [("fp16", 1.0), ("fp16", 2.0**16), ("bf16", 1.0)])
-def test_a_value_on_the_border_of_zero_rounds_to_zero(dtype, scale):
-    border = FORMATS[dtype].flush / scale
-    exact = torch.tensor([border, -border, border * 1.25, border * 2, 0.0], dtype=torch.float32)
-    assert ((exact * scale).to(DTYPES[dtype]) == 0).tolist() == [True, True, False, False, True]
-    found = fit(magnitudes(exact.tolist()), dtype, scale)
-    assert (found.flushed, found.subnormal) == (0.4, 0.4)
 
 
 def test_a_normalisation_flushes_where_whole_channels_do_or_where_it_remembers_a_mean_of_zero():
@@ -140,24 +105,6 @@ def test_a_batch_normalisation_in_pure_half_loses_the_mean_of_small_values_too(k
     small = structs.replace(magnitudes([2.0**-30] * 50 + [2.0**-23] * 50, INPUT, kind), together=[])
     found = predict([small, magnitudes([1.0], kind=kind)], "fp16", lowered_weights=lowered)
     assert found[FLUSHING].predicted == (INPUT if share else "")
-
-
-def test_a_batch_normalisation_stores_its_mean_in_the_dtype_of_its_weights():
-    torch.manual_seed(0)
-    small = (torch.randn(2, 4, 16, 16) * 3e-8).half()
-    assert not (torch.nn.BatchNorm2d(4)(small) == 0).any()
-    assert bool(((torch.nn.BatchNorm2d(4).half()(small) == 0) == (small == 0)).all())
-
-
-def test_without_finite_values_nothing_is_said():
-    assert fit(magnitudes([math.inf]), "fp16") == Fit()
-    assert fit(magnitudes([]), "fp16") == Fit()
-    assert fit(magnitudes([0.0]), "fp16") == Fit(reach=0.0, overflow=0.0, flushed=0.0, subnormal=0.0)
-
-
-def test_another_dtype_is_refused():
-    with pytest.raises(UnknownNameError, match="fp16"):
-        fit(magnitudes([1.0]), "fp17")
 
 
 @pytest.mark.parametrize(
@@ -191,10 +138,6 @@ def test_what_a_module_is_predicted_to_do_in_fp16(rows, overflows, flushes):
     assert predict(rows, "bf16")[FLUSHING].predicted == ""
 
 
-def test_a_share_below_the_threshold_is_no_flushing():
-    assert 1 / 200 < FLUSHES <= 2 / 100
-
-
 def gradients(*values):
     return magnitudes(list(values), "gradient")
 
@@ -206,46 +149,3 @@ def test_the_largest_gradient_bounds_the_scale_and_the_smallest_says_what_is_los
     assert found.needed
     assert (found.flushed, found.unscaled) == (0.0, pytest.approx(1 / 3))
     assert found.limiting == "layer"
-
-
-def test_what_no_scale_saves_stays_lost():
-    found = usable_scales([gradients(1.0, 2.0**-60)])
-    assert found.flushed == 0.5 == found.unscaled
-    assert found.highest == 2.0**15
-
-
-def test_a_gradient_that_overflows_unscaled_asks_for_a_scale_below_one():
-    found = usable_scales([gradients(65520.0)])
-    assert found.highest == 0.5
-    assert usable_scales([gradients(65519.0)]).highest == 1.0
-
-
-def test_bf16_needs_no_scale():
-    found = usable_scales([gradients(1.0, 2.0**-60)], "bf16")
-    assert found.lowest == 1 < found.highest
-    assert not found.needed
-    assert found.unscaled == 0.0
-
-
-def test_no_scale_is_beyond_what_fp32_holds_nor_below_one_without_need():
-    tiny = usable_scales([gradients(2.0**-140, 2.0**-149)])
-    assert (tiny.lowest, tiny.highest) == (2.0**125, 2.0**127)
-    assert usable_scales([gradients(1.0)]).lowest == 1
-    assert usable_scales([gradients(2.0**100)]).lowest == 2.0**-125
-    assert usable_scales([structs.replace(gradients(1.0), largest=1e300)]) is None
-    assert usable_scales([structs.replace(gradients(1.0), largest=1e-320)]).highest == 2.0**127
-
-
-def test_without_gradients_there_is_no_scale():
-    assert usable_scales([magnitudes([1.0])]) is None
-    assert usable_scales([gradients(0.0)]) is None
-
-
-def test_the_first_value_that_is_not_finite_has_a_place():
-    found = FirstNonfinite(
-        operation="aten.mm", module="fc", phase="backward", step=3, inputs_largest=200.0, parameter="fc.weight"
-    )
-    assert str(found) == (
-        "aten.mm in fc, backward, step 4 makes the first value that is not finite as a gradient of fc.weight from "
-        "inputs of at most 200"
-    )

@@ -7,12 +7,9 @@ import pytest
 
 from ampbench.drive.session import require_work
 from ampbench.errors import NothingToRunError
-from ampbench.records.kinds import INPUT_STORAGE
 from ampbench.records.measured import Fitness
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.show.document import records
-from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import work
 from ampbench.studies.input_storage import (
     FREE,
@@ -28,9 +25,9 @@ from ampbench.studies.input_storage import (
 )
 from ampbench.studies.study import Timing
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
-from tests.stored_runs import make_case, make_header
+from tests.stored_runs import make_case
 from tests.studies.storage_passes import FREE_USE, LOSSY_USE, lossy_pass, storage_pass, stored_inputs
-from tests.studies.working import work as done
+from tests.studies.working import studied
 
 Instead = Callable[[Request], Reply | None]
 
@@ -47,23 +44,9 @@ def answering(instead: Instead = lambda _: None, *, has_loss: bool = True) -> Sc
     return Scripted(answer, machine(CPU, NO_GPU))
 
 
-def studied(results: Path, channel: Scripted, begun: StoredRun | None = None, **selected: object) -> StoredRun:
-    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with work.prepared(STUDY, selection, Settings(), ASKED, begun, open_channel=lambda: channel) as prepared:
-        cases = [planned.case for planned in prepared.plan]
-        header = make_header(explains=INPUT_STORAGE, asked=ASKED, environment=prepared.environment, selection=selection)
-        if begun is None:
-            writer = RunWriter.create(results, header, cases)
-        else:
-            writer, _ = RunWriter.reopen(begun.path)
-        with writer:
-            done(STUDY, prepared, ASKED, writer, lambda *_: None)
-    return read_run(writer.path)
-
-
 def test_unless_told_otherwise_both_phases_are_measured_in_the_devices_own_autocast_dtype(tmp_path: Path) -> None:
     channel = answering()
-    run = studied(tmp_path, channel)
+    run = studied(STUDY, tmp_path, channel, ASKED)
     assert [(case.precision, case.phase) for case in run.cases.values()] == [
         ("bf16_autocast", "inference"),
         ("bf16_autocast", "training"),
@@ -76,9 +59,9 @@ def test_unless_told_otherwise_both_phases_are_measured_in_the_devices_own_autoc
 
 def test_a_workload_without_a_loss_is_measured_in_inference_alone(tmp_path: Path) -> None:
     (tmp_path / "model.py").touch()
-    run = studied(tmp_path, answering(has_loss=False), workloads=[f"{tmp_path}/model.py:make"])
+    run = studied(STUDY, tmp_path, answering(has_loss=False), ASKED, workloads=[f"{tmp_path}/model.py:make"])
     assert [case.phase for case in run.cases.values()] == ["inference"]
-    run = studied(tmp_path / "timm", answering(has_loss=False), workloads=["timm:net"])
+    run = studied(STUDY, tmp_path / "timm", answering(has_loss=False), ASKED, workloads=["timm:net"])
     assert [case.phase for case in run.cases.values()] == ["inference"]
     with pytest.raises(NothingToRunError, match="no loss given"), work.prepared(STUDY,
         Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]), Settings(), ASKED,
@@ -144,11 +127,3 @@ def test_a_saving_has_its_interval_unless_the_machine_was_busy_or_builds_differ(
     few = [stored_inputs(dtype, samples=[[1e-3]]) for dtype in ("fp32", "bf16")]
     assert timing(full=few[0], low=few[1]) == [Timing.SAME]
     assert timing(full=stored_inputs("bf16"), low=stored_inputs("fp32")) == [Timing.SLOWER]
-
-
-def test_machines_have_a_row_for_each_dtype_and_each_input() -> None:
-    found = lossy_pass(CASE)
-    rows, uses = (records(each.columns, each.rows(found)) for each in STUDY.tables)
-    assert [(row["dtype"], row["casts"], row["identical"]) for row in rows] == [("fp32", 4, True), ("bf16", 5, False)]
-    assert [row["seconds"] for row in rows] == pytest.approx([2.0035e-3, 1.0035e-3])
-    assert (rows[0]["copy_seconds"], uses[0]["situation"]) == (None, LOSSY)

@@ -1,6 +1,5 @@
 """Inputs stored in half: what becomes of them, what is saved, what is lost."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -74,39 +73,6 @@ def test_a_layer_norm_sees_inputs_that_are_really_rounded(precision: str, phase:
     assert found.low.output_rel_l2 != found.full.output_rel_l2
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_convolution_takes_half_as_it_is(phase: str) -> None:
-    found = measured(nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8), phase=phase)
-    assert [(use.operation, use.read_in_fp32) for use in found.uses] == [("aten.convolution", "")]
-    assert found.identical
-
-
-def test_inputs_that_half_holds_exactly_lose_nothing_wherever_they_go() -> None:
-    found = measured(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 4)), torch.randint(0, 256, (8, 16)).float())
-    assert found.exact
-
-
-def test_an_op_that_autocast_runs_in_fp32_casts_the_input_back() -> None:
-    class Loses(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.mse_loss(x, torch.zeros_like(x)).reshape(1)
-
-    found = measured(Loses(), torch.randn(8, 16))
-    (use,) = found.uses
-    assert (use.operation, use.read_in_fp32) == ("aten.mse_loss", "aten.mse_loss")
-    assert found.identical is False
-
-
-def test_a_concatenation_with_fp32_promotes_the_input() -> None:
-    class Concatenates(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cat([x, torch.ones(8, 16)])
-
-    found = measured(Concatenates(), torch.randn(8, 16))
-    assert [(use.operation, use.read_in_fp32) for use in found.uses] == [("aten.cat", "aten.cat")]
-    assert (found.full.casts, found.low.casts, found.identical) == (0, 1, False)
-
-
 def test_two_inputs_each_have_their_own_use() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -126,22 +92,6 @@ def test_two_inputs_each_have_their_own_use() -> None:
     ]
     assert found.full.stored_bytes - found.low.stored_bytes == (2 * 8 * 16 + 2) * 2
     assert found.identical is False
-
-
-def test_inputs_given_by_name_are_called_by_it_and_the_first_of_several_batches_is_looked_at() -> None:
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, *, features: torch.Tensor) -> Any:
-            return self.layer(features)
-
-    batches = [{"features": torch.randn(rows, 4)} for rows in (2, 6)]
-    found = measured(Named(), batches)
-    assert [(use.name, use.read_in_fp32) for use in found.uses] == [("features", "")]
-    assert found.full.stored_bytes == 2 * 4 * 4
-    assert found.identical
 
 
 def test_a_skip_connection_from_the_input_loses_what_its_first_op_does_not() -> None:
@@ -180,31 +130,3 @@ def test_a_step_that_does_not_take_half_is_a_finding() -> None:
     assert (found.low.casts, found.low.samples, found.low.output_rel_l2, found.identical) == (None, [], None, None)
     assert (found.full.casts, found.repeatable, found.uses) == (0, True, [])
     assert found.full.output_rel_l2 is not None
-
-
-def test_inputs_beyond_fp16_are_noted() -> None:
-    found = measured(nn.Linear(4, 4), torch.full((2, 4), 1e5), "fp16_autocast")
-    assert not found.exact
-    assert found.low.output_rel_l2 is None
-    assert any(note.startswith("inputs in fp16: 8 of 8 output elements are") for note in found.notes)
-
-
-def test_dropout_is_off_where_numbers_are_compared_and_said_so(recwarn: Callable[..., Any]) -> None:
-    found = measured(nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 4)), torch.randn(8, 16), phase="training")
-    assert found.identical
-    assert any("dropout" in note for note in found.notes)
-
-
-def test_where_fp64_fails_errors_are_against_fp32_and_that_is_said() -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.last(self.first(x).float() @ torch.ones(16, 16))
-
-    found = measured(Mixed(), torch.randn(8, 16))
-    (note,) = [note for note in found.notes if "fp32" in note]
-    assert note.startswith("errors are against fp32, as the fp64 reference failed: ")
-    assert 0 < found.full.output_rel_l2 < 0.1

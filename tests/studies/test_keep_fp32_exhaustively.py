@@ -21,35 +21,28 @@ MakeCase = Callable[..., Case]
 Errors = list[float | None]
 
 
-def perceptron() -> tuple[torch.nn.Module, torch.Tensor]:
-    n = torch.nn
-    first = [n.Linear(8, 16), n.Tanh(), SharpSoftmax(), n.Linear(16, 16), n.GELU(), n.LayerNorm(16)]
-    then = [SixteensSummed(), n.Linear(16, 16), n.Tanh(), TinyVariance(), n.Linear(16, 8), n.LayerNorm(8)]
-    return n.Sequential(*first, *then), torch.randn(4, 8)
-
-
 def overflowing() -> tuple[torch.nn.Module, torch.Tensor]:
     """A network in which a module overflows that only two others with it mend, and so in half only what holds them."""
     n = torch.nn
     held = n.Sequential(Scaled(1e5), n.Linear(16, 16), n.LayerNorm(16))
-    then = [n.Linear(16, 16), n.GELU(), n.LayerNorm(16), n.Linear(16, 16), SharpSoftmax(), n.Linear(16, 16), n.Tanh()]
-    return n.Sequential(n.Linear(8, 16), n.Tanh(), held, *then), torch.randn(4, 8)
+    then = [n.Linear(16, 16), n.LayerNorm(16), SharpSoftmax(), n.Linear(16, 16), n.Tanh()]
+    return n.Sequential(n.Linear(8, 16), held, *then), torch.randn(4, 8)
 
 
 class ResidualConvNet(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         n = torch.nn
-        self.stem, self.norm, self.act = n.Conv2d(2, 4, 3, padding=1), n.BatchNorm2d(4), n.SiLU()
-        self.one = n.Sequential(n.Conv2d(4, 4, 1), TinyVariance(), n.Conv2d(4, 4, 1))
+        self.stem, self.norm = n.Conv2d(2, 4, 3, padding=1), n.BatchNorm2d(4)
+        self.one = n.Sequential(n.Conv2d(4, 4, 1), TinyVariance())
         self.two = n.Sequential(n.Conv2d(4, 4, 1), SharpSoftmax(), n.BatchNorm2d(4))
-        self.pool, self.head, self.last = n.AdaptiveAvgPool2d(1), n.Linear(4, 3), n.LayerNorm(3)
+        self.head, self.last = n.Linear(4, 3), n.LayerNorm(3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.act(self.norm(self.stem(x)))
+        x = self.norm(self.stem(x))
         x = x + self.one(x)
         x = x + self.two(x)
-        return self.last(self.head(self.pool(x).flatten(1)))
+        return self.last(self.head(x.mean((2, 3))))
 
 
 def residual() -> tuple[torch.nn.Module, torch.Tensor]:
@@ -66,12 +59,9 @@ def trained() -> tuple[torch.nn.Module, torch.Tensor]:
 @pytest.mark.parametrize(
     ("make", "precision", "phase", "units"),
     [
-        (perceptron, "fp16_autocast", "inference", 12),
-        (overflowing, "fp16_pure", "inference", 12),
-        (residual, "fp16_autocast", "inference", 12),
-        (residual, "fp16_pure", "inference", 12),
+        (overflowing, "fp16_pure", "inference", 9),
+        (residual, "fp16_pure", "inference", 9),
         (trained, "fp16_autocast", "training", 7),
-        (trained, "fp16_pure", "training", 7),
     ],
 )
 def test_a_search_finds_a_set_as_small_as_the_smallest_of_all(

@@ -14,14 +14,14 @@ from ampbench.records.case import Case
 from ampbench.studies import keep_fp32_measure as measure
 from ampbench.studies.keep_fp32 import Limits, SearchSpace, Smallest, Trial, Units, islands, share_of, suspected_first
 from ampbench.studies.keep_fp32_measure import time_sets, try_kept
-from ampbench.worker import divergence, timing
+from ampbench.worker import timing
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import Recorded
 from ampbench.worker.step import Step
 from ampbench.worker.timing import FEWEST_PAIRS, PAIRS
 from ampbench.workload import Workload
-from tests.planted_faults import SharpSoftmax, small_conv_net, small_encoder
+from tests.planted_faults import small_conv_net, small_encoder
 from tests.studies.working import at_work
 
 MakeCase = Callable[..., Case]
@@ -117,60 +117,12 @@ def test_modules_that_share_a_parameter_are_one_unit_also_with_those_that_do_not
     assert told(space) == [["embedding", "head", "spare"], ["middle"]]
 
 
-def test_a_module_that_runs_twice_is_one_unit(case: MakeCase) -> None:
-    class Twice(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = self.second = torch.nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(self.first(x))
-
-    space = search_space(Workload(module=Twice(), inputs=torch.randn(2, 4)), case("fp16_pure"), Cpu())
-    assert told(space) == [["first"]]
-
-
 def test_what_the_network_keeps_itself_is_left_out(blocks: Workload, case: MakeCase) -> None:
     ampbench.keep_fp32(blocks.module, "body", "heads.1")
     space = search_space(blocks, case("fp16_autocast"), Cpu())
     assert told(space) == [["stem"], ["heads.0"]]
     assert space.containers == [""]
     assert space.notes == ["left out are modules that the network keeps in fp32 itself: body.0, body.1, heads.1"]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_torchscript_modules_are_left_out(blocks: Workload, case: MakeCase) -> None:
-    blocks.module.body = torch.jit.trace(torch.nn.Tanh(), torch.randn(3, 8))
-    planned = case("fp16_pure")
-    space = search_space(blocks, planned, Cpu())
-    assert told(space) == [["stem"], ["heads.1"], ["heads.0"]]
-    assert space.notes == ["left out are modules that are TorchScript: body"]
-    assert attempt(blocks, planned, "stem").output_rel_l2 is not None
-
-
-def test_containers_whose_modules_run_elsewhere_too_cannot_be_kept_whole(case: MakeCase) -> None:
-    class Elsewhere(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lent = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-            self.own = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-            self.borrower = torch.nn.Sequential(torch.nn.Linear(4, 4), self.lent[0])
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.borrower(self.own(self.lent(x)))
-
-    space = search_space(Workload(module=Elsewhere(), inputs=torch.randn(2, 4)), case("fp16_pure"), Cpu())
-    assert space.containers == ["", "own"]
-
-
-def test_a_module_without_weights_may_be_shared_by_containers(case: MakeCase) -> None:
-    act = torch.nn.ReLU()
-    blocks = [torch.nn.Sequential(torch.nn.Linear(4, 4), act) for _ in range(2)]
-    space = search_space(
-        Workload(module=torch.nn.Sequential(*blocks), inputs=torch.randn(2, 4)), case("fp16_pure"), Cpu()
-    )
-    assert told(space) == [["0.0"], ["0.1"], ["1.0"]]
-    assert space.containers == ["", "1"]
 
 
 @pytest.mark.parametrize("where", ["outputs", "the loss"])
@@ -197,25 +149,6 @@ def test_a_trial_that_keeps_nothing_is_the_divergence_of_the_case(
         case_id=planned.case_id, output_rel_l2=found.output.rel_l2, grad_rel_l2=found.gradient.rel_l2, nonfinite=0
     )
     assert (trial.grad_rel_l2 is not None) == (phase == "training")
-
-
-@pytest.mark.parametrize("precision", ["fp16_autocast", "bf16_autocast"])
-def test_keeping_the_whole_network_below_autocast_is_fp32(classifier: Workload, case: MakeCase, precision: str) -> None:
-    planned, references = case(precision), References()
-    trial = attempt(classifier, planned, "", references=references)
-    found = measure_divergence(classifier, case("fp32"), Cpu(), references)
-    assert trial.output_rel_l2 == found.output.rel_l2
-
-
-@pytest.mark.parametrize("precision", ["fp16_pure", "bf16_pure"])
-def test_keeping_the_whole_of_a_pure_network_leaves_the_rounding_of_its_inputs_and_outputs(
-    classifier: Workload, case: MakeCase, precision: str
-) -> None:
-    planned, references = case(precision), References()
-    none, whole = (attempt(classifier, planned, *kept, references=references) for kept in ([], [""]))
-    assert none.output_rel_l2 is not None
-    assert whole.output_rel_l2 is not None
-    assert 1e-5 < whole.output_rel_l2 < none.output_rel_l2
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
@@ -273,22 +206,6 @@ def test_what_a_network_raises_over_kept_modules_is_the_trials_error(case: MakeC
     assert (trial.output_rel_l2, trial.kept) == (None, ["layer"])
 
 
-def test_a_name_of_no_module_is_refused_and_one_with_brackets_is_no_pattern(case: MakeCase) -> None:
-    class Named(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.add_module("a1", torch.nn.Linear(8, 8))
-            self.add_module("a[1]", SharpSoftmax())
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.get_submodule("a[1]")(self.get_submodule("a1")(x))
-
-    workload = Workload(module=Named(), inputs=torch.randn(4, 8))
-    assert attempt(workload, case("fp16_pure"), "a[1]").nonfinite == 0
-    assert attempt(workload, case("fp16_pure"), "a1").nonfinite > 0
-    assert "did you mean a[1]" in attempt(workload, case("fp16_autocast"), "a[2]").error
-
-
 FULL = [torch.OutOfMemoryError("full"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")]
 
 
@@ -309,18 +226,6 @@ def test_a_trial_for_which_there_is_no_room_says_so_and_the_next_runs(
         case_id=planned.case_id, kept=[""], error="out of memory"
     )
     assert attempt(blocks, planned, "stem", references=references).error == ""
-
-
-@pytest.mark.parametrize("error", FULL)
-def test_a_reference_for_which_there_is_no_room_ends_the_search_in_clear_words(
-    blocks: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def full(*_: Any, **__: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(divergence, "run_step", full)
-    with pytest.raises(torch.OutOfMemoryError, match=r"fp64 step .* does not fit into the memory: .* smaller batch"):
-        attempt(blocks, case("fp16_autocast"), "stem")
 
 
 class Watched(torch.nn.Linear):
@@ -350,21 +255,6 @@ def test_a_trial_leaves_no_step_in_memory(case: MakeCase, phase: str, kept: list
         gc.enable()
 
 
-def test_the_step_in_which_modules_are_seen_is_gone_before_their_errors_are_measured(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = torch.nn.Sequential(Watched(4, 4), torch.nn.ReLU())
-    workload = Workload(module=module, inputs=torch.randn(2, 4), loss=lambda output: output.float().sum())
-    real = measure.measure_origin
-
-    def watched(*args: Any) -> Any:
-        assert not Watched.alive
-        return real(*args)
-
-    monkeypatch.setattr(measure, "measure_origin", watched)
-    assert told(search_space(workload, case("fp16_autocast", "training"), Cpu())) == [["0"], ["1"]]
-
-
 def encoder(grown: float = 1.0) -> Workload:
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
@@ -374,15 +264,6 @@ def encoder(grown: float = 1.0) -> Workload:
         net.layers[0].linear1.bias *= grown
         net.layers[0].linear2.weight /= grown
     return Workload(module=net, inputs=torch.randn(3, 5, 16))
-
-
-@pytest.mark.parametrize("precision", ["fp16_autocast", "fp16_pure"])
-def test_what_an_encoder_layer_holds_are_units_in_inference_too(case: MakeCase, precision: str) -> None:
-    space = search_space(encoder(), case(precision), Cpu())
-    assert torch.backends.mha.get_fastpath_enabled()
-    assert ["layers.0.linear1"] in told(space)
-    assert ["layers.1.self_attn"] in told(space)
-    assert space.containers == ["", "layers.0", "layers.1"]
 
 
 def test_the_linears_that_overflow_in_an_encoder_in_inference_are_found(case: MakeCase) -> None:
@@ -438,38 +319,6 @@ def test_sets_are_weighed_side_by_side(classifier: Workload, case: MakeCase, pre
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
-def test_kept_weights_show_in_the_memory_of_a_pure_network(case: MakeCase) -> None:
-    layers = [torch.nn.Linear(512, 512) for _ in range(2)]
-    workload = Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(1, 512))
-    none, one, both = (
-        row.peak_bytes for row in time_sets(workload, case("bf16_pure"), Quick(), [[], ["0"], [""]], 0.02).sets
-    )
-    assert none is not None
-    assert one is not None
-    assert both is not None
-    weights = 512 * 513 * 2
-    assert one - none == pytest.approx(weights, rel=0.02)
-    assert both - none == pytest.approx(2 * weights, rel=0.02)
-
-
-@pytest.mark.usefixtures("patient")
-def test_without_room_for_all_sets_side_by_side_they_are_timed_one_after_the_other(
-    classifier: Workload, case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = timing._taken
-
-    def taken(*args: Any) -> dict[int, list[float]]:
-        if len(args[-1]) > 1:
-            raise torch.OutOfMemoryError("full")
-        return real(*args)
-
-    monkeypatch.setattr(timing, "_taken", taken)
-    found = time_sets(classifier, case("fp16_autocast", "training"), Quick(), [[], ["0"], [""]], 0.02)
-    assert found.notes == ["timed one after the other: there is no room to build all side by side"]
-    assert len({len(one.samples) for one in found.sets}) == 1
-    assert all(len(one.samples) >= FEWEST_PAIRS for one in found.sets)
-
-
 def test_where_fp64_fails_trials_are_held_against_fp32_and_that_is_said(case: MakeCase) -> None:
     class Mixed(torch.nn.Module):
         def __init__(self) -> None:
@@ -514,20 +363,3 @@ def test_what_arrives_of_an_update_is_that_of_the_divergence_pass_and_grows_with
     assert whole.update_kept == pytest.approx(1, abs=1e-3)
     assert (none.update_nonfinite, none.update_undefined) == (0, "")
     assert try_kept(workload, planned, Quick(), [], references).update_kept is None
-
-
-def test_parameters_that_are_not_finite_after_a_step_are_counted_in_a_trial(case: MakeCase) -> None:
-    torch.manual_seed(0)
-    workload = Workload(
-        module=torch.nn.Sequential(torch.nn.Linear(16, 4)),
-        inputs=torch.randn(8, 16) * 1e-3,
-        targets=torch.randint(4, (8,)),
-        loss=F.cross_entropy,
-        optimizer=torch.optim.AdamW,
-    )
-    planned = case("fp16_pure", "training")
-    low, whole = (try_kept(workload, planned, Quick(), kept, References(), updates=True) for kept in ([], [""]))
-    assert low.update_kept is None
-    assert low.update_nonfinite > 0
-    assert whole.update_nonfinite == 0
-    assert whole.update_kept == pytest.approx(1, abs=0.05)

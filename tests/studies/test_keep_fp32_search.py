@@ -7,8 +7,8 @@ from statistics import mean, median
 
 import pytest
 
-from ampbench.studies.keep_fp32 import Smallest, TrialsSpentError, Units, suspected_first
-from tests.studies.keep_searches import SPACE, breaks, fewest
+from ampbench.studies.keep_fp32 import Smallest, TrialsSpentError, Units
+from tests.studies.keep_searches import breaks, fewest
 
 
 class Tried(Smallest):
@@ -84,20 +84,6 @@ def test_where_errors_add_up_and_interact_the_set_is_about_as_small_as_the_small
     assert median(counts) <= trials
 
 
-def test_of_two_modules_that_hurt_only_together_one_is_kept() -> None:
-    assert Tried(range(20), breaks(20, [4, 17])).kept in ({4}, {17})
-
-
-def test_where_nothing_need_be_kept_one_trial_is_enough() -> None:
-    search = Tried(range(8), breaks(8))
-    assert (search.kept, search.minimal, len(search.tried)) == (frozenset(), True, 1)
-
-
-def test_where_not_even_all_kept_meets_the_budget_two_trials_are_enough() -> None:
-    search = Tried(range(8), lambda _: 2.0)
-    assert (search.kept, search.minimal, len(search.tried)) == (None, False, 2)
-
-
 @pytest.mark.parametrize("most", range(1, 16))
 def test_when_trials_run_out_the_smallest_set_so_far_is_returned(most: int) -> None:
     share = breaks(20, [3], [11], [19])
@@ -106,12 +92,6 @@ def test_when_trials_run_out_the_smallest_set_so_far_is_returned(most: int) -> N
     assert search.kept == min(meeting, key=len, default=None)
     assert not search.minimal
     assert len(search.tried) == most
-
-
-def test_no_set_is_tried_twice_and_the_same_answers_lead_to_the_same_trials() -> None:
-    first, second = (Tried(range(30), breaks(30, [3], [11, 12], [25])) for _ in range(2))
-    assert len(set(first.tried)) == len(first.tried)
-    assert first.tried == second.tried
 
 
 def test_where_there_is_no_room_to_keep_much_a_smaller_set_is_found() -> None:
@@ -134,7 +114,3 @@ def test_what_luck_in_rounding_lets_through_is_left_out_in_the_end() -> None:
     search = Tried(range(6), share)
     assert search.minimal
     assert is_minimal(search, share)
-
-
-def test_what_overflows_is_suspected_first_then_what_errs_most() -> None:
-    assert suspected_first(SPACE) == [0, 2, 1, 3]

@@ -11,8 +11,6 @@ import pytest
 import ampbench
 from ampbench.records import kinds
 from ampbench.records.kinds import KINDS
-from ampbench.report.material import Material
-from ampbench.report.views import study_parts
 from ampbench.studies.study import Study, study_of
 
 
@@ -30,10 +28,6 @@ def test_documents_need_neither_torch_nor_pandas() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr == "\n"
-
-
-def test_a_page_without_runs_has_no_part_of_any_study() -> None:
-    assert study_parts(Material()) == []
 
 
 PACKAGE = Path(ampbench.__file__).parent

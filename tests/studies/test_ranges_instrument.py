@@ -6,19 +6,14 @@ from pathlib import Path
 import pytest
 
 from ampbench.core.precisions import LOW, PRECISIONS, SCALED
-from ampbench.drive.planning import FEATURES_ALONE, NO_LOSS, NOT_TRAINED
+from ampbench.drive.planning import NOT_TRAINED
 from ampbench.records.case import DeviceDescription
-from ampbench.records.kinds import HEADROOM, ORIGIN
 from ampbench.records.ranges import OriginPass, RangePass
-from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import RunWriter, StoredRun, read_run
 from ampbench.studies import headroom, origin
 from ampbench.studies.headroom import RangesAsked
-from ampbench.studies.work import prepared as prepare
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, described, machine
-from tests.stored_runs import make_header
-from tests.studies.working import work
+from tests.studies.working import studied
 
 Instead = Callable[[Request], Reply | None]
 
@@ -39,31 +34,9 @@ def seeing(instead: Instead = lambda _: None, *devices: DeviceDescription, has_l
     return Scripted(answer, machine(*(devices or (CPU, NO_GPU))))
 
 
-def watched(results: Path, channel: Scripted, steps: int = 0, **selected: object) -> StoredRun:
-    """Return the run that watching what is selected leaves."""
-    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare(
-        headroom.STUDY, selection, Settings(), RangesAsked(steps=steps), open_channel=lambda: channel
-    ) as prepared:
-        cases = [planned.case for planned in prepared.plan]
-        with RunWriter.create(results, make_header(explains=HEADROOM), cases) as writer:
-            work(headroom.STUDY, prepared, RangesAsked(steps=steps), writer)
-    return read_run(writer.path)
-
-
-def found(results: Path, channel: Scripted, **selected: object) -> StoredRun:
-    """Return the run that finding the origins of what is selected leaves."""
-    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    with prepare(origin.STUDY, selection, Settings(), origin.OriginAsked(), open_channel=lambda: channel) as prepared:
-        cases = [planned.case for planned in prepared.plan]
-        with RunWriter.create(results, make_header(explains=ORIGIN), cases) as writer:
-            work(origin.STUDY, prepared, origin.OriginAsked(), writer)
-    return read_run(writer.path)
-
-
 def test_unless_told_otherwise_training_is_watched_in_fp32_and_every_low_precision_tried(tmp_path: Path) -> None:
     channel = seeing()
-    run = watched(tmp_path, channel, steps=3)
+    run = studied(headroom.STUDY, tmp_path, channel, RangesAsked(steps=3))
     assert [(case.precision, case.phase, case.path) for case in run.cases.values()] == [("fp32", "training", "eager")]
     (request,) = channel.asked
     assert (request.task, asked_in(request).steps, asked_in(request).precisions) == ("ranges", 3, LOW)
@@ -76,59 +49,19 @@ def test_a_workload_without_a_loss_or_an_optimizer_is_watched_in_inference_and_t
     has_loss: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "model.py").touch()
-    run = watched(tmp_path, seeing(has_loss=has_loss), workloads=[f"{tmp_path}/model.py:make"])
+    run = studied(
+        headroom.STUDY, tmp_path, seeing(has_loss=has_loss), RangesAsked(), workloads=[f"{tmp_path}/model.py:make"]
+    )
     assert [case.phase for case in run.cases.values()] == ["inference"]
     (seen,) = run.of(RangePass).values()
     assert any(NOT_TRAINED in note for note in seen.notes)
     assert not run.skips
 
 
-def test_a_librarys_network_without_a_head_is_watched_in_inference_and_not_said_to_lack_a_users_loss(
-    tmp_path: Path,
-) -> None:
-    (seen,) = watched(tmp_path, seeing(has_loss=False), workloads=["timm:net"]).of(RangePass).values()
-    assert any(FEATURES_ALONE in note for note in seen.notes)
-    assert not any(NOT_TRAINED in note for note in seen.notes)
-
-
-def test_the_phases_asked_for_are_watched(tmp_path: Path) -> None:
-    run = watched(tmp_path, seeing(has_loss=False), phases=["inference", "training"])
-    assert [case.phase for case in run.cases.values()] == ["inference", "training"]
-    (tmp_path / "model.py").touch()
-    with prepare(
-        headroom.STUDY,
-        Selection(workloads=[f"{tmp_path}/model.py:make"], phases=["training"]),
-        Settings(),
-        RangesAsked(),
-        open_channel=lambda: seeing(has_loss=False),
-    ) as prepared:
-        assert [planned.skip for planned in prepared.plan] == [NO_LOSS]
-
-
-def test_each_workload_and_memory_format_is_watched_in_one_phase(tmp_path: Path) -> None:
-    channel = seeing()
-    run = watched(
-        tmp_path, channel, workloads=["mlp", "simple_conv"], sweeps={"memory_format": ["contiguous", "channels_last"]}
-    )
-    told = [(case.workload, case.phase, case.memory_format) for case in (one.case for one in channel.asked) if case]
-    assert told == [
-        ("mlp", "training", "contiguous"),
-        ("simple_conv", "training", "contiguous"),
-        ("simple_conv", "training", "channels_last"),
-    ]
-    assert len(run.cases) == 4  # a network without images cannot run in channels_last
-
-
-def test_precisions_that_are_asked_for_are_tried_once_each(tmp_path: Path) -> None:
-    channel = seeing()
-    watched(tmp_path, channel, precisions=["bf16-true", "bf16_autocast", "bf16_pure"])
-    assert asked_in(channel.asked[0]).precisions == ["bf16_pure", "bf16_autocast"]
-
-
 def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> None:
     gpu = DeviceDescription(type="xpu", available=True, arithmetic={"bf16": "unavailable"}, float64=False)
     channel = seeing(lambda _: None, CPU, gpu)
-    run = watched(tmp_path, channel, devices=["xpu"])
+    run = studied(headroom.STUDY, tmp_path, channel, RangesAsked(), devices=["xpu"])
     lacking = {name: "xpu does not support bf16" for name in LOW if PRECISIONS[name].rounding == "bfloat16"}
     lacking |= dict.fromkeys(SCALED, "GradScaler needs fp64, which xpu does not have")
     assert asked_in(channel.asked[0]).precisions == [name for name in LOW if name not in lacking]
@@ -138,7 +71,7 @@ def test_a_precision_that_the_device_cannot_run_is_a_note(tmp_path: Path) -> Non
 
 def test_origins_are_found_in_the_devices_own_autocast_dtype_and_in_training(tmp_path: Path) -> None:
     channel = seeing()
-    run = found(tmp_path, channel)
+    run = studied(origin.STUDY, tmp_path, channel, origin.OriginAsked())
     assert [(case.precision, case.phase) for case in run.cases.values()] == [("bf16_autocast", "training")]
     assert [request.task for request in channel.asked] == ["origin"]
     assert list(run.of(OriginPass)) == list(run.cases)

@@ -11,32 +11,25 @@ import torch.nn.functional as F
 from torch import nn
 
 from ampbench.core.precisions import LOW, PRECISIONS
-from ampbench.errors import UsageError, WorkloadError
+from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.ranges import (
-    ACTIVATION,
     GRADIENT,
     LowRun,
     RangePass,
-    SeenGradient,
 )
 from ampbench.studies import headroom_measure as ranges
 from ampbench.studies.headroom import (
-    FLUSHING,
     OVERFLOW,
     Headroom,
     RangesAsked,
     conclusions,
     predicted_and_seen,
-    predicted_gradients,
 )
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.trace.keep_fp32 import keep_fp32
-from ampbench.worker import distances
-from ampbench.worker.distances import MEANT, UNKNOWN
 from ampbench.worker.step import NO_DROPOUT
 from ampbench.workload import Workload
-from tests.planted_faults import SMALL, Function, Scaled, small_conv_net, small_encoder
+from tests.planted_faults import SMALL, Function, small_conv_net, small_encoder
 from tests.studies.working import at_work
 
 MakeCase = Callable[..., Case]
@@ -85,16 +78,6 @@ def test_a_training_pass_has_all_kinds_of_values_and_leaves_the_workload_alone(
     assert all(torch.equal(before[name], tensor) for name, tensor in classifier.module.state_dict().items())
 
 
-@pytest.mark.parametrize(("steps", "expected"), [(0, 3), (1, 1), (5, 5)])
-def test_without_a_number_of_steps_each_batch_is_run_once(case: MakeCase, steps: int, expected: int) -> None:
-    batches = [torch.full((2, 16), 2.0**power) for power in range(3)]
-    found = measure(net(nn.Linear(16, 2), inputs=batches), case("fp32", "training"), steps=steps)
-    (inputs,) = (row for row in found.magnitudes if row.what == "input")
-    assert found.steps == expected
-    assert inputs.elements == expected * 32
-    assert inputs.largest == 2.0 ** (min(expected, 3) - 1)
-
-
 def test_magnitudes_are_of_the_steps_a_loop_would_take(case: MakeCase, classifier: Workload) -> None:
     found = measure(classifier, case("fp32", "training"), steps=2)
     torch.manual_seed(0)
@@ -117,41 +100,6 @@ def test_in_pure_half_all_is_lowered_and_with_autocast_what_its_rules_choose(cas
     assert pure.lowered == ["0", "1", "2"]
     assert mixed.lowered_weights == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert mixed.lowered == ["0", "1", "2"]
-
-
-def test_what_is_kept_in_fp32_is_neither_compared_nor_lowered(case: MakeCase) -> None:
-    workload = net(nn.Linear(16, 16), nn.Linear(16, 4))
-    keep_fp32(workload.module, "1")
-    pure, mixed = measure(workload, case("fp32", "training"), "fp16_pure", "fp16_autocast").low_runs
-    for low in (pure, mixed):
-        assert [row.module for row in low.modules] == ["0"]
-        assert low.lowered == ["0"]
-        assert low.lowered_weights == ["0.weight", "0.bias"]
-
-
-def test_gradients_that_flush_are_counted_at_the_scale_of_the_step(case: MakeCase) -> None:
-    inputs = torch.cat([torch.zeros(4, 1), torch.randn(4, 15)], 1)  # fp32, too, has gradients of zero
-    workload = net(nn.Linear(16, 4), inputs=inputs, loss=lambda output: output.float().sum() * 1e-8)
-    pure, mixed = measure(workload, case("fp32", "training"), "fp16_pure", "fp16_autocast").low_runs
-    assert {row.parameter: row.flushed / row.elements for row in pure.gradients}["0.bias"] == 1.0
-    assert (pure.scaler_scale, mixed.scaler_scale) == (None, 65536.0)
-    assert mixed.gradients[0] == SeenGradient(parameter="0.weight", elements=64, flushed=0, nonfinite=0)
-    assert {row.parameter: row.flushed for row in mixed.gradients}["0.bias"] == 0
-
-
-def test_the_scale_is_one_that_the_scaler_has_settled_at(case: MakeCase) -> None:
-    low = run_low(net(nn.Linear(16, 4), loss=lambda o: o.float().sum()), case("fp32", "training"), "fp16_autocast")
-    assert low.scaler_scale is not None
-    assert low.scaler_scale < 65536
-    assert low.first_nonfinite is None
-    assert not any(row.nonfinite for row in low.gradients)
-
-
-def test_gradients_that_overflow_without_a_scaler_are_counted_and_located(case: MakeCase) -> None:
-    low = run_low(net(nn.Linear(16, 4), loss=lambda o: o.float().sum() * 1e5), case("fp32", "training"), "fp16_pure")
-    assert {row.parameter: row.nonfinite / row.elements for row in low.gradients}["0.bias"] == 1.0
-    assert low.first_nonfinite is not None
-    assert low.first_nonfinite.phase == "backward"
 
 
 def test_an_optimizer_that_overflows_is_located(case: MakeCase) -> None:
@@ -178,15 +126,6 @@ def test_planted_faults_are_seen(case: MakeCase, build: Callable[..., Any], prec
     if lowered:
         assert low.first_nonfinite is not None
         assert low.first_nonfinite.module == planted
-
-
-@pytest.mark.parametrize("build", SMALL)
-def test_a_planted_layer_that_flushes_is_seen(case: MakeCase, build: Callable[..., Any]) -> None:
-    module, inputs, planted = build("flushing layer")
-    low = run_low(Workload(module=module, inputs=inputs), case(), "fp16_pure")
-    row = next(row for row in low.modules if row.module == planted)
-    assert row.flushed > 0.9 * row.elements
-    assert low.first_nonfinite is None
 
 
 def test_a_forward_pass_that_overflows_needs_no_settling_of_the_scale(case: MakeCase) -> None:
@@ -216,12 +155,6 @@ def test_values_that_are_not_finite_in_fp32_are_refused_and_located(case: MakeCa
     )
 
 
-def test_an_overflow_in_a_later_step_is_located_there(case: MakeCase) -> None:
-    workload = net(nn.Linear(16, 4), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e12))
-    with pytest.raises(WorkloadError, match=r"already: .* step [2-9] makes"):
-        measure(workload, case("fp32", "training"), steps=20)
-
-
 def test_inputs_that_are_not_finite_are_refused(case: MakeCase) -> None:
     with pytest.raises(WorkloadError, match="finite values, input holds them; 0 is the first module to hold one"):
         measure(net(nn.Linear(16, 4), inputs=torch.full((2, 16), math.nan)), case())
@@ -244,22 +177,6 @@ def test_masks_of_infinities_are_no_fault(case: MakeCase, phase: str) -> None:
     assert [low.first_nonfinite for low in found.low_runs] == [None, None]
 
 
-def test_masked_outputs_are_meant_and_noted(case: MakeCase) -> None:
-    class Pointer(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.masked_fill(x < 0, -math.inf)
-
-    found = measure(net(Pointer(), loss=None), case(), "bf16_pure")
-    assert found.notes == [MEANT]
-    assert found.low_runs[0].first_nonfinite is None
-
-
-def test_an_infinity_that_reaches_no_output_is_noted(case: MakeCase) -> None:
-    workload = net(Scaled(1e30), Function(lambda x: x * 1e30), nn.Sigmoid())
-    found = measure(workload, case(), "bf16_pure")
-    assert found.notes == [ranges.TAMED.format("1")]
-
-
 def test_what_does_not_run_in_half_is_recorded_beside_the_rest(case: MakeCase) -> None:
     def only_fp32(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not torch.float32:
@@ -273,16 +190,6 @@ def test_what_does_not_run_in_half_is_recorded_beside_the_rest(case: MakeCase) -
         assert low.gradients == []
         assert low.modules[0].own_rel_l2
         assert low.modules[1].note.endswith("fp32 alone")
-
-
-def test_dropout_is_switched_off_in_training_and_said(case: MakeCase) -> None:
-    workload = net(nn.Linear(16, 16), nn.Dropout(0.9))
-    assert measure(workload, case("fp32", "training"), "bf16_pure").notes == [NO_DROPOUT]
-    assert measure(workload, case()).notes == []
-    outputs = {
-        row.module: row for row in measure(workload, case("fp32", "training")).magnitudes if row.what == ACTIVATION
-    }
-    assert outputs["1"].zeros == outputs["0"].zeros
 
 
 class Tied(nn.Module):
@@ -383,19 +290,6 @@ def test_networks_of_all_kinds_are_measured(case: MakeCase, name: str, phase: st
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
-def test_a_recurrent_network_is_measured(case: MakeCase, phase: str) -> None:
-    torch.manual_seed(0)
-    module = nn.LSTM(8, 8, 2, dropout=0.5)
-    workload = Workload(module=module, inputs=torch.randn(3, 2, 8), loss=lambda output: mean_square(output[0]))
-    pure, mixed = measure(workload, case("fp32", phase), "bf16_pure", "bf16_autocast").low_runs
-    for low in (pure, mixed):
-        assert low.modules[0].own_rel_l2
-        assert low.error == ""
-        assert low.lowered == [""]
-        assert set(low.lowered_weights) == {name for name, _ in module.named_parameters()}
-
-
-@pytest.mark.parametrize("phase", ["inference", "training"])
 @pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
 def test_predictions_and_what_is_seen_are_of_the_same_batches(case: MakeCase, phase: str, precision: str) -> None:
     small, large = torch.full((2, 16), 1.0), torch.full((2, 16), 60000.0)
@@ -413,26 +307,6 @@ def test_predictions_and_what_is_seen_are_of_the_same_batches(case: MakeCase, ph
     assert [row.elements for row in low.gradients] == ([] if phase == "inference" else [128, 8])
 
 
-def test_steps_in_a_low_precision_train_as_those_in_fp32(case: MakeCase) -> None:
-    first, second = nn.Linear(16, 16), nn.Linear(16, 4)
-    nn.init.zeros_(second.weight)  # so that the first layer has no gradients until a step is taken
-    workload = net(first, second, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0))
-    (low,) = measure(workload, case("fp32", "training"), "fp16_autocast", steps=3).low_runs
-    assert {row.parameter: (row.elements, row.flushed) for row in low.gradients}["0.bias"] == (48, 0)
-
-
-def test_batch_statistics_keep_values_off_zero_that_flushed_before(case: MakeCase) -> None:
-    torch.manual_seed(0)
-    norm = nn.Sequential(nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16, affine=False))
-    nn.init.eye_(norm[0].weight)
-    inputs = torch.randn(64, 16)
-    inputs[:32] *= 2.0**-30
-    for phase, seen in (("inference", True), ("training", False)):
-        found = measure(Workload(module=norm, inputs=inputs, loss=mean_square), case("fp32", phase), "fp16_pure")
-        row = next(row for row in predicted_and_seen(found, found.low_runs[0]) if row.error.module == "1")
-        assert (bool(row.events[FLUSHING].predicted), row.events[FLUSHING].seen) == (seen, seen)
-
-
 @pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
 def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: MakeCase, precision: str) -> None:
     torch.manual_seed(0)
@@ -447,41 +321,6 @@ def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: 
     assert "layers.1.linear1" in right
     assert not [row for row in outcomes if bool(row.events[OVERFLOW].predicted) != bool(row.events[OVERFLOW].seen)]
     assert torch.backends.mha.get_fastpath_enabled()
-
-
-def test_sparse_gradients_are_predicted_and_seen_of_all_elements(case: MakeCase) -> None:
-    workload = net(nn.Embedding(20, 4, sparse=True), inputs=torch.tensor([[1, 2]]), loss=lambda x: x.sum() * 1e-9)
-    found = measure(workload, case("fp32", "training"), "fp16_pure")
-    (row,) = predicted_gradients(found, found.low_runs[0])
-    assert (row.elements, row.predicted, row.seen) == (80, 0.1, 0.1)
-
-
-def test_infinite_outputs_of_what_cannot_be_watched_are_not_called_meant(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise UsageError("no op of it can be watched")
-
-    monkeypatch.setattr(distances, "_first_nonfinite", refuse)
-    found = measure(net(Function(lambda x: x.masked_fill(x < 0, -math.inf)), loss=None), case())
-    assert found.notes == [UNKNOWN.format("no op of it can be watched")]
-    with pytest.raises(WorkloadError, match="unknown: no op of it can be watched; 0 is the first module"):
-        measure(net(nn.Linear(16, 4), inputs=torch.full((2, 16), math.nan)), case())
-
-
-def test_one_build_lives_at_a_time_even_where_fp32_is_refused(case: MakeCase) -> None:
-    outputs: list[weakref.ref[torch.Tensor]] = []
-    alive: list[int] = []
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        alive.append(sum(ref() is not None for ref in outputs))
-        out = x * math.nan
-        outputs.append(weakref.ref(out))
-        return out
-
-    with pytest.raises(WorkloadError):
-        measure(net(Function(forward), loss=None), case())
-    assert alive == [0, 0]
 
 
 def test_one_optimizer_with_its_weights_lives_at_a_time(case: MakeCase) -> None:
@@ -528,26 +367,3 @@ def test_a_buffer_that_overflows_as_it_is_stored_is_named(case: MakeCase) -> Non
     assert half[Headroom.STORED] == {"names": "std", "count": 1, "dtype": "fp16", "step": 1}
     assert (wide.overflowed_weights, wide.nonfinite_output) == ([], None)
     assert Headroom.FINITE in concluded(found, case(), "bf16_pure")
-
-
-def test_a_weight_that_overflows_as_it_is_stored_is_blamed_before_an_op_of_the_backward_pass(case: MakeCase) -> None:
-    torch.manual_seed(0)
-    linear = nn.Linear(16, 4)
-    with torch.no_grad():
-        linear.weight.mul_(1e6)
-    workload = net(nn.Linear(16, 16), linear, Function(lambda y: y * 1e-6))
-    found = measure(workload, case("fp32", "training"), "fp16_pure")
-    assert found.low_runs[0].overflowed_weights == ["1.weight"]
-    assert Headroom.STORED in concluded(found, case(), "fp16_pure")
-
-
-def test_of_a_step_that_raises_nothing_is_said_to_be_finite(case: MakeCase) -> None:
-    def only_fp32(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not torch.float32:
-            raise RuntimeError("fp32 alone")
-        return x
-
-    found = measure(net(Function(only_fp32)), case(), "fp16_pure")
-    half = concluded(found, case(), "fp16_pure")
-    assert list(half) == [Headroom.RAISED]
-    assert half[Headroom.RAISED] == {"error": "RuntimeError: fp32 alone"}

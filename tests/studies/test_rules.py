@@ -3,9 +3,8 @@
 import pytest
 from msgspec import structs
 
-from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleProbe
+from ampbench.records.rules import FAKE, NOT_OBSERVED
 from ampbench.studies.rules import (
-    DISAGREEMENTS,
     RulesCode,
     alike,
     compare_rules,
@@ -13,8 +12,7 @@ from ampbench.studies.rules import (
     find_disagreements,
     unobserved,
 )
-from ampbench.studies.study import Torch, torches
-from tests.report.traced_runs import probed
+from ampbench.studies.study import Torch
 from tests.rule_probes import call, observation, probe, trial
 
 REFERENCE, PAGE = "xpu_reference", "pytorch_page"
@@ -45,11 +43,6 @@ def test_each_kind_of_disagreement_is_told_from_the_others(kind, given):
     assert kinds(observation(**given)) == [kind]
 
 
-def test_what_was_not_observed_disagrees_with_nothing():
-    unseen = observation(documented={PAGE: "float32"}, observed=None, how="not observed")
-    assert kinds(unseen) == []
-
-
 def test_an_op_that_promotes_by_itself_is_not_called_a_rule_that_is_missing():
     itself = call("float16", "float32", outputs=["float32"])
     alone = trial(itself, itself)
@@ -76,26 +69,6 @@ def test_only_the_variants_a_document_exempts_are_held_against_it():
     }
 
 
-def test_an_op_that_depends_on_the_dtype_is_found_in_each():
-    differing = [
-        observation(dtype="float16", observed="lower_precision"),
-        observation(dtype="bfloat16", observed="float32"),
-    ]
-    assert kinds(*differing) == ["depends on dtype", "depends on dtype"]
-
-
-def test_disagreements_come_most_misleading_first_and_internal_ops_last():
-    found = find_disagreements(
-        probe(
-            observation("aten::b", observed="float32", documented={PAGE: "unlisted"}),
-            observation("aten::_a", observed="float32", documented={PAGE: "unlisted"}),
-            observation("aten::z", observed="banned", documented={PAGE: "float32"}),
-        )
-    )
-    assert [one.op for one in found] == ["aten::z", "aten::b", "aten::_a"]
-    assert next(iter(DISAGREEMENTS)) == "contradicted"
-
-
 def test_a_comparison_finds_the_planted_changes_and_no_others():
     same = observation("aten::same", observed="widest")
     before = probe(
@@ -119,17 +92,6 @@ def test_a_comparison_finds_the_planted_changes_and_no_others():
         ("op", "aten::lost", "there, float32", "not there"),
         ("op", "aten::new", "not there", "there, float32"),
     ]
-
-
-def test_what_only_one_probe_could_observe_is_no_change():
-    unseen = observation(observed=None, how="not observed")
-    assert compare_rules(probe(unseen), probe(observation(observed="float32"))) == []
-
-
-def test_an_op_that_goes_alters_what_autocast_does_and_one_that_comes_does_not():
-    without, with_op = probe(), probe(observation(observed="float32"))
-    (gone,), (new,) = compare_rules(with_op, without), compare_rules(without, with_op)
-    assert (gone.alters, new.alters) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -191,20 +153,4 @@ def test_ops_about_which_something_disagrees_are_counted_by_kind_whatever_the_dt
     assert told(probe(*contradicted, fine, dtypes=BOTH), probe(real, device="cpu")) == [
         (RulesCode.DISAGREE, "xpu (fake tensors)", {"ops": 2, "number": 1, "kinds": "contradicted 1"}),
         (RulesCode.DISAGREE, "cpu", {"ops": 1, "number": 0}),
-    ]
-
-
-def test_a_device_that_could_not_be_probed_says_why():
-    assert told(RuleProbe(device="xpu", dtypes=[], error="crash: SIGABRT")) == [
-        (RulesCode.NOT_PROBED, "xpu", {"error": "crash: SIGABRT"})
-    ]
-
-
-def test_of_several_probes_of_a_torch_and_a_device_the_last_counts():
-    runs = [probed("unlisted"), probed("float32"), probed("banned", "2.11.0")]
-    assert [
-        (each.name, each.results[0].observations[0].observed) for each in torches(runs, lambda run: run.of(RuleProbe))
-    ] == [
-        ("torch 2.15.0", "float32"),
-        ("torch 2.11.0", "banned"),
     ]

@@ -77,20 +77,6 @@ def test_xpus_prelu_and_binary_cross_entropy_disagree_with_the_documents(probes)
     assert find_disagreements(probes["xpu"])[0].op == "aten::binary_cross_entropy"
 
 
-@pytest.mark.parametrize("op", ["mse_loss", "smooth_l1_loss", "acos", "expm1", "addcdiv", "dot"])
-def test_what_pytorchs_page_omits_for_xpu_is_found(probes, op):
-    kinds = {(kind, source) for kind, source, _, _ in disagreements(probes["xpu"], f"aten::{op}")}
-    assert ("undocumented", "pytorch_page") in kinds
-
-
-def test_softmax_stays_low_on_the_cpu_and_goes_to_fp32_elsewhere(probes):
-    assert {device: rule(probes[device], "aten::softmax.int").observed for device in DEVICES} == {
-        "cpu": "unlisted",
-        "cuda": "float32",
-        "xpu": "float32",
-    }
-
-
 def test_rms_norm_is_on_the_fp32_list_from_torch_2_12_on(probes):
     expected = "float32" if Version(torch.__version__) >= Version("2.12") else "unlisted"
     assert rule(probes["cuda"], "aten::rms_norm").observed == expected
@@ -98,33 +84,10 @@ def test_rms_norm_is_on_the_fp32_list_from_torch_2_12_on(probes):
     assert rule(probes["cpu"], "aten::rms_norm").observed == "unlisted"
 
 
-def test_addmm_is_eligible_and_its_in_place_and_out_forms_are_not(probes):
-    for device in DEVICES:
-        variants = rule(probes[device], "aten::addmm").variants
-        assert {variants[name] for name in ("fp64", "integer", "in-place", "out=")} == {"unchanged"}
-
-
-def test_both_dtypes_have_the_same_rules_on_the_cpu(probes):
-    half = probe_rules("cpu", ["float16"], ops=["aten::linear", "aten::cat", "aten::mse_loss", "aten::softmax.int"])
-    for one in half.observations:
-        assert one.observed == rule(probes["cpu"], one.name).observed
-
-
 def test_an_op_that_this_torch_has_not_is_marked_so_and_raises_nothing():
     gone = observe("aten::_convolution_nogroup", "xpu", "bfloat16")
     assert (gone.observed, gone.how, gone.reason, gone.registered) == (None, "not observed", ABSENT, False)
     assert gone.documented["xpu_reference"] == "lower_precision"
-
-
-def test_an_op_without_a_sample_is_not_observed_for_that_reason():
-    (relu,) = probe_rules("cpu", ["bfloat16"], ops=["aten::relu"]).observations
-    assert (relu.how, relu.reason) == ("not observed", NO_SAMPLE)
-
-
-def test_an_op_is_probed_in_versions_without_a_rule_for_it_so_that_a_new_rule_is_seen_as_such():
-    assert "aten::rms_norm" in rule_ops()
-    assert "aten::add.Tensor" in rule_ops()
-    assert "aten::no_such_op" not in rule_ops()
 
 
 def test_a_probe_leaves_autocast_as_it_was(probes):

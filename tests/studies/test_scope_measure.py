@@ -12,8 +12,6 @@ from torch import nn
 
 from ampbench.records.case import Case
 from ampbench.records.casts import Cast, CastTrace, Operation, WeightUse
-from ampbench.records.measured import OUT_OF_MEMORY
-from ampbench.studies import scope_measure as scopes
 from ampbench.studies.scope import (
     FORWARD,
     FORWARD_AND_LOSS,
@@ -119,42 +117,6 @@ def test_around_the_whole_loop_weights_are_stale_and_elsewhere_they_are_not(make
     assert all(torch.equal(before[name], value) for name, value in workload.module.state_dict().items())
 
 
-@pytest.mark.parametrize("make", NETWORKS)
-def test_a_loss_outside_autocast_is_computed_in_half_and_no_scope_with_it_casts_less(
-    make: Callable[[], Workload],
-) -> None:
-    runs = by_scope(measure(make(), steps=2))
-    best = runs[FORWARD_AND_LOSS]
-    assert best.dtypes == {"output": "bf16", "loss": "fp32", "gradients": "fp32"}
-    assert runs[FORWARD].dtypes["loss"] == "bf16"
-    assert runs[FORWARD].loss_rel_error > 2 * best.loss_rel_error  # type: ignore[operator]
-    assert all(run.casts[0] >= best.casts[0] for run in runs.values() if run.scope != FORWARD)
-    assert all(run.output_rel_l2 == best.output_rel_l2 for run in runs.values())
-
-
-def test_scopes_that_differ_in_nothing_but_autocast_end_at_the_same_weights_to_the_last_bit() -> None:
-    runs = by_scope(measure(mlp()))
-    errors = {scope: run.update_rel_l2 for scope, run in runs.items()}
-    assert errors[WITH_BACKWARD] == errors[FORWARD_AND_LOSS] == errors[UNCACHED_LOOP] != errors[WHOLE_LOOP]
-
-
-def test_without_its_cache_autocast_casts_a_weight_at_every_use() -> None:
-    torch.manual_seed(0)
-    shared = nn.Linear(16, 16)
-    runs = by_scope(measure(classifier(nn.Sequential(shared, nn.ReLU(), shared), torch.randn(8, 16), 16, 0.1), steps=2))
-    # weight and bias are cast once more, and so are the gradients of both
-    assert runs[UNCACHED_LOOP].casts[1] - runs[FORWARD_AND_LOSS].casts[1] == 4
-
-
-def test_every_scope_is_timed_as_often_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampbench.worker.timing.PATIENCE", 1e6)
-    found = measure(mlp(), steps=2)
-    builds = [[len(build) for build in run.samples] for run in found.scopes]
-    assert builds == [builds[0]] * len(SCOPES)
-    assert len(builds[0]) >= 6
-    assert all(seconds > 0 for run in found.scopes for build in run.samples for seconds in build)
-
-
 class Watching(torch.optim.SGD):
     """Notes whether autocast, and its cache, is on when it is at work."""
 
@@ -225,40 +187,6 @@ def test_what_a_scope_raises_is_its_finding_and_the_others_are_measured() -> Non
     assert all(run.casts and run.samples and not run.error for run in others)
 
 
-def test_a_network_that_raises_in_every_scope_is_raised() -> None:
-    def refuse(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("never")
-
-    workload = dataclasses.replace(mlp(), loss=refuse)
-    with pytest.raises(RuntimeError, match="never"):
-        measure(workload)
-
-
-def test_without_room_for_fp64_errors_are_unknown_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = scopes.loop_numbers
-
-    def numbers(*given: Any) -> Any:
-        if given[3] == "fp64":
-            raise torch.OutOfMemoryError("full")
-        return real(*given)
-
-    monkeypatch.setattr(scopes, "loop_numbers", numbers)
-    found = measure(mlp(), steps=2)
-    assert found.notes == [f"no error is known, as the fp64 reference failed: {OUT_OF_MEMORY}"]
-    assert found.reference_dtype == ""
-    assert all(run.output_rel_l2 is None and run.update_rel_l2 is None and run.casts for run in found.scopes)
-
-
-def test_without_room_for_all_scopes_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("full")
-
-    monkeypatch.setattr(scopes, "_cpu_memory", full)
-    found = measure(mlp(), steps=2)
-    assert found.notes == ["memory was not measured: there is no room for it"]
-    assert all(run.peak_bytes == run.alive_bytes == [] and run.samples for run in found.scopes)
-
-
 def test_gradscaler_has_settled_before_the_first_step() -> None:
     steep = dataclasses.replace(mlp(), loss=lambda output, targets: F.cross_entropy(output, targets) * 100)
     workload = dataclasses.replace(steep, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
@@ -270,16 +198,6 @@ def test_gradscaler_has_settled_before_the_first_step() -> None:
     assert best.update_rel_l2 is not None
     assert best.update_rel_l2 < 0.1  # a step that was skipped changes nothing
     assert runs[WHOLE_LOOP].stale_weights[-1] == 4
-
-
-def test_the_optimizer_has_made_its_state_even_where_gradscaler_skips_the_first_step() -> None:
-    workload = dataclasses.replace(mlp(), optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3))
-    loop = Loop(workload, case("fp16_autocast"), Cpu(), FORWARD, 2)  # 2**16 times a loss in fp16 is infinite
-    loop.start(None)
-    assert len(loop.step.optimizer.state) == 4
-    assert loop.step.scaler is not None
-    assert loop.step.scaler.get_scale() == 2**16
-    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_a_trace_is_split_where_steps_begin() -> None:

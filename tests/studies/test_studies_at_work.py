@@ -13,8 +13,8 @@ from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import OwnPrecision
-from ampbench.records.kinds import CEILINGS, LINES, SCOPE, stage_of
-from ampbench.records.measured import STAGES, Failure, Skip
+from ampbench.records.kinds import CEILINGS, SCOPE
+from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
 from ampbench.store import CannotBeError, RunWriter, read_run
@@ -144,12 +144,3 @@ def test_what_cannot_be_stored_of_no_case_ends_the_session(tmp_path: Path) -> No
     with RunWriter.create(tmp_path, make_header(explains=CEILINGS)) as writer, pytest.raises(CannotBeError):
         do_pieces(lambda: OWN, [Piece("a ceiling")], lambda *_: odd, writer, lambda *_: None)
     assert read_run(writer.path).ending == "interrupted"
-
-
-def test_a_failure_of_what_no_task_is_called_names_the_last_one() -> None:
-    assert {line: stage_of(line) for line in LINES if line != stage_of(line)} == {
-        "search": "timing", "scopes": "scope",
-        "storage": "input-storage", "ceiling": "ceilings", "checked": "check", "watched": "watch",
-        "replay": "nonfinite",
-    }  # fmt: skip
-    assert {stage_of(line) for line in LINES} <= set(STAGES)

@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from ampbench.core.precisions import LOW
-from ampbench.drive.session import planned_skips
 from ampbench.errors import UsageError
-from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Failure
-from ampbench.records.run import Selection, Settings
+from ampbench.records.run import Settings
 from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import RunWriter, StoredRun, read_run
-from ampbench.studies import work as working
+from ampbench.store import read_run
 from ampbench.studies.training import (
     SETTINGS,
     STUDY,
@@ -22,10 +19,9 @@ from ampbench.studies.training import (
     scaler_arguments,
     settings_of,
 )
-from ampbench.studies.work import asked_of, lacking
+from ampbench.studies.work import lacking
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
-from tests.stored_runs import make_header
-from tests.studies.working import work
+from tests.studies.working import resumed, studied
 
 ENVIRONMENT = machine(CPU, NO_GPU)
 ASKED = TrainingAsked(steps=5, seeds=2)
@@ -50,39 +46,6 @@ def asked_for(channel: Scripted) -> list[tuple[str, int, str]]:
     return [(request.case.precision, request.seed, asked_in(request).arm) for request in channel.asked if request.case]
 
 
-def studied(
-    results: Path,
-    channel: Scripted,
-    asked: TrainingAsked = ASKED,
-    settings: Settings | None = None,
-    **selected: object,
-) -> StoredRun:
-    """Return the run that a study of what is selected leaves."""
-    selection = Selection(**({"workloads": ["mlp"], "preset": "tiny"} | selected))  # type: ignore[arg-type]
-    settings = settings or Settings()
-    with working.prepared(STUDY, selection, settings, asked, open_channel=lambda: channel) as prepared:
-        header = make_header(
-            explains=TRAINING, environment=ENVIRONMENT, selection=prepared.selection, settings=prepared.settings,
-            asked=asked, sources=list({planned.source.name: planned.source for planned in prepared.plan}.values()),
-        )  # fmt: skip
-        with RunWriter.create(results, header, [planned.case for planned in prepared.plan]) as writer:
-            writer.append(*planned_skips(prepared.plan))
-            work(STUDY, prepared, asked, writer, lambda *_: None)
-    return read_run(writer.path)
-
-
-def resumed(run: StoredRun, channel: Scripted) -> StoredRun:
-    """Return what a run becomes when it is gone on with."""
-    writer, begun = RunWriter.reopen(run.path)
-    asked, selection, settings = asked_of(begun), begun.header.selection, begun.header.settings
-    with (
-        writer,
-        working.prepared(STUDY, selection, settings, asked, begun, open_channel=lambda: channel) as prepared,
-    ):
-        work(STUDY, prepared, asked, writer, lambda *_: None, begun)
-    return read_run(run.path)
-
-
 def interrupted_after(count: int) -> Callable[[Request], Reply]:
     """Return what answers `count` requests and is then interrupted."""
     left = [None] * count
@@ -98,31 +61,12 @@ def interrupted_after(count: int) -> Callable[[Request], Reply]:
 
 def test_each_seed_trains_fp32_its_control_and_fp64_before_all_other_precisions(tmp_path: Path) -> None:
     channel = Scripted(training, machine(CPU))
-    run = studied(tmp_path, channel, settings=Settings(seed=7))
+    run = studied(STUDY, tmp_path, channel, ASKED, Settings(seed=7))
     one = [("fp32", ""), ("fp32", "control"), ("fp32", "reference"), *((low, "") for low in LOW)]
     assert asked_for(channel) == [(precision, seed, arm) for seed in (7, 8) for precision, arm in one]
     assert {asked_in(request).steps for request in channel.asked} == {5}
     assert run.ended == "complete"
     assert {len(found) for found in run.several_of(Training).values()} == {2, 6}
-
-
-def test_one_worker_serves_all(tmp_path: Path) -> None:
-    channel = Scripted(training, machine(CPU))
-    studied(tmp_path, channel)
-    assert not any(request.fresh for request in channel.asked)
-    assert channel.closed == 2  # once as a channel, once with the session
-
-
-def test_without_names_digits_and_characters_are_trained(tmp_path: Path) -> None:
-    run = studied(tmp_path, Scripted(training, machine(CPU)), workloads=[])
-    assert {case.workload for case in run.cases.values()} == {"digits", "characters"}
-    assert {case.phase for case in run.cases.values()} == {"training"}
-
-
-def test_fp32_is_trained_even_where_it_is_not_selected(tmp_path: Path) -> None:
-    channel = Scripted(training, machine(CPU))
-    studied(tmp_path, channel, TrainingAsked(steps=5, seeds=1), precisions=["bf16_pure"])
-    assert [precision for precision, _, _ in asked_for(channel)] == ["fp32", "fp32", "fp32", "bf16_pure"]
 
 
 @pytest.mark.parametrize(
@@ -137,15 +81,15 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_trained(
 ) -> None:
     channel = Scripted(training, machine(CPU))
     with pytest.raises(UsageError, match=said):
-        studied(tmp_path, channel, asked, **selected)
+        studied(STUDY, tmp_path, channel, asked, **selected)
     assert channel.asked == []
 
 
 def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None:
-    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    run = studied(STUDY, tmp_path, Scripted(interrupted_after(5), machine(CPU)), ASKED)
     assert run.ended == "interrupted"
     channel = Scripted(training, machine(CPU))
-    again = resumed(run, channel)
+    again = resumed(STUDY, run, channel)
     one = [("fp32", ""), ("fp32", "control"), ("fp32", "reference"), *((low, "") for low in LOW)]
     left = [(name, seed, arm) for seed in (0, 1) for name, arm in one][5:]
     assert [(run.cases[start.case_id].precision, start.seed, start.arm) for start in lacking(STUDY, run)] == left
@@ -155,20 +99,11 @@ def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None
 
 
 def test_a_study_whose_weights_are_others_now_is_not_gone_on_with(tmp_path: Path) -> None:
-    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)))
+    run = studied(STUDY, tmp_path, Scripted(interrupted_after(5), machine(CPU)), ASKED)
     channel = Scripted(lambda request: training(request, weights_digest="other"), machine(CPU))
     with pytest.raises(UsageError, match="the weights of mlp differ between trainings from seed 0"):
-        resumed(run, channel)
+        resumed(STUDY, run, channel)
     assert sum(map(len, read_run(run.path).several_of(Training).values())) == 5
-
-
-def test_a_precision_that_begins_with_other_batches_than_fp32_ends_the_study(tmp_path: Path) -> None:
-    def other(request: Request) -> Reply:
-        assert request.case is not None
-        return training(request, **({"inputs_digest": "other"} if request.case.precision == "fp16_autocast" else {}))
-
-    with pytest.raises(UsageError, match="the inputs of mlp differ between trainings from seed 0"):
-        studied(tmp_path, Scripted(other, machine(CPU)))
 
 
 def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path: Path) -> None:
@@ -180,7 +115,7 @@ def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path
         return training(request)
 
     channel = Scripted(answer, machine(CPU))
-    run = studied(tmp_path, channel)
+    run = studied(STUDY, tmp_path, channel, ASKED)
     assert [precision for precision, _, _ in asked_for(channel)].count("fp16_pure") == 1
     assert list(run.failures) == [case_id for case_id in run.cases if "fp16_pure" in case_id]
     assert lacking(STUDY, run) == []
@@ -195,7 +130,7 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
         return training(request)
 
     channel = Scripted(answer, machine(CPU))
-    run = studied(tmp_path, channel)
+    run = studied(STUDY, tmp_path, channel, ASKED)
     assert asked_for(channel) == [("fp32", 0, "")]
     assert [failure.message for failure in run.failures.values()] == [
         "no fp32", *["its baseline fp32 failed: no fp32"] * len(LOW)
@@ -204,9 +139,9 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
 
 def test_settings_are_trained_of_fp16_autocast_beside_fp32_and_its_arms_and_gone_on_with(tmp_path: Path) -> None:
     asked = TrainingAsked(steps=5, seeds=1, setting=["all"])
-    run = studied(tmp_path, Scripted(interrupted_after(5), machine(CPU)), asked)
+    run = studied(STUDY, tmp_path, Scripted(interrupted_after(5), machine(CPU)), asked)
     channel = Scripted(training, machine(CPU))
-    again = resumed(run, channel)
+    again = resumed(STUDY, run, channel)
     assert [asked_in(request).arm for request in channel.asked] == [*SETTINGS][2:]
     assert [each.arm for each in again.every(Training)] == ["", "control", "reference", *SETTINGS]
     assert {case.precision for case in again.cases.values()} == {"fp32", "fp16_autocast"}

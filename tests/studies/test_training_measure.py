@@ -97,13 +97,6 @@ def test_every_precision_and_arm_sees_the_same_batches_in_the_same_order(monkeyp
     assert orders[0] == [*batches, *batches[:2]]
 
 
-def test_digests_are_the_workloads_in_every_arm_and_others_for_another_seed() -> None:
-    found = [trained(network(), precision, arm) for precision, arm in [("fp32", "control"), ("bf16_pure", "")]]
-    assert found[0].weights_digest == found[1].weights_digest
-    assert found[0].inputs_digest == found[1].inputs_digest
-    assert trained(network(seed=1), seed=1).weights_digest != found[0].weights_digest
-
-
 def test_the_control_begins_one_rounding_away_in_every_weight_that_is_not_zero() -> None:
     workload = network(nn.Linear(8, 3))
     with torch.no_grad():
@@ -116,14 +109,6 @@ def test_the_control_begins_one_rounding_away_in_every_weight_that_is_not_zero()
     assert bits[0, 0] == 0
     assert (bits.flatten()[1:] == 1).all()
     assert 0 < int((after > before).sum()) < before.numel() - 1
-
-
-def test_scores_are_of_held_out_data_and_improve() -> None:
-    found = trained(network(nn.Linear(8, 3)), steps=60)
-    assert [score.step for score in found.scores] == [0, 15, 30, 45, 49, 52, 56, 60]
-    assert all(score.decisions == 8 for score in found.scores)
-    assert found.scores[-1].loss < found.scores[0].loss
-    assert found.scores[-1].correct > found.scores[0].correct
 
 
 def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_fits_with_those_of_its_batches(
@@ -187,39 +172,6 @@ def test_a_fall_below_the_spacing_of_fp16_is_judged_by_weights_and_only_a_high_s
     }  # fmt: skip
 
 
-def test_dropout_is_switched_off_and_stays_so_after_a_score() -> None:
-    found = trained(network())
-    assert any("dropout layers were switched off" in note for note in found.notes)
-    never = [trained(network(nn.Sequential(nn.Dropout(share), nn.Linear(8, 3)))).losses for share in (0.9, 0.0)]
-    torch.testing.assert_close(never[0], never[1])
-
-
-class Rounds(nn.Module):
-    """Adds a large number and takes it away: fp32 keeps a few digits of its input, half none."""
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return (rows + 3000.0) - 3000.0
-
-
-def test_a_network_that_loses_its_input_in_half_is_seen_to_learn_nothing_there() -> None:
-    def make() -> Workload:
-        return network(nn.Sequential(Rounds(), nn.Linear(8, 3)))
-
-    full, half = trained(make(), steps=60), trained(make(), "bf16_pure", steps=60)
-    assert full.scores[-1].correct >= half.scores[-1].correct + 2
-    assert half.losses[-1] > 2 * full.losses[-1]
-
-
-def test_a_training_that_explodes_ends_there_with_what_it_had() -> None:
-    exploding = {"lr": 1e30, "loss": nn.functional.mse_loss, "targets": [torch.ones(8, 3)] * 4, "held_out": None}
-    found = trained(network(nn.Linear(8, 3), **exploding), "bf16_pure")
-    assert found.ended_at is not None
-    assert found.ended_at < STEPS - 1
-    assert len(found.losses) == found.ended_at + 1
-    assert found.fits[-1].step <= found.ended_at
-    assert found.error == ""
-
-
 def test_a_loss_that_never_fits_into_fp16_is_given_up() -> None:
     def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (output * 1e9).half().float().square().mean() + 0 * targets.sum()
@@ -232,14 +184,6 @@ def test_a_loss_that_never_fits_into_fp16_is_given_up() -> None:
     assert (found.first_nonfinite.phase, found.first_nonfinite.step) == ("forward", 0)
 
 
-def test_gradients_that_overflow_at_every_scale_end_a_training() -> None:
-    found = trained(network(nn.Linear(8, 3), loss=times(1e12)), "fp16_autocast", steps=100)
-    assert None not in found.losses
-    assert found.scales[-1][1] == LOWEST_SCALE / 2
-    assert found.first_nonfinite is not None
-    assert found.first_nonfinite.phase == "backward"
-
-
 def times(factor: float) -> Callable[..., torch.Tensor]:
     return lambda output, targets: factor * nn.functional.cross_entropy(output, targets)
 
@@ -248,18 +192,6 @@ def test_without_a_scaler_a_training_ends_where_the_weights_are_not_finite() -> 
     found = trained(network(nn.Linear(8, 3), loss=times(1e8)), "fp16_autocast", arm="no scaling")
     assert (found.ended_at, len(found.losses), found.scales) == (0, 1, [])
     assert found.nonfinite == {"weight": 1, "bias": 1}
-
-
-def test_a_single_overflow_goes_on_where_the_weights_stay_finite() -> None:
-    class Zeroing(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
-            return super().step(closure)
-
-    clipped = network(nn.Linear(8, 3), loss=times(1e8), optimizer=lambda parameters: Zeroing(parameters, lr=1e-2))
-    assert len(trained(clipped, "fp16_autocast", arm="no scaling").losses) == STEPS
 
 
 @pytest.mark.parametrize("setting", ["no scaling", "default"])
@@ -278,31 +210,6 @@ def test_looks_leave_no_trace_in_a_training(setting: str, monkeypatch: pytest.Mo
     assert [look for look in many.looks if look.step in [each.step for each in few.looks]] == few.looks
 
 
-def test_the_first_look_is_at_equal_weights_and_errs_by_fp16s_rounding() -> None:
-    (first, *_) = trained(network(nn.Linear(8, 3)), "fp16_autocast").looks
-    assert (first.step, first.nonzero) == (0, 27)
-    assert 1e-5 < (first.rel_l2 or 0) < 5e-3
-
-
-def test_gradients_that_underflow_are_counted_and_scaling_saves_them() -> None:
-    without, with_one = (
-        trained(network(nn.Linear(8, 3), loss=times(2e-7)), "fp16_autocast", arm=arm)
-        for arm in ("no scaling", "default")
-    )
-    assert sum(look.flushed for look in without.looks) > 0.3 * sum(look.nonzero for look in without.looks)
-    assert sum(look.flushed for look in with_one.looks) < 0.05 * sum(look.nonzero for look in with_one.looks)
-
-
-def test_sparse_gradients_are_looked_at_too() -> None:
-    module = nn.Sequential(nn.Embedding(10, 16, sparse=True), nn.Flatten(), nn.Linear(64, 4))
-    workload = Workload(
-        module=module, inputs=torch.randint(0, 10, (8, 4)), targets=torch.randint(0, 4, (8,)),
-        loss=nn.functional.cross_entropy,
-    )  # fmt: skip
-    found = trained(workload, "fp16_autocast", steps=3)
-    assert (found.error, found.looks[0].nonzero > 260) == ("", True)
-
-
 def test_the_scale_comes_down_until_gradients_fit_and_grows_again() -> None:
     arm = "init_scale=16777216 growth_interval=3"
     found = trained(network(nn.Linear(8, 3)), "fp16_autocast", steps=20, arm=arm)
@@ -311,17 +218,6 @@ def test_the_scale_comes_down_until_gradients_fit_and_grows_again() -> None:
     assert (scales[0], scales[first], scales[first + 3]) == (2.0**24, 2.0 ** (24 - first), 2.0 ** (25 - first))
     assert sum(found.nonfinite.values()) >= len(found.skipped) > 0
     assert found.looks[0].rel_l2 is None
-
-
-def test_skipped_steps_of_the_scalers_start_are_counted_and_training_goes_on() -> None:
-    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(output, targets) * 64
-
-    found = trained(network(nn.Linear(8, 3), loss=loss, lr=0.001), "fp16_autocast", steps=30)
-    assert found.ended_at is None
-    assert len(found.skipped) > 0
-    assert found.scales[-1][1] == 2.0 ** (16 - len(found.skipped))
-    assert len(found.losses) == 30
 
 
 class Refuses(nn.Module):
@@ -345,31 +241,11 @@ def test_what_a_step_in_half_raises_is_a_finding_and_in_fp32_an_error() -> None:
         trained(network(Refuses(torch.float32)))
 
 
-def test_that_memory_ran_out_in_half_is_raised() -> None:
-    class Large(nn.Linear):
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            if rows.dtype is torch.bfloat16:
-                raise torch.OutOfMemoryError("too much")
-            return super().forward(rows)
-
-    with pytest.raises(torch.OutOfMemoryError):
-        trained(network(Large(8, 3)), "bf16_pure")
-
-
 def test_one_batch_is_trained_on_over_and_over_which_is_said() -> None:
     one = network(inputs=torch.randn(8, 8), targets=torch.randint(0, 3, (8,)), held_out=None, optimizer=None)
     found = trained(one, steps=5)
     assert found.notes[:2] == [ONE_BATCH, UNNAMED]
     assert found.losses[-1] < found.losses[0]
-
-
-def test_losses_of_long_trainings_are_means_of_at_most_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = trained(network(), steps=10).losses
-    monkeypatch.setattr(measure, "MOST_LOSSES", 4)
-    found = trained(network(), steps=10)
-    assert found.every == 3
-    expected = [sum(each[:3]) / 3, sum(each[3:6]) / 3, sum(each[6:9]) / 3, each[9]]
-    assert found.losses == pytest.approx(expected)
 
 
 def by_hand(workload: Workload, dtype: torch.dtype, rates: list[float]) -> tuple[list[float], list[list[torch.Tensor]]]:
@@ -400,15 +276,6 @@ def test_a_training_under_a_recipe_follows_its_schedule() -> None:
     assert found.losses == pytest.approx(losses, rel=1e-5)
 
 
-def test_a_workload_may_bring_its_own_schedule() -> None:
-    def halving(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (4 * step / steps))
-
-    found = trained(plain(schedule=halving))
-    losses, _ = by_hand(plain(), torch.float32, [0.1 * 0.5 ** (4 * step / STEPS) for step in range(STEPS)])
-    assert found.losses == pytest.approx(losses, rel=1e-5)
-
-
 def test_the_schedule_goes_on_where_gradscaler_skips_steps_and_nothing_is_warned_of() -> None:
     rates = []
 
@@ -425,20 +292,6 @@ def test_the_schedule_goes_on_where_gradscaler_skips_steps_and_nothing_is_warned
                         "fp16_autocast")  # fmt: skip
     assert found.skipped
     assert rates[-STEPS:] == [0.5 ** (4 * step / STEPS) for step in range(STEPS)]
-
-
-def test_an_optimizer_without_a_learning_rate_trains() -> None:
-    class Fixed(torch.optim.Optimizer):
-        def __init__(self, parameters: Any) -> None:
-            super().__init__(parameters, {})
-
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:
-            for parameter in self.param_groups[0]["params"]:
-                parameter.sub_(0.1 * parameter.grad)
-
-    found = trained(network(nn.Linear(8, 3), optimizer=Fixed))
-    assert found.fits[-1].loss < found.fits[0].loss
 
 
 def test_a_network_that_a_users_own_precision_prepares_is_evaluated_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,10 +60,9 @@ def test_precisions_that_lose_nothing_are_seldom_said_to_regress(seeds: int, noi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seeds", [3, 5])
-@pytest.mark.parametrize(("full", "low"), [(0.1, 0.1), (0.5, 0.5), (2, 2), (0, 0.2), (0, 0.5), (0, 1), (0.25, 0.5)])
+@pytest.mark.parametrize(("seeds", "full", "low"), [(5, 0.1, 0.1), (3, 2, 2), (3, 0, 0.5), (5, 0, 1), (3, 0.25, 0.5)])
 def test_nor_are_those_that_vary_more_than_rounding_alone_does(seeds: int, full: float, low: float, shape: str):
-    found = verdicts(seeds, full, low, shape=shape, studies=2000)
+    found = verdicts(seeds, full, low, shape=shape, studies=1000)
     assert share(found, ChangeStatus.REGRESSED) <= 0.05
     assert share(found, ChangeStatus.IMPROVED) <= 0.05
 
@@ -74,29 +73,9 @@ def test_a_loss_of_one_point_is_found_with_three_seeds(paired: float, least: flo
     assert np.mean([each[3] is ChangeStatus.REGRESSED for each in found]) >= least
 
 
-def test_a_loss_of_one_point_is_found_in_the_only_precision():
-    found = verdicts(3, 0.2, 0.2, losses=(1,))
-    assert share(found, ChangeStatus.REGRESSED) >= 0.9
-
-
 def test_precisions_that_are_as_fp32_are_shown_to_be():
     found = verdicts(3, 0.1, 0.1)
     assert np.mean([one is ChangeStatus.UNCHANGED for each in found for one in each]) >= 0.95
-
-
-def test_a_precision_that_varies_far_more_does_not_hide_what_others_show():
-    loud = {"loud": [-0.02, 0.03, -0.04]}
-    quiet = {"first": [0.0, 0.001, -0.001], "second": [-0.011, -0.012, -0.01]}
-    judged = judge(quiet | loud, [0.001, -0.001, 0.0, 0.001, 0.0, -0.001], Metric(name=ACCURACY, decisions=DECISIONS))
-    assert [judged[name].verdict for name in ("first", "second")] == [ChangeStatus.UNCHANGED, ChangeStatus.REGRESSED]
-    assert judged["loud"].verdict is ChangeStatus.INCONCLUSIVE
-
-
-def test_the_spread_of_the_precisions_counts_where_rounding_alone_moves_nothing():
-    judged = judge({"a": [0.001, -0.02, -0.013], "b": [0.02, -0.003, 0.001]}, [0.0] * 6, Metric(name=ACCURACY))
-    assert judged["a"].verdict is ChangeStatus.INCONCLUSIVE
-    assert judged["a"].seeds_needed is not None
-    assert judged["a"].seeds_needed > 3
 
 
 def test_seeds_said_to_decide_do_where_there_is_no_difference():
@@ -119,23 +98,3 @@ def test_identical_precisions_are_unchanged_on_data_of_any_size(decisions: int):
     judged = judge({"same": [0.0, 0.0, 0.0]}, [0.0] * 6, Metric(name=ACCURACY, decisions=decisions))
     assert judged["same"].verdict is ChangeStatus.UNCHANGED
     assert judged["same"].high > 0
-
-
-def test_swapped_signs_mirror_the_verdict():
-    values, rounding = [-0.012, -0.011, -0.0125], [0.001, -0.002, 0.001, 0.0]
-    worse = judge({"a": values}, rounding, Metric(name=ACCURACY))["a"]
-    better = judge({"a": [-value for value in values]}, rounding, Metric(name=ACCURACY))["a"]
-    assert (worse.verdict, better.verdict) == (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
-    assert (worse.low, worse.high) == pytest.approx((-better.high, -better.low))
-
-
-def test_a_certain_loss_within_the_margin_is_no_regression():
-    judged = judge({"a": [-0.002, -0.0021, -0.0019]}, [0.0001, -0.0001] * 3, Metric(name=ACCURACY))["a"]
-    assert judged.high < 0
-    assert judged.verdict is ChangeStatus.UNCHANGED
-
-
-def test_one_seed_without_a_control_has_no_interval_and_no_verdict():
-    judged = judge({"a": [-0.5]}, [], Metric(name=ACCURACY))["a"]
-    assert judged.verdict is ChangeStatus.INCONCLUSIVE
-    assert judged.low is None

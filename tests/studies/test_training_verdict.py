@@ -3,7 +3,6 @@
 And what stored trainings say of the cases of a run that measured.
 """
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from ampbench.core.statement import Refusal, Undecided
 from ampbench.records.changes import ChangeStatus, Evidence, Status
 from ampbench.records.kinds import TRAINING
 from ampbench.records.measured import Score
-from ampbench.records.ranges import FirstNonfinite
 from ampbench.show.studies import lines
-from ampbench.store import StoredRun, gathered
+from ampbench.store import StoredRun
 from ampbench.studies.training import (
     Learned,
     Learns,
@@ -116,13 +114,6 @@ def test_what_to_do_is_said_first():
     ]
 
 
-def test_a_training_that_gives_up_in_one_seed_regresses():
-    stored = study(NULL | {"fp16_pure": [0.975, None, 0.97]})
-    assert told(stored)["fp16_pure"] == (ChangeStatus.REGRESSED, [Learns.BROKE])
-    broke = {"what": Trouble.LOSS, "step": 15, "seeds": 1, "of": 3, "count": 1}
-    assert facts(only(stored), Learns.BROKE) == broke
-
-
 def test_a_training_that_raises_regresses_with_what_it_raised():
     stored = study(NULL | {"bf16_pure": GOOD})
     rows = stored.several_of(Training)[case_of("bf16_pure").case_id]
@@ -153,19 +144,6 @@ def test_one_seed_gives_no_verdict_unless_it_gave_up():
     assert found["fp16_pure"][0] is ChangeStatus.REGRESSED
 
 
-def test_seeds_that_change_nothing_are_one_training():
-    found = told(study(NULL | {"bf16_pure": GOOD}, weights_digest="same", inputs_digest="same"))
-    assert found["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, [Learns.ONE_START])
-
-
-@pytest.mark.parametrize(("seeds", "digests"), [(1, {}), (3, {"weights_digest": "same", "inputs_digest": "same"})])
-def test_where_no_verdict_is_possible_there_is_no_interval(seeds: int, digests: dict[str, str]):
-    finals = {name: values[:seeds] for name, values in (NULL | {"bf16_pure": moved([-20, -21, -19])}).items()}
-    one = only(study(finals, seeds=seeds, **digests))
-    assert [(row.first.low, row.first.high) for row in one.rows] == [(None, None)] * 4
-    assert one.rows[-1].first.difference == pytest.approx(-0.025, abs=1e-3)
-
-
 SKIPPING = [(step, 2.0**-step) for step in range(STEPS + 1)]
 """A loss scale that every step lowers."""
 
@@ -187,22 +165,6 @@ def test_a_classifier_whose_loss_is_not_finite_at_the_end_regresses(seeds: int, 
     assert only(stored).rows[-1].first.mean is None
     overflowed(stored, "fp16_autocast", scales=SKIPPING)
     assert facts(only(stored), Learns.BROKE)["what"] is Trouble.GRADIENTS
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"scales": SKIPPING}, (Trouble.GRADIENTS, 1)),
-        ({"losses": [1.0] * 150 + [None] * 150}, (Trouble.LOSS, 151)),
-        ({"losses": [1.0] * 299 + [None]}, None),
-        ({"losses": [1.0, 0.5, None], "every": 100}, (Trouble.LOSS, 201)),
-    ],
-)
-def test_a_training_that_was_not_given_up_may_have_exploded_all_the_same(
-    changes: dict[str, Any], said: tuple[Trouble, int | None] | None
-):
-    one = structs.replace(training(case_of("fp16_autocast"), 0.5), **changes)
-    assert trouble(one, metrics_of([one])[0]) == said
 
 
 def ending(stored: StoredRun, precision: str, *ends: float, begin: float = 2.3, arm: str = "") -> StoredRun:
@@ -228,30 +190,6 @@ def test_a_training_loss_that_ends_worse_at_the_same_score_is_no_training_as_in_
     assert facts(one, Learns.APART)["by"] == pytest.approx(40)
 
 
-@pytest.mark.parametrize("ends", [(0.14, 0.11, 0.06), (0.105, 0.115, 0.1)])
-def test_whether_a_precision_trains_as_fp32_is_open_where_its_losses_do_not_tell(ends: tuple[float, ...]):
-    one = only(with_ends(*ends))
-    assert (one.judged[0].fit.verdict, one.judged[0].trains) == (ChangeStatus.INCONCLUSIVE, None)
-    assert [code for code, _ in codes(one)[:4]] == [Learns.OPEN, Learns.WITHIN, Learns.APART, Learns.SEEDS]
-
-
-def test_where_fp32s_training_loss_hardly_falls_the_margin_is_a_tenth_of_that():
-    stored = study(NULL | {"bf16_pure": GOOD})
-    for arm in ("", "control", "reference"):
-        ending(stored, "fp32", 0.1, 0.1, 0.1, begin=0.101, arm=arm)
-    one = only(ending(stored, "bf16_pure", 0.1003, 0.1003, 0.1003, begin=0.101))
-    assert one.fit.margin == pytest.approx(0.1 * 0.01)
-    assert one.judged[0].fit.verdict is ChangeStatus.REGRESSED
-
-
-def test_losses_below_zero_are_judged_relative_to_their_size():
-    stored = ending(study(NULL | {"bf16_pure": GOOD}), "bf16_pure", -3.5, -3.5, -3.5)
-    for arm in ("", "control", "reference"):
-        ending(stored, "fp32", -4, -4, -4, arm=arm)
-    one = only(stored)
-    assert (one.judged[0].fit.difference, one.judged[0].trains) == (pytest.approx(0.125), False)
-
-
 def test_without_a_fall_to_judge_by_only_scores_are_told():
     stored = study(NULL | {"bf16_pure": GOOD})
     for arm in ("", "control", "reference"):
@@ -259,19 +197,6 @@ def test_without_a_fall_to_judge_by_only_scores_are_told():
     one = only(stored)
     assert (one.fit.learns, one.judged[0].trains) == (False, None)
     assert [code for code, _ in codes(one)[:3]] == [Learns.OPEN, Learns.WITHIN, Learns.NO_RATIO]
-
-
-def test_a_control_whose_training_loss_differs_leaves_the_losses_open_and_the_scores_told():
-    stored = ending(study(NULL | {"bf16_pure": GOOD}), "fp32", 0.2, 0.21, 0.2, arm="control")
-    (row,) = only(stored).judged
-    assert (row.first.verdict, row.fit.verdict) == (ChangeStatus.UNCHANGED, ChangeStatus.INCONCLUSIVE)
-
-
-def test_a_training_loss_counts_where_the_score_is_open():
-    one = only(ending(study(NULL | {"bf16_pure": moved([3, -3, -8])}), "bf16_pure", 0.3, 0.3, 0.3))
-    assert one.judged[0].trains is False
-    assert [code for code, _ in codes(one)[:3]] == [Learns.FAILS, Learns.APART, Learns.APART]
-    assert facts(one, Learns.APART)["by"] == pytest.approx(200)
 
 
 def test_fp32_that_does_not_learn_is_said_first_and_nothing_is_concluded():
@@ -291,12 +216,6 @@ def test_a_control_that_differs_takes_every_verdict():
     assert codes(one) == [(Learns.INEXACT, "control")]
 
 
-def test_fp64_that_differs_is_remarked_on_and_verdicts_stay():
-    one = only(study(NULL | {"fp64": moved([10, 11, 12]), "bf16_pure": GOOD, "fp16_pure": [None] * 3}))
-    assert facts(one, Learns.INEXACT, "fp64") == {"control": 0}
-    assert [row.first.verdict for row in one.judged] == [ChangeStatus.REGRESSED, ChangeStatus.UNCHANGED]
-
-
 def test_seeds_that_fp32_did_not_end_are_left_out():
     stored = study(NULL | {"fp32": [0.97, None, None], "bf16_pure": [None, 0.97, 0.97]})
     assert told(stored)["bf16_pure"][0] is ChangeStatus.REGRESSED
@@ -307,54 +226,12 @@ def test_seeds_that_fp32_did_not_end_are_left_out():
     assert told(stored)["bf16_pure"] == (ChangeStatus.INCONCLUSIVE, [Learns.NO_RATIO])
 
 
-def test_an_fp32_that_explodes_is_said_first_and_once():
-    stored = study(
-        {"fp32": [None] * 3, "control": [None] * 3, "fp64": GOOD, "bf16_pure": GOOD, "fp16_pure": [None] * 3}
-    )
-    one = only(stored)
-    assert codes(one) == [(Learns.BROKE, "fp32"), (Learns.BROKE, "control")]
-    assert facts(one, Learns.BROKE, "fp32")["seeds"] == 3
-
-
 def test_what_is_not_decided_is_inconclusive_and_how_many_seeds_would_decide_is_told():
     one = only(study(NULL | {"bf16_pure": moved([3, -3, -8])}))
     assert [code for code, _ in codes(one)[:3]] == [Learns.OPEN, Learns.APART, Learns.SEEDS]
     assert facts(one, Learns.APART)["by"] == pytest.approx(1 / 3)
     one = only(study(NULL | {"bf16_pure": GOOD[:1], "fp16_pure": GOOD[:1]}))
     assert codes(one)[:2] == [(code, "fp16_pure and bf16_pure") for code in (Learns.OPEN, Learns.ONE_START)]
-
-
-def test_losses_decide_where_nothing_is_classified_and_less_is_better():
-    stored = with_losses({
-        "fp32": [2.0, 2.04, 1.96], "control": [2.002, 2.038, 1.96], "fp64": [1.998, 2.04, 1.962],
-        "bf16_autocast": [2.002, 2.042, 1.958], "fp16_pure": [None, 2.0, 2.0], "bf16_pure": [2.2, 2.24, 2.18],
-    })  # fmt: skip
-    one = only(stored)
-    rows = {row.name: row for row in one.judged}
-    assert {name: row.first.verdict for name, row in rows.items()} == {
-        "bf16_autocast": ChangeStatus.UNCHANGED, "fp16_pure": ChangeStatus.REGRESSED,
-        "bf16_pure": ChangeStatus.REGRESSED,
-    }  # fmt: skip
-    assert facts(one, Learns.BROKE)["what"] is Trouble.LOSS
-    assert rows["bf16_pure"].first.difference == pytest.approx(0.1034, abs=1e-4)
-    loss = facts(one, Learns.APART)
-    assert (loss["metric"], loss["by"], loss["less"]) == ("loss", pytest.approx(10.34, abs=1e-2), 0)
-
-
-def test_a_selection_shows_its_rows_beside_fp32_with_the_verdicts_of_all():
-    stored = study(WHOLE)
-    (one,) = learned([stored], [case_of("bf16_pure").case_id])
-    assert [row.name for row in one.rows] == ["fp32", "control", "fp64", "bf16_pure"]
-    assert one.rows[-1] == only(stored).rows[-1]
-    assert learned([stored], []) == []
-
-
-def test_workloads_and_devices_are_told_apart():
-    stored = study(WHOLE)
-    other = case_of("fp32", workload="characters")
-    stored = gathered(stored.path, stored.header, [other, training(other, 0.6)], stored)
-    assert [one.workload.partition("[")[0] for one in learned([stored])] == ["digits", "characters"]
-    assert learned([stored])[1].judged == []
 
 
 def with_falls(before: float, finals: dict[str, list[float | None]]) -> StoredRun:
@@ -370,16 +247,6 @@ HARDLY = {
     "fp32": [4.156, 4.157, 4.155], "control": [4.156, 4.1571, 4.155], "fp64": [4.1561, 4.157, 4.155],
     "bf16_autocast": [4.1561, 4.1571, 4.1551], "bf16_pure": [4.180, 4.181, 4.179],
 }  # fmt: skip
-
-
-def test_a_loss_is_judged_by_what_fp32s_own_falls_by_where_that_is_little():
-    one = only(with_falls(4.191, HARDLY))
-    assert one.metric.margin == pytest.approx(0.1 * 0.035 / 4.156, rel=1e-6)
-    assert {row.name: row.first.verdict for row in one.judged} == {
-        "bf16_autocast": ChangeStatus.UNCHANGED, "bf16_pure": ChangeStatus.REGRESSED,
-    }  # fmt: skip
-    assert codes(one)[0] == (Learns.FLAT, "fp32")
-    assert facts(one, Learns.FLAT)["learns"] == 1
 
 
 @pytest.mark.parametrize(
@@ -400,11 +267,6 @@ def measured(weights: str = "weights0", **header: object) -> StoredRun:
     stored.cases[BF16.case_id] = BF16
     stored.divergence[BF16.case_id] = make_divergence(BF16, weights_digest=weights)
     return stored
-
-
-def dated(stored: StoredRun, started_at: str, run: str) -> StoredRun:
-    header = structs.replace(stored.header, started_at=started_at, run=run)
-    return dataclasses.replace(stored, header=header)
 
 
 def test_a_case_that_trains_as_fp32_does_is_known_by_its_study():
@@ -430,43 +292,12 @@ def test_a_study_in_the_folder_replaces_the_verdict_of_one_step_where_runs_are_s
     assert (ampbench.load(path)["verdict_code"] == Refusal.TRAINS_WORSE).tolist() == [False, True]
 
 
-def test_of_one_that_does_not_it_is_told_by_how_much_it_ends_worse():
-    (found,) = trained_cases(measured(), [study(NULL | {"bf16_pure": moved([-20, -21, -19])})]).values()
-    assert not found.trains
-    assert found.worse == pytest.approx(0.025)
-    stored = with_ends(0.2, 0.2, 0.2)
-    (found,) = trained_cases(measured(), [stored]).values()
-    assert found.worse == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("finals", [{"bf16_pure": moved([3, -3, -8])}, {"bf16_pure": GOOD[:1]}])
-def test_what_a_study_leaves_open_says_nothing(finals: dict[str, list[float | None]]):
-    assert trained_cases(measured(), [study(NULL | finals)]) == {}
-
-
 def test_other_weights_another_machine_and_another_torch_say_nothing():
     stored = study(NULL | {"bf16_pure": GOOD})
     assert trained_cases(measured("other"), [stored]) == {}
     for name in ("host", "torch_version"):
         environment = structs.replace(stored.header.environment, **{name: "other"})
         assert trained_cases(measured(environment=environment), [stored]) == {}
-
-
-def test_of_two_studies_the_newer_counts():
-    older = dated(study(NULL | {"bf16_pure": GOOD}), "2026-01-01T00:00:00Z", "20260101T000000Z-bench-aaaaaa")
-    newer = dated(study(NULL | {"bf16_pure": [None] * 3}), "2026-01-02T00:00:00Z", "20260102T000000Z-bench-bbbbbb")
-    (found,) = trained_cases(measured(), [newer, older]).values()
-    assert (found.trains, found.study, found.worse) == (False, "study bbbbbb, 300 steps from 3 seeds", None)
-
-
-@pytest.mark.parametrize("readable", [True, False])
-def test_a_fall_of_a_few_spacings_of_the_readout_is_none_to_judge_by(readable: bool):
-    spacing = 2.0**-23
-    begin = 0.5 * (1 + (500 if readable else 3) * spacing)
-    one = only(scaled({"fp32": 0.5, "no scaling": 0.5, "default": begin}, begin, apart=0))
-    assert one.metric.learns is readable
-    assert facts(one, Learns.FLAT)["learns"] == readable
-    assert {row.trains for row in one.judged} == ({True, False} if readable else {None})
 
 
 def test_a_scale_is_needed_where_only_trainings_with_one_end_as_fp32_does():
@@ -482,17 +313,3 @@ def test_no_scale_is_needed_where_training_without_one_ends_as_fp32_does():
     one = only(scaled({"fp32": 0.2, "no scaling": 0.2, "default": 0.2}))
     assert codes(one)[0] == (Learns.NEEDLESS, "")
     assert (one.metric.name, codes(one)[-1]) == ("training loss", (Learns.SEEN, ""))
-
-
-def test_where_a_training_breaks_it_is_told_what_made_the_first_value_that_is_not_finite():
-    first = FirstNonfinite(operation="aten.mm", module="head", phase="forward", step=0, inputs_largest=300.0)
-    one = only(scaled({"fp32": 0.2, "no scaling": None}, first_nonfinite=first))
-    assert facts(one, Learns.BROKE, "no scaling")["first"].startswith("aten.mm in head")
-
-
-def test_a_setting_of_gradscaler_says_nothing_of_a_case_that_was_measured():
-    stored = scaled({"fp32": 0.2, "default": 0.2})
-    case = case_of("fp16_autocast")
-    run = StoredRun(path=Path("r"), header=make_header())
-    run.divergence[case.case_id] = make_divergence(case, weights_digest="weights0")
-    assert trained_cases(run, [stored]) == {}
