@@ -106,15 +106,3 @@ def test_what_the_step_raises_is_the_error_and_a_model_without_a_tensor_has_no_g
 
     assert compiled_graph(torch.nn.Linear(4, 4), failing).error == "ValueError: no"
     assert "no graph" in compiled_graph(torch.nn.Linear(4, 4), lambda forward: None).error
-
-
-def test_the_step_s_results_are_those_of_the_model():
-    model, batch, results = torch.nn.Linear(4, 4), torch.randn(2, 4), []
-
-    def step(forward):
-        with torch.no_grad(), autocast():
-            results.append(forward(batch))
-
-    compiled_graph(model, step)
-    step(model)
-    assert torch.equal(*results)

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 from torch.overrides import _get_current_function_mode_stack
@@ -16,8 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 import ampbench
-from ampbench.trace import modules
-from ampbench.trace.ledger import CallMode, trace_casts
+from ampbench.trace.ledger import trace_casts
 from tests.traced_programs import BF16, FP16, CastLog, autocast, conv_net, encoder, trace
 
 LINEAR = "torch.nn.functional.linear"
@@ -45,21 +43,6 @@ def test_a_linear_casts_bias_weight_and_input_and_then_runs_t_and_addmm():
     assert ledger.ops[4].inputs == ("bf16", "bf16", "bf16")
 
 
-def test_a_linear_given_half_casts_only_bias_and_weight():
-    lin, x = torch.nn.Linear(16, 16), torch.randn(4, 16).bfloat16()
-    assert kinds(trace(lambda: lin(x), lin)) == [("weight", "bias"), ("weight", "weight")]
-
-
-def test_the_next_layer_takes_a_half_activation_as_it_is_and_an_fp32_op_casts_it_back():
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    x, target = torch.randn(4, 8), torch.randn(4, 8)
-    with trace_casts(model) as ledger, autocast():
-        F.mse_loss(model(x), target)
-    activations = [cast for cast in ledger.casts if cast.what == "activation"]
-    assert [(cast.name, cast.to_dtype, cast.origin) for cast in activations] == [("1", "fp32", "autocast")]
-    assert ledger.ops[activations[0].operation].name == "aten.mse_loss"
-
-
 def test_the_second_use_of_a_weight_comes_from_the_cache():
     lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
     ledger = trace(lambda: lin(lin(x)), lin)
@@ -83,30 +66,6 @@ def test_nothing_is_reused_where_there_is_no_cache(leaving_out):
     assert ledger.cache_bytes == 0
 
 
-def test_a_new_autocast_region_casts_weights_anew():
-    lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
-    with trace_casts(lin) as ledger:
-        for _ in range(2):
-            with autocast():
-                lin(x)
-    assert [use.status for use in ledger.weights] == ["cast"] * 4
-    assert ledger.cache_bytes == (64 + 8) * 2
-
-
-def test_the_cache_holds_each_weight_once_however_many_steps_are_traced():
-    model, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with trace_casts(model) as ledger:
-        for _ in range(3):
-            optimizer.zero_grad()
-            with autocast():
-                loss = model(x).float().sum()
-            loss.backward()
-            optimizer.step()
-    assert len([cast for cast in ledger.casts if cast.cached]) == 6
-    assert ledger.cache_bytes == (64 + 8) * 2
-
-
 def test_inputs_activations_and_frozen_weights_are_never_cached():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 8))
     model[2].requires_grad_(False)
@@ -114,13 +73,6 @@ def test_inputs_activations_and_frozen_weights_are_never_cached():
     ledger = trace(lambda: (model(x), model(x)), model)
     assert {cast.name for cast in ledger.casts if cast.cached} == {"0.weight", "0.bias"}
     assert Counter(cast.name for cast in ledger.casts if cast.what == "weight")["2.weight"] == 2
-
-
-def test_a_weight_stored_in_the_dtype_is_not_cast():
-    lin, x = torch.nn.Linear(8, 8).bfloat16(), torch.randn(4, 8).bfloat16()
-    ledger = trace(lambda: lin(x), lin)
-    assert ledger.casts == []
-    assert [use.status for use in ledger.weights] == ["not needed", "not needed"]
 
 
 def test_a_slice_of_a_weight_has_its_name_and_no_place_in_the_cache():
@@ -131,25 +83,6 @@ def test_a_slice_of_a_weight_has_its_name_and_no_place_in_the_cache():
     assert {cast.tensor for cast in slices} == {cast.tensor for cast in slices}
     assert len({cast.tensor for cast in slices}) == 3
     assert [cast.cached for cast in ledger.casts if cast.name == "out_proj.weight"] == [True]
-
-
-def test_a_module_tells_the_dtypes_in_and_out_and_softmax_stays_low_on_a_cpu():
-    class Head(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear, self.softmax = torch.nn.Linear(8, 4), torch.nn.Softmax(-1)
-
-        def forward(self, x):
-            return {"probabilities": self.softmax(self.linear(x))}
-
-    head, x = Head(), torch.randn(2, 8)
-    ledger = trace(lambda: head(x=x), head)
-    rows = [(row.module, row.kind, row.inputs, row.outputs, row.parameters) for row in ledger.modules]
-    assert rows == [
-        ("", "Head", ("fp32",), ("bf16",), ()),
-        ("linear", "Linear", ("fp32",), ("bf16",), ("fp32",)),
-        ("softmax", "Softmax", ("bf16",), ("bf16",), ()),
-    ]
 
 
 def test_gradients_are_cast_back_in_the_backward_pass_of_their_module():
@@ -209,13 +142,6 @@ def test_a_conversion_in_the_users_code_is_explicit_inside_autocast_and_out(conv
     assert {cast.origin for cast in ledger.casts} == {"explicit"}
 
 
-def test_attention_without_a_fused_kernel_has_casts_of_its_own():
-    q = torch.randn(1, 2, 4, 8)
-    ledger = trace(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5))
-    origins = Counter((cast.origin, cast.to_dtype) for cast in ledger.casts)
-    assert origins == {("autocast", "bf16"): 3, ("internal", "fp32"): 3, ("internal", "bf16"): 2}
-
-
 def test_autocast_casts_the_parts_of_an_op_without_a_rule_in_inference_mode_too():
     x = torch.randn(3, 3)
     with torch.inference_mode(), autocast():
@@ -239,13 +165,6 @@ def test_an_op_of_the_users_own_computes_as_it_does_untraced():
             traced = product(a, b)
     assert torch.equal(traced, untraced)
     assert [operation.name for operation in ledger.ops] == ["ampbench_tests.product"]
-
-
-def test_sources_are_the_callers_lines():
-    lin, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
-    ledger = trace(lambda: lin(x), lin, sources=True)
-    assert {operation.source.rpartition(":")[0] for operation in ledger.ops} == {__file__}
-    assert trace(lambda: lin(x), lin).ops[0].source is None
 
 
 def test_time_is_measured_where_asked_for():
@@ -276,22 +195,6 @@ def test_a_shared_module_is_named_by_the_way_it_was_called():
     }
 
 
-def test_a_shared_module_is_not_named_below_one_whose_name_only_begins_like_that_of_its_caller():
-    class Outer(torch.nn.Module):
-        def __init__(self, shared):
-            super().__init__()
-            self.inner = torch.nn.ModuleList([shared])
-
-        def forward(self, x):
-            return self.inner[0](x)
-
-    shared = torch.nn.Linear(4, 4)
-    model = torch.nn.ModuleDict({"layer10": Outer(shared), "layer1": Outer(shared)})
-    x = torch.randn(2, 4)
-    ledger = trace(lambda: model["layer1"](x), model)
-    assert {operation.module for operation in ledger.ops} == {"layer1.inner.0"}
-
-
 def test_without_a_model_the_outermost_modules_name_themselves():
     first, second, x = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.randn(2, 4)
     ledger = trace(lambda: second(first(x)))
@@ -301,30 +204,6 @@ def test_without_a_model_the_outermost_modules_name_themselves():
         "Linear#2.bias",
         "Linear#2.weight",
     ]
-
-
-def test_functions_without_modules_are_traced():
-    x, weight = torch.randn(2, 4), torch.randn(4, 4, requires_grad=True)
-    ledger = trace(lambda: (F.linear(x, weight), F.linear(x, weight)))
-    assert [(cast.what, cast.cached) for cast in ledger.casts] == [
-        ("weight", True),
-        ("input", False),
-        ("input", False),
-    ]
-    assert {operation.module for operation in ledger.ops} == {""}
-    assert [use.status for use in ledger.weights] == ["cast", "reused"]
-
-
-def test_an_optimizers_step_is_a_phase_of_its_own_and_uses_no_weights():
-    model, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
-    optimizer = torch.optim.AdamW(model.parameters())
-    with trace_casts(model) as ledger:
-        with autocast():
-            loss = model(x).float().sum()
-        loss.backward()
-        optimizer.step()
-    assert [operation.phase for operation in ledger.ops][-1] == "optimizer"
-    assert [use.status for use in ledger.weights] == ["cast", "cast"]
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -342,18 +221,6 @@ def test_a_checkpointed_forward_pass_is_recomputed_inside_the_backward_pass(reen
     back = [cast for cast in ledger.casts if cast.phase == "backward"]
     assert {cast.name for cast in back} >= {"0.weight", "0.bias", "1.weight", "1.bias"}
     assert {cast.what for cast in back} == {"gradient"}
-
-
-def test_a_checkpointed_function_is_recomputed_too():
-    x, weight = torch.randn(2, 4), torch.randn(4, 4, requires_grad=True)
-    with trace_casts() as ledger:
-        with autocast():
-            loss = checkpoint(lambda: F.linear(x, weight).relu(), use_reentrant=False).float().sum()
-        loss.backward()
-    assert [(o.phase, o.recomputed) for o in ledger.ops if o.name == "aten.mm"][:2] == [
-        ("forward", False),
-        ("forward", True),
-    ]
 
 
 class Scaled(torch.autograd.Function):
@@ -398,57 +265,6 @@ def test_a_custom_function_converts_explicitly_in_its_module(how):
     assert [o.phase for o in ledger.ops if o.name == "aten.mm"] == ["forward", "backward", "backward"]
 
 
-def test_second_derivatives_are_backward_and_not_recomputed():
-    lin, x = torch.nn.Linear(4, 1), torch.randn(2, 4, requires_grad=True)
-    with trace_casts(lin) as ledger:
-        with autocast():
-            y = lin(x).float().tanh().sum()
-        (slope,) = torch.autograd.grad(y, x, create_graph=True)
-        slope.square().sum().backward()
-    assert not any(operation.recomputed for operation in ledger.ops)
-    assert {"forward", "backward"} == {operation.phase for operation in ledger.ops}
-
-
-def test_hooks_and_control_flow_on_data_are_traced_as_they_happen():
-    class Gate(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.low, self.high = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.high(x) if x.sum() > 0 else self.low(x)
-
-    model = Gate()
-    model.low.register_forward_pre_hook(lambda _, args: (args[0].double().float(),))
-    ledger = trace(lambda: (model(torch.ones(2, 4)), model(-torch.ones(2, 4))), model)
-    assert [o.module for o in ledger.ops if o.name == "aten.addmm"] == ["high", "low"]
-    hooked = [cast for cast in ledger.casts if cast.origin == "explicit"]
-    assert [(cast.from_dtype, cast.to_dtype, cast.module) for cast in hooked] == [
-        ("fp32", "fp64", "low"),
-        ("fp64", "fp32", "low"),
-    ]
-    assert hooked[1].made_by == hooked[0].index
-
-
-def test_a_recurrent_layer_uses_each_weight_once_a_call():
-    gru, x = torch.nn.GRU(4, 4), torch.randn(5, 2, 4)
-    ledger = trace(lambda: gru(x), gru)
-    assert len([operation for operation in ledger.ops if operation.name == "aten.addmm"]) > 1
-    assert Counter(use.name for use in ledger.weights).most_common(1)[0][1] == 1
-
-
-def test_traces_nest_and_see_the_same():
-    lin, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
-    with trace_casts(lin) as outer:
-        with trace_casts(lin) as inner, autocast():
-            lin(x).sum().backward()
-        with autocast():
-            lin(x)
-    assert outer.trace.ops[: len(inner.ops)] == inner.trace.ops
-    assert kinds(outer)[: len(inner.casts)] == kinds(inner)
-    assert len(outer.ops) > len(inner.ops)
-
-
 def states():
     return (
         len(_get_current_dispatch_mode_stack()),
@@ -481,23 +297,6 @@ def test_an_exception_leaves_the_program_as_it_was_and_the_ledger_readable(infer
     assert len(trace(lambda: model.first(x), model).casts) == 3
 
 
-def test_an_exception_that_the_program_catches_does_not_disturb_the_modules_names():
-    class Tries(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bad, self.good = torch.nn.Linear(3, 3), torch.nn.Linear(4, 4)
-
-        def forward(self, x):
-            try:
-                return self.bad(x)
-            except RuntimeError:
-                return self.good(x)
-
-    model, x = Tries(), torch.randn(2, 4)
-    ledger = trace(lambda: model(x), model)
-    assert [o.module for o in ledger.ops if o.name == "aten.addmm"] == ["good"]
-
-
 class Hidden(torch.Tensor):
     """A tensor whose ops run where no mode sees them."""
 
@@ -521,40 +320,6 @@ def test_what_a_tensor_subclass_runs_in_place_of_an_op_is_seen_or_else_the_op():
     assert "aten.add" in [op.name for op in ledger.ops]
 
 
-def test_a_tensor_subclass_without_ops_of_its_own_is_traced():
-    class Named(torch.Tensor):
-        pass
-
-    x = torch.randn(2, 4).as_subclass(Named)
-    lin = torch.nn.Linear(4, 4)
-    assert [cast.what for cast in trace(lambda: lin(x), lin).casts] == ["weight", "weight", "input"]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # TorchScript is both
-def test_a_scripted_module_is_cast_by_autocast_too():
-    scripted, x = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 4))), torch.randn(2, 4)
-    ledger = trace(lambda: scripted(x), scripted)
-    assert {(cast.what, cast.origin) for cast in ledger.casts} == {("weight", "autocast"), ("input", "autocast")}
-
-
-def test_fake_tensors_of_an_absent_device_are_traced():
-    with FakeTensorMode():
-        lin, x = torch.nn.Linear(4, 4, device="cuda"), torch.empty(2, 4, device="cuda")
-        with trace_casts(lin) as ledger:
-            torch.set_autocast_enabled("cuda", True)
-            try:
-                F.layer_norm(lin(x), (4,))
-            finally:
-                torch.set_autocast_enabled("cuda", False)
-    assert [(cast.what, cast.to_dtype) for cast in ledger.casts][-1] == ("activation", "fp32")
-    assert {cast.origin for cast in ledger.casts} == {"autocast"}
-
-
-def test_a_module_built_and_converted_in_the_block_has_weights():
-    ledger = trace(lambda: torch.nn.Linear(4, 4).half())
-    assert [(cast.what, cast.origin) for cast in ledger.casts] == [("weight", "explicit")] * 2
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch 2.11 imports what it deprecates
 @pytest.mark.parametrize("how", ["in place", "wrapped", "a part"])
 def test_compiled_modules_run_uncompiled_and_are_seen_whole(how):
@@ -567,16 +332,6 @@ def test_compiled_modules_run_uncompiled_and_are_seen_whole(how):
     ledger = trace(lambda: model(x), model)
     assert [op.name for op in ledger.ops] == plain
     assert [cast.what for cast in ledger.casts] == ["weight", "weight", "input"]
-
-
-def test_a_custom_op_is_one_op_with_what_autocast_casts_for_it():
-    with torch.library._scoped_library("casts_of", "DEF") as library:
-        library.define("halved(Tensor x) -> Tensor")
-        library.impl("halved", lambda x: (x.half() @ x.half().t()).float(), "CompositeExplicitAutograd")
-        lin, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
-        ledger = trace(lambda: torch.ops.casts_of.halved(lin(x).detach()), lin)
-    assert ledger.ops[-1].name == "casts_of.halved"
-    assert len(ledger.casts) == 3
 
 
 def test_inputs_that_an_op_promotes_inside_are_no_casts_and_have_their_bytes():
@@ -665,72 +420,33 @@ def test_traced_inference_is_bit_identical_on_the_fused_paths_too(build, shape, 
     assert [o.name for o in inner.ops] == [o.name for o in ledger.ops]
 
 
-INTERPOLATIONS = [
-    *[("nearest", 2, {}), ("nearest-exact", 2, {}), ("linear", 1, {}), ("bilinear", 2, {"align_corners": True})],
-    *[("bicubic", 2, {}), ("trilinear", 3, {}), ("area", 2, {})],
-]
-
-
-@pytest.mark.parametrize(("mode", "dims", "options"), INTERPOLATIONS)
-def test_interpolation_in_inference_is_the_kernel_that_runs_untraced(mode, dims, options):
-    torch.manual_seed(0)
-    x = torch.randn((2, 3, *[8] * dims), dtype=BF16)
-
-    def run():
-        return F.interpolate(x, scale_factor=2, mode=mode, **options)
-
-    counts = []
-    for grad_off in (torch.inference_mode, torch.no_grad):
-        with grad_off(), autocast():
-            untraced = run()
-            with trace_casts() as ledger:
-                assert torch.equal(run(), untraced)
-        counts.append([op.name for op in ledger.ops])
-    assert counts[0] == counts[1]
-
-
-@pytest.mark.parametrize("build", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
-def test_a_recurrent_network_in_inference_is_traced_as_it_runs(build):
-    torch.manual_seed(0)
-    model, x = build(8, 16).eval().requires_grad_(False), torch.randn(5, 2, 8)
-    ops = []
-    for grad_off in (torch.inference_mode, torch.no_grad):
-        with grad_off(), autocast():
-            untraced = model(x)[0]
-            with trace_casts() as ledger:
-                assert torch.equal(model(x)[0], untraced)
-        ops.append([op.name for op in ledger.ops])
-    assert ops[0] == ops[1]
-
-
-def test_rms_norm_in_inference_is_taken_apart_on_a_cpu_which_has_no_kernel_for_it():
-    norm, x = torch.nn.RMSNorm(8).bfloat16(), torch.randn(2, 8)
-    with torch.inference_mode(), autocast(), trace_casts() as ledger:
-        norm(x.bfloat16())
-    assert "aten._fused_rms_norm" not in [op.name for op in ledger.ops]
-
-
 NESTED = {
     "bilinear": lambda a: F.bilinear(a, a, torch.ones(4, 8, 8)),
     "affine_grid": lambda a: F.affine_grid(a[:2, :6].reshape(2, 2, 3), (2, 3, 4, 4), align_corners=False),
     "pinv": torch.linalg.pinv,
     "hfft2": lambda a: torch.fft.hfft2(a.float()),
     "complex pinv": lambda a: torch.view_as_real(torch.linalg.pinv(a.to(torch.complex64)).resolve_conj()),
+    "bicubic": lambda a: F.interpolate(a[None, None].to(BF16), scale_factor=2, mode="bicubic"),
+    "nearest": lambda a: F.interpolate(a[None, None].to(BF16), scale_factor=2, mode="nearest"),
+    "GRU": lambda a: FROZEN(a[:, None])[0],
 }
-"""Functions whose kernels run other ops: products, which autocast casts, or what is conjugated by name."""
+"""Functions whose kernels run other ops, or that inference runs by a kernel of its own."""
+FROZEN = torch.nn.GRU(8, 16).eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize("grad_off", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("name", NESTED)
-def test_a_kernel_that_runs_other_ops_computes_as_it_does_untraced(name, grad_off):
+def test_a_kernel_that_runs_other_ops_computes_as_it_does_untraced(name):
     torch.manual_seed(0)
-    x = torch.randn(6, 8)
-    with grad_off(), autocast():
-        untraced = NESTED[name](x)
-        with trace_casts():
-            traced = NESTED[name](x)
-    assert traced.dtype is untraced.dtype
-    assert torch.equal(traced, untraced)
+    x, ops = torch.randn(6, 8), []
+    for grad_off in (torch.inference_mode, torch.no_grad):
+        with grad_off(), autocast():
+            untraced = NESTED[name](x)
+            with trace_casts() as ledger:
+                traced = NESTED[name](x)
+        assert traced.dtype is untraced.dtype
+        assert torch.equal(traced, untraced)
+        ops.append([op.name for op in ledger.ops])
+    assert name not in ("bicubic", "nearest", "GRU") or ops[0] == ops[1]
 
 
 def test_a_ledger_keeps_no_tensor_alive():
@@ -753,47 +469,6 @@ def test_the_ledger_is_public_and_a_frame_has_a_row_per_op():
     assert frame["name"].tolist() == [operation.name for operation in ledger.ops]
     assert frame["what"].tolist()[:3] == ["weight", "weight", "input"]
     assert frame["what"].isna().tolist()[3:] == [True, True]
-
-
-def test_inputs_given_by_keyword_have_the_names_they_were_given_by():
-    class Named(torch.nn.Module):
-        def forward(self, left, *, right):
-            return left @ right
-
-    with ampbench.trace_casts() as ledger, autocast():
-        Named()(torch.randn(2, 2), right=torch.randn(2, 2))
-    assert {(cast.what, cast.name) for cast in ledger.casts} == {("input", "left"), ("input", "right")}
-
-
-def test_a_trace_is_of_inference_where_gradients_are_off_all_along():
-    lin, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
-    kinds = []
-    for grad in (torch.no_grad, torch.inference_mode, torch.enable_grad):
-        with ampbench.trace_casts(lin) as ledger, grad(), autocast():
-            lin(x)
-        kinds.append(ledger.trace.inference)
-    assert kinds == [True, True, False]
-
-
-def test_the_ops_of_a_loss_scaler_belong_to_the_optimizer():
-    lin = torch.nn.Linear(4, 4)
-    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(lin.parameters(), lr=0.1)
-    with ampbench.trace_casts(lin) as ledger:
-        with autocast(FP16):
-            loss = lin(torch.randn(2, 4)).float().sum()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert {op.phase for op in ledger.ops if op.name.startswith("aten._amp_")} == {"optimizer"}
-
-
-def test_a_trace_leaves_no_hook_behind():
-    from torch.nn.modules import module
-
-    before = len(module._global_forward_hooks_with_kwargs)
-    with ampbench.trace_casts(torch.nn.Linear(2, 2)):
-        pass
-    assert len(module._global_forward_hooks_with_kwargs) == before
 
 
 def test_everything_a_scaler_does_after_the_backward_pass_is_the_optimizer_s_and_casts_no_input():
@@ -869,15 +544,6 @@ def test_a_copy_into_a_tensor_of_another_floating_dtype_is_an_explicit_cast():
     assert len(ledger.casts) == log.casts == 5
 
 
-def test_the_gradient_of_a_copy_undoes_its_cast():
-    leaf = torch.randn(4, requires_grad=True)
-    with ampbench.trace_casts() as ledger:
-        torch.zeros(4).half().clone().copy_(leaf).sum().backward()
-    there, back = ledger.casts[-2:]
-    assert (there.phase, back.phase, back.from_dtype, back.to_dtype) == ("forward", "backward", "fp16", "fp32")
-    assert (back.origin, ledger.ops[back.index].forward) == ("explicit", there.index)
-
-
 def test_a_backward_op_has_the_forward_op_it_differentiates_and_a_cast_the_op_that_made_its_value():
     lin, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
     with ampbench.trace_casts(lin) as ledger:
@@ -902,24 +568,3 @@ def test_the_loss_begins_where_the_model_returns(given):
     assert ledger.ops[at - 1].module.endswith("1")
     assert not ledger.ops[at].module.endswith("1")
     assert trace(lambda: x + 1).trace.model_ops is None
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # TorchScript is both
-def test_a_frozen_module_that_is_first_called_in_the_block_runs():
-    class Twice(torch.nn.Module):
-        def forward(self, batch):
-            return batch * 2 * 3
-
-    x = torch.randn(2, 4)
-    frozen = torch.jit.freeze(torch.jit.trace(Twice().eval(), x))
-    with ampbench.trace_casts() as ledger:
-        traced = [frozen(x) for _ in range(3)]
-    assert all(torch.equal(one, x * 2 * 3) for one in traced)
-    assert {operation.name for operation in ledger.ops} == {"aten.mul"}
-
-
-def test_a_torch_without_that_list_of_hooks_is_traced(monkeypatch):
-    hooks = modules.ModuleStack(None, lambda *_: None, CallMode(lambda *_: None, sources=False), lambda: None)
-    with monkeypatch.context() as patch, hooks.hooked():
-        patch.setattr(modules, "module_hooks", object())
-    assert not module_hooks._global_forward_pre_hooks

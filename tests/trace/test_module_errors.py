@@ -2,13 +2,11 @@ import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.ranges import ranked
 from ampbench.trace.errors import watch_errors
-from ampbench.trace.keep_fp32 import keep_fp32
-from tests.planted_faults import FAULTS, FLUSHES, LARGE, SMALL
+from tests.planted_faults import FAULTS, FLUSHES, SMALL
 from tests.traced_programs import conv_net, encoder
 
 
@@ -28,15 +26,6 @@ def test_a_sum_of_4096_sixteens_overflows_fp16_and_not_bf16():
     row = errors_of(Sum(), sixteens)[""]
     assert (row.overflowed, row.elements, row.own_rel_l2) == (1, 1, None)
     assert errors_of(Sum(), sixteens, precision="bf16_pure")[""].overflowed == 0
-
-
-def test_adding_1e_4_to_1_is_lost_in_fp16():
-    class Add(torch.nn.Module):
-        def forward(self, x):
-            return x + 1e-4
-
-    row = errors_of(Add(), torch.ones(1))[""]
-    assert row.own_rel_l2 == pytest.approx(1e-4, rel=1e-3)
 
 
 @pytest.mark.parametrize(("precision", "half"), [("fp16_pure", torch.float16), ("bf16_pure", torch.bfloat16)])
@@ -90,44 +79,10 @@ def test_inputs_that_the_precision_cannot_hold_are_counted_apart():
     assert errors_of(model, x, precision="bf16_pure")["1"].inputs_overflowed == 0
 
 
-def test_dropout_draws_the_mask_of_the_fp32_call():
-    torch.manual_seed(0)
-    row = errors_of(torch.nn.Dropout(0.5), torch.randn(1000))[""]
-    assert row.own_rel_l2 == 0.0  # with another mask it would be near 1; doubling is exact
-
-
-def test_batch_normalisation_sees_the_statistics_of_before_the_call():
-    class Running(torch.nn.Module):
-        """Adds its count, which each call raises."""
-
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("count", torch.zeros(()))
-
-        def forward(self, x):
-            self.count += 1
-            return x + self.count
-
-    model = Running()
-    assert errors_of(model, torch.full((3,), 4.0))[""].own_rel_l2 == 0.0
-    assert model.count == 1
-
-
 def test_an_in_place_module_is_compared_on_its_input_of_before():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ELU(inplace=True))
     rows = errors_of(model, torch.randn(8, 4))
     assert 0 < rows["1"].own_rel_l2 < 1e-3
-
-
-def test_recurrent_and_shared_modules_and_tuples_are_compared():
-    lstm, x = torch.nn.LSTM(4, 4), torch.randn(3, 2, 4)
-    row = errors_of(lstm, x, precision="bf16_pure")[""]
-    assert row.elements == 24 + 8 + 8
-    assert 0 < row.own_rel_l2 < 0.05
-    assert lstm._flat_weights[0] is lstm.weight_ih_l0
-    shared = torch.nn.Linear(4, 4)
-    rows = errors_of(torch.nn.Sequential(shared, shared), x)
-    assert {name: row.elements for name, row in rows.items()} == {"0": 48}
 
 
 def test_what_cannot_run_in_half_says_so():
@@ -142,12 +97,6 @@ def test_what_cannot_run_in_half_says_so():
     assert row.note == "it does not run in fp16_pure: float32 only"
 
 
-def test_what_is_kept_in_fp32_is_not_compared():
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4)))
-    keep_fp32(model, "1")
-    assert set(errors_of(model, torch.randn(2, 4))) == {"0"}
-
-
 def test_the_user_s_hooks_run_once():
     model, heard = torch.nn.Linear(4, 4), []
     model.register_forward_pre_hook(lambda _, args: heard.append("pre") or (args[0] * 2,))
@@ -155,11 +104,6 @@ def test_the_user_s_hooks_run_once():
     row = errors_of(model, torch.randn(2, 4))[""]
     assert heard == ["pre", "post"]
     assert 0 < row.own_rel_l2 < 1e-2  # on the inputs that the hook made
-
-
-def test_integers_stay_integers():
-    rows = errors_of(torch.nn.Embedding(5, 3), torch.tensor([1, 2]))
-    assert 0 < rows[""].own_rel_l2 < 1e-3
 
 
 def test_fp32_is_no_shadow_and_unknown_precisions_are_named():
@@ -170,20 +114,11 @@ def test_fp32_is_no_shadow_and_unknown_precisions_are_named():
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("build", [*SMALL, *(pytest.param(build, marks=pytest.mark.slow) for build in LARGE)])
+@pytest.mark.parametrize("build", SMALL)
 def test_a_planted_fault_is_the_first_in_the_ranking(build, fault):
-    if build in LARGE:
-        pytest.importorskip("torchvision.models")
     model, x, name = build(fault)
     with watch_errors(model, "fp16_pure") as seen:
         model(x)
     worst = ranked(seen.modules)[0]
     assert worst.module == name
     assert worst.flushed / worst.elements > 0.9 if fault == FLUSHES else worst.overflowed > 0
-
-
-def test_the_fp32_networks_with_planted_faults_are_sound():
-    for build in SMALL:
-        for fault in FAULTS:
-            model, x, _ = build(fault)
-            assert F.relu(model(x)).isfinite().all()

@@ -53,11 +53,6 @@ def rescale(model):
             parameter.data.mul_(factor)
 
 
-def precision_and_recall(found, what):
-    right = found[what, True, True]
-    return right / (right + found[what, True, False]), right / (right + found[what, False, True])
-
-
 def test_an_overflowing_and_a_flushing_layer_are_predicted():
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -77,24 +72,6 @@ def test_an_overflowing_and_a_flushing_layer_are_predicted():
         ("flushes", True, True): 2,
         ("flushes", False, False): 3,
     }
-
-
-@pytest.mark.slow
-def test_predictions_on_ten_networks_are_precise_and_complete():
-    models = pytest.importorskip("torchvision.models")
-    found = Counter()
-    for turn in range(2):  # each half of the networks is rescaled once
-        for place, name in enumerate(NAMES):
-            torch.manual_seed(100 * turn + place)
-            model = models.get_model(name, weights=None)
-            if (place + turn) % 2:
-                rescale(model)
-            found += compare(model, torch.randn(2, 3, 64, 64))
-    for what in ("overflows", "flushes"):
-        assert found[what, True, True] > 20
-        precision, recall = precision_and_recall(found, what)
-        assert precision >= 0.95, found
-        assert recall >= 0.95, found
 
 
 @pytest.mark.slow

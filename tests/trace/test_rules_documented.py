@@ -1,23 +1,11 @@
 from ampbench.records.rules import CATEGORIES, PYTORCH_PAGE, XPU_REFERENCE
-from ampbench.trace.rules import SOURCES, document, documented_category, documented_ops, registered_ops
-
-
-def test_every_document_says_where_it_comes_from():
-    for source in SOURCES:
-        assert len(document(source)["source"]) > 40
-    assert "4e0ff98084d470b85e94fccdca7213f6580b1d5b" in document(PYTORCH_PAGE)["obtained"]
+from ampbench.trace.rules import document, documented_category, documented_ops, registered_ops
 
 
 def test_the_xpu_reference_speaks_of_xpu_only():
     assert documented_ops(XPU_REFERENCE, "cuda") is None
     assert documented_category(XPU_REFERENCE, "cpu", "aten::mm") is None
     assert documented_category(XPU_REFERENCE, "xpu", "aten::prelu") == "lower_precision"
-
-
-def test_the_two_documents_differ_about_prelu_and_binary_cross_entropy_on_xpu():
-    assert documented_category(PYTORCH_PAGE, "xpu", "aten::prelu") == "unlisted"
-    assert documented_category(XPU_REFERENCE, "xpu", "aten::binary_cross_entropy") == "float32"
-    assert documented_category(PYTORCH_PAGE, "cuda", "aten::binary_cross_entropy") == "banned"
 
 
 def test_names_of_documents_are_ops_of_the_dispatcher_with_all_their_overloads():
@@ -27,10 +15,6 @@ def test_names_of_documents_are_ops_of_the_dispatcher_with_all_their_overloads()
     assert documented_category(PYTORCH_PAGE, "cuda", "aten::conv_transpose2d.input") == "lower_precision"
     assert documented_category(PYTORCH_PAGE, "cpu", "aten::softmax.int") == "unlisted"
     assert documented_category(PYTORCH_PAGE, "cuda", "nn.functional.normalize") == "float32"
-
-
-def test_an_op_that_promotes_natively_is_documented_to_have_no_rule():
-    assert documented_category(XPU_REFERENCE, "xpu", "aten::add.Tensor") == "unlisted"
 
 
 def test_all_lists_hold_known_categories_and_no_name_twice():

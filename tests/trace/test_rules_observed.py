@@ -5,7 +5,6 @@ from ampbench.trace.dtypes import autocast_to, is_present, stood_in
 from ampbench.trace.rules import (
     SAMPLES,
     classify,
-    fill,
     find_inplace,
     find_op,
     find_out,
@@ -34,23 +33,12 @@ def test_fp32_inputs_in_the_low_dtype_are_lower_precision_even_where_the_kernel_
     assert classify({**UNTOUCHED, "fp32": trial(back, FP32)}, "float16") == "lower_precision"
 
 
-def test_a_cast_is_seen_although_the_kernel_was_never_reached():
-    stopped = call(casts=["float32 to float16"], error="RuntimeError: no such device")
-    nothing = call(error="RuntimeError: no such device")
-    assert classify({"fp32": trial(stopped, nothing), "lower": trial(nothing, nothing)}, "float16") == "lower_precision"
-
-
 def test_low_inputs_in_fp32_are_float32_by_a_cast_or_by_the_outputs_dtype():
     assert classify({**UNTOUCHED, "lower": trial(FP32, LOW)}, "float16") == "float32"
     by_dtype = call("float16", outputs=["float32"])
     assert classify({**UNTOUCHED, "lower": trial(by_dtype, LOW)}, "float16") == "float32"
     transform = trial(call("complex64"), call(error="NotImplementedError: Unsupported dtype BFloat16"))
     assert classify({**UNTOUCHED, "lower": transform}, "bfloat16") == "float32"
-
-
-def test_an_op_that_computes_in_fp32_by_itself_is_unlisted():
-    itself = call("float16", "float32", outputs=["float16"])
-    assert classify({**UNTOUCHED, "lower": trial(itself, itself)}, "float16") == "unlisted"
 
 
 def test_mixed_inputs_all_in_fp32_are_widest_unless_the_op_does_that_alone():
@@ -124,21 +112,6 @@ def test_autocast_of_an_absent_device_is_entered_and_left_without_a_trace():
     assert (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) == before
 
 
-def test_dtypes_are_given_to_floating_tensors_by_their_position_only():
-    filled = fill(SAMPLES["aten::scatter_add"], "cpu", lambda position: (torch.float16, torch.float32)[position])
-    assert [leaf.dtype for leaf in filled.args if isinstance(leaf, torch.Tensor)] == [
-        torch.float16,
-        torch.int64,
-        torch.float32,
-    ]
-
-
-def test_an_op_that_this_torch_has_not_is_not_found():
-    assert find_op("aten::no_such_op") is None
-    assert find_op("aten::addmm.no_such_overload") is None
-    assert find_op("nn.functional.softmin") is torch.nn.functional.softmin
-
-
 ATEN = torch.ops.aten
 
 
@@ -161,16 +134,3 @@ def test_addmm_can_be_autocast_but_not_in_place_nor_with_out_nor_in_fp64_nor_wit
         "in-place": "unchanged",
         "out=": "unchanged",
     }
-
-
-def test_cpu_autocast_changes_prod_although_its_dtype_is_given():
-    assert variants("aten::prod", "float32")["dtype="] == "changed"
-
-
-def test_an_op_without_other_forms_is_tried_with_fp64_and_integers_only():
-    assert set(variants("aten::smooth_l1_loss", "float32")) <= {"fp64", "integer", "out="}
-    assert "in-place" not in variants("aten::mse_loss", "float32")
-
-
-def test_a_python_function_has_no_forms():
-    assert set(variants("nn.functional.softmin", "unlisted")) <= {"fp64", "integer"}
