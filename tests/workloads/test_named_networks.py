@@ -22,7 +22,7 @@ from ampbench.records.run import Selection
 from ampbench.worker.data import Generator, weights_digest
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.worker.sources import build_workload, describe_workload, further_inputs
+from ampbench.worker.sources import build_workload, describe_workload
 from ampbench.workload import Workload
 from ampbench.workloads import named
 from ampbench.workloads.index import LIBRARIES, library_source
@@ -107,13 +107,6 @@ def test_a_normalisation_runs_with_the_statistics_of_a_batch_to_eight_bits() -> 
         assert torch.equal(fraction, fraction.round())
     assert (made.norm.momentum, int(made.norm.num_batches_tracked)) == (0.1, 0)
     assert all(tensor.dtype in (torch.float32, torch.int64) for tensor in made.state_dict().values())
-
-
-def test_statistics_are_found_once_for_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = benign(IMAGES, "found once")
-    monkeypatch.setattr(named, "_statistics", lambda *given: pytest.fail("found again"))
-    again = benign(IMAGES, "found once")
-    assert torch.equal(first.last.running_var, again.last.running_var)
 
 
 def test_the_statistics_of_the_last_network_are_kept_for_forked_processes_if_they_fit() -> None:
@@ -228,22 +221,6 @@ def test_a_language_model_of_billions_is_made_smaller_and_says_so() -> None:
     assert parameters("transformers:llama", hidden=256, layers=3)["hidden"] == 256
 
 
-def test_a_configuration_that_cannot_be_made_here_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers")
-    from ampbench.workloads import transformers_networks
-
-    monkeypatch.setattr(transformers_networks, "CONFIG_MAPPING", {"bert": lambda: Path("/no/such/file").read_text()})
-    found = describe_workload(source("transformers:bert"), {}, 0)
-    assert found.unavailable.startswith("transformers makes no default configuration of bert that says its size (File")
-
-
-def test_further_batches_are_the_rest_of_a_larger_one() -> None:
-    given = parameters("torchvision:squeezenet1_1")
-    further = further_inputs(source("torchvision:squeezenet1_1"), given, 0, 2)
-    whole = built("torchvision:squeezenet1_1", batch_size=3)
-    assert [inputs.tolist() for inputs, _ in further] == [whole.inputs[1:2].tolist(), whole.inputs[2:].tolist()]
-
-
 def test_nothing_is_fetched_nor_left_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
@@ -305,28 +282,10 @@ class TestWeights:
             parameters("torchvision:squeezenet1_1", weights=str(tmp_path / "text.pt"))
 
 
-def test_a_network_that_cannot_be_built_says_so_in_one_line() -> None:
-    given = parameters("torchvision:vit_b_16") | {"image": 33}
-    with pytest.raises(WorkloadError, match="torchvision:vit_b_16 cannot be built: AssertionError: Input shape indiv"):
-        build_workload(source("torchvision:vit_b_16"), given, 0)
-
-
 def test_a_library_that_cannot_be_imported_is_no_stop() -> None:
     broken = structs.replace(source("torchvision:resnet18"), module="no_such_module")
     found = describe_workload(broken, {}, 0)
     assert found.unavailable.startswith("torchvision cannot be imported (ModuleNotFoundError")
-
-
-def spread(values: torch.Tensor) -> nn.BatchNorm1d:
-    layer = nn.BatchNorm1d(2, momentum=1.0)
-    layer.train()(values)
-    return layer
-
-
-def test_what_hardly_differs_between_samples_is_not_magnified() -> None:
-    mean, variance = named._settled_statistics(spread(torch.tensor([[1000.0, 0.0], [1000.5, 1.0]])))
-    assert mean.tolist() == pytest.approx([1000.25, 0.5], rel=0.01)
-    assert variance.tolist() == pytest.approx([(1000.25 / named.STEADY) ** 2, 0.5], rel=0.01)
 
 
 def sampled(library: str, count: int, seed: int) -> Iterator[str]:
@@ -347,9 +306,9 @@ def sampled(library: str, count: int, seed: int) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-def test_the_errors_of_thirty_networks_agree_with_an_independent_computation() -> None:
+def test_the_errors_of_twelve_networks_agree_with_an_independent_computation() -> None:
     timm = pytest.importorskip("timm")
-    for name in sampled("timm", 30, 7):
+    for name in sampled("timm", 12, 7):
         planned = plan_cells(
             Selection(workloads=[f"timm:{name}"], precisions=["bf16_autocast"], phases=["inference"], preset="tiny")
         )

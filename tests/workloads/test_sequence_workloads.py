@@ -6,11 +6,10 @@ import pytest
 import torch
 from built_workloads import build
 
-from ampbench.core.precisions import FP64
 from ampbench.worker.machine import Cpu
 from ampbench.worker.network import build_network
 from ampbench.worker.step import InferenceStep, TrainingStep, build_step
-from ampbench.workloads.sequence import ADAPTER_SCALE, Decode, LowRank, rotate
+from ampbench.workloads.sequence import Decode, LowRank, rotate
 from tests.worker.conftest import make_case
 
 SIZES = {"depth": 2, "width": 32, "heads": 2, "vocabulary": 64, "sequence_length": 12}
@@ -70,23 +69,3 @@ def test_adapters_are_trained_in_fp32_and_what_they_adapt_stays_in_bf16(precisio
     assert {after[name].dtype for name in adapters} == {torch.float32}
     assert {name for name in after if not torch.equal(before[name], after[name])} == adapters
     assert len(step.optimizer.state) == len(adapters)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("storage", [torch.float32, torch.float64])
-def test_an_adapted_layer_is_its_own_and_a_product_of_low_rank(storage: torch.dtype) -> None:
-    layer = LowRank(6, 5, 2)
-    for parameter in layer.parameters():
-        parameter.normal_()
-    x = torch.randn(3, 6, dtype=storage)
-    layer.lower.data, layer.upper.data = layer.lower.to(storage), layer.upper.to(storage)
-    whole = layer.weight.to(storage) + ADAPTER_SCALE * layer.upper @ layer.lower
-    assert torch.allclose(layer(x), x @ whole.T)
-
-
-def test_the_reference_of_adapters_has_the_weights_that_are_kept_in_half() -> None:
-    workload = build("lora")
-    exact = build_network(workload, make_case("fp32", phase="training"), Cpu(), precision=FP64).module
-    for name, parameter in exact.named_parameters():
-        assert parameter.dtype is torch.float64
-        assert torch.equal(parameter, workload.module.get_parameter(name).double())

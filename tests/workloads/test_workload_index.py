@@ -61,24 +61,9 @@ def test_every_module_has_its_layer_and_the_torch_free_ones_their_border():
     assert {path.stem.rpartition("_")[2] for path in measuring - free} == {"measure"}
 
 
-def test_the_documented_convolution_has_its_documented_size_at_preset_large():
-    assert resolve_parameters(WORKLOADS["simple_conv"], "large") == {"image": 224, "batch_size": 64}
-
-
 def test_an_unknown_parameter_is_answered_with_the_nearest_names():
     with pytest.raises(UnknownNameError, match=r"unknown parameter of resnet18 'batch': did you mean batch_size\?"):
         resolve_parameters(WORKLOADS["resnet18"], "tiny", {"batch": 4})
-
-
-def test_overrides_replace_a_preset_and_keep_its_order():
-    parameters = resolve_parameters(WORKLOADS["mlp"], "tiny", {"batch_size": 3, "width": 48})
-    assert list(parameters.items()) == [
-        ("features", 32),
-        ("depth", 2),
-        ("width", 48),
-        ("classes", 10),
-        ("batch_size", 3),
-    ]
 
 
 @pytest.mark.parametrize("value", [1.5, "8", True])

@@ -1,8 +1,6 @@
 """What is drawn: the same on every machine and torch version, another for every seed, a batch a prefix of a larger."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ from built_workloads import DIGESTS, HEAVY, HERE, batch, build, digests, leaves
 
 from ampbench.worker.data import named_tensors
 from ampbench.worker.sources import items_per_step
-from ampbench.workloads.index import FAMILIES, WORKLOADS
+from ampbench.workloads.index import WORKLOADS
 
 EACH = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in HERE]
 RECORDED = json.loads(DIGESTS.read_text())
@@ -45,14 +43,6 @@ def test_another_seed_gives_other_values_everywhere(name):
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_inputs_and_weights_are_neither_zeros_nor_constants(name):
-    workload = build(name)
-    for leaf in [*leaves(batch(workload)[0]), *workload.module.parameters()]:
-        assert leaf.numel() == 1 or leaf.min() != leaf.max()
-        assert leaf.count_nonzero() > 0.9 * leaf.numel()
-
-
-@pytest.mark.parametrize("name", EACH)
 def test_a_workload_is_fp32_on_the_cpu_and_says_its_version_and_items(name):
     workload = build(name, batch_size=3)
     trained = {parameter.dtype for parameter in workload.module.parameters() if parameter.requires_grad}
@@ -60,16 +50,6 @@ def test_a_workload_is_fp32_on_the_cpu_and_says_its_version_and_items(name):
     assert {tensor.device.type for _, tensor in named_tensors(workload.module)} == {"cpu"}
     assert workload.version == WORKLOADS[name].version
     assert items_per_step(workload) in (3, 3 * WORKLOADS[name].preset("tiny").get("sequence_length", 1))
-
-
-@pytest.mark.slow
-def test_only_workloads_that_need_torchvision_or_scikit_learn_import_it():
-    code = (
-        f"import sys, {', '.join(f'ampbench.workloads.{family}' for family in FAMILIES)}\n"
-        "print({'torchvision', 'sklearn'} & set(sys.modules))"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "set()"
 
 
 @pytest.mark.skipif("roi_head" not in HERE, reason="needs torchvision")
