@@ -3,6 +3,7 @@
 Dtypes are named like attributes of `torch` ("float32"), so the table needs no torch.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -164,7 +165,7 @@ class Format(NamedTuple):
     """A binary format: `digits` of precision, the hidden one included, exponents of normal numbers, and magnitudes.
 
     `largest` is the largest finite number, and `normal` the smallest normal one. Rounding to nearest takes `overflow`
-    and more to infinity: half a unit above the largest; and `flush` and less to zero: half the smallest subnormal.
+    and more beyond the largest, and `flush` and less to zero: half the smallest subnormal.
     """
 
     name: str
@@ -175,6 +176,12 @@ class Format(NamedTuple):
     overflow: float
     normal: float
     flush: float
+
+    @property
+    def border(self) -> float:
+        """The power of two half a unit above `overflow`; `overflow` itself where the highest exponent is cut short."""
+        whole = (2.0 - 2.0 ** (1 - self.digits)) * 2.0**self.highest
+        return 2.0 ** (self.highest + 1) if self.largest == whole else self.overflow
 
 
 def _format(name: str, digits: int, highest: int, lowest: int) -> Format:
@@ -187,9 +194,19 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 """The low formats by their short names: IEEE 754's binary16, and the upper half of binary32."""
 
+FLOAT8: Mapping[str, Format] = MappingProxyType(
+    {
+        "float8_e4m3": _format("float8_e4m3", 4, 8, -6)._replace(largest=448.0, overflow=math.nextafter(464.0, 500.0)),
+        "float8_e5m2": _format("float8_e5m2", 3, 15, -14),
+    }
+)
+"""The formats of 8 bits (arXiv 2209.05433). e4m3 has no infinity, and its largest bit pattern, 480, is NaN: the tie at
+464 still rounds to 448."""
+
 
 def find_format(dtype: str) -> Format:
-    """Return the format of a short dtype; raises `UnknownNameError` for a dtype outside `FORMATS`."""
-    if dtype not in FORMATS:
-        raise UnknownNameError("low dtype", dtype, FORMATS)
-    return FORMATS[dtype]
+    """Return the format of a short dtype; raises `UnknownNameError` for a dtype outside `FORMATS` and `FLOAT8`."""
+    known = {**FORMATS, **FLOAT8}
+    if dtype not in known:
+        raise UnknownNameError("low dtype", dtype, known)
+    return known[dtype]

@@ -52,7 +52,7 @@ class _Layout:
         return (2 * self.bias + 1) << self.mantissa
 
 
-_LAYOUTS = {torch.float32: _Layout(torch.int32, 23, 127), torch.float64: _Layout(torch.int64, 52, 1023)}
+LAYOUTS = {torch.float32: _Layout(torch.int32, 23, 127), torch.float64: _Layout(torch.int64, 52, 1023)}
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def count_chunks(chunks: Iterable[torch.Tensor]) -> Counts:
     """Return the magnitudes of floating tensors of one dimension, put together; none may be empty."""
     counts = Counts()
     for chunk in chunks:
-        _count(chunk if chunk.dtype in _LAYOUTS else chunk.float(), counts)  # every narrower dtype fits into fp32
+        _count(chunk if chunk.dtype in LAYOUTS else chunk.float(), counts)  # every narrower dtype fits into fp32
     return counts
 
 
@@ -120,7 +120,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _count(values: torch.Tensor, counts: Counts) -> None:
-    layout, elements = _LAYOUTS[values.dtype], len(values)
+    layout, elements = LAYOUTS[values.dtype], len(values)
     bits = _magnitude_bits(values, layout)
     largest = bits.max().view(values.dtype).item()
     spread = _SPREAD if elements > _FEW else 0
