@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ampbench.watching.loop import watch
     from ampbench.workload import Workload
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __all__ = [
     "AmpbenchError",
