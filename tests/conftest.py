@@ -1,5 +1,6 @@
 """What every test may rely on, and what none may leave behind."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -8,19 +9,21 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis.internal.conjecture import providers
 
 from ampbench.drive import servers
 from ampbench.drive.servers import start_server
 from tests.forked_servers import Template
 
-# An example may be the first to import scipy, or wait for a busy machine: that is no failure.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
-# Looking for constants in the 500 modules of this repository takes each process three seconds, to no test's gain.
-providers._get_local_constants = lambda: providers._local_constants
+with contextlib.suppress(ModuleNotFoundError):  # of the dev group, without which the tests that need it are skipped
+    import hypothesis
+    from hypothesis.internal.conjecture import providers
+
+    # An example may be the first to import scipy, or wait for a busy machine: that is no failure.
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
+    # Looking for constants in the 500 modules of this repository takes each process three seconds, to no test's gain.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -36,11 +36,6 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(built: Path) -
     assert set(names) == package_files()
 
 
-def test_type_checkers_are_told_that_the_package_is_typed(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    assert zipfile.ZipFile(wheel).read("ampbench/py.typed") == b""
-
-
 def test_the_source_archive_has_what_the_tests_read(built: Path) -> None:
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
@@ -78,3 +73,27 @@ def test_no_comprehension_binds_a_name_that_another_in_its_function_has_of_the_m
         for name, line, names in clashes(symtable.symtable(path.read_text(), str(path), "exec"))
     ]
     assert told == []
+
+
+WITHOUT_THE_DEV_GROUP = """
+import sys
+from functools import partial
+from importlib.machinery import PathFinder
+
+def find_spec(find, name, *given):
+    return None if name.partition(".")[0] in sys.argv[1].split() else find(name, *given)
+
+PathFinder.find_spec = partial(find_spec, PathFinder.find_spec)
+import pytest
+sys.exit(pytest.main(["-p", "no:hypothesispytest", "-p", "no:cacheprovider", "--collect-only", "-rs", *sys.argv[2:]]))
+"""
+
+
+def test_tests_that_need_a_library_of_the_dev_group_are_skipped_by_its_name() -> None:
+    missing = "hypothesis bs4 html5lib playwright"
+    files = ["tests/core/test_units.py", "tests/report/test_page.py", "tests/core/test_metrics.py"]
+    command = [sys.executable, "-c", WITHOUT_THE_DEV_GROUP, missing, *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "needs hypothesis: pip install --group dev" in done.stdout
+    assert "test_the_documented_columns" in done.stdout

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ampbench.cli.main import GROUPS, VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +124,8 @@ def commands(page: str) -> list[Command]:
 def _lines(fence: Fence) -> Iterator[tuple[int, str]]:
     """Yield line and text of the commands of a fence; a line that ends with a backslash goes on in the next."""
     if fence.language in ("yaml", "yml"):
+        import yaml  # of the dev group, and this module is imported by a conftest
+
         yield from ((fence.line, text) for one in runs(yaml.safe_load(fence.text)) for text in one.splitlines())
     if fence.language not in ("", "text", *_SHELL):
         return

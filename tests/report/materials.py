@@ -14,6 +14,7 @@ from ampbench.report.views import Part, View, study_parts
 from ampbench.store import StoredRun
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+NO_CHROMIUM = "there is no Chromium: `apt install chromium`, or give another one that name in a folder of the PATH"
 RESULTS = Path(__file__).parents[2] / "results"
 SUITE_RUN = "20261121T031846Z-vm-ecda2f"
 HISTORY = (
