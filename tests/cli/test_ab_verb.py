@@ -2,19 +2,14 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ampbench.judge.compare import judge_self
-from ampbench.records.changes import Comparison
 from ampbench.records.run import Arm
-from ampbench.show.comparison import control_document
 from tests.ab.test_arms import git
-from tests.judge.test_compare import against_itself
 from tests.stored_runs import make_case, write_run
 
 Run = Callable[..., Any]
@@ -51,17 +46,6 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
     assert said in found.err
     assert found.err.count("\n") == 1
     assert not (tmp_path / "results").exists()
-
-
-def test_what_an_arm_against_itself_says_names_rate_and_effects() -> None:
-    def told(comparison: Comparison) -> str:
-        (section,) = control_document(judge_self(comparison, [])).sections()
-        return "\n".join(block.title for block in section.blocks)
-
-    said = told(against_itself())
-    assert "false alarms: 0 of 2 cases (95%: at most 66% of the 2 that could raise one, Wilson)" in said
-    assert "proven unchanged: 2 of 2 cases" in said
-    assert "false alarms: 1 of 2 cases" in told(against_itself(factor=1.1))
 
 
 @pytest.fixture
@@ -151,29 +135,6 @@ def test_a_layer_that_runs_in_fp32_in_one_arm_explains_what_it_costs_whenever_it
     assert "linear: bf16 → fp32 in second" in folded.out
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("heeding_interrupts")
-def test_a_session_that_is_interrupted_says_what_it_has_and_how_to_see_it(tmp_path: Path) -> None:
-    import signal
-    import sys
-    import time
-
-    command = [sys.executable, "-m", "ampbench", "ab", "--baseline", "here", "--candidate", "X=1", "mlp", "--preset"]
-    command += ["tiny", "--precision", "fp32", "--phase", "inference", "--metric", "time", "--results", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 300
-    while not (len(files := list(tmp_path.glob("runs/*"))) == 2 and all('"round"' in one.read_text() for one in files)):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert "interrupted: both arms are stored; ampbench compare" in err
-    assert "inconclusive" in out
-
-
 @pytest.mark.parametrize("judged", ["--candidate=here", "--candidate=X=1"])
 def test_time_that_is_over_before_anything_can_be_compared_is_exit_5_and_how_to_see_it_is_said(
     ampbench: Run, judged: str
@@ -186,18 +147,6 @@ def test_time_that_is_over_before_anything_can_be_compared_is_exit_5_and_how_to_
     assert said
     assert said[1].endswith(" --metric time")
     assert ampbench(*said[1].split()).code == 0
-
-
-@pytest.mark.slow
-def test_another_environment_variable_of_no_effect_is_no_change(ampbench: Run, tmp_path: Path) -> None:
-    found = ampbench(
-        "ab", "mlp", "--preset", "tiny", "--precision", "fp32", "--phase", "inference", "--threads", "1",
-        "--baseline", "here", "--candidate", "NO_EFFECT=1", "--budget", "60", "--json",
-    )  # fmt: skip
-    findings = json.loads(found.out)["findings"]
-    assert found.code == 0
-    assert {one["status"] for one in findings} <= {"unchanged", "inconclusive"}
-    assert {one["status"] for one in findings if one["kind"] != "time"} == {"unchanged"}
 
 
 def test_an_arm_cannot_be_resumed_as_a_run(ampbench: Run, tmp_path: Path) -> None:

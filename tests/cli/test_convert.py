@@ -12,20 +12,11 @@ import pytest
 
 from ampbench.convert import FORMATS
 from ampbench.records.measured import Reading, Skip
-from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
+from tests.stored_runs import COMPLETE, make_case, make_round, write_run
 
 Run = Callable[..., Any]
 
 CASE, BF16 = make_case("fp32"), make_case("bf16_pure")
-
-
-def write(results: Path, run: str, seconds: float, *cases: Any, **header: Any) -> Path:
-    chosen = cases or (CASE,)
-    rounds = [
-        make_round(case, seconds=seconds * (1 + number / 1000), number=number) for case in chosen for number in range(4)
-    ]
-    memory = [make_memory(case, int(1e9 * seconds)) for case in chosen]
-    return write_run(results, list(chosen), *rounds, *memory, COMPLETE, run=run, **header)
 
 
 @pytest.mark.parametrize("name", list(FORMATS))
@@ -81,27 +72,6 @@ def test_o_writes_the_file_and_says_so_on_stderr(results: Path, tmp_path: Path, 
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE((tmp_path / "run.xml").stat().st_mode) == 0o666 & ~umask
-
-
-@pytest.mark.parametrize("target", ["missing/run.xml", ".", "/dev/full"])
-def test_a_place_that_cannot_be_written_is_an_error_in_one_line(
-    target: str, results: Path, tmp_path: Path, ampbench: Run
-) -> None:
-    before = sorted(tmp_path.iterdir())
-    said = ampbench("convert", "latest", "--to", "junit", "--results", results, "-o", target)
-    assert said.code == 2
-    assert said.err.startswith(f"ampbench: error: cannot write {target}: ")
-    assert said.err.count("\n") == 1
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:
-    (path,) = (results / "runs").iterdir()
-    with path.open("ab") as file:
-        file.write(b'{"round":')
-    said = ampbench("convert", "latest", "--to", "junit", "--results", results)
-    assert said.code == 0
-    assert "ends in a cut line, which was left out" in said.err
 
 
 @pytest.fixture

@@ -84,10 +84,6 @@ def test_json_has_everything(machine: Run, ampbench: Run) -> None:
     assert "results" not in document
 
 
-def test_other_formats_are_refused(machine: Run, ampbench: Run) -> None:
-    assert ampbench("doctor", "--format", "csv").code == 2
-
-
 def test_whole_results_are_exit_0_and_damaged_ones_exit_3(machine: Run, results: Path, ampbench: Run) -> None:
     said = ampbench("doctor", "--results", results)
     assert said.code == 0
@@ -100,9 +96,3 @@ def test_whole_results_are_exit_0_and_damaged_ones_exit_3(machine: Run, results:
     said = ampbench("doctor", "--results", results, "--json")
     assert said.code == 3
     assert list(json.loads(said.out)["results"].values()).count(None) == 1
-
-
-def test_a_results_folder_that_is_not_there_is_a_usage_error(machine: Run, tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("doctor", "--results", tmp_path / "nothing")
-    assert said.code == 2
-    assert "there is no results folder" in said.err

@@ -311,22 +311,6 @@ def test_a_server_that_starts_no_more_leaves_what_was_seen_and_how_to_go_on(
 
 
 @pytest.mark.parametrize("kind", PIECES)
-def test_a_server_that_starts_no_more_before_anything_was_seen_leaves_no_run(
-    kind: str, channel: Replayed, tmp_path: Path, ampbench: Run
-) -> None:
-    def dies(number: int, request: Request) -> Reply | None:
-        channel.opens = starts_no_more
-        case_id = request.case.case_id if request.case else ""
-        return Reply(failure=Failure(case_id=case_id, stage=request.task, cause="killed", message="gone"))
-
-    channel.ending = dies
-    told = ampbench(*command(kind))
-    assert (told.code, told.out) == (5, "")
-    assert told.err == "ampbench: error: no worker could start: no more processes\n"
-    assert list_runs(tmp_path / "results") == []
-
-
-@pytest.mark.parametrize("kind", PIECES)
 def test_what_finds_no_room_on_the_disk_is_told_all_the_same(
     kind: str, channel: Replayed, tmp_path: Path, ampbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import ampbench as library
+from ampbench.errors import UsageError
 from ampbench.records.measured import Skip
 from ampbench.store import list_runs
 from tests.range_passes import origin_pass, range_pass
@@ -81,6 +83,17 @@ def test_a_verb_that_cannot_use_such_a_run_says_so_in_one_line(
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert explaining in said.err or arguments[0] == "explain"
     assert "traced" not in said.err
+
+
+def test_such_a_run_is_listed_by_what_it_explains_and_has_no_frame(stored: Path, ampbench: Run) -> None:
+    (row,) = json.loads(ampbench("list", "runs", "--results", stored, "--json").out)
+    said = "explains origin of net, elsewhere fp16_pure inference: 1 ok, 1 skipped"
+    assert (row["explains"], row["outcome"]) == ("origin", said)
+    (file,) = list_runs(stored)
+    with pytest.raises(UsageError, match="explains origin and measured nothing"):
+        library.load(file)
+    write_run(stored, [CASE], COMPLETE, run=OTHER)
+    assert set(library.load(stored)["run"]) == {OTHER}
 
 
 def test_a_run_that_measured_is_not_compared_with_one_of_its_cases_explained(stored: Path, ampbench: Run) -> None:

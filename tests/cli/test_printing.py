@@ -7,7 +7,6 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from ampbench.cli.main import main
 from ampbench.cli.printing import print_note, print_text
 from ampbench.show.document import csv_text
 from ampbench.show.terminal import make_console
@@ -32,23 +31,6 @@ def test_a_terminal_has_notes_wrapped_between_words_with_the_rest_indented(monke
     assert len(lines) == 3
     assert [line.startswith("  ") for line in lines] == [False, True, True]
     assert [word for line in lines for word in line.split()] == NOTE.split()
-
-
-def test_a_pipe_has_a_note_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    print_note(NOTE)
-    assert capsys.readouterr().err == f"{NOTE}\n"
-
-
-def test_an_error_is_wrapped_like_every_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("COLUMNS", "40")
-    assert main(["list", "nothing of all that there is to be listed"]) == 2
-    first, *others = terminal.getvalue().splitlines()
-    assert first.startswith("ampbench: error: ")
-    assert others
-    assert all(line.startswith("  ") for line in others)
 
 
 HOSTILE = "a\x1b[2J\x1b]0;titleb\x9b31m c\u202ed\u200be\x00\x7f"

@@ -49,10 +49,6 @@ def test_the_page_of_a_comparison_is_named_after_both_runs(folder: Path, ampbenc
     assert "regressed" in (folder / "reports" / "2-after-against-1-before.html").read_text(encoding="utf-8")
 
 
-def test_a_page_of_several_runs_does_not_take_the_name_of_the_newest_alone(folder: Path, ampbench: Run) -> None:
-    assert ampbench("report", folder).out == "results/reports/3-other-and-1-more.html\n"
-
-
 def test_o_names_the_file_and_a_second_report_replaces_it(results: Path, tmp_path: Path, ampbench: Run) -> None:
     (tmp_path / "page.html").write_text("old")
     said = ampbench("report", RUN_ID, "--results", results, "-o", "page.html")
@@ -72,26 +68,6 @@ def test_a_run_that_explains_has_a_page_and_is_no_baseline(folder: Path, ampbenc
     assert "3-other" in page.title.get_text()
     refused = ampbench("report", "2-after", "--baseline", "4-why")
     assert (refused.code, refused.err) == (2, "ampbench: error: run 4-why explains casts and measured nothing\n")
-
-
-def test_the_limits_of_a_settings_file_decide_the_advice(results: Path, ampbench: Run) -> None:
-    arguments = ("report", "--results", results, "-o", "page.html")
-
-    def heading() -> str:
-        assert ampbench(*arguments).code == 0
-        return str(BeautifulSoup(Path("page.html").read_text(encoding="utf-8"), "html5lib").h1.get_text())
-
-    assert "take bf16_pure for 1 of 3" in heading()
-    Path("ampbench.toml").write_text("[limits]\noutput_rel_l2 = 6e-3\n")
-    assert "bf16_pure" not in heading()
-
-
-def test_a_cut_run_is_said_to_be_cut(results: Path, ampbench: Run) -> None:
-    (path,) = (results / "runs").iterdir()
-    with path.open("ab") as file:
-        file.write(b'{"round":')
-    said = ampbench("report", "-o", "page.html", "--results", results)
-    assert (said.code, said.err) == (0, f"{path.name} ends in a cut line, which was left out\n")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +59,8 @@ def test_a_run_takes_over_the_ceilings_measured_here_and_says_how_far_off_it_is(
     ("optimizer", "said"),
     [
         ("adamx", "unknown optimizer 'adamx': did you mean adamax, adam or adamw?"),
-        ("adamw:momentum=0.9", "unknown setting of adamw 'momentum': known: lr,"),
-        ("adamw:lr=inf", "inf is no value of a parameter"),
         ("nowhere:Lion", "optimizer nowhere:Lion cannot be imported: ModuleNotFoundError"),
         ("torch.optim.LBFGS", "optimizer torch.optim:LBFGS needs a closure"),
-        ("torch.optim.SGD:rho=1", "cannot be made: TypeError: SGD.__init__() got an unexpected keyword"),
     ],
 )
 def test_an_optimizer_that_cannot_train_ends_before_anything_is_written(
@@ -107,23 +100,15 @@ def test_a_server_that_starts_no_more_leaves_the_table_and_how_to_go_on(
     assert [footer.ended for footer in read_run(file).footers] == ["interrupted"]
 
 
-@pytest.mark.parametrize(
-    ("selected", "reading"),
-    [
-        (["run", "mlp", "--precision", "fp32", "--phase", "inference", *QUICK], "ampbench.result.Result.document"),
-        (["study", "input-storage", "mlp", "--phase", "inference", "--seconds", "0.05"], "ampbench.store.read_run"),
-        (["explain", "origin", "mlp"], "ampbench.show.studies.document"),
-    ],
-)
-def test_ctrl_c_while_the_finished_run_is_read_or_shown_says_that_it_is_stored(
-    selected: list[str], reading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_ctrl_c_while_the_finished_run_is_read_says_that_it_is_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reading, pressed)
-    assert main([*selected, "--preset", "tiny", "--results", str(tmp_path)]) == 130
+    monkeypatch.setattr("ampbench.result.Result.document", pressed)
+    selected = ["mlp", "--precision", "fp32", "--phase", "inference", *QUICK]
+    assert main(["run", *selected, "--preset", "tiny", "--results", str(tmp_path)]) == 130
     (file,) = (tmp_path / "runs").iterdir()
     how = f"the result is stored, and ampbench show {file.stem} --results {tmp_path} shows it"
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"interrupted: {how}")
@@ -195,77 +180,6 @@ def make(batch_size=1):
     assert outcomes[24]["reason"].startswith("out of memory")
 
 
-def start(results: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [
-        sys.executable,
-        "-m",
-        "ampbench",
-        "run",
-        "mlp",
-        "cross_entropy_head",
-        "--preset",
-        "tiny",
-        "--results",
-        str(results),
-    ]
-    return subprocess.Popen(
-        [*command, *NAMED, *QUICK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def wait_for_rounds(results: Path, count: int) -> Path:
-    for _ in range(3000):
-        for file in results.glob("runs/*.jsonl"):
-            if file.read_text().count('{"round"') >= count:
-                return file
-        time.sleep(0.02)
-    raise AssertionError("no rounds were measured")
-
-
-def cases_in(file: Path) -> list[str]:
-    return [line for line in file.read_text().splitlines() if line.startswith('{"case"')]
-
-
-@pytest.mark.slow
-def test_a_killed_run_keeps_what_it_measured_and_resume_measures_only_the_rest(tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    process = start(results)
-    file = wait_for_rounds(results, 5)
-    process.kill()
-    process.communicate()
-    before = file.read_text()
-    with file.open("a") as cut:
-        cut.write('{"round": {"case_id": "mlp')  # what a write leaves behind that the kill came into
-    kept = before[: before.rindex("\n") + 1]
-    code = main(["run", "--resume", "latest", "--results", str(results)])
-    assert code == 0
-    after = file.read_text()
-    assert after.startswith(kept)
-    assert list(results.glob("runs/*")) == [file]
-    rounds = [json.loads(line)["round"] for line in after.splitlines() if line.startswith('{"round"')]
-    keys = [(entry["case_id"], entry["round"], entry["control"]) for entry in rounds]
-    assert len(keys) == len(set(keys)) == 20 * 2 + 2
-    assert {row["outcome"] for row in rows_of(results).values()} == {"ok", "skipped"}
-    assert min(entry["server"] for entry in rounds[kept.count('{"round"') :]) > max(
-        entry["server"] for entry in rounds[: kept.count('{"round"')]
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("heeding_interrupts")
-def test_ctrl_c_keeps_everything_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    process = start(results)
-    file = wait_for_rounds(results, 3)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert f"ampbench run --resume {file.stem}" in err
-    assert "Traceback" not in err
-    assert "→" in out or "because" in out
-    assert '"ended":"interrupted"' in file.read_text().replace(" ", "")
-
-
 def test_a_case_whose_worker_was_killed_is_measured_when_the_run_is_resumed(
     odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -320,39 +234,6 @@ def test_a_run_that_ended_before_a_late_pass_measures_it_on_resume_with_the_same
     assert late_of(after) == late
 
 
-@pytest.mark.slow
-def test_two_runs_at_once_have_files_of_their_own(tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    both = [start(results, "--precision", "fp32", "--phase", "inference") for _ in range(2)]
-    for process in both:
-        process.communicate()
-        assert process.returncode == 0
-    files = list(results.glob("runs/*.jsonl"))
-    assert len(files) == 2
-    assert cases_in(files[0]) == cases_in(files[1])
-
-
-def test_without_isolation_the_network_runs_in_this_process(odd: str, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    code = main(
-        [
-            "run",
-            f"{odd}:net",
-            "--no-isolation",
-            "--precision",
-            "bf16_pure",
-            "--phase",
-            "inference",
-            *QUICK,
-            "--results",
-            str(results),
-        ]
-    )
-    assert code == 0
-    assert "ampbench_user_odd" in sys.modules
-    assert [row["outcome"] for row in rows_of(results).values()] == ["ok"]
-
-
 def test_a_dry_run_shows_the_plan_and_the_time_and_measures_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,26 +261,15 @@ def test_a_dry_run_shows_the_plan_and_the_time_and_measures_nothing(
     [
         (["resnet19"], 2, "unknown workload 'resnet19': did you mean resnet18"),
         (["mlp", "--precision", "bf17"], 2, "unknown precision 'bf17'"),
-        (["mlp", "--device", "cudda"], 2, "unknown device 'cudda': did you mean cuda"),
-        (["mlp", "--preset", "smal"], 2, "unknown preset 'smal': did you mean small"),
         (["mlp", "--set", "batch_size=0"], 2, "batch_size"),
-        (["mlp", "--set", "batch_size=999999999999"], 2, "batch_size"),
-        (["mlp", "--set", "batch_size"], 2, "expected NAME=VALUE"),
         (["mlp", "--sweep", "batch_size=1,,2"], 2, "expected NAME=VALUE,VALUE"),
-        (["mlp", "--rounds", "0"], 2, "--rounds"),
-        (["mlp", "--min-run-time", "-1"], 2, "--min-run-time"),
-        (["mlp", "--memory-limit", "lots"], 2, "lots"),
         (["mlp", "--timeout", "0"], 2, "--timeout must be above 0"),
-        (["mlp", "--memory-limit", "0"], 2, "--memory-limit must be above 0"),
         (["mlp", "--set", "width=nan"], 2, "give a finite number"),
         (["mlp", "--sweep", "batch_size=1", "--sweep", "batch_size=2"], 2, "--sweep batch_size is given twice"),
         (["mlp", "--resume", "latest"], 2, "from the run: leave workloads out"),
         (["--resume", "latest", "--rounds", "9"], 2, "from the run: leave --rounds out"),
-        (["--resume", "latest", "--results", "nowhere"], 2, "nowhere"),
         (["mlp", "--device", "xpu"], 5, "nothing can run here: xpu is not available"),
-        (["mlp", "--device", "xpu", "--dry-run"], 5, "nothing can run here: xpu is not available"),
         (["huggingface:bert"], 2, "No module named 'huggingface'; did you mean transformers:bert?"),
-        (["nosuchmodule:net"], 2, "cannot be imported: ModuleNotFoundError: No module named 'nosuchmodule'"),
     ],
 )
 def test_bad_input_is_one_line_with_the_right_exit_code_and_no_file(

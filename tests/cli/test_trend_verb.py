@@ -1,7 +1,5 @@
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -76,13 +74,6 @@ def test_changes_come_in_one_table_then_their_causes_and_the_rest_is_counted(amp
     assert "without a change: time 3, memory 3, floor 3 (-v lists them)" in text
 
 
-def test_all_lists_every_series_and_says_where_one_has_gaps(ampbench: Callable, folder: Path) -> None:
-    found = ampbench("trend", "--results", folder, "--all", "--metric", "memory")
-    rows = [line for line in found.out.split("\nampbench · ")[1].splitlines() if " memory " in line]
-    assert len(rows) == 4
-    assert next(line for line in rows if "resnet18 bf16_autocast" in line).split()[-1] == "failed"
-
-
 def document(found: Any) -> Any:
     assert (found.code, found.err) == (0, "")
     return json.loads(found.out)
@@ -98,37 +89,6 @@ def test_json_has_every_point_with_its_runs_and_every_change(ampbench: Callable,
     (change,) = series["changes"]
     assert [change[name]["value"] for name in ("x", "last")] == ["2.12.0", "2.11.0"]
     assert (change["direction"], series["rule"], series["place"]["host"]) == ("regressed", "neighbours", "bench")
-
-
-def test_markdown_has_the_changes_and_the_table(ampbench: Callable, folder: Path) -> None:
-    found = ampbench("trend", "--results", folder, "--format", "markdown")
-    assert "### 4 changes in 3 series" in found.out
-    assert "\n2.12.0: torch 2.11.0 → 2.12.0\n" in found.out
-    assert "| 2.12.0 | mlp fp32 | time | +20% (" in found.out
-    assert "\nnot measured in turns: " in found.out
-    assert "\nresnet18 bf16_autocast at 2.13.0 failed: crash: signal 11" in found.out
-
-
-def write_errors(folder: Path, found: dict[str, Any]) -> None:
-    """Write a run for each version of torch, with that divergence."""
-    for number, (version, divergence) in enumerate(found.items()):
-        environment = replace(make_header().environment, torch_version=version)
-        write_run(folder, [SLOWED], make_round(SLOWED), divergence, COMPLETE, run=f"r{number}", environment=environment)
-
-
-def test_an_error_that_is_no_number_any_more_is_a_change_in_every_format(ampbench: Callable, tmp_path: Path) -> None:
-    whole = make_divergence(SLOWED, output_rel_l2=2e-3, output_floor_rel_l2=1e-3)
-    write_errors(tmp_path, {"2.14.0": whole, "2.15.0": make_divergence(SLOWED, output_nonfinite=12)})
-    arguments = ("trend", "--results", tmp_path, "--metric", "floor")
-    found = ampbench(*arguments)
-    assert "mlp fp32  floor   not finite" in found.out
-    said = "floor of mlp fp32 at 2.15.0 undefined: 12 output elements are not finite"
-    assert said in " ".join(found.out.split())
-    (series,) = document(ampbench(*arguments, "--json"))["series"]
-    assert series["points"][1]["gap"] == ["undefined", "12 output elements are not finite"]
-    (change,) = series["changes"]
-    assert (change["after"], change["ratio"], change["direction"]) == (None, None, "regressed")
-    assert "| floor | not finite |" in ampbench(*arguments, "--format", "markdown").out
 
 
 def test_runs_that_only_explain_are_said_to_have_measured_nothing(ampbench: Callable, tmp_path: Path) -> None:
@@ -160,13 +120,3 @@ def test_what_cannot_be_shown_is_said_in_one_line(
     assert (found.code, found.out) == (code, "")
     assert said in found.err
     assert found.err.count("\n") == 1
-
-
-def test_a_trend_imports_no_torch(folder: Path) -> None:
-    code = (
-        "import sys; from ampbench.cli.main import main\n"
-        f"main(['trend', '--results', {str(folder)!r}])\n"
-        "sys.exit('torch' if 'torch' in sys.modules else '')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr == "\n"

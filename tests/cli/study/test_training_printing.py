@@ -1,7 +1,5 @@
 """Stored trainings on stdout: for people, as CSV and as JSON."""
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -28,24 +26,6 @@ def path(tmp_path: Path) -> Path:
     cases = [*stored.cases.values(), SKIPPED, FAILED]
     asked = TrainingAsked(steps=STEPS, seeds=3)
     return write_run(tmp_path / "results", cases, *trainings, skip, failure, COMPLETE, explains=TRAINING, asked=asked)
-
-
-def test_people_read_verdicts_and_why_some_cases_have_none(path: Path, ampbench: Callable[..., Outcome]):
-    shown = ampbench("show", path)
-    assert shown.code == 0
-    first, second = shown.out.splitlines()[:2]
-    assert first == "digits[channels=8]/b32 · cpu · 300 steps · 3 seeds"
-    assert second.startswith("  fp16_autocast and bf16_autocast: train as fp32 does; ")
-    assert "digits tf32: skipped: this CPU has no tf32" in shown.out.replace("\n", "")
-    assert "failed: MemoryError: no memory" in shown.out
-    assert max(len(line) for line in shown.out.splitlines() if SKIPPED.workload not in line) <= 100
-
-
-def test_csv_has_a_row_for_each_precision_and_arm_by_each_metric(path: Path, ampbench: Callable[..., Outcome]):
-    rows = list(csv.DictReader(io.StringIO(ampbench("show", path, "--format", "csv").out)))
-    assert [row["precision"] for row in rows] == [*WHOLE, *WHOLE]
-    broken = next(row for row in rows if row["precision"] == "fp16_pure")
-    assert (broken["mean"], broken["verdict"], broken["trains_as_fp32"]) == ("", "regressed", "False")
 
 
 def test_json_has_verdicts_and_every_training(path: Path, ampbench: Callable[..., Outcome]):

@@ -10,7 +10,6 @@ import pytest
 from ampbench.drive.servers import InProcess
 from ampbench.records.measured import Score
 from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import list_runs, read_run
 from ampbench.studies.training import Training
 from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 
@@ -74,17 +73,6 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server starts: what is trained is trained here."""
     monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: InProcess())
-
-
-def test_a_study_is_printed_stored_and_shown_again(interrupted: list[int], tmp_path: Path, ampbench: Run) -> None:
-    said = ampbench("study", "training", "mlp", "--steps", "2", "--seeds", "2", "--label", "first")
-    (file,) = list_runs(tmp_path / "results")
-    assert (said.code, said.err) == (0, f"run {file.stem}: results/runs/{file.name}\n")
-    run = read_run(file)
-    assert (run.header.explains, run.asked.steps, run.asked.seeds) == ("training", 2, 2)
-    assert sum(map(len, run.several_of(Training).values())) == 14
-    assert "95.00%" in said.out
-    assert ampbench("show", file.stem).out == said.out
 
 
 def test_a_users_list_of_batches_is_trained_in_every_precision(tmp_path: Path, ampbench: Run) -> None:
