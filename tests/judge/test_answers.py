@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from ampbench.core.budget import MOST_OF_LOSS, MOST_SWALLOWED, Budget
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
-from ampbench.core.recipes import OPTIMIZERS
 from ampbench.core.statement import Hint, Refusal
 from ampbench.judge.verdict import below, takes_of
 from ampbench.records.changes import Status
@@ -136,12 +135,6 @@ def test_scores_whose_rows_rounding_makes_alike_are_refused_by_name(phase: str, 
     assert limit == refused.limit < refused.number < 0.6
     assert refused.steps == 20 * late
     assert found["fp16_autocast"].status is Status.OK
-
-
-def test_a_regression_that_begins_with_zeros_is_judged_by_loss_and_gradients(tmp_path: Path) -> None:
-    workload = regression()
-    torch.nn.init.zeros_(workload.module[2].weight)
-    assert verdicts(tmp_path, workload, "bf16_autocast")["bf16_autocast"].status is Status.OK
 
 
 class Tower(torch.nn.Sequential):
@@ -345,12 +338,6 @@ def test_a_loss_whose_guard_low_precision_removes_is_refused(
         assert judged[other].code is not Refusal.LOSS_BREAKS
 
 
-def test_probabilities_of_the_network_are_tried_at_larger_logits() -> None:
-    workload = classifier(lambda p, t: -(p + 1e-8).log()[torch.arange(32), t].mean())
-    workload = replace(workload, module=torch.nn.Sequential(workload.module, torch.nn.Softmax(-1)))
-    assert alone(workload, "fp16_autocast").nonfinite_at == "x16"
-
-
 def test_a_softmax_that_overflows_in_fp16_is_refused_where_outputs_grow(tmp_path: Path) -> None:
     lone = alone(classifier(naive_softmax), "fp16_autocast")
     assert (lone.constant, lone.guards, lone.nonfinite_at) == (None, False, "x64")
@@ -412,19 +399,6 @@ def test_a_loss_that_cannot_be_measured_alone_leaves_the_case_decided(tmp_path: 
     assert alone(workload, "bf16_autocast") == LossAlone(unmeasured=why)
     if why is LossUnmeasured.NO_GRADIENT:
         assert verdicts(tmp_path, workload, "bf16_autocast")["bf16_autocast"].status is Status.OK
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_optimizer_is_ok_in_pure_half_without_a_measured_update(tmp_path: Path, name: str) -> None:
-    kind = getattr(torch.optim, OPTIMIZERS[name].kind)
-    workload = replace(by_sgd(network()), optimizer=lambda parameters: kind(parameters, lr=1e-3))
-    case = make_case("bf16_pure", phase="training", input_dtype="bf16", batch_size=None)
-    update = measure_divergence(workload, case, Cpu(), References()).update
-    assert update is not None
-    judged = verdicts(tmp_path, workload, "bf16_pure")["bf16_pure"]
-    assert judged.status is not Status.OK or update.kept is not None
-    if name == "adafactor":
-        assert (judged.status, judged.code) == (Status.REFUSED, Refusal.UPDATE)
 
 
 def test_targets_that_an_output_in_fp16_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -7,17 +7,15 @@ import pytest
 from msgspec import structs
 
 from ampbench.core.statement import Note
-from ampbench.errors import NothingComparableError, StoreError
+from ampbench.errors import NothingComparableError
 from ampbench.judge.compare import block_seconds, compare, judge_self
 from ampbench.judge.notes import statements
 from ampbench.records.case import DeviceDescription, WorkloadSource
-from ampbench.records.changes import Caveat, ChangeCode, ChangeStatus, Comparison
+from ampbench.records.changes import Caveat, ChangeStatus, Comparison
 from ampbench.records.measured import Failure
-from ampbench.records.run import Footer
 from ampbench.show.comparison import notes
-from ampbench.store import read_run
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
-from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
+from tests.stored_runs import make_case, make_header, make_memory, make_round
 
 
 def run(*times, **changes):
@@ -39,26 +37,6 @@ def test_a_run_compared_with_itself_has_changed_in_nothing_and_says_that_it_is_i
     assert {one.status for one in comparison.findings} == {ChangeStatus.UNCHANGED}
     assert [one.code for one in comparison.caveats] == [Caveat.SAME_RUN]
     assert comparison.differences == []
-
-
-def test_two_files_are_compared_as_two_runs_are(tmp_path):
-    files = [
-        write_run(
-            tmp_path / name,
-            [FP32],
-            *(make_round(FP32, value, number) for number, value in enumerate(noisy(seconds))),
-            make_memory(FP32, 1000),
-            make_divergence(FP32, output_rel_l2=1e-3),
-            COMPLETE,
-        )
-        for name, seconds in (("before", 1e-3), ("after", 1.1e-3))
-    ]
-    comparison = compare(*map(read_run, files))
-    assert comparison.findings[0].metric == "seconds_median"
-    assert comparison.findings[0].status is ChangeStatus.REGRESSED
-    assert comparison.baseline.path == str(files[0])
-    with pytest.raises(StoreError):
-        read_run(tmp_path / "none.jsonl")
 
 
 def test_findings_come_in_the_order_of_what_matters_and_always_the_same():
@@ -98,23 +76,6 @@ def test_only_the_arms_of_one_session_are_interleaved(candidate):
     assert comparison.apart is not comparison.interleaved
 
 
-def test_arms_with_settings_are_compared_across_what_they_set():
-    ours, theirs = arms(precision="bf16_autocast")
-    comparison = compare(run((FP32, noisy(1e-3)), header=ours), run((BF16, noisy(0.5e-3, seed=1)), header=theirs))
-    assert comparison.findings[0].case == FP32
-    assert comparison.findings[0].code is ChangeCode.UNCONFIRMED
-    assert comparison.candidate.arm == ("here",)
-
-
-def test_a_run_that_is_cut_or_not_complete_is_noted():
-    stored = replace(run((FP32, noisy(1e-3))), cut=True, footers=[])
-    said = notes(compare(run((FP32, noisy(1e-3))), stored))
-    assert any("the candidate's file ends in a cut line" in note for note in said)
-    assert "the candidate is not complete: killed, or still running" in said
-    late = replace(stored, footers=[Footer(ended="out of time", finished_at="2026-01-31T12:00:00Z")])
-    assert "the baseline is not complete: out of time" in notes(compare(late, stored))
-
-
 @pytest.mark.parametrize(("uuid", "caveats"), [("GPU-1", []), ("GPU-2", [Caveat.OTHER_CARD]), ("", [])])
 def test_runs_on_two_cards_of_one_model_are_told_apart(uuid, caveats):
     case = make_case(device="cuda")
@@ -141,13 +102,6 @@ def test_attention_that_runs_by_another_kernel_is_told():
     assert [note for note in notes(compare(ours, theirs)) if "attention" in note] == [f"{said} in the baseline"]
     assert not any("attention" in note for note in notes(compare(ours, same)))
     assert not any("attention" in note for note in notes(compare(run((FP32, noisy(1e-3))), theirs)))
-
-
-def test_a_comparison_of_nothing_but_failures_has_outcomes_alone():
-    stored = run((FP32, []))
-    stored.failures[FP32.case_id] = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
-    comparison = compare(stored, stored)
-    assert [one.code for one in comparison.findings] == [ChangeCode.NOT_RUN]
 
 
 def test_code_that_is_not_the_commits_is_named_in_the_run_and_in_the_comparison():

@@ -57,21 +57,10 @@ def test_a_slowdown_that_fresh_blocks_show_too_is_a_regression_and_their_estimat
     assert found.blocks == 16
 
 
-def test_a_speedup_is_an_improvement():
-    found = decide(*slowed(0.8, 16, 1), fresh=slowed(0.8, CONFIRMATION_BLOCKS, 3))
-    assert found.status is ChangeStatus.IMPROVED
-    assert found.change == pytest.approx(-0.2, abs=0.02)
-    assert found.p_better == 0.5**16
-
-
 def test_a_change_is_unconfirmed_until_fresh_blocks_are_there():
     found = decide(*slowed(1.2, 16, 1))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNCONFIRMED)
     assert found.change == pytest.approx(0.2, abs=0.02)
-
-
-def test_four_fresh_blocks_cannot_confirm_and_leave_a_change_unconfirmed():
-    assert decide(*slowed(1.2, 16, 1), fresh=slowed(1.2, 4, 3)).code is ChangeCode.UNCONFIRMED
 
 
 @pytest.mark.parametrize("really", [1.0, 0.8, 1.01])
@@ -79,14 +68,6 @@ def test_a_change_that_fresh_blocks_do_not_show_is_not_confirmed(really):
     found = decide(*slowed(1.2, 16, 1), fresh=slowed(really, CONFIRMATION_BLOCKS, 3))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.NOT_CONFIRMED)
     assert found.change == pytest.approx(really - 1, abs=0.02)
-
-
-def test_fresh_blocks_that_show_a_change_within_the_threshold_do_not_confirm_one_beyond_it():
-    fresh = (
-        quiet(blocks=CONFIRMATION_BLOCKS, spread=0.001),
-        1.01 * quiet(blocks=CONFIRMATION_BLOCKS, seed=1, spread=0.001),
-    )
-    assert decide(*slowed(1.2, 16, 1), fresh=fresh).code is ChangeCode.NOT_CONFIRMED
 
 
 def test_no_confirmation_is_asked_for_where_it_is_not_wanted():
@@ -108,19 +89,6 @@ def test_nothing_is_proven_unchanged_at_a_threshold_of_zero():
     same = quiet()
     assert decide(same, same, threshold=0.0).code is ChangeCode.UNDECIDED
     assert decide(quiet(), quiet(seed=1), threshold=0.0).code is ChangeCode.UNDECIDED
-
-
-def test_times_that_are_all_equal_are_unchanged():
-    found = decide(np.full((1, 8), 1e-3), np.full((1, 8), 1e-3))
-    assert (found.status, found.change, found.low, found.high) == (ChangeStatus.UNCHANGED, 0.0, 0.0, 0.0)
-    assert (found.p_worse, found.p_better) == (1.0, 1.0)
-
-
-def test_an_undecided_cell_says_how_many_blocks_would_decide():
-    baseline, candidate = quiet(spread=0.05), quiet(spread=0.05, seed=1)
-    found = decide(baseline, candidate)
-    assert found.code is ChangeCode.UNDECIDED
-    assert found.blocks_needed > 32
 
 
 def test_blocks_needed_do_decide_if_spread_and_estimate_stay():
@@ -264,22 +232,6 @@ def test_two_blocks_in_sixteen_that_are_slow_hide_no_regression_and_make_none():
             assert decide(*sides, fresh=tuple(fresh)).status is expected
 
 
-def test_the_same_code_measured_twice_does_not_fire():
-    blocks = make_blocks(quiet(8), quiet(8, seed=1), control=quiet(8, seed=2))
-    fired, decisions = judge_control(blocks, np.full(8, 0.02))
-    assert not fired
-    assert [each.blocks for each in decisions] == [32] * 8
-
-
-@pytest.mark.parametrize("factor", [0.9, 1.1])
-def test_a_control_that_differs_in_one_cell_fires_in_either_direction(factor):
-    control = quiet(8, seed=2)
-    control[3] *= factor
-    fired, decisions = judge_control(make_blocks(quiet(8), quiet(8, seed=1), control=control), np.full(8, 0.02))
-    assert fired
-    assert decisions[3].change == pytest.approx(factor - 1, abs=0.02)
-
-
 @pytest.mark.parametrize(
     ("effect", "blocks", "least", "most"),
     [(0.0, 16, 0.0, 0.02), (0.03, 16, 0.8, 1.0), (0.05, 16, 0.97, 1.0), (0.1, 10, 0.97, 1.0), (0.1, 8, 0.0, 0.0)],
@@ -290,13 +242,6 @@ def test_a_control_of_another_place_sees_what_the_place_costs_from_ten_blocks_on
         ours, again = quiet(1, blocks, 2 * seed, 0.015), (1 + effect) * quiet(1, blocks, 2 * seed + 1, 0.015)
         fired += bool(judge_control(make_blocks(ours, ours, control=again), np.full(1, 0.02))[0])
     assert least <= fired / 150 <= most
-
-
-def test_a_control_that_differs_by_less_than_the_threshold_does_not_fire():
-    control = 1.01 * quiet(8, seed=2, spread=0.002)
-    fired, decisions = judge_control(make_blocks(quiet(8, spread=0.002), control, control=control), np.full(8, 0.02))
-    assert not fired
-    assert all(each.p_worse < 0.001 for each in decisions)
 
 
 def test_a_control_tells_where_it_fires_and_by_what():
@@ -342,16 +287,6 @@ def test_a_control_that_differed_makes_stored_runs_undecided():
     assert unsure.high - unsure.low > 3 * (sure.high - sure.low)
 
 
-def test_stored_rounds_within_the_threshold_are_unchanged():
-    found = decide_stored(quiet(blocks=10), quiet(blocks=12, seed=1), np.array([0.05]), [0.001])[0]
-    assert (found.status, found.blocks) == (ChangeStatus.UNCHANGED, 10)
-
-
-def test_two_stored_rounds_are_too_few():
-    found = decide_stored(quiet(blocks=10), quiet(blocks=2), np.array([0.5]), [])[0]
-    assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.TOO_FEW_BLOCKS)
-
-
 def test_one_slow_stored_round_in_four_is_set_apart_and_two_are_not():
     baseline, candidate = quiet(blocks=4), quiet(blocks=4, seed=1)
     candidate[0, 0] *= 2
@@ -364,22 +299,11 @@ def test_one_slow_stored_round_in_four_is_set_apart_and_two_are_not():
     assert two.code is ChangeCode.UNDECIDED
 
 
-def test_stored_rounds_that_never_vary_are_not_taken_for_a_change_where_there_is_none():
-    same = np.full((1, 4), 1e-3)
-    found = decide_stored(same, same, np.array([0.02]), [])[0]
-    assert (found.status, found.change, found.p_worse, found.p_better) == (ChangeStatus.UNCHANGED, 0.0, 1.0, 1.0)
-
-
 def test_stored_rounds_that_never_vary_and_differ_have_certainly_changed():
     before, after = np.full((1, 4), 1e-3), np.full((1, 4), 1.1e-3)
     slower = decide_stored(before, after, np.array([0.02]), [])[0]
     assert (slower.status, slower.p_worse, slower.p_better) == (ChangeStatus.REGRESSED, 0.0, 1.0)
     assert decide_stored(after, before, np.array([0.02]), [])[0].status is ChangeStatus.IMPROVED
-
-
-def test_a_stored_regression_says_nothing_of_blocks_needed():
-    found = decide_stored(quiet(blocks=10), 2 * quiet(blocks=10, seed=1), np.array([0.02]), [])[0]
-    assert found.blocks_needed is None
 
 
 @pytest.mark.parametrize(
@@ -390,12 +314,6 @@ def test_a_change_of_many_blocks_of_one_arm_is_not_proven_to_be_none(slow, block
     candidate[0, :slow] *= factor
     for one, other in ((baseline, candidate), (candidate, baseline)):
         assert decide(one, other).status is not ChangeStatus.UNCHANGED
-
-
-def test_a_few_slow_blocks_of_one_arm_do_not_hide_that_nothing_changed():
-    baseline, candidate = quiet(), quiet(seed=1)
-    candidate[0, :5] *= 2
-    assert decide(baseline, candidate).status is ChangeStatus.UNCHANGED
 
 
 def with_means(baseline, candidate, means, mean_fresh=None, fresh=None, threshold=0.05, **options):
@@ -411,13 +329,6 @@ def test_unchanged_takes_a_mean_within_its_threshold():
         ChangeStatus.INCONCLUSIVE, ChangeCode.TAIL_UNDECIDED, ChangeCode.UNDECIDED,
     )  # fmt: skip
     assert loose.mean_low < loose.mean_change < loose.mean_high
-
-
-def test_slow_blocks_of_one_arm_alone_leave_the_tail_open():
-    baseline, candidate = quiet(), quiet(seed=1)
-    candidate[0, :4] *= 2
-    assert decide(baseline, candidate).status is ChangeStatus.UNCHANGED
-    assert with_means(baseline, candidate, (baseline, candidate)).code is ChangeCode.TAIL_UNDECIDED
 
 
 def test_a_mean_that_moved_alone_is_found_confirmed_and_reported_from_the_fresh_blocks():

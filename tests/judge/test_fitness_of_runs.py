@@ -1,19 +1,13 @@
 import pytest
 from msgspec.structs import replace
 
-from ampbench.judge.rounds import MeasuredRun, control_ratio, controls, disturbed_share, unfit_said, unquiet
+from ampbench.judge.rounds import MeasuredRun, controls, disturbed_share, unfit_said, unquiet
 from ampbench.records.measured import Fitness
 from ampbench.store import read_run
 from tests.compared_runs import Times, make_run
 from tests.stored_runs import make_case, make_round, write_run
 
 FP32, BF16 = make_case("fp32"), make_case("bf16_autocast")
-
-
-def test_a_run_without_a_control_has_no_ratio(tmp_path):
-    only = make_round(FP32, control=True)
-    assert control_ratio(read_run(write_run(tmp_path / "a", [FP32], make_round(FP32)))) is None
-    assert control_ratio(read_run(write_run(tmp_path / "b", [FP32], only))) is None
 
 
 def test_samples_far_slower_than_the_fastest_of_their_build_are_disturbed(tmp_path):
@@ -36,10 +30,6 @@ def test_samples_longer_than_their_cpu_time_are_disturbed_even_alone(tmp_path):
         make_round(FP32, number=1, samples=[[1.0], [1.0, 1.05]], cpu_samples=[[0.99], [1.0, 1.0]]),
     ]
     assert disturbed_share(read_run(write_run(tmp_path, [FP32], *rounds))) == 1 / 4
-
-
-def test_nothing_is_said_of_disturbance_without_a_second_sample(tmp_path):
-    assert disturbed_share(read_run(write_run(tmp_path, [FP32], make_round(FP32, samples=[[1.0]])))) is None
 
 
 def test_a_run_says_what_the_machine_did_beside_it(tmp_path):

@@ -9,13 +9,11 @@ from msgspec.structs import replace
 
 import ampbench
 from ampbench.core.metrics import COLUMNS, LATER, METRICS
-from ampbench.errors import StoreError
 from ampbench.judge.frame import FUNCTIONS, Frame, run_rows
 from ampbench.judge.rounds import MeasuredRun, control_ratio
 from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.measured import Failure, OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip
 from ampbench.records.run import Footer
-from ampbench.show.rows import described, grouped
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import (
     COMPLETE,
@@ -70,13 +68,6 @@ def test_time_is_the_median_over_rounds_of_their_fastest_samples(tmp_path):
     assert row["seconds_median"] == 5.0
     assert row["seconds_low"] < 5.0 < row["seconds_high"]
     assert row["items_per_second"] == pytest.approx(8 / 5.0)
-
-
-def test_two_rounds_have_no_interval(tmp_path):
-    row = rows_of(tmp_path, [FP32], make_round(FP32, 1.0), make_round(FP32, 3.0, 1)).iloc[0]
-    assert row["seconds_median"] == 2.0
-    assert math.isnan(row["seconds_low"])
-    assert math.isnan(row["seconds_high"])
 
 
 def test_rounds_of_the_control_are_not_the_cases_own(tmp_path):
@@ -141,27 +132,6 @@ def test_a_training_names_its_optimizer_and_what_changes_it(tmp_path):
     row = "AdamW lr=0.0003 weight_decay=0.1 beta2=0.95 fused"
     names = rows_of(tmp_path, cases, *map(make_round, cases), *entries)["optimizer"].tolist()
     assert names == [row, f"{row} clip=2", f"{row} clip=1 (finetune)", None, "none", None]
-
-
-def test_cases_of_one_recipe_are_a_table_of_their_own(tmp_path):
-    cases = [
-        make_case(precision, phase="training", recipe=recipe)
-        for recipe in ("", "adamw-lm")
-        for precision in ("fp32", "bf16_autocast")
-    ]
-    entries = [make_round(case, seconds) for case, seconds in zip(cases, (3.0, 1.5, 8.0, 2.0), strict=True)]
-    frame = rows_of(tmp_path, cases, *entries)
-    assert frame["speedup_vs_fp32"].tolist() == [1.0, 2.0, 1.0, 4.0]
-    assert frame["recipe"].tolist() == [None, None, "adamw-lm", "adamw-lm"]
-    tables = grouped(frame.to_dict("records"))
-    assert [(group.recipe, len(rows)) for group, rows in tables.items()] == [("", 2), ("adamw-lm", 2)]
-    assert "recipe adamw-lm" in described(next(group for group in tables if group.recipe))
-
-
-def test_a_failed_baseline_is_none(tmp_path):
-    failure = Failure(case_id=FP32.case_id, stage="memory", cause="crash", message="signal 11")
-    frame = rows_of(tmp_path, [FP32, BF16], make_round(FP32), make_round(BF16), failure)
-    assert math.isnan(frame.loc[BF16.case_id, "speedup_vs_fp32"])
 
 
 def drifting_rounds(ratios, start=0):
@@ -258,14 +228,6 @@ def test_each_operation_is_held_against_its_own_ceiling_and_what_binds_is_named(
         assert row["least_bytes_per_step"] == moved or math.isnan(row["least_bytes_per_step"])
 
 
-def test_an_operation_that_no_ceiling_is_known_of_leaves_the_share_open(tmp_path):
-    apart = {"matmul": {"fp32": 10**9}, "attention": {"fp32": 1}}
-    memory = make_memory(FP32, 1, flops={"fp32": 10**9 + 1}, flops_by_operation=apart)
-    row = rows_of(tmp_path, [FP32], make_ceiling("fp32", 50e9), memory, make_round(FP32)).iloc[0]
-    assert math.isnan(row["ceiling_share"])
-    assert row["bound_by"] is None
-
-
 @pytest.mark.parametrize("flops", [None, {}, {"fp32": 10**9, "fp16": 1}])
 def test_there_is_no_share_without_work_or_where_one_dtypes_ceiling_is_unknown(tmp_path, flops):
     entries = [make_ceiling("fp32", 50e9), make_memory(FP32, 1, flops=flops), make_round(FP32)]
@@ -341,13 +303,6 @@ def test_a_failed_case_keeps_its_numbers_and_says_why(tmp_path):
     assert row["seconds_median"] == 2.0
 
 
-def test_weights_that_differ_between_rounds_fail_the_case_alone(tmp_path):
-    entries = [make_round(FP32), make_round(FP32, number=1, weights_digest="cc"), make_round(BF16, weights_digest="dd")]
-    frame = rows_of(tmp_path, [FP32, BF16], *entries)
-    assert frame["outcome"].tolist() == ["failed", "ok"]
-    assert frame["reason"].tolist() == ["weights differ between rounds", None]
-
-
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
@@ -364,11 +319,6 @@ def test_a_case_without_rounds_is_skipped_with_the_reason(tmp_path, entries, rea
     assert math.isnan(row["seconds_median"])
 
 
-def test_a_case_skipped_first_and_measured_on_resume_is_ok(tmp_path):
-    row = rows_of(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="not reached"), make_round(FP32)).iloc[0]
-    assert (row["outcome"], row["reason"]) == ("ok", None)
-
-
 def test_a_file_is_that_run_and_a_folder_all_of_them(tmp_path):
     first = write_run(tmp_path, [FP32, BF16], run="20260130T090000Z-bench-aaa111")
     write_run(tmp_path, [FP32], run="20260131T090000Z-bench-bbb222")
@@ -379,13 +329,6 @@ def test_a_file_is_that_run_and_a_folder_all_of_them(tmp_path):
         assert frame["run"].str[-6:].tolist() == ["aaa111", "aaa111", "bbb222"]
         assert frame.index.tolist() == [0, 1, 2]
         assert list(frame.columns) == [*COLUMNS, *VERDICT_COLUMNS]
-
-
-def test_nothing_to_load_is_an_error_that_says_how_to_measure(tmp_path):
-    with pytest.raises(StoreError, match="`ampbench run`"):
-        ampbench.load(tmp_path)
-    with pytest.raises(StoreError, match="No such file"):
-        ampbench.load(tmp_path / "missing.jsonl")
 
 
 def test_a_cut_run_is_loaded_with_a_warning(tmp_path):
@@ -423,28 +366,6 @@ def test_rows_of_a_run_are_those_of_its_frame(tmp_path):
         assert row == {name: None if lacks[name] else value for name, value in cells.items()}
 
 
-def test_plain_rows_are_ready_for_json(tmp_path):
-    case = make_case("bf16_autocast", batch_size=None)
-    path = write_run(tmp_path, [case], make_round(case), make_memory(case, 5), make_divergence(case))
-    (row,) = run_rows(read_run(path))
-    assert {type(row[name]) for name in ("rounds", "batch_size", "peak_memory_bytes")} <= {int, type(None)}
-    assert type(row["rounds"]) is int
-    assert list(row) == list(COLUMNS)
-    assert row["batch_size"] is None
-    assert row["seconds_low"] is None
-    assert row["peak_memory_bytes"] == 5
-    assert type(row["peak_memory_bytes"]) is type(row["rounds"]) is type(row["output_nonfinite"]) is int
-    assert type(row["seconds_median"]) is float
-    assert not any(isinstance(value, np.generic) for value in row.values())
-
-
-def test_a_time_is_that_of_samples_that_ran_at_one_go(tmp_path):
-    rounds = [make_round(FP32, number=number, samples=[[30.0, 9.0]], cpu_samples=[[6.0, 6.1]]) for number in range(3)]
-    assert rows_of(tmp_path, [FP32], *rounds).iloc[0]["seconds_median"] == 6.0
-    older = [replace(one, cpu_samples=None) for one in rounds]
-    assert rows_of(tmp_path / "older", [FP32], *older).iloc[0]["seconds_median"] == 9.0
-
-
 def reading(case, metric, value):
     return Reading(case_id=case.case_id, metric=metric, value=value)
 
@@ -468,9 +389,3 @@ def test_readings_fill_the_columns_that_have_no_raw_numbers(tmp_path):
     assert (bf16["seconds_low"], bf16["items_per_second"], bf16["output_floor_ratio"]) == (0.9e-3, 8000, 1.5)
     assert bf16["speedup_vs_fp32"] == 4
     assert frame["outcome"].tolist() == ["ok", "ok", "skipped"]
-
-
-def test_how_many_rounds_are_behind_a_reading_is_not_known(tmp_path):
-    path = write_run(tmp_path, [FP32, BF16], make_round(FP32), reading(BF16, "seconds_median", 1e-3))
-    counts = [row["rounds"] for row in run_rows(read_run(path))]
-    assert [(count, type(count)) for count in counts] == [(1, int), (None, type(None))]

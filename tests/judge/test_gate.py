@@ -28,7 +28,6 @@ from ampbench.records.changes import (
     Side,
 )
 from ampbench.records.rules import RuleChange
-from ampbench.show.comparison import point_line
 from tests.stored_runs import make_case
 
 QUIET = ControlVerdict(cells=1, fired=False, code=ControlCode.QUIET, facts={"change": 0.0, "case": "mlp"})
@@ -181,12 +180,6 @@ def test_an_ignore_covers_failures_and_missing_cases() -> None:
     }
 
 
-def test_an_ignore_of_a_metric_does_not_excuse_a_failure() -> None:
-    policy = Policy(ignores=(Ignore(metrics=("time",), until=UNTIL, reason="known"),))
-    assert judge(compared(SAME, FAILS), policy).exit_code == 1
-    assert judge(compared(SAME, failed=["x"]), policy).exit_code == 3
-
-
 @pytest.mark.parametrize("metric", [TIME, MEMORY, ERROR])
 @pytest.mark.parametrize(("asked", "code"), [(0.0, 0), (0.75, 0), (0.76, 4), (1.0, 4)])
 def test_of_each_kind_as_much_must_be_decided_as_the_policy_says(metric: str, asked: float, code: int) -> None:
@@ -201,12 +194,6 @@ def test_of_each_kind_as_much_must_be_decided_as_the_policy_says(metric: str, as
         ]
 
 
-def test_half_of_each_kind_must_be_decided_and_what_another_kind_decides_does_not_count() -> None:
-    memory = [finding(ChangeStatus.UNCHANGED, MEMORY, make_case(batch_size=size)) for size in (1, 2, 3)]
-    assert judge(compared(UNDECIDED, *memory), Policy()).exit_code == 4
-    assert judge(compared(UNDECIDED, finding(ChangeStatus.UNCHANGED, case=OTHER), *memory), Policy()).exit_code == 0
-
-
 @pytest.mark.parametrize("kind", ["time", "memory", "accuracy"])
 def test_a_kind_that_is_asked_for_and_has_no_numbers_is_undecided_one_that_is_not_is_noted(kind: str) -> None:
     metrics = {"time": TIME, "memory": MEMORY, "accuracy": ERROR}
@@ -215,19 +202,6 @@ def test_a_kind_that_is_asked_for_and_has_no_numbers_is_undecided_one_that_is_no
     assert (asked.exit_code, [(one.code, one.kind) for one in asked.why]) == (4, [(GateCode.NOTHING, kind)])
     default = judge(compared(*others), Policy())
     assert (default.exit_code, [(one.code, one.names) for one in default.notes]) == (0, [(GateCode.NOT_GATED, (kind,))])
-
-
-@pytest.mark.parametrize("code", [ChangeCode.INVALID, ChangeCode.NOT_MEASURED, ChangeCode.OTHER_MACHINE])
-def test_what_cannot_be_compared_is_undecided_too(code: ChangeCode) -> None:
-    gone = finding(ChangeStatus.INCOMPARABLE, code=code, case=OTHER)
-    assert judge(compared(SAME, gone), Policy(min_decided=0.6)).exit_code == 4
-    assert judge(compared(SAME, gone), Policy(min_decided=0.5)).exit_code == 0
-
-
-def test_what_is_ignored_does_not_count_as_noise() -> None:
-    ignore = Ignore(cases="bf16", until=UNTIL, reason="noisy")
-    noisy = finding(ChangeStatus.INCONCLUSIVE, case=OTHER)
-    assert judge(compared(SAME, noisy), Policy(min_decided=1.0, ignores=(ignore,))).exit_code == 0
 
 
 def test_what_is_ignored_does_not_decide_for_others() -> None:
@@ -264,12 +238,6 @@ def test_a_failure_goes_by_the_id_of_the_baseline_where_an_arm_has_another() -> 
     assert judge(failing, Policy(ignores=(ignore,))).failed == ()
 
 
-def test_a_number_the_baseline_does_not_have_is_no_cell() -> None:
-    new = finding(ChangeStatus.INCOMPARABLE, ERROR, baseline=None)
-    result = judge(compared(SAME, new), Policy())
-    assert (result.exit_code, result.decided["time"].findings, notes(result)) == (0, 1, [])
-
-
 MORE = finding(ChangeStatus.UNCHANGED, ERROR, make_case("tf32"))
 DOUBTS: dict[GateCode, Comparison] = {
     GateCode.CONTROL_FIRED: compared(SAME, control=FIRED),
@@ -289,14 +257,6 @@ DOUBTS: dict[GateCode, Comparison] = {
 def test_a_doubt_is_noted_and_passes(code: GateCode) -> None:
     result = judge(DOUBTS[code], Policy())
     assert (code in notes(result), result.passed) == (True, True)
-
-
-def test_a_case_that_never_ran_is_no_doubt() -> None:
-    never = finding(
-        ChangeStatus.INCOMPARABLE, OUTCOME, case=OTHER, code=ChangeCode.NOT_RUN, facts={"before": "skipped"}
-    )
-    result = judge(compared(SAME, never), Policy())
-    assert (result.exit_code, notes(result)) == (0, [])
 
 
 def test_a_rule_or_ignore_that_matches_nothing_is_noted() -> None:
@@ -364,13 +324,6 @@ def test_what_documents_say_and_new_ops_fail_no_gate(name: str) -> None:
     assert (result.exit_code, result.rule_changes, result.notes) == (0, (), ())
 
 
-def test_an_op_on_several_devices_is_one_change() -> None:
-    result = judge(probed(change(device="cpu"), change()), Policy())
-    assert [point_line(point, {}) for point in (*result.why, *result.notes)] == [
-        "1 change of autocast's rules: rms_norm on cpu, cuda: unlisted → float32"
-    ]
-
-
 def test_rules_observed_before_and_not_now_are_noted() -> None:
     blind = probed(rules_unobserved=[change(f"aten::op{number}", after="not observed") for number in range(4)])
     result = judge(blind, Policy())
@@ -405,13 +358,6 @@ def test_an_ignore_leaves_a_changed_rule_out_by_its_op_and_device() -> None:
     assert notes(judge(probed(change("aten::mm")), Policy(ignores=(ignore,)))) == [GateCode.IDLE_IGNORE]
     other = Ignore(cases="rms_norm", metrics=("time",), until=UNTIL, reason="slow")
     assert judge(probed(change()), Policy(ignores=(other,))).exit_code == 1
-
-
-def test_a_device_that_the_candidate_no_longer_probed_is_noted() -> None:
-    lost = probed(rule_devices_missing=["xpu"])
-    result = judge(lost, Policy())
-    assert (result.exit_code, notes(result), result.notes[0].names) == (0, [GateCode.RULES_UNSEEN], ("xpu",))
-    assert judge(compared(SAME, rule_devices_missing=["xpu"]), Policy(only=("time",))).notes == ()
 
 
 def mirrored(comparison: Comparison) -> Comparison:

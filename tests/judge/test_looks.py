@@ -243,11 +243,6 @@ def test_an_error_of_chance_says_nothing_and_what_is_not_finite_is_refused_all_t
     assert verdict({"output_nonfinite": 2}, chance).code is Refusal.OUTPUTS
 
 
-def test_an_error_against_fp32_counts_where_fp64_failed() -> None:
-    against = make_divergence(make_case(), reference_dtype="fp32", reference_error="no fp64")
-    assert verdict({"reference_dtype": "fp32"}, against).status is Status.OK
-
-
 @pytest.mark.parametrize("columns", [{}, {"grad_rel_l2": 0.3}, {"output_rel_l2": None}])
 def test_a_whole_training_counts_for_more_than_one_step(columns: dict[str, Any]) -> None:
     for trained, status in ((TRAINS, Status.OK), (DOES_NOT, Status.REFUSED)):
@@ -516,13 +511,6 @@ def test_pure_bf16_loses_the_updates_of_small_presets(name: str, built: Callable
     assert found.update.storage_rel_l2 > 0.9 * found.update.rel_l2
 
 
-def test_adamw_in_pure_fp16_leaves_parameters_that_are_not_finite(built: Callable[[str], Workload]) -> None:
-    name = "transformer_encoder"
-    found = measure_divergence(built(name), training(name, "fp16_pure"), Cpu(), References())
-    assert found.param_nonfinite > 0
-    assert found.update.kept is None
-
-
 LOST = (Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM)
 
 
@@ -559,14 +547,6 @@ def test_agreement_is_judged_as_by_the_exact_binomial_test(decisions: int, minim
             assert is_chance(found, minimum) == (p > 0.05)
 
 
-def test_full_agreement_can_be_asked_for() -> None:
-    for agreeing in (999, 1000):
-        found = make_divergence(make_case(), argmax_agreeing=agreeing, argmax_decisions=1000)
-        assert is_chance(found, 1.0) == (agreeing == 1000)
-        asked = verdict({"argmax_agreement": agreeing / 1000}, found, Budget(argmax_agreement=1.0))
-        assert (asked.status is Status.OK) == (agreeing == 1000)
-
-
 @pytest.mark.parametrize("name", LIMITS)
 def test_an_impossible_limit_is_refused_by_its_name(name: str) -> None:
     shares = ("argmax_agreement", "grad_flushed_share")
@@ -574,12 +554,3 @@ def test_an_impossible_limit_is_refused_by_its_name(name: str) -> None:
         with pytest.raises(UsageError, match=f"{name} is "):
             Budget(**{name: value})
     assert getattr(Budget(**{name: 0.0}), name) == 0
-
-
-def test_half_of_a_bin_is_below_what_lies_in_its_middle() -> None:
-    energies = [0.0] * BINS
-    energies[0], energies[1] = 0.3, 0.7
-    update = Update(**WELL | {"energies": energies})
-    assert below(update.energies, 2.0 ** (-LOWEST_BIN - 0.5)) == pytest.approx(0.15)
-    assert below(update.energies, 2.0 ** (-LOWEST_BIN - 1.5)) == pytest.approx(0.65)
-    assert below(update.energies, 2.0**-LOWEST_BIN) == 0

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-import pytest
 from msgspec import structs
 
 from ampbench.core.budget import Budget
@@ -109,19 +108,3 @@ def test_runs_of_one_host_are_told_apart_by_what_differs() -> None:
     assert [one.name for one in machines(runs, Budget())] == ["here · torch 2.15.0", "here · torch 2.14.1"]
     runs = [run_of("here", 1e-3), run_of("here", 1e-3, threads=1)]
     assert [one.name for one in machines(runs, Budget())] == ["here · 2 threads", "here · 1 thread"]
-
-
-def test_machines_read_every_number_of_what_people_read() -> None:
-    runs = [run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)]
-    found = document(runs, Budget())
-    rows = found.rows()
-    assert len(rows) == 2 * len(NETS)
-    assert set(rows[0]) == set(found.columns)
-    assert [place["machine"] for place in found.data()["machines"]] == ["slow", "fast"]
-    assert len(document(runs, Budget(), everything=True).rows()) == 2 * 2 * len(NETS)
-
-
-@pytest.mark.parametrize(("lanes", "name"), [("xyz", "x + y + z"), ("wxyz", "w + 3 others")])
-def test_many_lanes_are_called_by_the_first_of_them(lanes: str, name: str) -> None:
-    runs = [in_fleet(run_of(lane, 1e-3, nets=(lane,)), lane) for lane in lanes]
-    assert [one.name for one in machines(runs, Budget())] == [name]

@@ -5,44 +5,20 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ampbench.core.statement import Answer, Flaw, Note, Severity, Statement, state
+from ampbench.core.statement import Flaw, Note, Severity, Statement
 from ampbench.judge import frame
-from ampbench.judge.notes import NOTES, skipped, statements
-from ampbench.records.case import Case, DeviceDescription, WorkloadSource
-from ampbench.records.changes import Status, Verdict
+from ampbench.judge.notes import skipped, statements
+from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.labels import Pending
 from ampbench.records.measured import Late, LossAlone, Stop
 from ampbench.records.run import Imported, Selection
-from ampbench.show.rows import Group, Take
-from ampbench.show.wording import TEMPLATES, lines
+from ampbench.show.wording import lines
 from ampbench.store import StoredRun
 from ampbench.studies.ceilings import Ceiling
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import holding, make_case, make_ceiling, make_divergence, make_header, make_memory
 
 OWN = structs.replace(FP32, family="user", workload="net.py:make")
-
-
-def group(batch_size: int | None, parameters: str = "depth=4,width=512", phase: str = "inference") -> Group:
-    return Group(
-        workload="mlp",
-        parameters=parameters,
-        batch_size=batch_size,
-        memory_format="contiguous",
-        device="cpu",
-        phase=phase,
-        path="eager",
-    )
-
-
-def took(one: Group, precision: str | None, code: Answer = Answer.TAKE) -> Take:
-    case = {"case_id": precision, "workload": "mlp", "phase": "inference", "device": "cpu", "path": "eager"}
-    verdict = Verdict(**case, precision=precision, status=Status.OK) if precision else None
-    return Take(group=one, statement=state(code), verdicts=[], taken=verdict)
-
-
-def advised(*chosen: tuple[Group, str | None]) -> dict[Group, Take]:
-    return {one: took(one, name) for one, name in chosen}
 
 
 def run_of(*cases: Case, **header: Any) -> StoredRun:
@@ -66,13 +42,6 @@ def texts(run: StoredRun) -> Sequence[str]:
     return lines(notes(run), run.cases)
 
 
-def test_every_note_is_in_the_table_once_and_has_words() -> None:
-    codes = [code for code, _, _ in NOTES]
-    elsewhere = (Note.SKIPPED, Note.PENDING)
-    assert sorted([*codes, *elsewhere]) == sorted(Note)
-    assert set(Note) <= set(TEMPLATES)
-
-
 def test_a_skip_counts_its_cases_and_one_that_may_still_be_measured_is_pending() -> None:
     note = skipped("cpu has no tf32", ["tf32"] * 3)
     assert (note.code, note.facts) == (Note.SKIPPED, {"names": "tf32", "why": "cpu has no tf32", "cases": 3})
@@ -93,22 +62,10 @@ def test_what_no_reader_may_miss_is_a_problem_and_the_rest_is_none() -> None:
     assert codes == [Note.CONTROL]
 
 
-def test_a_network_that_comes_compiled_is_called_so() -> None:
-    run = with_rounds(run_of(FP32), comes_compiled=True)
-    assert held(run, Note.COMPILED) == [(FP32.case_id, {})]
-
-
 def test_a_preset_that_sets_nothing_is_said_so() -> None:
     preset = {"selection": Selection(preset="tiny")}
     assert held(run_of(OWN, **preset), Note.PRESET) == [(OWN.case_id, {"preset": "tiny"})]
     assert notes(run_of(FP32, **preset)) == notes(run_of(OWN)) == []
-
-
-def test_inputs_that_a_network_modifies_are_named_once() -> None:
-    run = with_rounds(run_of(FP32, BF16), changed_in_place=["input[0]", "weight body.weight"])
-    assert held(run, Note.MODIFIES_INPUTS) == [(FP32.case_id, {"names": "input[0], weight body.weight"})]
-    (text,) = texts(run)
-    assert text.startswith("linear_chain modifies its inputs (input[0], weight body.weight): ")
 
 
 def of_work(run: StoredRun, *ceilings: Ceiling, **flops: int) -> StoredRun:
@@ -193,15 +150,6 @@ def test_kernels_of_attention_are_told_where_precisions_differ_in_them() -> None
     assert len(facts(fp32={"flash": 2}, bf16={})) == 2
 
 
-def test_switches_of_a_users_file_are_told_where_they_are_reset() -> None:
-    source = WorkloadSource(
-        name=OWN.workload, family="user", module="/model.py", function="make", builtin=False,
-        switches=("torch.backends.cudnn.benchmark = True",),
-    )  # fmt: skip
-    run = run_of(OWN, sources=[source])
-    assert held(run, Note.SWITCHES) == [(OWN.case_id, {"switches": "torch.backends.cudnn.benchmark = True"})]
-
-
 def test_networks_by_name_have_random_weights_and_those_with_a_file_have_not() -> None:
     untrained = structs.replace(FP32, family="timm", workload="timm:a", parameters={"weights": "random"})
     trained = structs.replace(untrained, workload="timm:b", parameters={"weights": "b.safetensors"})
@@ -209,16 +157,3 @@ def test_networks_by_name_have_random_weights_and_those_with_a_file_have_not() -
     assert len(held(run, Note.RANDOM_WEIGHTS)) == 2
     (text,) = texts(run)
     assert text.startswith("timm:a: random weights: ")
-
-
-def test_a_dtype_that_the_device_emulates_is_noted() -> None:
-    cpu = DeviceDescription(type="cpu", available=True, name="a CPU", arithmetic={"bf16": "native", "fp16": "emulated"})
-    run = run_of(FP32, make_case("fp16_pure"))
-    ((_, facts),) = held(replace(run, header=environment(run.header, devices=[cpu])), Note.EMULATED)
-    assert facts == {"halves": "fp16", "device": "CPU"}
-
-
-def test_launches_that_torch_did_not_record_though_it_was_to_are_said_with_the_reason() -> None:
-    why = "skipping cudagraphs due to mutated inputs"
-    memory = {FP32.case_id: make_memory(FP32, 1), BF16.case_id: make_memory(BF16, 1, graphs_left_aside=[why])}
-    assert held(replace(run_of(FP32, BF16), memory=memory), Note.NO_GRAPHS) == [(BF16.case_id, {"why": why})]
