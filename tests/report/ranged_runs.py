@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ampbench.records.case import Case
-from ampbench.records.kinds import HEADROOM, KEEP_FP32, ORIGIN
-from ampbench.records.ranges import ACTIVATION, LowRun, Magnitudes, ModuleError, OriginPass, RangePass
+from ampbench.records.kinds import KEEP_FP32, ORIGIN
+from ampbench.records.ranges import ACTIVATION, LowRun, Magnitudes, ModuleError, OriginPass
 from ampbench.records.run import Entry
 from ampbench.store import StoredRun, gathered
 from ampbench.studies.keep_fp32 import KeepSearch, Limits, SearchSpace, TimedSet, Timing, Trial, Unit
@@ -31,10 +31,6 @@ def spread(module: str, low: int, high: int, what: str = ACTIVATION, **changes: 
         "counts": counts,
     }
     return Magnitudes(**fields | changes)
-
-
-def ranged(*magnitudes: Magnitudes, case: Case = FP32, **changes: Any) -> RangePass:
-    return RangePass(**{"case_id": case.case_id, "steps": 1, "magnitudes": list(magnitudes)} | changes)
 
 
 def low_run(*modules: ModuleError, precision: str = "fp16_autocast", **changes: Any) -> LowRun:
@@ -86,10 +82,6 @@ TIMED = (timed([], 1e-3, 1 << 20), timed(["layer.2"], 1.05e-3, 5 << 18), timed([
 def _run(explains: str, cases: Sequence[Case], entries: Sequence[Entry], **header: Any) -> StoredRun:
     made = make_header(**{"run": f"why-{explains}", "explains": explains} | header)
     return gathered(Path(f"runs/{made.run}.jsonl"), made, [*cases, *entries])
-
-
-def headroom_run(*passes: RangePass, cases: Sequence[Case] = (FP32,), **header: Any) -> StoredRun:
-    return _run(HEADROOM, cases, passes, **header)
 
 
 def origin_run(*passes: OriginPass, cases: Sequence[Case] = (FP16,), **header: Any) -> StoredRun:

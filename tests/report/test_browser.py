@@ -10,35 +10,21 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from ampbench.records.ranges import GRADIENT, WEIGHT
 from ampbench.report.material import Material, gather, material_of
 from ampbench.report.page import make_page
 from ampbench.store import read_run
-from tests.compared_runs import Times, make_run
 from tests.report.hostile_runs import hostile_material
 from tests.report.large_runs import write_zoo_run
-from tests.report.materials import CHROMIUM, HISTORY, RESULTS
-from tests.report.ranged_runs import (
-    FP16,
-    TIMED,
-    erring,
-    headroom_run,
-    keeping_run,
-    low_run,
-    origin_run,
-    originating,
-    ranged,
-    searched,
-    spread,
-)
-from tests.report.traced_runs import TRAINED, explaining, fake_pass, make_pass, probed
-from tests.stored_runs import make_case
+from tests.report.materials import CHROMIUM, HISTORY, NO_CHROMIUM, RESULTS
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason=NO_CHROMIUM,
+)
 
 BASELINE, CANDIDATE = "20261121T051635Z-vm-282d99", "20261121T051926Z-vm-12cb08"
 WIDTHS = (1400, 400)
-PAGES = ("readme", "comparison", "history", "casts", "ranges", "zoo")
+PAGES = ("readme", "comparison", "history", "studies", "zoo")
 OF_COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 """The rules of axe that see colours, all that the scheme changes."""
 each_page = pytest.mark.parametrize("name", PAGES)
@@ -54,8 +40,7 @@ def address(readme_run: Material, tmp_path_factory: pytest.TempPathFactory) -> A
         "readme": lambda: readme_run,
         "comparison": lambda: gather([CANDIDATE], RESULTS, baseline=BASELINE),
         "history": lambda: gather(HISTORY, RESULTS),
-        "casts": traced_material,
-        "ranges": ranged_material,
+        "studies": lambda: of_kinds("casts", "rules", "headroom", "origin", "keep-fp32", "convergence", "ceilings"),
         "zoo": lambda: material_of([read_run(write_zoo_run(folder, networks=50))]),
         "hostile": lambda: hostile_material(tmp_path_factory.mktemp("hostile")),
     }
@@ -87,31 +72,10 @@ def opened(browser: Browser, address: str, width: int = 1400, scheme: str = "lig
         context.close()
 
 
-def traced_material() -> Material:
-    """Return a run that measured two cases, one that traced these, one of them without times, and two probes."""
-    cases = (TRAINED, make_case("fp16_autocast", phase="training"))
-    measured = make_run(Times(*((case, [1e-3] * 4) for case in cases)))
-    passes = [make_pass(notes=["dropout was switched off"]), fake_pass(cases[1])]
-    return material_of([measured], explanations=[explaining(*passes, cases=cases), probed()])
-
-
-def ranged_material() -> Material:
-    """Return runs of headroom, origins and searches: what overflows and flushes, gradients, two searches."""
-    low = low_run(erring("layer.1", overflowed=3), precision="fp16_pure")
-    values = [spread("layer.1", 0, 17), spread("layer.2", -40, -20), spread("layer.3", -3, 120, nonfinite=1)]
-    scaled = [spread("layer.1", -20, -3, GRADIENT), spread("layer.1", -5, -1, WEIGHT, name="layer.1.weight")]
-    errors = [erring("layer.1", overflowed=3), erring("layer.2", overflowed=1, inputs_overflowed=1), erring("layer.3")]
-    other = make_case("bf16_pure", phase="training")
-    measured = make_run(Times(*((case, [1e-3] * 4) for case in (FP16, other))))
-    searches = [searched(*TIMED), searched(case=other, kept=None)]
-    return material_of(
-        [measured],
-        explanations=[
-            headroom_run(ranged(*values, *scaled, low_runs=[low])),
-            origin_run(originating(*errors)),
-            keeping_run(*searches, cases=(FP16, other)),
-        ],
-    )
+def of_kinds(*kinds: str) -> Material:
+    """Return small runs of the real program, each of another kind."""
+    runs = Path(__file__).parents[1] / "net" / "runs"
+    return material_of([], explanations=[read_run(runs / f"{kind}.jsonl") for kind in kinds])
 
 
 def unfold(page: Page) -> None:
@@ -224,32 +188,6 @@ def test_paper_is_light_and_holds_the_whole_table_of_cases(browser: Browser, add
 def style(page: Page, selector: str, name: str) -> str:
     found: str = page.locator(selector).first.evaluate("(one, name) => getComputedStyle(one)[name]", name)
     return found
-
-
-@pytest.mark.slow
-@each_page
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_word_of_a_table_is_broken(browser: Browser, address: Address, name: str, width: int):
-    with opened(browser, address(name), width) as page:
-        unfold(page)
-        broken = page.evaluate(r"""() => {
-            const found = new Set();
-            for (const cell of document.querySelectorAll("main :is(td, th)")) {
-                const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-                while (texts.nextNode()) {
-                    const node = texts.currentNode;
-                    for (const word of node.data.matchAll(/[\p{L}\d.]+/gu)) {
-                        const range = document.createRange();
-                        range.setStart(node, word.index);
-                        range.setEnd(node, word.index + word[0].length);
-                        const tops = [...range.getClientRects()].map((rect) => Math.round(rect.top));
-                        if (new Set(tops).size > 1) found.add(word[0]);
-                    }
-                }
-            }
-            return [...found];
-        }""")
-        assert broken == []
 
 
 @pytest.mark.slow

@@ -4,20 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from ampbench.core.budget import Budget
 from ampbench.errors import NothingComparableError
-from ampbench.records.changes import Traces
-from ampbench.records.measured import Skip
 from ampbench.records.run import Entry
-from ampbench.report.material import Material, gather, material_of
-from ampbench.report.views import contents
-from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy, rounds_of
-from tests.report import ranged_runs
+from ampbench.report.material import Material, gather
+from tests.compared_runs import BF16, FP32, environment, noisy, rounds_of
 from tests.report.traced_runs import TRAINED, make_pass
 from tests.stored_runs import COMPLETE, make_case, make_header, write_run
 
 FP16 = make_case("fp16_pure")
-LOW = make_case("fp16_autocast", phase="training")
 
 
 def run_id(day: int) -> str:
@@ -70,20 +64,6 @@ def test_where_nothing_was_measured_what_explains_is_shown(tmp_path: Path) -> No
     assert explaining(gather([], tmp_path)) == [run_id(2), run_id(3)]
 
 
-def test_every_kind_of_explanation_comes_with_what_was_measured(tmp_path: Path) -> None:
-    stored(tmp_path, 1)
-    magnitudes = ranged_runs.ranged(ranged_runs.spread("a", -3, 2))
-    stored(tmp_path, 2, magnitudes, cases=(ranged_runs.FP32,), explains="headroom")
-    stored(tmp_path, 3, ranged_runs.originating(ranged_runs.erring("a")), cases=(LOW,), explains="origin")
-    search = (ranged_runs.spaced(), *ranged_runs.TRIED, ranged_runs.searched())
-    stored(tmp_path, 4, *search, cases=(LOW,), explains="keep-fp32")
-    assert contents(gather([], tmp_path)) == [
-        "the headroom of 1 case",
-        "the origin of errors in 1 case",
-        "what to keep in fp32 in 1 case",
-    ]
-
-
 def test_a_table_is_shown_as_the_newest_run_has_it_and_never_put_together(tmp_path: Path) -> None:
     stored(tmp_path, 1, cases=(FP32, BF16, FP16))
     stored(tmp_path, 2)
@@ -120,20 +100,6 @@ def test_a_run_with_nothing_in_common_with_the_baseline_is_remarked_on_or_alone_
     assert any(run_id(3) in remark for remark in material.remarks)
 
 
-def test_runs_that_explain_are_compared_with_one_another(tmp_path: Path) -> None:
-    traced(tmp_path, 1, torch_version="2.14.0")
-    traced(tmp_path, 2)
-    (comparison,) = gather([run_id(2)], tmp_path, baseline=run_id(1)).comparisons
-    assert comparison.explained[TRAINED.case_id].traces is Traces.SAME
-
-
-def test_a_run_without_cases_and_one_of_skips_alone_are_shown(tmp_path: Path) -> None:
-    write_run(tmp_path, [], COMPLETE, run="empty")
-    assert shown(gather(["empty"], tmp_path)) == {"empty": []}
-    write_run(tmp_path, [FP32], Skip(case_id=FP32.case_id, reason="unsupported here"), COMPLETE, run="skips")
-    assert [row["outcome"] for row in gather(["skips"], tmp_path).rows] == ["skipped"]
-
-
 def test_trends_are_of_all_measured_runs_that_were_named_and_the_baseline(tmp_path: Path) -> None:
     stored(tmp_path, 1, torch_version="2.14.0")
     stored(tmp_path, 2)
@@ -146,10 +112,3 @@ def test_trends_are_of_all_measured_runs_that_were_named_and_the_baseline(tmp_pa
     stored(tmp_path / "apart", 1, host="one")
     stored(tmp_path / "apart", 2, host="two")
     assert gather([str(tmp_path / "apart")], tmp_path).trends == []
-
-
-def test_advice_is_given_within_the_budget() -> None:
-    run = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(5e-4))))
-    for limit, taken in ((1e-2, "bf16_autocast"), (1e-3, "fp32")):
-        [on_page] = material_of([run], budget=Budget(output_rel_l2=limit)).shown
-        assert [take.precision for take in on_page.result.takes.values()] == [taken]

@@ -19,9 +19,8 @@ from ampbench.core.units import FORMATS, format_bytes, format_seconds
 from ampbench.report import page
 from ampbench.report.material import Material
 from ampbench.report.page import LONGEST, fit, make_page
-from ampbench.report.views import Part, View
 from ampbench.show.charts import Chart, Picture
-from tests.compared_runs import BF16, FP32, Times, environment, make_run, noisy
+from tests.compared_runs import Times, environment, make_run, noisy
 from tests.report.hostile_runs import MEGABYTE, PATHS, TEXTS, hostile_material
 from tests.report.materials import make_material
 from tests.stored_runs import make_case, make_header
@@ -135,22 +134,6 @@ def test_every_section_has_its_heading_and_its_place_in_the_navigation(readme_ru
     assert len(str(parsed)) < 150_000
 
 
-def test_the_page_is_the_same_when_made_again(readme_run: Material) -> None:
-    assert make_page(readme_run) == make_page(readme_run)
-
-
-def test_the_title_names_the_newest_run_and_the_baseline() -> None:
-    base = make_run(Times((FP32, noisy(2e-3))), header=make_header(run="base"))
-    new = make_run(Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3))), header=make_header(run="new", label="tuned"))
-
-    def title(material: Material) -> str:
-        return str(BeautifulSoup(make_page(material), "html5lib").title.get_text())
-
-    assert title(make_material(new)) == "tuned · ampbench"
-    assert title(make_material(new, baseline=base)) == "tuned against base · ampbench"
-    assert title(make_material()) == "no run · ampbench"
-
-
 def test_a_page_of_over_a_thousand_cases_has_its_tables_and_no_charts(
     readme_run: Material, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,25 +205,3 @@ def test_a_name_in_the_data_reaches_axis_and_legend_as_text_alone(name: str) -> 
     elements = [*ElementTree.fromstring(svg).iter()]
     assert {element.tag.partition("}")[2] for element in elements} <= {*SVG.split()}
     assert not [key for element in elements for key in element.attrib if key.startswith("on") or key.endswith("href")]
-
-
-def test_each_picture_of_a_chart_is_drawn_by_itself() -> None:
-    rows = {kind: [{"name": f"{kind}{number}", "speed": 1.0} for number in range(2)] for kind in "dcba"}
-    pictures = [Picture(spec=SPEC, rows=rows[kind], label=kind.upper(), alt=f"{kind}0 leads.") for kind in rows]
-    chart = Chart(id="a", title="Speed", alt="b is fastest", pictures=pictures)
-    part = Part(id="a", title="", charts=[chart])
-    parsed = BeautifulSoup(page.render([View(id="a", title="A", parts=[part])], "a test"), "html5lib")
-    assert [summary.get_text() for summary in parsed.select("figure summary")] == ["C", "B", "A"]
-    assert parsed.select_one("figure .alt").get_text() == "d0 leads. b is fastest"
-    assert "d0" in texts(str(page.drawn(chart, pictures[0])))
-    assert "c0" not in texts(str(page.drawn(chart, pictures[0])))
-
-
-@pytest.mark.parametrize(
-    ("name", "places"),  # as many places to begin at as are cut in different ones
-    [("experiments_2026_vision_transformer_\U0001f680" + "x" * 30, 12), ("\U0001f468\u200d\U0001f469" * 20, 5)],
-    ids=["one", "families"],
-)
-def test_a_label_that_is_cut_has_no_half_of_a_character(name: str, places: int) -> None:
-    svg = svg_of([{"name": name[place:], "speed": 2.0} for place in range(places)])
-    assert not any("\ud800" <= character <= "\udfff" or character > "\uffff" for character in svg.partition(">")[2])

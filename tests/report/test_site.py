@@ -7,9 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 from msgspec.structs import replace
 
-from ampbench.errors import StoreError, UnknownNameError
-from ampbench.records.measured import Failure
-from ampbench.records.run import Footer
+from ampbench.errors import StoreError
 from ampbench.report import page
 from ampbench.report.material import assigned, find_sources
 from ampbench.report.page import make_site
@@ -62,17 +60,6 @@ def test_each_run_has_a_page_and_a_line_the_newest_first(tmp_path: Path) -> None
     assert "over torch version: 2.14.0 → 2.15.0" in files["index.html"].select_one("#trends").get_text()
 
 
-def test_the_index_links_to_the_pages_and_the_pages_to_the_index(tmp_path: Path) -> None:
-    write(tmp_path, "one")
-    write(tmp_path, "two", 2)
-    files = files_of(tmp_path)
-    links = [link["href"] for link in files["index.html"].select("#runs tbody a")]
-    assert links == ["two.html", "one.html"]
-    assert all(link in files for link in links)
-    assert files["one.html"].select_one("nav a")["href"] == "index.html"
-    assert files["index.html"].find("h1").get_text() == "2 runs"
-
-
 def test_runs_are_compared_with_the_baseline_and_the_baseline_is_not(tmp_path: Path) -> None:
     write(tmp_path, "base", 1)
     write(tmp_path, "new", 2)
@@ -106,25 +93,6 @@ def test_where_every_file_is_damaged_there_is_one_clear_line(tmp_path: Path) -> 
     (tmp_path / "runs" / "torn.jsonl").write_text("{}\n")
     with pytest.raises(StoreError, match=r"torn\.jsonl, line 1"):
         list(make_site([], tmp_path))
-
-
-def test_a_folder_without_runs_and_a_name_that_is_none_are_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no run file"):
-        next(make_site([], tmp_path))
-    write(tmp_path, "one")
-    for sources, baseline in ((["two"], ""), ([], "two")):
-        with pytest.raises(UnknownNameError):
-            next(make_site(sources, tmp_path, baseline=baseline))
-
-
-def test_a_run_without_cases_and_one_of_failures_only_have_their_lines(tmp_path: Path) -> None:
-    write_run(tmp_path, [], run="empty")
-    failed = Failure(case_id=FP32.case_id, stage="round", cause="crash", message="signal 11")
-    interrupted = Footer(ended="interrupted", finished_at="2026-01-31T12:05:00Z")
-    write_run(tmp_path, [FP32], failed, interrupted, run="failed")
-    empty, broken = sorted(rows_of(files_of(tmp_path)["index.html"]), key=lambda row: row["run"])
-    assert (empty["cases"], empty["ended"]) == ("", "killed, or still running")
-    assert (broken["cases"], broken["ended"]) == ("1 failed", "interrupted")
 
 
 def test_a_copy_of_a_run_is_left_out_and_named(tmp_path: Path) -> None:

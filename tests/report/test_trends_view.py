@@ -78,11 +78,6 @@ def test_the_real_history_shows_where_roi_head_changed_and_with_what(history: Ma
     assert cells[3].startswith("+18% (")
 
 
-def test_what_did_not_change_is_drawn_of_time_alone() -> None:
-    view = made(material(series([1e-3, 1e-3]), series([1e3, 1e3], "memory")))
-    assert [chart.id for chart in view.charts] == ["trends-commit-time"]
-
-
 def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_their_order(history: Material) -> None:
     view = made(history)
     chart = next(one for one in view.charts if one.id == "trends-torch_version-time")
@@ -119,34 +114,7 @@ def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
     assert view.charts[0].title == "×floor over commit"
 
 
-def test_series_at_a_single_x_have_no_chart() -> None:
-    other = Place(program="ampbench", host="elsewhere", cpu="Xeon", device="cpu", device_name="", threads=2)
-    view = made(material(series([1e-3, 1e-3]), series([2e-3], place=other)))
-    assert [len(chart.pictures) for chart in view.charts] == [1]
-
-
-def test_series_of_several_places_are_told_apart() -> None:
-    other = Place(program="ampbench", host="elsewhere", cpu="Xeon", device="cpu", device_name="", threads=2)
-    given = material(series([1e-3, 1e-3]), series([2e-3, 2e-3], place=other))
-    view = made(given)
-    assert len({picture.label for picture in view.charts[0].pictures}) == 2
-    captions = [one.get_text() for one in section_of(view).select("#trends caption")]
-    assert captions == [
-        "ampbench · bench · AMD EPYC · cpu · 2 threads: 3 runs, 2 points",
-        "ampbench · elsewhere · Xeon · cpu · 2 threads: 3 runs, 2 points",
-    ]
-
-
 def test_x_that_are_called_alike_stay_apart() -> None:
     minute = [X(value=f"2026-01-31T12:00:0{second}Z", label="12:00") for second in range(3)]
     view = made(material(series([], points=[Point(x=x, value=1e-3, each=each(1e-3)) for x in minute])))
     assert [row["x"] for row in rows_of(view.charts[0])] == ["12:00", "12:00 (2)", "12:00 (3)"]
-
-
-def test_five_hundred_series_of_thirty_points_stay_small() -> None:
-    def values(number: int) -> list[float | None]:
-        return [1e-3 * (1 + number / 100) * math.exp(math.sin(number * 31 + one) / 50) for one in range(30)]
-
-    given = material(*(series(values(number), workload=f"net{number}") for number in range(500)))
-    view = made(given)
-    assert [len(picture.rows) for picture in view.charts[0].pictures] == [30] * PICTURED

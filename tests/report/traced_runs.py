@@ -33,10 +33,6 @@ def make_pass(case: Case = TRAINED, **changes: Any) -> CastPass:
     return CastPass(**fields | changes)
 
 
-def fake_pass(case: Case = TRAINED) -> CastPass:
-    return make_pass(case, how=FAKE, trace=traced_net(timed=False))
-
-
 def explaining(*passes: CastPass, cases: tuple[Case, ...] = (TRAINED,), **header: Any) -> StoredRun:
     """Return a run that holds `passes` of `cases` and measured nothing."""
     fields = {"run": "why", "explains": "casts"} | header

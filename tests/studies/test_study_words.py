@@ -2,14 +2,16 @@
 
 from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 from ampbench import studies
 from ampbench.report.material import material_of
 from ampbench.show.studies import TEMPLATES
+from ampbench.store import gathered
 from tests.report.materials import part_of
-from tests.report.studied_runs import BF16, storage_run, stored
-from tests.stored_runs import make_case
+from tests.stored_runs import make_case, make_header
+from tests.studies.storage_passes import lossy_pass, storage_pass
 
 MODULES = [import_module(f"ampbench.studies.{each.name}") for each in iter_modules(studies.__path__)]
 CODES = {
@@ -27,9 +29,8 @@ def test_codes_and_words_are_the_same() -> None:
 
 
 def test_a_page_has_the_cases_with_problems_first() -> None:
-    other = make_case("bf16_autocast", workload="other", phase="training")
-    part = part_of(
-        "input-storage",
-        material_of([], explanations=[storage_run(stored(other), stored(lossy=True), cases=(other, BF16))]),
-    )
-    assert [detail.name for detail in part.details] == ["digits bf16_autocast", "other bf16_autocast"]
+    same, lossy = (make_case("bf16_autocast", workload=name, phase="training") for name in ("same", "lossy"))
+    entries = [same, lossy, storage_pass(same), lossy_pass(lossy)]
+    run = gathered(Path("run.jsonl"), make_header(explains="input-storage"), entries)
+    part = part_of("input-storage", material_of([], explanations=[run]))
+    assert [detail.name for detail in part.details] == ["lossy bf16_autocast", "same bf16_autocast"]
